@@ -1,0 +1,64 @@
+"""From `backend: "x"` to `conch/backends/x.py`, imported when a model first asks for it."""
+
+from collections.abc import Iterator
+from importlib import import_module
+
+from conch.backends.base import Backend
+from conch.errors import ModelLoadError
+
+# Triton's `platform` strings of before there were backends.
+BACKEND_OF_PLATFORM = {
+    "onnxruntime_onnx": "onnxruntime",
+    "python": "python",
+    "openvino": "openvino",
+    "pytorch_libtorch": "pytorch",
+    "tensorrt_plan": "tensorrt",
+}
+
+# Backend → the package it needs and the extra that brings it. Each has a module of its name with a class `Backend`.
+_REQUIREMENTS = {
+    "onnxruntime": ("onnxruntime", "onnxruntime"),
+    "python": ("numpy", "python"),
+}
+
+
+class BackendRegistry:
+    """The backends of one server, started at first use and stopped together."""
+
+    def __init__(self) -> None:
+        self._backends: dict[str, Backend] = {}
+
+    def __iter__(self) -> Iterator[Backend]:
+        return iter(self._backends.values())
+
+    async def get(self, name: str) -> Backend:
+        """Return the backend, started. Raises ModelLoadError if this server has none of that name."""
+        backend = self._backends.get(name)
+        if backend is None:
+            backend = self._backends[name] = load_backend(name)
+            await backend.start()
+        return backend
+
+    async def stop(self) -> None:
+        """Stop every backend that was used."""
+        for backend in self._backends.values():
+            await backend.stop()
+        self._backends.clear()
+
+
+def load_backend(name: str) -> Backend:
+    """Import and make a backend. Raises ModelLoadError naming the cure if it is unknown or not installed."""
+    if name not in _REQUIREMENTS:
+        known = ", ".join(sorted(_REQUIREMENTS))
+        raise ModelLoadError(f"unable to find backend '{name}'; this server has: {known}")
+    package, extra = _REQUIREMENTS[name]
+    try:
+        module = import_module(f"conch.backends.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise ModelLoadError(
+            f"backend '{name}' needs the package '{package}': pip install 'conch-server[{extra}]'"
+        ) from error
+    backend: Backend = module.backend()
+    return backend

@@ -1,0 +1,1 @@
+"""Which model, when, with whom: everything between a decoded request and an instance."""

@@ -1,0 +1,1 @@
+"""Sockets and sessions: unwrap, call the core, wrap."""

@@ -1,0 +1,168 @@
+"""A model's configuration as the server uses it: the part of Triton's `ModelConfig` message that something here reads.
+
+`repository/` makes these values from `config.pbtxt`, from a JSON override or from the model itself; nothing else does.
+The whole message, with every field a client may ask to see, rides along as `document`.
+Datatypes are wire names (`FP32`, `BYTES`); dims are without the batch dimension, -1 meaning any size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+ENSEMBLE_PLATFORM = "ensemble"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One declared input or output.
+
+    `reshape` is the shape the backend wants instead of `dims`, None where they agree. `label_filename` is for outputs,
+    the other flags are for inputs.
+    """
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    reshape: tuple[int, ...] | None = None
+    optional: bool = False
+    allow_ragged_batch: bool = False
+    label_filename: str = ""
+
+
+class TimeoutAction(Enum):
+    """What becomes of a request that waited too long."""
+
+    REJECT = "REJECT"  # answered with UNAVAILABLE
+    DELAY = "DELAY"  # served after all that have not timed out
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """Bounds of one priority level's queue; 0 means no bound. Times are microseconds."""
+
+    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_us: int = 0
+    allow_timeout_override: bool = False
+    max_queue_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicBatching:
+    """`dynamic_batching`: how requests are put together. `max_queue_delay_us` is the longest the oldest waits for company."""
+
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    preserve_ordering: bool = False
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_queue_policy: QueuePolicy = field(default_factory=QueuePolicy)
+    priority_queue_policies: Mapping[int, QueuePolicy] = field(default_factory=dict)
+
+
+class InstanceKind(Enum):
+    """Where an instance runs. AUTO never leaves `repository/`: it is resolved to GPU or CPU at load."""
+
+    AUTO = "KIND_AUTO"
+    CPU = "KIND_CPU"
+    GPU = "KIND_GPU"
+    MODEL = "KIND_MODEL"  # the model itself decides
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """`count` instances of one kind, on each of `gpus` if there are any."""
+
+    name: str
+    kind: InstanceKind
+    count: int = 1
+    gpus: tuple[int, ...] = ()
+    passive: bool = False
+
+
+class VersionPolicyKind(Enum):
+    """Which version directories are served."""
+
+    LATEST = "latest"
+    ALL = "all"
+    SPECIFIC = "specific"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPolicy:
+    """`latest` uses `num_versions`, `specific` uses `versions`."""
+
+    kind: VersionPolicyKind = VersionPolicyKind.LATEST
+    num_versions: int = 1
+    versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleStep:
+    """One stage: its inputs and outputs (keys) are tied to the ensemble's own tensors (values)."""
+
+    model_name: str
+    model_version: int  # -1: the newest
+    input_map: Mapping[str, str]
+    output_map: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupTensor:
+    """One input of a warm-up request: zeros, random values, or the bytes of a file below `warmup/`."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    source: str  # "zero" | "random" | the file's name
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """One `model_warmup` request, sent `count` times to every instance before the model is ready."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: tuple[WarmupTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One model's configuration, complete: names, kinds and defaults are filled in.
+
+    `document` is the whole `inference.ModelConfig` message as JSON values under proto field names: what the config
+    endpoint shows and what a Python model gets as `model_config`. Exactly one of `dynamic_batching`,
+    `ensemble_steps` and `has_sequence_batching` may be set; none means the default scheduler.
+    """
+
+    name: str
+    backend: str
+    platform: str
+    max_batch_size: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    instance_groups: tuple[InstanceGroup, ...] = ()
+    version_policy: VersionPolicy = field(default_factory=VersionPolicy)
+    dynamic_batching: DynamicBatching | None = None
+    ensemble_steps: tuple[EnsembleStep, ...] = ()
+    has_sequence_batching: bool = False
+    decoupled: bool = False
+    default_model_filename: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    metric_tags: Mapping[str, str] = field(default_factory=dict)
+    warmups: tuple[Warmup, ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether this model is a graph of other models."""
+        return self.platform == ENSEMBLE_PLATFORM
+
+    def input(self, name: str) -> TensorSpec | None:
+        """Return the declared input of that name."""
+        return next((spec for spec in self.inputs if spec.name == name), None)
+
+    def output(self, name: str) -> TensorSpec | None:
+        """Return the declared output of that name."""
+        return next((spec for spec in self.outputs if spec.name == name), None)

@@ -1,0 +1,103 @@
+"""Counters of one model version: integer additions on the request path, read by `/metrics` and the statistics endpoints.
+
+Both read the same object, so they cannot disagree. Counting rules are Triton's statistics extension: success and fail
+count requests, queue includes cache hits, compute durations do not, `inference_count` sums batch sizes and
+`execution_count` counts model runs.
+"""
+
+from dataclasses import dataclass, field
+from time import time_ns
+
+from conch.errors import FailureReason
+from conch.request import Timeline
+
+
+class Duration:
+    """How often something happened and how long it took in all, in nanoseconds."""
+
+    __slots__ = ("count", "ns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ns = 0
+
+    def __repr__(self) -> str:
+        return f"Duration({self.count}, {self.ns} ns)"
+
+    def add(self, ns: int) -> None:
+        """Count one more that took `ns`."""
+        self.count += 1
+        # Clocks of two processes may disagree by a little; a counter must never fall.
+        self.ns += max(ns, 0)
+
+
+@dataclass(slots=True)
+class BatchStatistics:
+    """Durations of the executions of one batch size."""
+
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+
+
+@dataclass(slots=True)
+class ResponseStatistics:
+    """Durations of the n-th response of a decoupled model's requests."""
+
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    empty_response: Duration = field(default_factory=Duration)
+    cancel: Duration = field(default_factory=Duration)
+
+
+@dataclass(slots=True)
+class ModelStatistics:
+    """Everything counted about one version of one model."""
+
+    model_name: str
+    version: int
+    metric_tags: dict[str, str] = field(default_factory=dict)
+    is_ensemble: bool = False
+    last_inference_ms: int = 0  # wall clock, as Triton reports it
+    inference_count: int = 0
+    execution_count: int = 0
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+    cache_hit: Duration = field(default_factory=Duration)
+    cache_miss: Duration = field(default_factory=Duration)
+    failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
+    batches: dict[int, BatchStatistics] = field(default_factory=dict)
+    responses: dict[int, ResponseStatistics] = field(default_factory=dict)
+    pending: int = 0  # admitted, not yet executing
+    load_duration_s: float = 0.0
+
+    def count_success(self, timeline: Timeline, batch_size: int) -> None:
+        """Read a finished request's times, once."""
+        self.last_inference_ms = time_ns() // 1_000_000
+        self.inference_count += batch_size
+        self.success.add(timeline.done - timeline.received)
+        self.queue.add(timeline.started - timeline.queued)
+        self.compute_input.add(timeline.input_done - timeline.started)
+        self.compute_infer.add(timeline.infer_done - timeline.input_done)
+        self.compute_output.add(timeline.done - timeline.infer_done)
+
+    def count_failure(self, timeline: Timeline, reason: FailureReason) -> None:
+        """Count a request that was answered with an error."""
+        self.fail.add(timeline.done - timeline.received)
+        self.failures[reason] += 1
+
+    def count_execution(self, batch_size: int, started: int, input_done: int, infer_done: int, done: int) -> None:
+        """Count one run of the model on `batch_size` inferences. Times are monotonic nanoseconds."""
+        self.execution_count += 1
+        batch = self.batches.get(batch_size)
+        if batch is None:
+            batch = self.batches[batch_size] = BatchStatistics()
+        batch.compute_input.add(input_done - started)
+        batch.compute_infer.add(infer_done - input_done)
+        batch.compute_output.add(done - infer_done)

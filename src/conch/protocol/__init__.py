@@ -1,0 +1,1 @@
+"""Bytes and messages to values and back; no input or output."""

@@ -1,0 +1,1 @@
+"""A place with files becomes model configurations."""

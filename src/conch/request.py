@@ -1,0 +1,135 @@
+"""What travels through the server: one inference request, its responses, and the times of its life.
+
+Names follow Triton's C API (`TRITONSERVER_InferenceRequest`, `…Response`). All times are `time.monotonic_ns()`.
+"""
+
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import TypeAlias
+
+from conch.errors import ConchError
+from conch.tensor import Tensor
+
+SEQUENCE_START = 1
+SEQUENCE_END = 2
+
+ParameterValue: TypeAlias = bool | int | float | str
+
+
+class Timeline:
+    """When each phase of a request ended, in nanoseconds of the monotonic clock; 0 where it has not come to pass.
+
+    received → queued → started → input_done → infer_done → done. The gaps are Triton's durations: queue is
+    started − queued, compute_input is input_done − started, compute_infer is infer_done − input_done,
+    compute_output is done − infer_done, and the request as a whole is done − received.
+    """
+
+    __slots__ = ("done", "infer_done", "input_done", "queued", "received", "started")
+
+    def __init__(self, received: int = 0) -> None:
+        self.received = received or monotonic_ns()
+        self.queued = 0
+        self.started = 0
+        self.input_done = 0
+        self.infer_done = 0
+        self.done = 0
+
+
+class InferRequest:
+    """One request for one model, decoded and transport-free.
+
+    `version` None means the newest ready one. `outputs` empty means all. `timeout_us` 0 means none; `priority` 0 means
+    the model's default. `correlation_id` 0 or "" means that the request belongs to no sequence.
+    `batch_size` is set by validation: the first dimension for batching models, else 1.
+    """
+
+    __slots__ = (
+        "batch_size",
+        "correlation_id",
+        "flags",
+        "id",
+        "inputs",
+        "model_name",
+        "outputs",
+        "parameters",
+        "priority",
+        "timeline",
+        "timeout_us",
+        "version",
+    )
+
+    def __init__(
+        self,
+        model_name: str,
+        inputs: list[Tensor],
+        *,
+        version: int | None = None,
+        id: str = "",  # noqa: A002 - the protocol's own name
+        outputs: tuple[str, ...] = (),
+        parameters: dict[str, ParameterValue] | None = None,
+        correlation_id: int | str = 0,
+        flags: int = 0,
+        priority: int = 0,
+        timeout_us: int = 0,
+        timeline: Timeline | None = None,
+    ) -> None:
+        self.model_name = model_name
+        self.version = version
+        self.id = id
+        self.inputs = inputs
+        self.outputs = outputs
+        self.parameters = parameters if parameters is not None else {}
+        self.correlation_id = correlation_id
+        self.flags = flags
+        self.priority = priority
+        self.timeout_us = timeout_us
+        self.batch_size = 1
+        self.timeline = timeline or Timeline()
+
+    def __repr__(self) -> str:
+        version = "" if self.version is None else f"/{self.version}"
+        return f"InferRequest({self.model_name}{version}, id={self.id!r}, inputs={self.inputs})"
+
+    def input(self, name: str) -> Tensor | None:
+        """Return the input of that name, if the request carries it."""
+        for tensor in self.inputs:
+            if tensor.name == name:
+                return tensor
+        return None
+
+
+class InferResponse:
+    """One response: outputs in the order in which the model gave them."""
+
+    __slots__ = ("id", "model_name", "model_version", "outputs", "parameters")
+
+    def __init__(
+        self,
+        model_name: str,
+        model_version: int,
+        outputs: list[Tensor],
+        *,
+        id: str = "",  # noqa: A002 - the protocol's own name
+        parameters: dict[str, ParameterValue] | None = None,
+    ) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        self.id = id
+        self.outputs = outputs
+        self.parameters = parameters if parameters is not None else {}
+
+    def __repr__(self) -> str:
+        return f"InferResponse({self.model_name}/{self.model_version}, id={self.id!r}, outputs={self.outputs})"
+
+    def output(self, name: str) -> Tensor | None:
+        """Return the output of that name, if the response carries it."""
+        for tensor in self.outputs:
+            if tensor.name == name:
+                return tensor
+        return None
+
+
+# How a caller receives what becomes of its request. Called on the event loop with (answer, final): zero or more times
+# with final False, then exactly once with final True. The final call carries a response, an error, or None where a
+# decoupled model ends its responses by the flag alone. It must not raise and must not block.
+Respond: TypeAlias = Callable[[InferResponse | ConchError | None, bool], None]

@@ -1,0 +1,155 @@
+"""Tensors as they cross every border of the server: a name, a datatype, a shape and the bytes of the KServe v2 wire.
+
+The bytes are little-endian, C-ordered and without gaps; BYTES elements are each preceded by their length as a
+little-endian uint32 (Triton's binary tensor data extension). Frontends receive that form, child processes and clients
+are sent that form, and joining requests along the batch axis is joining bytes, so numpy arrays are made only where
+something computes.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+# What the bytes of a tensor may lie in.
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+BYTES = "BYTES"
+
+# Wire datatype → bytes per element. BYTES elements have no fixed size.
+ITEM_SIZES: dict[str, int] = {
+    "BOOL": 1,
+    "UINT8": 1,
+    "UINT16": 2,
+    "UINT32": 4,
+    "UINT64": 8,
+    "INT8": 1,
+    "INT16": 2,
+    "INT32": 4,
+    "INT64": 8,
+    "FP16": 2,
+    "BF16": 2,
+    "FP32": 4,
+    "FP64": 8,
+}
+DATATYPES: frozenset[str] = frozenset(ITEM_SIZES) | {BYTES}
+
+# Wire datatype → numpy dtype, where numpy has one (it has no bfloat16). BYTES are arrays of `bytes` objects.
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    BYTES: np.dtype(np.object_),
+}
+_DATATYPE_OF_DTYPE: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+_LENGTH = struct.Struct("<I")
+
+
+class Tensor:
+    """One named tensor.
+
+    `data` is any contiguous buffer with the wire bytes; it is shared, never copied, and must not be written to.
+    """
+
+    __slots__ = ("data", "datatype", "name", "shape")
+
+    def __init__(self, name: str, datatype: str, shape: Sequence[int], data: Buffer) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.shape = tuple(shape)
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name!r}, {self.datatype}{list(self.shape)}, {self.nbytes} B)"
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the wire form in bytes."""
+        return memoryview(self.data).nbytes
+
+    @classmethod
+    def from_numpy(cls, name: str, array: npt.NDArray[Any], datatype: str | None = None) -> "Tensor":
+        """Wrap an array; contiguous fixed-size data is shared, the rest is packed.
+
+        Raises ValueError for a dtype that has no wire datatype.
+        """
+        kind = datatype or datatype_of(array.dtype)
+        if kind == BYTES:
+            return cls(name, kind, array.shape, pack_bytes(array.ravel()))
+        contiguous = np.ascontiguousarray(array)
+        # A view as unsigned bytes: float16 and bool arrays expose no plain buffer format that everyone accepts.
+        return cls(name, kind, array.shape, contiguous.reshape(-1).view(np.uint8).data)
+
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """Return the tensor as an array: a read-only view for fixed-size types, an object array of `bytes` for BYTES.
+
+        Raises ValueError if the bytes do not fill the shape, or for BF16, which numpy cannot express.
+        """
+        if self.datatype == BYTES:
+            array = np.empty(prod(self.shape), dtype=np.object_)
+            array[:] = unpack_bytes(self.data)
+            return array.reshape(self.shape)
+        dtype = NUMPY_DTYPES.get(self.datatype)
+        if dtype is None:
+            raise ValueError(f"tensor '{self.name}' is {self.datatype}, which numpy cannot express")
+        return np.frombuffer(self.data, dtype=dtype).reshape(self.shape)
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """Return the wire datatype of a numpy dtype; strings of any kind are BYTES. Raises ValueError if there is none."""
+    if dtype.kind in "OSU":
+        return BYTES
+    try:
+        return _DATATYPE_OF_DTYPE[dtype.newbyteorder("<")]
+    except KeyError:
+        raise ValueError(f"numpy dtype '{dtype}' has no datatype on the wire") from None
+
+
+def byte_size(datatype: str, shape: Sequence[int]) -> int:
+    """Size in bytes that a fixed-size datatype needs for a shape. Raises KeyError for BYTES."""
+    return ITEM_SIZES[datatype] * prod(shape)
+
+
+def pack_bytes(elements: Iterable[object]) -> bytes:
+    """Join elements into the BYTES wire form. `str` is encoded as UTF-8; other objects by their `str()`."""
+    parts: list[bytes] = []
+    for element in elements:
+        if isinstance(element, bytes):
+            raw = element
+        elif isinstance(element, (bytearray, memoryview)):
+            raw = bytes(element)
+        else:
+            raw = str(element).encode()
+        parts.append(_LENGTH.pack(len(raw)))
+        parts.append(raw)
+    return b"".join(parts)
+
+
+def unpack_bytes(data: Buffer) -> list[bytes]:
+    """Split the BYTES wire form into its elements. Raises ValueError if a length runs past the end."""
+    view = memoryview(data).cast("B")
+    elements: list[bytes] = []
+    position, end = 0, len(view)
+    while position < end:
+        if position + 4 > end:
+            raise ValueError(f"incomplete length: {end - position} of 4 bytes at offset {position}")
+        (length,) = _LENGTH.unpack_from(view, position)
+        position += 4
+        if position + length > end:
+            raise ValueError(f"element of {length} bytes at offset {position} has only {end - position} bytes")
+        elements.append(bytes(view[position : position + length]))
+        position += length
+    return elements

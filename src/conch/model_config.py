@@ -49,7 +49,10 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
-    """`dynamic_batching`: how requests are put together. `max_queue_delay_us` is the longest the oldest waits for company."""
+    """`dynamic_batching`: how requests are put together.
+
+    `max_queue_delay_us` is the longest that the oldest request waits for company.
+    """
 
     preferred_batch_sizes: tuple[int, ...] = ()
     max_queue_delay_us: int = 0

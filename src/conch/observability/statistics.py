@@ -1,4 +1,4 @@
-"""Counters of one model version: integer additions on the request path, read by `/metrics` and the statistics endpoints.
+"""Counters of one model version: integer additions on the request path, read by `/metrics` and the statistics calls.
 
 Both read the same object, so they cannot disagree. Counting rules are Triton's statistics extension: success and fail
 count requests, queue includes cache hits, compute durations do not, `inference_count` sums batch sizes and
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from time import time_ns
 
 from conch.errors import FailureReason
-from conch.request import Timeline
 
 
 class Duration:
@@ -77,19 +76,21 @@ class ModelStatistics:
     pending: int = 0  # admitted, not yet executing
     load_duration_s: float = 0.0
 
-    def count_success(self, timeline: Timeline, batch_size: int) -> None:
-        """Read a finished request's times, once."""
+    def count_success(
+        self, batch_size: int, *, total: int, queue: int, compute_input: int, compute_infer: int, compute_output: int
+    ) -> None:
+        """Count one answered request. All times are nanoseconds; an ensemble's are the sums over its steps."""
         self.last_inference_ms = time_ns() // 1_000_000
         self.inference_count += batch_size
-        self.success.add(timeline.done - timeline.received)
-        self.queue.add(timeline.started - timeline.queued)
-        self.compute_input.add(timeline.input_done - timeline.started)
-        self.compute_infer.add(timeline.infer_done - timeline.input_done)
-        self.compute_output.add(timeline.done - timeline.infer_done)
+        self.success.add(total)
+        self.queue.add(queue)
+        self.compute_input.add(compute_input)
+        self.compute_infer.add(compute_infer)
+        self.compute_output.add(compute_output)
 
-    def count_failure(self, timeline: Timeline, reason: FailureReason) -> None:
-        """Count a request that was answered with an error."""
-        self.fail.add(timeline.done - timeline.received)
+    def count_failure(self, total: int, reason: FailureReason) -> None:
+        """Count one request that was answered with an error after `total` nanoseconds."""
+        self.fail.add(total)
         self.failures[reason] += 1
 
     def count_execution(self, batch_size: int, started: int, input_done: int, infer_done: int, done: int) -> None:

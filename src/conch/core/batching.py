@@ -1,0 +1,82 @@
+"""Which of the waiting requests run together, and when: a pure function of the queue and the clock.
+
+The rules are those of Triton's dynamic batcher (model configuration, "Dynamic Batcher"): requests are taken in order
+and never split; a batch closes when the next request would overfill it or cannot share it; a preferred size runs at
+once; anything else runs when the oldest request has waited for `max_queue_delay_us`, at once if that is 0.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from conch.model_config import ModelConfig
+
+
+class Waiting(NamedTuple):
+    """What the decision needs to know about one waiting request."""
+
+    batch_size: int
+    group_key: object
+    queued: int  # monotonic ns
+
+
+class Run(NamedTuple):
+    """Execute the first `number` waiting requests now."""
+
+    number: int
+
+
+class Wait(NamedTuple):
+    """Nothing to execute before `until` (monotonic ns), unless another request arrives."""
+
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """A model's batching, reduced to what `decide` reads. `max_batch_size` 1 with no delay means one by one."""
+
+    max_batch_size: int
+    preferred: frozenset[int]
+    delay_ns: int
+    single: bool  # the default scheduler: one request an execution, whatever its batch size
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> "BatchRules":
+        """Derive the rules of a configuration."""
+        dynamic = config.dynamic_batching
+        # Triton accepts dynamic batching on a model without a batch dimension: it degrades to one request a run.
+        if dynamic is None or config.max_batch_size == 0:
+            return cls(max(config.max_batch_size, 1), frozenset(), 0, single=True)
+        preferred = frozenset(dynamic.preferred_batch_sizes) or frozenset({config.max_batch_size})
+        return cls(config.max_batch_size, preferred, dynamic.max_queue_delay_us * 1000, single=False)
+
+
+def decide(waiting: Iterable[Waiting], rules: BatchRules, now: int) -> Run | Wait:
+    """Decide over a queue that is not empty, in the order in which it is to be served."""
+    if rules.single:
+        return Run(1)
+    count = total = preferred_count = 0
+    oldest = now
+    key: object = None
+    closed = False
+    for request in waiting:
+        if count == 0:
+            key = request.group_key
+        elif total + request.batch_size > rules.max_batch_size or request.group_key != key:
+            closed = True
+            break
+        count += 1
+        total += request.batch_size
+        oldest = min(oldest, request.queued)
+        if total in rules.preferred:
+            preferred_count = count
+        if total >= rules.max_batch_size:
+            closed = True
+            break
+    overdue = now - oldest >= rules.delay_ns > 0
+    if preferred_count and not overdue:
+        return Run(preferred_count)
+    if closed or overdue or rules.delay_ns == 0:
+        return Run(count)
+    return Wait(oldest + rules.delay_ns)

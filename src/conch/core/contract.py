@@ -1,0 +1,98 @@
+"""The contract between the stages of an ensemble, checked when it is loaded.
+
+A pipeline whose stages do not fit is found out here, with both sides of the misfit in the message, and not by the first
+request. Pure: configurations in, a ConfigError or nothing out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conch.errors import ConfigError
+from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One end of a tensor's way through the ensemble: who gives or takes it, under what name, in what form."""
+
+    who: str
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.who} '{self.name}' {self.datatype}[{','.join(map(str, self.shape))}]"
+
+
+def check_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
+    """Raise ConfigError naming both sides of the first tensor that does not fit between two stages.
+
+    `models` holds the configuration of every step's model.
+    """
+    sources = {spec.name: _end("the ensemble's input", spec, ensemble) for spec in ensemble.inputs}
+    for number, step in enumerate(ensemble.ensemble_steps):
+        config = models[step.model_name]
+        _check_names(ensemble, number, step, config)
+        if config.decoupled:
+            raise ConfigError(
+                f"ensemble '{ensemble.name}': step {number} uses '{config.name}', a decoupled model; "
+                "decoupled models inside ensembles are not supported by this version of Conch"
+            )
+        if config.max_batch_size < ensemble.max_batch_size and config.max_batch_size > 0:
+            raise ConfigError(
+                f"ensemble '{ensemble.name}' allows maximum batch size {ensemble.max_batch_size}, but its step {number}, "
+                f"model '{config.name}', allows {config.max_batch_size}: lower max_batch_size of the ensemble to it"
+            )
+        for inner, tensor in step.output_map.items():
+            spec = config.output(inner)
+            assert spec is not None  # _check_names has seen to it
+            sources[tensor] = _end(f"step {number}, output of model '{config.name}',", spec, config)
+    for number, step in enumerate(ensemble.ensemble_steps):
+        config = models[step.model_name]
+        for inner, tensor in step.input_map.items():
+            spec = config.input(inner)
+            assert spec is not None
+            taker = _end(f"step {number}, input of model '{config.name}',", spec, config)
+            _check_fit(ensemble, tensor, sources[tensor], taker)
+    for spec in ensemble.outputs:
+        _check_fit(ensemble, spec.name, sources[spec.name], _end("the ensemble's output", spec, ensemble))
+
+
+def _end(who: str, spec: TensorSpec, config: ModelConfig) -> _End:
+    shape = (-1, *spec.dims) if config.max_batch_size > 0 else spec.dims
+    return _End(who, spec.name, spec.datatype, shape)
+
+
+def _check_names(ensemble: ModelConfig, number: int, step: EnsembleStep, config: ModelConfig) -> None:
+    for kind, mapped, specs in (
+        ("input", step.input_map, config.inputs),
+        ("output", step.output_map, config.outputs),
+    ):
+        known = [spec.name for spec in specs]
+        for inner, tensor in mapped.items():
+            if inner not in known:
+                raise ConfigError(
+                    f"ensemble '{ensemble.name}': step {number} maps tensor '{tensor}' to non-existing {kind} '{inner}' "
+                    f"in model '{config.name}', whose {kind}s are {', '.join(known) or 'none'}"
+                )
+    missing = [spec.name for spec in config.inputs if not spec.optional and spec.name not in step.input_map]
+    if missing:
+        raise ConfigError(
+            f"ensemble '{ensemble.name}': step {number} has no mapping for input '{missing[0]}' "
+            f"of model '{config.name}', which requires it"
+        )
+
+
+def _check_fit(ensemble: ModelConfig, tensor: str, giver: _End, taker: _End) -> None:
+    where = f"ensemble '{ensemble.name}': tensor '{tensor}' does not fit"
+    if giver.datatype != taker.datatype:
+        raise ConfigError(
+            f"{where}, inconsistent data type: {giver} gives {giver.datatype}, {taker} takes {taker.datatype}"
+        )
+    if len(giver.shape) != len(taker.shape):
+        raise ConfigError(f"{where}, inconsistent shape: {giver} and {taker} differ in rank")
+    for axis, (gives, takes) in enumerate(zip(giver.shape, taker.shape, strict=True)):
+        if -1 not in (gives, takes) and gives != takes:
+            raise ConfigError(
+                f"{where}, inconsistent shape: {giver} and {taker} differ in dimension {axis}, {gives} against {takes}"
+            )

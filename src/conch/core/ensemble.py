@@ -1,0 +1,185 @@
+"""A model that is a graph of other models.
+
+Each step starts as soon as all tensors that it takes exist, so independent steps run side by side. A tensor is handed
+from stage to stage as it is: no copy, no network, no task. Scheduling is the inner models' business.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import monotonic_ns
+
+from conch.core.pending import Pending, State
+from conch.core.served import Served
+from conch.core.validation import RequestValidator
+from conch.errors import Code, ConchError
+from conch.model_config import EnsembleStep, ModelConfig
+from conch.request import InferRequest, InferResponse, Respond
+from conch.tensor import Tensor
+
+# How a step reaches its model: `Inference.infer`.
+Infer = Callable[[InferRequest, Respond], Pending]
+
+
+class EnsembleModel(Served):
+    """A served ensemble: to the catalog the same thing as any other served model."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        infer: Infer,
+        step_ready: Callable[[EnsembleStep], bool],
+    ) -> None:
+        super().__init__(config, version, labels)
+        self.infer = infer
+        self._step_ready = step_ready
+        self._validator = RequestValidator(config)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model of every step is ready."""
+        return all(map(self._step_ready, self.config.ensemble_steps))
+
+    def submit(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request and start its first steps. Raises InvalidRequest."""
+        self._validator.check(request)
+        self._enter()
+        run = _Run(self, request, respond)
+        run.advance()
+        return run.pending
+
+    def count(self, run: "_Run", answer: InferResponse | ConchError | None) -> None:
+        """Write a finished request into the books: its compute times are the sums over its steps."""
+        self._leave()
+        timeline = run.pending.request.timeline
+        total = timeline.done - timeline.received
+        if isinstance(answer, ConchError):
+            self.statistics.count_failure(total, answer.reason)
+            return
+        size = run.pending.request.batch_size
+        self.statistics.count_success(
+            size,
+            total=total,
+            queue=run.queue_ns,
+            compute_input=run.input_ns,
+            compute_infer=run.infer_ns,
+            compute_output=run.output_ns,
+        )
+        started = timeline.started
+        input_done, infer_done = started + run.input_ns, started + run.input_ns + run.infer_ns
+        self.statistics.count_execution(size, started, input_done, infer_done, infer_done + run.output_ns)
+
+    async def start(self) -> None:
+        """Nothing to bring up: the steps' models are there before their ensemble."""
+
+    async def stop(self) -> None:
+        """Nothing to release."""
+
+
+class _Run:
+    """One request on its way through the graph."""
+
+    def __init__(self, ensemble: EnsembleModel, request: InferRequest, respond: Respond) -> None:
+        self.pending = Pending(request, respond, self)
+        self.pending.state = State.EXECUTING
+        self.pending.on_cancel(self._cancel_steps)
+        request.timeline.queued = request.timeline.started = monotonic_ns()
+        self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = 0
+        self._ensemble = ensemble
+        self._tensors = {tensor.name: tensor for tensor in request.inputs}
+        # Optional inputs that the client left out; steps that would take them go without.
+        self._absent = {spec.name for spec in ensemble.config.inputs} - self._tensors.keys()
+        self._waiting = list(enumerate(ensemble.config.ensemble_steps))
+        self._running: dict[int, Pending] = {}
+
+    def settled(self, _pending: Pending, answer: InferResponse | ConchError | None, _was: State) -> None:
+        """Called by the pending request when it ends, however it ends."""
+        self._ensemble.count(self, answer)
+
+    def advance(self) -> None:
+        """Start every step whose tensors are there; answer when none is left."""
+        startable = [entry for entry in self._waiting if self._can_start(entry[1])]
+        self._waiting = [entry for entry in self._waiting if entry not in startable]
+        for number, step in startable:
+            if self.pending.cancelled:  # a step before this one could not be started
+                return
+            self._start(number, step)
+        if not self._running and not self.pending.cancelled:
+            self._answer()
+
+    def _can_start(self, step: EnsembleStep) -> bool:
+        return all(tensor in self._tensors or tensor in self._absent for tensor in step.input_map.values())
+
+    def _start(self, number: int, step: EnsembleStep) -> None:
+        request = self.pending.request
+        inner = InferRequest(
+            step.model_name,
+            [
+                _renamed(self._tensors[tensor], name)
+                for name, tensor in step.input_map.items()
+                if tensor not in self._absent
+            ],
+            version=None if step.model_version < 0 else step.model_version,
+            id=request.id,
+            outputs=tuple(step.output_map),
+            parameters=request.parameters,
+            priority=request.priority,
+            timeout_us=request.timeout_us,
+        )
+        try:
+            self._running[number] = self._ensemble.infer(inner, partial(self._step_answered, number, step, inner))
+        except ConchError as error:
+            self._fail(step, error)
+
+    def _step_answered(
+        self,
+        number: int,
+        step: EnsembleStep,
+        inner: InferRequest,
+        answer: InferResponse | ConchError | None,
+        _final: bool,
+    ) -> None:
+        self._running.pop(number, None)
+        if self.pending.cancelled:
+            return
+        if not isinstance(answer, InferResponse):
+            self._fail(step, answer or ConchError("the model gave no response"))
+            return
+        timeline = inner.timeline
+        self.queue_ns += timeline.started - timeline.queued
+        self.input_ns += timeline.input_done - timeline.started
+        self.infer_ns += timeline.infer_done - timeline.input_done
+        self.output_ns += timeline.done - timeline.infer_done
+        for output in answer.outputs:
+            tensor = step.output_map.get(output.name)
+            if tensor is not None:
+                self._tensors[tensor] = _renamed(output, tensor)
+        missing = [inner_name for inner_name, tensor in step.output_map.items() if tensor not in self._tensors]
+        if missing:
+            self._fail(step, ConchError(f"model '{step.model_name}' gave no output '{missing[0]}'", Code.INTERNAL))
+        else:
+            self.advance()
+
+    def _answer(self) -> None:
+        request, config = self.pending.request, self._ensemble.config
+        names = request.outputs or [spec.name for spec in config.outputs]
+        outputs = [self._tensors[name] for name in names]
+        self.pending.finish(InferResponse(config.name, self._ensemble.version, outputs, id=request.id))
+
+    def _fail(self, step: EnsembleStep, error: ConchError) -> None:
+        """Answer with the step's error, told where it happened, and let the other steps go."""
+        message = f"in ensemble '{self._ensemble.config.name}', step '{step.model_name}': {error.message}"
+        wrapped = ConchError(message, error.code)
+        # Triton counts an ensemble's failures as OTHER, but a rejection or a cancellation stays what it is.
+        self.pending.finish(wrapped)
+        self._cancel_steps()
+
+    def _cancel_steps(self) -> None:
+        running, self._running = self._running, {}
+        for inner in running.values():
+            inner.cancel("another step of the ensemble failed, or the request was cancelled")
+
+
+def _renamed(tensor: Tensor, name: str) -> Tensor:
+    return tensor if tensor.name == name else Tensor(name, tensor.datatype, tensor.shape, tensor.data)

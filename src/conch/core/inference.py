@@ -1,0 +1,66 @@
+"""The front door: what every frontend calls, whatever its protocol."""
+
+from collections.abc import Callable
+
+from conch.core.catalog import Catalog, VersionState
+from conch.core.pending import Pending
+from conch.core.served import Served
+from conch.errors import NotFound
+from conch.observability.statistics import ModelStatistics
+from conch.request import InferRequest, Respond
+
+
+class Inference:
+    """Answers requests and questions about models. All methods belong to the event loop's thread."""
+
+    def __init__(self, catalog: Catalog, *, strict_readiness: bool, started: Callable[[], bool]) -> None:
+        self._catalog = catalog
+        self._strict_readiness = strict_readiness
+        self._started = started  # whether the models of the start have been dealt with, and no stop has begun
+
+    def infer(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request; `respond` hears of its responses and, once, of its end.
+
+        Raises NotFound, InvalidRequest, QueueFull or Unavailable if the request is refused; then `respond` is not
+        called. Cancel by the returned record's `cancel()`.
+        """
+        return self._catalog.find(request.model_name, request.version).submit(request, respond)
+
+    def model(self, name: str, version: int | None) -> Served:
+        """Return a served version, the newest if `version` is None. Raises NotFound."""
+        return self._catalog.find(name, version)
+
+    def versions(self, name: str) -> list[int]:
+        """Return the served versions of a model in ascending order. Raises NotFound."""
+        self._catalog.find(name, None)
+        return list(self._catalog.served(name))
+
+    def live(self) -> bool:
+        """Whether the server answers at all: whoever can ask is told yes."""
+        return True
+
+    def ready(self) -> bool:
+        """Whether the server takes requests: under strict readiness, only if every model it should serve is ready."""
+        if not self._started():
+            return False
+        if not self._strict_readiness:
+            return True
+        records = self._catalog.records().values()
+        failed = any(
+            record.state is VersionState.UNAVAILABLE and record.reason not in ("", "unloaded")
+            for versions in records
+            for record in versions.values()
+        )
+        return not failed and all(served.ready for served in self._catalog)
+
+    async def model_ready(self, name: str, version: int | None) -> bool:
+        """Whether one model is ready, the model itself being asked too. An unknown one is not ready."""
+        try:
+            served = self._catalog.find(name, version)
+        except NotFound:
+            return False
+        return await served.check_ready()
+
+    def statistics(self, name: str = "", version: int | None = None) -> list[ModelStatistics]:
+        """Return the counters of all models, of one, or of one version. Raises InvalidRequest for unknown ones."""
+        return [served.statistics for served in self._catalog.selected(name, version)]

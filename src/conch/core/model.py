@@ -1,0 +1,225 @@
+"""One served version of one model: its queue, its instances, and the moment at which they meet.
+
+Everything here runs on the event loop, so there are no locks. `submit` and a released instance both end in `_dispatch`:
+while an instance is free and a request waits, the pure `batching.decide` says what to run.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from time import monotonic_ns
+
+from conch.backends.base import Batch, Instance
+from conch.core.batching import BatchRules, Run, Waiting, decide
+from conch.core.ordering import ResponseOrder
+from conch.core.pending import Pending, State
+from conch.core.queue import PolicyQueue
+from conch.core.reshape import Reshaper
+from conch.core.served import Served
+from conch.core.timer import Timer
+from conch.core.validation import RequestValidator
+from conch.errors import ConchError, QueueFull, QueueTimeout, Unavailable
+from conch.model_config import ModelConfig
+from conch.request import InferRequest, InferResponse, Respond
+
+# How long queued requests outlive the last ready instance: long enough for a quick restart, short enough to be told.
+_STRANDED_S = 5.0
+
+
+class ServedModel(Served):
+    """A model version that instances execute."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        instances: Sequence[Instance],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(config, version, labels)
+        self.instances = instances
+        self._loop = loop
+        self._validator = RequestValidator(config)
+        self._reshaper = Reshaper(config)
+        self._rules = BatchRules.of(config)
+        self._grouped = _needs_grouping(config, self._rules)
+        self._queue = PolicyQueue(config.dynamic_batching)
+        dynamic = config.dynamic_batching
+        self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
+        self._timer = Timer(loop, self._dispatch)
+        self._busy: set[Instance] = set()
+        self._idle: list[Instance] = []
+        self._stranded: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<ServedModel {self.config.name}/{self.version} {len(self._queue)} waiting, {len(self._busy)} running>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether some instance can execute. A model all of whose processes are dead is not ready."""
+        return any(instance.ready for instance in self.instances)
+
+    async def check_ready(self) -> bool:
+        """Ask the model itself as well, where it has an opinion (`is_ready` of a Python model)."""
+        ready = [instance for instance in self.instances if instance.ready]
+        return bool(ready) and all(await asyncio.gather(*(instance.check_ready() for instance in ready)))
+
+    async def start(self) -> None:
+        """Start all instances side by side. Raises ModelLoadError; then nothing is left running."""
+        started = monotonic_ns()
+        for instance in self.instances:
+            instance.on_ready_change = self._ready_changed
+        results = await asyncio.gather(*(i.start() for i in self.instances), return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            await self.stop()
+            raise failures[0]
+        self._idle = [instance for instance in self.instances if instance.ready]
+        self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
+
+    def submit(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request, or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
+        self._validator.check(request)
+        if not self.ready:
+            raise Unavailable(self._why_not_ready())
+        if self._reshaper.needed:
+            self._reshaper.request(request)
+        pending = Pending(request, respond, self)
+        if self._grouped:
+            pending.group_key = _group_key(request)
+        now = request.timeline.queued = monotonic_ns()
+        try:
+            self._queue.push(pending, now)
+        except QueueFull as error:
+            self.statistics.count_failure(now - request.timeline.received, error.reason)
+            raise
+        if self._order is not None:
+            pending.respond = self._order.enter(respond)
+        self._enter()
+        self.statistics.pending += 1
+        if self._idle:
+            self._dispatch()
+        elif pending.expires:
+            self._arm(0)
+        return pending
+
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
+        """Write a finished request into the books. Called once per admitted request, by the request itself."""
+        self._leave()
+        if was is State.QUEUED:
+            self.statistics.pending -= 1
+            self._queue.remove(pending)
+        timeline = pending.request.timeline
+        if isinstance(answer, ConchError):
+            self.statistics.count_failure(timeline.done - timeline.received, answer.reason)
+        else:
+            if answer is not None and self._reshaper.needed:
+                self._reshaper.response(answer)
+            self._count_success(pending)
+
+    async def stop(self) -> None:
+        """Stop all instances; requests still unanswered are answered with UNAVAILABLE."""
+        self._fail_waiting(Unavailable(f"model '{self.config.name}' is being unloaded"))
+        self._timer.close()
+        if self._stranded is not None:
+            self._stranded.cancel()
+        await asyncio.gather(*(instance.stop() for instance in self.instances), return_exceptions=True)
+        self._idle.clear()
+
+    def _dispatch(self) -> None:
+        """Run what can run now, and see to being woken for the rest."""
+        wake = 0
+        if self._queue.next_expiry():
+            self._expire(monotonic_ns())
+        while self._idle and self._queue:
+            now = monotonic_ns()
+            waiting = (Waiting(p.request.batch_size, p.group_key, p.request.timeline.queued) for p in self._queue)
+            decision = decide(waiting, self._rules, now)
+            if not isinstance(decision, Run):
+                wake = decision.until
+                break
+            self._run(self._idle.pop(), self._queue.pop(decision.number), now)
+        self._arm(wake)
+
+    def _run(self, instance: Instance, requests: list[Pending], now: int) -> None:
+        self._busy.add(instance)
+        self.statistics.pending -= len(requests)
+        batch = Batch(requests, release=lambda: self._released(instance, batch, now))
+        for pending in requests:
+            pending.state = State.EXECUTING
+            pending.batch = batch
+            pending.request.timeline.started = now
+        instance.execute(batch)
+
+    def _released(self, instance: Instance, batch: Batch, started: int) -> None:
+        if batch.infer_done:
+            size = sum(execution.request.batch_size for execution in batch.executions)
+            self.statistics.count_execution(size, started, batch.input_done, batch.infer_done, monotonic_ns())
+        self._busy.discard(instance)
+        if instance.ready:
+            self._idle.append(instance)
+            if self._queue:
+                self._dispatch()
+
+    def _ready_changed(self) -> None:
+        """An instance died or came back."""
+        self._idle = [i for i in self.instances if i.ready and i not in self._busy]
+        if self.ready:
+            if self._stranded is not None:
+                self._stranded.cancel()
+                self._stranded = None
+            self._dispatch()
+        elif self._stranded is None:
+            self._stranded = self._loop.call_later(_STRANDED_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._stranded = None
+        self._fail_waiting(Unavailable(self._why_not_ready()))
+
+    def _why_not_ready(self) -> str:
+        return (
+            f"model '{self.config.name}' version {self.version} is not ready: "
+            "none of its instances is healthy; they are being restarted"
+        )
+
+    def _fail_waiting(self, error: ConchError) -> None:
+        for pending in list(self._queue):
+            pending.finish(error)
+
+    def _expire(self, now: int) -> None:
+        for pending in self._queue.expire(now):
+            pending.finish(QueueTimeout("Request timeout expired"))
+
+    def _arm(self, wake: int) -> None:
+        """Set the timer to the earlier of the batch delay and the next queue time-out."""
+        expiry = self._queue.next_expiry()
+        at = min(wake, expiry) if wake and expiry else wake or expiry
+        if at:
+            self._timer.set(at)
+        else:
+            self._timer.cancel()
+
+    def _count_success(self, pending: Pending) -> None:
+        request, batch = pending.request, pending.batch
+        timeline = request.timeline
+        done = timeline.done
+        infer_done = (batch.infer_done if batch else 0) or done
+        input_done = (batch.input_done if batch else 0) or timeline.started
+        timeline.input_done, timeline.infer_done = input_done, infer_done
+        self.statistics.count_success(
+            request.batch_size,
+            total=done - timeline.received,
+            queue=timeline.started - timeline.queued,
+            compute_input=input_done - timeline.started,
+            compute_infer=infer_done - input_done,
+            compute_output=done - infer_done,
+        )
+
+
+def _needs_grouping(config: ModelConfig, rules: BatchRules) -> bool:
+    """Whether two requests of the model may differ in shape or in the inputs present, so that they cannot be joined."""
+    return not rules.single and any(spec.optional or -1 in spec.dims for spec in config.inputs)
+
+
+def _group_key(request: InferRequest) -> object:
+    return tuple(sorted((tensor.name, tensor.shape[1:]) for tensor in request.inputs))

@@ -1,0 +1,100 @@
+"""One admitted request, from the queue to its only end.
+
+Everything about it lives in this one record: the caller's callback, its place and deadline in the queue, its state.
+Whoever comes first, the instance with an answer, the queue with a time-out or the caller with a cancellation, settles
+it; the others find it done and change nothing.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Protocol
+
+from conch.errors import Cancelled, ConchError
+from conch.request import InferRequest, InferResponse, Respond
+
+if TYPE_CHECKING:
+    from conch.backends.base import Batch
+
+
+class State(Enum):
+    """Where an admitted request stands."""
+
+    QUEUED = "queued"  # admitted, not given to an instance
+    EXECUTING = "executing"  # an instance, or an ensemble's steps, work on it
+    DONE = "done"  # the caller has been told; nothing changes any more
+
+
+class Owner(Protocol):
+    """The served model that admitted the request: told once how it ended, before the caller is."""
+
+    def settled(self, pending: "Pending", answer: InferResponse | ConchError | None, was: State) -> None:
+        """Take the request out of the books."""
+
+
+class Pending:
+    """An admitted request; an `Execution` to the instance that gets it, an `Admitted` to the frontend that sent it."""
+
+    __slots__ = (
+        "_notify",
+        "_owner",
+        "batch",
+        "expires",
+        "group_key",
+        "level",
+        "request",
+        "respond",
+        "responses",
+        "state",
+    )
+
+    def __init__(self, request: InferRequest, respond: Respond, owner: Owner) -> None:
+        self.request = request
+        self.state = State.QUEUED
+        self.level = 0  # priority level; 1 is the most urgent, 0 where the model has none
+        self.expires = 0  # when its queue policy acts, monotonic ns; 0: never
+        self.group_key: object = None  # requests with equal keys may share a batch
+        self.batch: Batch | None = None
+        self.responses = 0  # sent before the final one
+        self.respond = respond
+        self._owner = owner
+        self._notify: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Pending {self.request.model_name} id={self.request.id!r} {self.state.value}>"
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for an answer any more."""
+        return self.state is State.DONE
+
+    def on_cancel(self, notify: Callable[[], None]) -> None:
+        """Have `notify` called if the caller cancels while an instance works on the request."""
+        if self.state is State.DONE:
+            notify()
+        else:
+            self._notify = notify
+
+    def send(self, response: InferResponse) -> None:
+        """Pass one response on; more will follow."""
+        if self.state is not State.DONE:
+            self.responses += 1
+            self.respond(response, False)
+
+    def finish(self, answer: InferResponse | ConchError | None) -> None:
+        """Settle the request: books first, then the caller. Does nothing if it is settled already."""
+        was = self.state
+        if was is State.DONE:
+            return
+        self.state = State.DONE
+        self.request.timeline.done = monotonic_ns()
+        self._notify = None
+        self._owner.settled(self, answer, was)
+        self.respond(answer, True)
+
+    def cancel(self, why: str = "request was cancelled by the client") -> None:
+        """End the request because the caller wants, or can take, no answer. Whoever works on it is told."""
+        notify = self._notify
+        self.finish(Cancelled(why))
+        if notify is not None:
+            notify()

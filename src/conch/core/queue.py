@@ -1,0 +1,127 @@
+"""The requests that wait for one model: by priority, bounded, each with the time its policy allows.
+
+The queue alone refuses for lack of room. It holds no clock: the owner passes the time in and asks when to look again.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain, count, islice
+
+from conch.core.pending import Pending, State
+from conch.errors import QueueFull
+from conch.model_config import DynamicBatching, QueuePolicy, TimeoutAction
+
+_UNBOUNDED = QueuePolicy()
+
+
+class PolicyQueue:
+    """First in, first out within a priority level; lower level numbers first; delayed requests last of their level.
+
+    Without dynamic batching there is one level and no policy, as in Triton's default scheduler.
+    """
+
+    def __init__(self, batching: DynamicBatching | None) -> None:
+        self._levels = batching.priority_levels if batching else 0
+        self._default_level = batching.default_priority_level if batching else 0
+        self._policies = {
+            level: batching.priority_queue_policies.get(level, batching.default_queue_policy)
+            if batching
+            else _UNBOUNDED
+            for level in self._level_numbers()
+        }
+        self._waiting: dict[int, deque[Pending]] = {level: deque() for level in self._level_numbers()}
+        self._delayed: dict[int, deque[Pending]] = {level: deque() for level in self._level_numbers()}
+        self._expiries: list[tuple[int, int, Pending]] = []
+        self._order = count()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Pending]:
+        """Iterate in the order of service."""
+        queues = (q for level in self._level_numbers() for q in (self._waiting[level], self._delayed[level]))
+        return chain.from_iterable(queues)
+
+    def __repr__(self) -> str:
+        return f"<PolicyQueue {self._size} waiting>"
+
+    def _level_numbers(self) -> range:
+        return range(1, self._levels + 1) if self._levels else range(1)
+
+    def push(self, pending: Pending, now: int) -> None:
+        """Admit a request. Raises QueueFull if its level holds as many as its policy allows."""
+        level = pending.request.priority
+        if not 1 <= level <= self._levels:
+            level = self._default_level if self._levels else 0
+        policy = self._policies[level]
+        waiting = self._waiting[level]
+        if policy.max_queue_size and len(waiting) + len(self._delayed[level]) >= policy.max_queue_size:
+            raise QueueFull("Exceeds maximum queue size")
+        timeout_us = _timeout_us(policy, pending.request.timeout_us)
+        if timeout_us:
+            pending.expires = now + timeout_us * 1000
+            self._note_expiry(pending)
+        pending.level = level
+        waiting.append(pending)
+        self._size += 1
+
+    def pop(self, number: int) -> list[Pending]:
+        """Take the first `number` requests in the order of service."""
+        taken = list(islice(self, number))
+        for pending in taken:
+            queue = self._waiting[pending.level]
+            # What is taken stands at the head of one of its level's two queues.
+            (queue if queue and queue[0] is pending else self._delayed[pending.level]).popleft()
+        self._size -= len(taken)
+        return taken
+
+    def remove(self, pending: Pending) -> None:
+        """Take one request out, wherever it stands. Does nothing if it is not here."""
+        for queue in (self._waiting[pending.level], self._delayed[pending.level]):
+            try:
+                queue.remove(pending)
+            except ValueError:
+                continue
+            self._size -= 1
+            return
+
+    def expire(self, now: int) -> list[Pending]:
+        """Act on policies whose time has come: move the requests to delay, return those to reject.
+
+        The rejected are still in the queue: they leave it as any request does that ends while it waits, by `remove`.
+        """
+        rejected: list[Pending] = []
+        while self._expiries and self._expiries[0][0] <= now:
+            pending = heapq.heappop(self._expiries)[2]
+            if pending.state is not State.QUEUED:
+                continue
+            if self._policies[pending.level].timeout_action is TimeoutAction.DELAY:
+                self._waiting[pending.level].remove(pending)
+                self._delayed[pending.level].append(pending)
+            else:
+                rejected.append(pending)
+        return rejected
+
+    def next_expiry(self) -> int:
+        """Return when `expire` has something to do (monotonic ns), 0 if never."""
+        while self._expiries and self._expiries[0][2].state is not State.QUEUED:
+            heapq.heappop(self._expiries)
+        return self._expiries[0][0] if self._expiries else 0
+
+    def _note_expiry(self, pending: Pending) -> None:
+        # Requests leave the queue long before most of them would expire; do not let their entries pile up.
+        if len(self._expiries) > 2 * self._size + 64:
+            self._expiries = [entry for entry in self._expiries if entry[2].state is State.QUEUED]
+            heapq.heapify(self._expiries)
+        heapq.heappush(self._expiries, (pending.expires, next(self._order), pending))
+
+
+def _timeout_us(policy: QueuePolicy, requested_us: int) -> int:
+    """Return how long a request may wait; its own wish counts where the policy lets it, and only to shorten."""
+    if not policy.allow_timeout_override or requested_us <= 0:
+        return policy.default_timeout_us
+    if policy.default_timeout_us == 0:
+        return requested_us
+    return min(policy.default_timeout_us, requested_us)

@@ -1,0 +1,44 @@
+"""`reshape` of a configuration: clients see `dims`, the backend sees another shape of the same elements.
+
+Variable dimensions keep their order: the n-th -1 of one side is the n-th -1 of the other (model configuration, "Reshape").
+"""
+
+from collections.abc import Sequence
+
+from conch.model_config import ModelConfig, TensorSpec
+from conch.request import InferRequest, InferResponse
+from conch.tensor import Tensor
+
+
+class Reshaper:
+    """The reshapes of one model; `needed` is False for the many that have none."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._leading = 1 if config.max_batch_size > 0 else 0
+        self._inputs = {spec.name: spec for spec in config.inputs if spec.reshape is not None}
+        self._outputs = {spec.name: spec for spec in config.outputs if spec.reshape is not None}
+        self.needed = bool(self._inputs or self._outputs)
+
+    def request(self, request: InferRequest) -> None:
+        """Give the inputs the shapes that the backend wants. The request has been validated."""
+        request.inputs = [
+            self._apply(tensor, self._inputs.get(tensor.name), to_backend=True) for tensor in request.inputs
+        ]
+
+    def response(self, response: InferResponse) -> None:
+        """Give the outputs the shapes that the client expects."""
+        response.outputs = [
+            self._apply(tensor, self._outputs.get(tensor.name), to_backend=False) for tensor in response.outputs
+        ]
+
+    def _apply(self, tensor: Tensor, spec: TensorSpec | None, *, to_backend: bool) -> Tensor:
+        if spec is None or spec.reshape is None:
+            return tensor
+        old, new = (spec.dims, spec.reshape) if to_backend else (spec.reshape, spec.dims)
+        batch, shape = tensor.shape[: self._leading], tensor.shape[self._leading :]
+        return Tensor(tensor.name, tensor.datatype, (*batch, *_mapped(shape, old, new)), tensor.data)
+
+
+def _mapped(shape: Sequence[int], old: Sequence[int], new: Sequence[int]) -> tuple[int, ...]:
+    variable = iter([size for size, dim in zip(shape, old, strict=False) if dim == -1])
+    return tuple(next(variable, 1) if dim == -1 else dim for dim in new)

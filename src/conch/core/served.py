@@ -1,0 +1,59 @@
+"""What the catalog holds: one version of one model that can be asked."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from conch.core.pending import Pending
+from conch.model_config import ModelConfig
+from conch.observability.statistics import ModelStatistics
+from conch.request import InferRequest, Respond
+
+
+class Served(ABC):
+    """A served model version. Life: `start` → `submit`* → `drain` → `stop`."""
+
+    def __init__(self, config: ModelConfig, version: int, labels: Mapping[str, Sequence[str]]) -> None:
+        self.config = config
+        self.version = version
+        self.labels = labels  # output name → lines of its label file
+        self.statistics = ModelStatistics(
+            config.name, version, dict(config.metric_tags), is_ensemble=config.is_ensemble
+        )
+        self._in_flight = 0
+        self._drained = asyncio.Event()
+
+    @property
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether a request sent now would be executed."""
+
+    async def check_ready(self) -> bool:
+        """Ask the model itself as well, where it has an opinion."""
+        return self.ready
+
+    @abstractmethod
+    def submit(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Bring the model up. Raises ModelLoadError; then nothing is left running."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Release everything; what is still unanswered is answered with an error."""
+
+    async def drain(self) -> None:
+        """Wait until every admitted request is answered. The caller has seen to it that no new ones come."""
+        while self._in_flight:
+            self._drained.clear()
+            await self._drained.wait()
+
+    def _enter(self) -> None:
+        self._in_flight += 1
+
+    def _leave(self) -> None:
+        self._in_flight -= 1
+        if self._in_flight == 0:
+            self._drained.set()

@@ -1,0 +1,81 @@
+"""A one-shot timer of microsecond resolution for the event loop: a Linux timerfd.
+
+`loop.call_later` is no such timer: asyncio's selector rounds up to a millisecond, and uvloop's timers count in whole
+milliseconds of a cached clock, so that a delay of 100 µs is either nothing or tenfold.
+"""
+
+import asyncio
+import ctypes
+import os
+from collections.abc import Callable
+from time import monotonic_ns
+
+_CLOCK_MONOTONIC = 1
+_TFD_NONBLOCK = os.O_NONBLOCK
+_TFD_CLOEXEC = os.O_CLOEXEC
+_TFD_TIMER_ABSTIME = 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = [("interval", _Timespec), ("value", _Timespec)]
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Timer:
+    """Calls `callback` on the loop once `time.monotonic_ns()` has passed the moment it was last set to."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._fd = -1
+        self._at = 0
+
+    def set(self, at: int) -> None:
+        """Fire at `at` (monotonic ns), at once if that is past. A previous setting is forgotten."""
+        if at == self._at:
+            return
+        if self._fd < 0:
+            self._open()
+        # All zeros would disarm it.
+        seconds, nanoseconds = divmod(max(at, 1), 1_000_000_000)
+        spec = _Itimerspec(_Timespec(0, 0), _Timespec(seconds, nanoseconds))
+        if _libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None) != 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
+        self._at = at
+
+    def cancel(self) -> None:
+        """Forget the setting."""
+        if self._at:
+            spec = _Itimerspec(_Timespec(0, 0), _Timespec(0, 0))
+            _libc.timerfd_settime(self._fd, 0, ctypes.byref(spec), None)
+            self._at = 0
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            self._at = 0
+
+    def _open(self) -> None:
+        fd = _libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._fd = fd
+        self._loop.add_reader(fd, self._fired)
+
+    def _fired(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:  # set anew after the loop had seen it ready
+            return
+        if self._at and monotonic_ns() >= self._at:
+            self._at = 0
+            self._callback()

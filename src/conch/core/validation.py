@@ -1,0 +1,170 @@
+"""Does a request fit the model's configuration? Checked once, at the door, in Triton's order and with its words.
+
+The order decides which of two mistakes a client hears of: output names, number of inputs, batch size, datatype, shape,
+byte size (`infer_request.cc`, `Normalize` and what follows).
+"""
+
+import struct
+from math import prod
+
+from conch.errors import InvalidRequest
+from conch.model_config import ModelConfig, TensorSpec
+from conch.request import InferRequest
+from conch.tensor import BYTES, ITEM_SIZES, Tensor
+
+_BATCH_NOTE = (
+    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each"
+    " input shape. If you want to specify the full shape including the batch dim in your input dims config, try"
+    " setting max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+_LENGTH = struct.Struct("<I")
+
+
+class RequestValidator:
+    """The checks of one model, with everything that depends on the configuration alone worked out beforehand."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._model = config.name
+        self._max_batch_size = config.max_batch_size
+        self._inputs = {spec.name: spec for spec in config.inputs}
+        self._outputs = {spec.name for spec in config.outputs}
+        self._required = {spec.name for spec in config.inputs if not spec.optional}
+
+    def check(self, request: InferRequest) -> None:
+        """Accept the request and set its `batch_size`, or raise InvalidRequest."""
+        for name in request.outputs:
+            if name not in self._outputs:
+                raise InvalidRequest(f"unexpected inference output '{name}' for model '{self._model}'")
+        self._check_names(request)
+        if self._max_batch_size > 0:
+            request.batch_size = self._check_batch(request)
+        for tensor in request.inputs:
+            spec = self._inputs[tensor.name]
+            if tensor.datatype != spec.datatype:
+                raise _refused(
+                    request,
+                    f"inference input '{tensor.name}' data-type is '{tensor.datatype}', "
+                    f"but model '{self._model}' expects '{spec.datatype}'",
+                )
+            self._check_shape(request, tensor, spec)
+            self._check_size(request, tensor)
+
+    def _check_names(self, request: InferRequest) -> None:
+        inputs = request.inputs
+        given = {tensor.name for tensor in inputs}
+        if len(given) == len(inputs) and given == self._required:
+            return
+        for tensor in inputs:
+            if tensor.name not in self._inputs:
+                raise InvalidRequest(f"unexpected inference input '{tensor.name}' for model '{self._model}'")
+        if len(given) != len(inputs):
+            names = [tensor.name for tensor in inputs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise _refused(request, f"input '{twice}' already exists in request")
+        missing = sorted(self._required - given)
+        if missing:
+            least, most = len(self._required), len(self._inputs)
+            expected = f"{most} inputs" if least == most else f"number of inputs between {least} and {most}"
+            raise _refused(
+                request,
+                f"expected {expected} but got {len(inputs)} inputs for model '{self._model}'. "
+                f"Got input(s) {_names(sorted(given))}, but missing required input(s) {_names(missing)}. "
+                "Please provide all required input(s).",
+            )
+
+    def _check_batch(self, request: InferRequest) -> int:
+        batch_size = -1
+        for tensor in request.inputs:
+            first = tensor.shape[0] if tensor.shape else -1
+            if batch_size < 0:
+                batch_size = first
+            if first != batch_size or len(tensor.shape) == 0:
+                raise _refused(
+                    request,
+                    f"input '{tensor.name}' batch size does not match other inputs for '{self._model}': "
+                    f"its shape is {_shape(tensor.shape)}, the batch size of the others is {batch_size}",
+                )
+        if batch_size > self._max_batch_size:
+            self._refuse_batch(request)
+        if batch_size == 0:
+            name = request.inputs[0].name
+            raise _refused(
+                request,
+                f"input byte size mismatch for input '{name}' for model '{self._model}': "
+                "its batch dimension is 0, a batch needs at least one item",
+            )
+        return max(batch_size, 1)
+
+    def _refuse_batch(self, request: InferRequest) -> None:
+        for tensor in request.inputs:
+            spec = self._inputs[tensor.name]
+            # Without its batch dimension the shape would fit: the likelier mistake, and the more helpful message.
+            if len(tensor.shape) == len(spec.dims):
+                raise self._wrong_shape(request, tensor, spec)
+        raise _refused(request, f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'")
+
+    def _check_shape(self, request: InferRequest, tensor: Tensor, spec: TensorSpec) -> None:
+        shape = tensor.shape[1:] if self._max_batch_size > 0 else tensor.shape
+        dims = spec.dims
+        if shape == dims:
+            return
+        if len(shape) != len(dims) or any(want not in (-1, got) for want, got in zip(dims, shape, strict=True)):
+            raise self._wrong_shape(request, tensor, spec)
+
+    def _wrong_shape(self, request: InferRequest, tensor: Tensor, spec: TensorSpec) -> InvalidRequest:
+        batching = self._max_batch_size > 0
+        expected = (-1, *spec.dims) if batching else spec.dims
+        return _refused(
+            request,
+            f"unexpected shape for input '{tensor.name}' for model '{self._model}'. "
+            f"Expected {_shape(expected)}, got {_shape(tensor.shape)}.{_BATCH_NOTE if batching else ' '}",
+        )
+
+    def _check_size(self, request: InferRequest, tensor: Tensor) -> None:
+        if tensor.datatype == BYTES:
+            self._check_elements(request, tensor)
+            return
+        expected = prod(tensor.shape) * ITEM_SIZES[tensor.datatype]
+        got = tensor.nbytes
+        if got != expected:
+            raise _refused(
+                request,
+                f"input byte size mismatch for input '{tensor.name}' for model '{self._model}'. "
+                f"Expected {expected}, got {got}",
+            )
+
+    def _check_elements(self, request: InferRequest, tensor: Tensor) -> None:
+        view = memoryview(tensor.data)
+        expected, found, position, end = prod(tensor.shape), 0, 0, len(view)
+        where = f"for inference input '{tensor.name}' for model '{self._model}'"
+        while position < end:
+            if position + 4 > end:
+                raise _refused(
+                    request,
+                    f"incomplete string length indicator {where}, expecting 4 bytes but only {end - position} bytes "
+                    "available. Please make sure the string length indicator is in one buffer.",
+                )
+            (length,) = _LENGTH.unpack_from(view, position)
+            position += 4
+            if position + length > end:
+                raise _refused(
+                    request,
+                    f"incomplete string data {where}, expecting string of length {length} "
+                    f"but only {end - position} bytes available",
+                )
+            position += length
+            found += 1
+        if found != expected:
+            raise _refused(request, f"unexpected number of string elements {found} {where}, expecting {expected}")
+
+
+def _refused(request: InferRequest, text: str) -> InvalidRequest:
+    return InvalidRequest(f"[request id: {request.id or '<id_unknown>'}] {text}")
+
+
+def _names(names: list[str]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

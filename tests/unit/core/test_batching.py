@@ -1,0 +1,73 @@
+"""The batching decision, rule by rule and against a plain restatement of the rules."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conch.core.batching import BatchRules, Run, Wait, Waiting, decide
+from tests.unit.core.scripted import config, dynamic
+
+US = 1000
+
+
+def waiting(*sizes: int, queued: int = 0, keys: str = "") -> list[Waiting]:
+    return [Waiting(size, keys[i : i + 1], queued) for i, size in enumerate(sizes)]
+
+
+def test_without_dynamic_batching_requests_run_one_by_one() -> None:
+    assert decide(waiting(3, 1), BatchRules.of(config(max_batch_size=8)), 5) == Run(1)
+
+
+def test_dynamic_batching_without_a_batch_dimension_runs_one_by_one() -> None:
+    assert decide(waiting(1, 1), BatchRules.of(dynamic(0)), 5) == Run(1)
+
+
+def test_without_delay_everything_that_fits_runs() -> None:
+    assert decide(waiting(1, 2, 3), BatchRules.of(dynamic(8)), 5) == Run(3)
+
+
+def test_a_request_is_never_split_nor_overtaken() -> None:
+    assert decide(waiting(5, 4, 1), BatchRules.of(dynamic(8)), 5) == Run(1)
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    rules = BatchRules.of(dynamic(4, max_queue_delay_us=1000))
+    assert decide(waiting(2, 2, 2), rules, 5) == Run(2)
+
+
+def test_a_preferred_size_runs_at_once_and_leaves_the_rest() -> None:
+    rules = BatchRules.of(dynamic(8, max_queue_delay_us=1000, preferred_batch_sizes=(4, 8)))
+    assert decide(waiting(1, 1, 1, 1, 1, 1), rules, 5) == Run(4)
+
+
+def test_an_unpreferred_size_waits_for_the_oldest_to_be_overdue() -> None:
+    rules = BatchRules.of(dynamic(8, max_queue_delay_us=100, preferred_batch_sizes=(4, 8)))
+    assert decide(waiting(1, 1, queued=7), rules, 50) == Wait(7 + 100 * US)
+    assert decide(waiting(1, 1, queued=7), rules, 7 + 100 * US) == Run(2)
+
+
+def test_other_shapes_close_a_batch() -> None:
+    rules = BatchRules.of(dynamic(8, max_queue_delay_us=100))
+    assert decide(waiting(1, 1, 1, keys="aab"), rules, 5) == Run(2)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.sampled_from("ab"), st.integers(0, 100)), min_size=1, max_size=20),
+    st.integers(0, 50),
+    st.sets(st.integers(1, 8)),
+    st.integers(100, 200),
+)
+def test_any_run_fits_and_any_wait_ends(
+    queue: list[tuple[int, str, int]], delay: int, preferred: set[int], now: int
+) -> None:
+    rules = BatchRules(8, frozenset(preferred), delay, single=False)
+    entries = [Waiting(*entry) for entry in queue]
+    decision = decide(entries, rules, now)
+    if isinstance(decision, Wait):
+        assert delay > 0
+        assert now < decision.until <= now + delay
+        assert sum(entry.batch_size for entry in entries) < 8
+    else:
+        taken = entries[: decision.number]
+        assert len(taken) >= 1
+        assert len(taken) == 1 or sum(entry.batch_size for entry in taken) <= 8
+        assert len({entry.group_key for entry in taken}) == 1

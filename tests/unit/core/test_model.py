@@ -1,0 +1,222 @@
+"""A served model between its queue and its instances; every request ends exactly once."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conch.core.model import ServedModel
+from conch.errors import BackendError, Cancelled, FailureReason, QueueFull, QueueTimeout, Unavailable
+from conch.model_config import ModelConfig, QueuePolicy, TensorSpec
+from conch.request import InferResponse
+from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
+
+
+async def started(model_config: ModelConfig, instances: int = 1) -> tuple[ServedModel, list[ScriptedInstance]]:
+    workers = [ScriptedInstance() for _ in range(instances)]
+    model = ServedModel(model_config, 1, {}, workers, asyncio.get_running_loop())
+    await model.start()
+    return model, workers
+
+
+async def test_a_free_instance_takes_a_request_at_once() -> None:
+    model, (worker,) = await started(config())
+    caller = Caller()
+    model.submit(request(id="x"), caller)
+    assert len(worker.batches) == 1
+    worker.answer()
+    assert isinstance(caller.answer, InferResponse)
+    assert caller.answer.id == "x"
+    assert model.statistics.success.count == 1
+
+
+async def test_what_queues_while_an_instance_is_busy_becomes_one_batch() -> None:
+    model, (worker,) = await started(dynamic(8))
+    callers = [Caller() for _ in range(5)]
+    for caller in callers:
+        model.submit(request(1, 2), caller)
+    worker.answer()
+    assert [len(batch.executions) for batch in worker.batches] == [4]
+    worker.answer()
+    assert all(caller.finals == 1 for caller in callers)
+    statistics = model.statistics
+    assert (statistics.inference_count, statistics.execution_count) == (5, 2)
+    assert sorted(statistics.batches) == [1, 4]
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+async def test_cancelling_one_member_of_a_running_batch_harms_no_other(position: int) -> None:
+    model, (worker,) = await started(dynamic(8))
+    model.submit(request(1, 2), Caller())
+    callers = [Caller() for _ in range(3)]
+    admitted = [model.submit(request(1, 2), caller) for caller in callers]
+    worker.answer()
+    admitted[position].cancel()
+    worker.answer()
+    for i, caller in enumerate(callers):
+        assert isinstance(caller.answer, Cancelled if i == position else InferResponse)
+    assert model.statistics.failures[FailureReason.CANCELED] == 1
+
+
+async def test_a_request_cancelled_while_it_waits_is_not_executed() -> None:
+    model, (worker,) = await started(config())
+    model.submit(request(), Caller())
+    caller = Caller()
+    model.submit(request(id="gone"), caller).cancel()
+    assert isinstance(caller.answer, Cancelled)
+    worker.answer()
+    assert worker.batches == []
+
+
+async def test_a_failed_batch_fails_its_members_only() -> None:
+    model, (worker,) = await started(config())
+    first, second = Caller(), Caller()
+    model.submit(request(), first)
+    model.submit(request(), second)
+    worker.fail()
+    worker.answer()
+    assert isinstance(first.answer, BackendError)
+    assert isinstance(second.answer, InferResponse)
+    assert model.statistics.failures[FailureReason.BACKEND] == 1
+
+
+async def test_a_queue_delay_is_kept_and_then_what_is_there_runs() -> None:
+    model, (worker,) = await started(dynamic(8, max_queue_delay_us=2000))
+    model.submit(request(1, 2), Caller())
+    model.submit(request(1, 2), Caller())
+    assert worker.batches == []
+    while not worker.batches:
+        await asyncio.sleep(0.001)
+    (batch,) = worker.batches
+    waited = batch.executions[0].request.timeline
+    assert waited.started - waited.queued >= 2_000_000
+    assert len(batch.executions) == 2
+
+
+async def test_a_request_that_waited_too_long_is_rejected_when_its_time_is_up() -> None:
+    model, _ = await started(dynamic(1, default_queue_policy=QueuePolicy(default_timeout_us=1000)))
+    model.submit(request(1, 2), Caller())
+    caller = Caller()
+    model.submit(request(1, 2), caller)
+    while not caller.finals:  # the instance stays busy all the while
+        await asyncio.sleep(0.001)
+    assert isinstance(caller.answer, QueueTimeout)
+    assert model.statistics.failures[FailureReason.REJECTED] == 1
+    assert model.statistics.pending == 0
+
+
+async def test_a_full_queue_refuses_at_the_door() -> None:
+    model, _ = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
+    model.submit(request(1, 2), Caller())
+    model.submit(request(1, 2), Caller())
+    with pytest.raises(QueueFull):
+        model.submit(request(1, 2), Caller())
+    assert model.statistics.failures[FailureReason.REJECTED] == 1
+
+
+async def test_preserved_order_holds_back_the_quicker_instance() -> None:
+    model, workers = await started(dynamic(1, preserve_ordering=True), instances=2)
+    first, second = Caller(), Caller()
+    model.submit(request(1, 2, id="1"), first)
+    model.submit(request(1, 2, id="2"), second)
+    holder = {w.batches[0].executions[0].request.id: w for w in workers}
+    holder["2"].answer()
+    assert (first.finals, second.finals) == (0, 0)
+    holder["1"].answer()
+    assert (first.finals, second.finals) == (1, 1)
+
+
+async def test_while_the_only_instance_is_dead_requests_are_refused_and_queued_ones_wait_for_it() -> None:
+    model, (worker,) = await started(config())
+    first, second = Caller(), Caller()
+    model.submit(request(), first)
+    model.submit(request(), second)
+    worker.die()
+    assert isinstance(first.answer, BackendError)
+    assert not model.ready
+    with pytest.raises(Unavailable, match="not ready"):
+        model.submit(request(), Caller())
+    worker.recover()
+    worker.answer()
+    assert isinstance(second.answer, InferResponse)
+
+
+async def test_stop_answers_what_still_waits() -> None:
+    model, (worker,) = await started(config())
+    model.submit(request(), Caller())
+    caller = Caller()
+    model.submit(request(), caller)
+    await model.stop()
+    assert isinstance(caller.answer, Unavailable)
+    assert worker.stopped
+
+
+async def test_drain_waits_for_the_last_answer() -> None:
+    model, (worker,) = await started(config())
+    model.submit(request(), Caller())
+    drained = asyncio.ensure_future(model.drain())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    worker.answer()
+    await drained
+
+
+async def test_requests_of_other_shapes_do_not_share_a_batch() -> None:
+    spec = TensorSpec("IN", "FP32", (-1,))
+    model, (worker,) = await started(replace(dynamic(8), inputs=(spec,)))
+    model.submit(request(1, 2), Caller())
+    for size in (2, 2, 3):
+        model.submit(request(1, size), Caller())
+    worker.answer()
+    assert [len(batch.executions) for batch in worker.batches] == [2]
+
+
+async def test_reshape_is_seen_by_the_backend_and_not_by_the_client() -> None:
+    spec = TensorSpec("IN", "FP32", (4,), reshape=(2, 2))
+    out = TensorSpec("OUT", "FP32", (4,), reshape=(2, 2))
+    model, (worker,) = await started(config(max_batch_size=2, inputs=(spec,), outputs=(out,)))
+    caller = Caller()
+    model.submit(request(2, 4), caller)
+    assert worker.batches[0].executions[0].request.inputs[0].shape == (2, 2, 2)
+    worker.answer()
+    assert isinstance(caller.answer, InferResponse)
+    assert caller.answer.outputs[0].shape == (2, 4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["submit", "cancel", "answer", "fail", "die", "recover"]), max_size=60), st.data())
+def test_every_admitted_request_ends_exactly_once(actions: list[str], data: st.DataObject) -> None:
+    async def scenario() -> None:
+        model, workers = await started(dynamic(4), instances=2)
+        callers: list[Caller] = []
+        admitted = []
+        for action in actions:
+            worker = data.draw(st.sampled_from(workers))
+            if action == "submit" and model.ready:
+                callers.append(Caller())
+                admitted.append(model.submit(request(1, 2), callers[-1]))
+            elif action == "cancel" and admitted:
+                data.draw(st.sampled_from(admitted)).cancel()
+            elif action in ("answer", "fail") and worker.batches:
+                getattr(worker, action)()
+            elif action == "die" and worker.is_ready:
+                worker.die()
+            elif action == "recover" and not worker.is_ready:
+                worker.recover()
+        for worker in workers:
+            if not worker.is_ready:
+                worker.recover()
+        while any(worker.batches for worker in workers):
+            for worker in workers:
+                if worker.batches:
+                    worker.answer()
+        assert [caller.finals for caller in callers] == [1] * len(callers)
+        statistics = model.statistics
+        assert statistics.success.count + statistics.fail.count == len(callers)
+        assert statistics.pending == 0
+        await model.drain()
+        await model.stop()
+
+    asyncio.run(scenario())

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from conch.errors import ConchError
 from conch.model_config import InstanceKind, ModelConfig
+from conch.observability.custom_metrics import MetricSample
 from conch.request import InferRequest, InferResponse
 
 
@@ -63,18 +64,6 @@ class Batch:
         """Finish every execution with one error. Those already finished stay as they are."""
         for execution in self.executions:
             execution.finish(error)
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSample:
-    """One custom metric of a model: a counter, a gauge, or a histogram's parts, under its own labels."""
-
-    family: str
-    description: str
-    kind: str  # "counter" | "gauge" | "histogram"
-    labels: Mapping[str, str]
-    value: float  # a histogram's sum
-    buckets: tuple[tuple[float, float], ...] = ()  # (upper bound, cumulative count), the last bound being infinity
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,9 @@ def check_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> 
             )
         if config.max_batch_size < ensemble.max_batch_size and config.max_batch_size > 0:
             raise ConfigError(
-                f"ensemble '{ensemble.name}' allows maximum batch size {ensemble.max_batch_size}, but its step {number}, "
-                f"model '{config.name}', allows {config.max_batch_size}: lower max_batch_size of the ensemble to it"
+                f"ensemble '{ensemble.name}' allows maximum batch size {ensemble.max_batch_size}, "
+                f"but its step {number}, model '{config.name}', allows {config.max_batch_size}: "
+                "lower max_batch_size of the ensemble to it"
             )
         for inner, tensor in step.output_map.items():
             spec = config.output(inner)
@@ -72,8 +73,9 @@ def _check_names(ensemble: ModelConfig, number: int, step: EnsembleStep, config:
         for inner, tensor in mapped.items():
             if inner not in known:
                 raise ConfigError(
-                    f"ensemble '{ensemble.name}': step {number} maps tensor '{tensor}' to non-existing {kind} '{inner}' "
-                    f"in model '{config.name}', whose {kind}s are {', '.join(known) or 'none'}"
+                    f"ensemble '{ensemble.name}': step {number} maps tensor '{tensor}' "
+                    f"to non-existing {kind} '{inner}' in model '{config.name}', "
+                    f"whose {kind}s are {', '.join(known) or 'none'}"
                 )
     missing = [spec.name for spec in config.inputs if not spec.optional and spec.name not in step.input_map]
     if missing:

@@ -17,6 +17,7 @@ from conch.core.reshape import Reshaper
 from conch.core.served import Served
 from conch.core.timer import Timer
 from conch.core.validation import RequestValidator
+from conch.core.warmup import warm_up
 from conch.errors import ConchError, QueueFull, QueueTimeout, Unavailable
 from conch.model_config import ModelConfig
 from conch.request import InferRequest, InferResponse, Respond
@@ -69,7 +70,7 @@ class ServedModel(Served):
         started = monotonic_ns()
         for instance in self.instances:
             instance.on_ready_change = self._ready_changed
-        results = await asyncio.gather(*(i.start() for i in self.instances), return_exceptions=True)
+        results = await asyncio.gather(*map(_bring_up, self.instances), return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             await self.stop()
@@ -214,6 +215,12 @@ class ServedModel(Served):
             compute_infer=infer_done - input_done,
             compute_output=done - infer_done,
         )
+
+
+async def _bring_up(instance: Instance) -> None:
+    await instance.start()
+    if instance.plan.source.config.warmups:
+        await warm_up(instance)
 
 
 def _needs_grouping(config: ModelConfig, rules: BatchRules) -> bool:

@@ -1,6 +1,7 @@
 """`reshape` of a configuration: clients see `dims`, the backend sees another shape of the same elements.
 
-Variable dimensions keep their order: the n-th -1 of one side is the n-th -1 of the other (model configuration, "Reshape").
+Variable dimensions keep their order: the n-th -1 of one side is the n-th -1 of the other (model configuration,
+"Reshape").
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,13 @@
 """An instance that does what the test says, when the test says it."""
 
+from pathlib import Path
 from time import monotonic_ns
 
 import numpy as np
 
-from conch.backends.base import Batch, Instance
+from conch.backends.base import Batch, Instance, InstancePlan, ModelSource
 from conch.errors import BackendError
-from conch.model_config import DynamicBatching, ModelConfig, TensorSpec
+from conch.model_config import DynamicBatching, InstanceKind, ModelConfig, TensorSpec
 from conch.request import InferRequest, InferResponse
 from conch.tensor import Tensor
 
@@ -35,6 +36,8 @@ class ScriptedInstance(Instance):
     """Keeps what it is given in `batches`; `answer` and `fail` end the oldest."""
 
     def __init__(self) -> None:
+        source = ModelSource(config(), 1, Path("m"), {})
+        self.plan = InstancePlan(source, "m_0", InstanceKind.CPU, 0, siblings=1)
         self.batches: list[Batch] = []
         self.is_ready = False
         self.stopped = False

@@ -1,0 +1,172 @@
+"""Ensembles: order of the steps, errors told where they happened, sums of times, and the contract between stages."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from conch.core.contract import check_ensemble
+from conch.core.ensemble import EnsembleModel
+from conch.core.model import ServedModel
+from conch.core.pending import Pending
+from conch.errors import BackendError, Cancelled, ConchError, ConfigError
+from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
+from conch.request import InferRequest, InferResponse, Respond
+from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
+
+
+def step(model: str, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> EnsembleStep:
+    return EnsembleStep(model, -1, inputs, outputs)
+
+
+def ensemble(*steps: EnsembleStep, outputs: tuple[str, ...] = ("OUT",), **fields: object) -> ModelConfig:
+    specs = tuple(TensorSpec(name, "FP32", (2,)) for name in outputs)
+    return replace(config("e", outputs=specs, **fields), platform="ensemble", backend="", ensemble_steps=steps)
+
+
+DIAMOND = ensemble(
+    step("a", {"IN": "IN"}, {"OUT": "x"}),
+    step("b", {"IN": "x"}, {"OUT": "y"}),
+    step("c", {"IN": "x"}, {"OUT": "z"}),
+    outputs=("y", "z"),
+)
+
+
+async def served(model_config: ModelConfig) -> tuple[EnsembleModel, dict[str, ScriptedInstance]]:
+    models: dict[str, ServedModel] = {}
+    workers: dict[str, ScriptedInstance] = {}
+    for name in {s.model_name for s in model_config.ensemble_steps}:
+        workers[name] = ScriptedInstance()
+        models[name] = ServedModel(config(name), 1, {}, [workers[name]], asyncio.get_running_loop())
+        await models[name].start()
+
+    def infer(inner: InferRequest, respond: Respond) -> Pending:
+        return models[inner.model_name].submit(inner, respond)
+
+    return EnsembleModel(model_config, 1, {}, infer, lambda s: models[s.model_name].ready), workers
+
+
+async def test_steps_run_when_their_tensors_are_there_and_independent_ones_side_by_side() -> None:
+    model, workers = await served(DIAMOND)
+    caller = Caller()
+    model.submit(request(id="r"), caller)
+    assert [len(workers[name].batches) for name in "abc"] == [1, 0, 0]
+    workers["a"].answer()
+    assert [len(workers[name].batches) for name in "bc"] == [1, 1]
+    workers["c"].answer()
+    assert caller.finals == 0
+    workers["b"].answer()
+    assert isinstance(caller.answer, InferResponse)
+    assert (caller.answer.id, [t.name for t in caller.answer.outputs]) == ("r", ["y", "z"])
+
+
+async def test_times_are_the_sums_over_the_steps() -> None:
+    model, workers = await served(DIAMOND)
+    asked = request()
+    model.submit(asked, Caller())
+    for name in "abc":
+        workers[name].answer()
+    statistics = model.statistics
+    assert (statistics.success.count, statistics.execution_count) == (1, 1)
+    total = statistics.compute_input.ns + statistics.compute_infer.ns + statistics.compute_output.ns
+    assert total > 0
+    assert statistics.queue.count == 1
+
+
+async def test_only_requested_outputs_are_answered() -> None:
+    model, workers = await served(DIAMOND)
+    caller = Caller()
+    model.submit(request(outputs=("z",)), caller)
+    for name in "abc":
+        workers[name].answer()
+    assert [t.name for t in caller.answer.outputs] == ["z"]
+
+
+async def test_a_steps_error_names_ensemble_and_step_and_cancels_the_others() -> None:
+    model, workers = await served(DIAMOND)
+    caller = Caller()
+    model.submit(request(), caller)
+    workers["a"].answer()
+    running = workers["c"].batches[0].executions[0]
+    workers["b"].fail("no such luck")
+    assert isinstance(caller.answer, ConchError)
+    assert caller.answer.message == "in ensemble 'e', step 'b': no such luck"
+    assert running.cancelled
+    workers["c"].answer()
+    assert model.statistics.fail.count == 1
+
+
+async def test_cancelling_the_request_cancels_its_steps() -> None:
+    model, workers = await served(DIAMOND)
+    caller = Caller()
+    pending = model.submit(request(), caller)
+    running = workers["a"].batches[0].executions[0]
+    pending.cancel()
+    assert isinstance(caller.answer, Cancelled)
+    assert running.cancelled
+
+
+async def test_a_step_that_refuses_fails_the_request() -> None:
+    model, workers = await served(DIAMOND)
+    caller = Caller()
+    model.submit(request(), caller)
+    workers["c"].die()
+    workers["a"].answer()
+    assert "step 'c': model 'c' version 1 is not ready" in caller.answer.message
+    workers["b"].answer()
+
+
+async def test_an_error_of_a_backend_keeps_its_code() -> None:
+    model, workers = await served(DIAMOND)
+    caller = Caller()
+    model.submit(request(), caller)
+    workers["a"].batches[0].fail(BackendError("gone", BackendError("").code))
+    assert caller.answer.code is BackendError("").code
+
+
+MODELS = {
+    "a": config("a"),
+    "wide": config("wide", dims=(3,)),
+    "ints": config("ints", inputs=(TensorSpec("IN", "INT32", (2,)),)),
+    "flat": config("flat", inputs=(TensorSpec("IN", "FP32", (1, 2)),)),
+    "any": config("any", dims=(-1,)),
+    "batched": config("batched", max_batch_size=2),
+}
+
+
+@pytest.mark.parametrize("second", ["a", "any"])
+def test_stages_that_fit(second: str) -> None:
+    check_ensemble(ensemble(step("a", {"IN": "IN"}, {"OUT": "x"}), step(second, {"IN": "x"}, {"OUT": "OUT"})), MODELS)
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ("wide", ["tensor 'x' does not fit", "model 'a', 'OUT' FP32[2]", "model 'wide', 'IN' FP32[3]", "2 against 3"]),
+        ("ints", ["inconsistent data type", "'OUT' FP32[2] gives FP32", "'IN' INT32[2] takes INT32"]),
+        ("flat", ["differ in rank", "FP32[2]", "FP32[1,2]"]),
+        ("batched", ["differ in rank", "FP32[-1,2]"]),
+    ],
+)
+def test_a_misfit_names_both_sides(second: str, words: list[str]) -> None:
+    steps = step("a", {"IN": "IN"}, {"OUT": "x"}), step(second, {"IN": "x"}, {"OUT": "OUT"})
+    with pytest.raises(ConfigError) as caught:
+        check_ensemble(ensemble(*steps), MODELS)
+    for word in words:
+        assert word in caught.value.message
+
+
+def test_a_name_that_the_model_does_not_have() -> None:
+    with pytest.raises(ConfigError, match="non-existing input 'ZZ' in model 'a', whose inputs are IN"):
+        check_ensemble(ensemble(step("a", {"ZZ": "IN"}, {"OUT": "OUT"})), MODELS)
+
+
+def test_an_input_without_a_mapping() -> None:
+    with pytest.raises(ConfigError, match="no mapping for input 'IN' of model 'a'"):
+        check_ensemble(ensemble(step("a", {}, {"OUT": "OUT"})), MODELS)
+
+
+def test_a_step_that_allows_smaller_batches() -> None:
+    with pytest.raises(ConfigError, match="allows maximum batch size 4, but its step 0, model 'batched', allows 2"):
+        check_ensemble(ensemble(step("batched", {"IN": "IN"}, {"OUT": "OUT"}), max_batch_size=4), MODELS)

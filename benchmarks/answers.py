@@ -1,0 +1,68 @@
+"""Ask once, with the official client, before any load: a fast wrong answer is worth nothing."""
+
+from collections.abc import Iterator
+
+import grpc
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+from tritonclient.utils import np_to_triton_dtype
+
+from benchmarks.payloads import Array, Question, Wire, grpc_message
+from benchmarks.peers import Server
+
+TIMEOUT_SECONDS = 60.0
+FRAME_PREFIX_BYTES = 5
+UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+def verify(server: Server, question: Question, wire: Wire) -> None:
+    """Put the question by `tritonclient` over the protocol of `wire`; AssertionError when the answer is wrong."""
+    answer = _ask_http(server, question, wire) if wire in (Wire.JSON, Wire.BINARY) else _ask_grpc(server, question)
+    question.check(answer)
+
+
+def server_version(server: Server) -> str:
+    """Return the name and version that the server gives in its metadata."""
+    with http_client.InferenceServerClient(server.http_address) as client:
+        metadata = client.get_server_metadata()
+    return f"{metadata['name']} {metadata['version']}"
+
+
+def grpc_answer_bytes(server: Server, question: Question, path: str) -> int:
+    """Return how many body bytes one OK answer has on the wire at `path`, framing included.
+
+    h2load takes a gRPC error for a success, its HTTP status being 200. An error has no body, so the count of body bytes
+    tells the two apart. Raises grpc.RpcError when the very bytes that will be repeated are refused.
+    """
+
+    def once() -> Iterator[bytes]:
+        yield grpc_message(question)
+
+    with grpc.insecure_channel(server.grpc_address, options=UNLIMITED) as channel:
+        answers = channel.stream_stream(path)(once(), timeout=TIMEOUT_SECONDS)
+        return sum(len(answer) + FRAME_PREFIX_BYTES for answer in answers)
+
+
+def _ask_http(server: Server, question: Question, wire: Wire) -> Array:
+    inputs = []
+    for name, array in question.inputs.items():
+        tensor = http_client.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        inputs.append(tensor.set_data_from_numpy(array, binary_data=wire is Wire.BINARY))
+    output = http_client.InferRequestedOutput(question.output, binary_data=wire is Wire.BINARY)
+    with http_client.InferenceServerClient(
+        server.http_address, connection_timeout=TIMEOUT_SECONDS, network_timeout=TIMEOUT_SECONDS
+    ) as client:
+        answer: Array = client.infer(question.model, inputs, outputs=[output]).as_numpy(question.output)
+    return answer
+
+
+def _ask_grpc(server: Server, question: Question) -> Array:
+    inputs = []
+    for name, array in question.inputs.items():
+        tensor = grpc_client.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        inputs.append(tensor.set_data_from_numpy(array))
+    output = grpc_client.InferRequestedOutput(question.output)
+    with grpc_client.InferenceServerClient(server.grpc_address) as client:
+        result = client.infer(question.model, inputs, outputs=[output], client_timeout=TIMEOUT_SECONDS)
+    answer: Array = result.as_numpy(question.output)
+    return answer

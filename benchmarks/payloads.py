@@ -1,0 +1,101 @@
+"""One question to a model and its bytes on each wire, for load generators that send the same bytes again and again."""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tritonclient.http as http_client
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+
+Array = npt.NDArray[Any]
+
+
+class Wire(StrEnum):
+    """How tensors travel: JSON or binary over HTTP, unary or streaming gRPC."""
+
+    JSON = "json"
+    BINARY = "binary"
+    GRPC = "grpc"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a model, and what a right answer is.
+
+    `inputs` maps tensor names to arrays in the shape that is sent (batch dimension included where the model has one);
+    `check` is given the tensor `output` of the answer and raises AssertionError when it is wrong.
+    """
+
+    model: str
+    inputs: Mapping[str, Array]
+    output: str
+    check: Callable[[Array], None]
+
+    @property
+    def input_bytes(self) -> int:
+        """Size of all input tensors."""
+        return sum(array.nbytes for array in self.inputs.values())
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One request as bytes: where it goes, with which headers, and how many answers it brings."""
+
+    path: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    answers: int = 1
+
+
+def encode(question: Question, wire: Wire, messages: int = 1) -> Payload:
+    """Return the request for `wire`; `messages` is how many times a stream carries the question."""
+    if wire in (Wire.JSON, Wire.BINARY):
+        return _http(question, binary=wire is Wire.BINARY)
+    method = "ModelInfer" if wire is Wire.GRPC else "ModelStreamInfer"
+    return Payload(
+        path=f"/inference.GRPCInferenceService/{method}",
+        body=_length_prefixed(grpc_message(question)) * messages,
+        headers={"content-type": "application/grpc", "te": "trailers"},
+        answers=messages,
+    )
+
+
+def grpc_message(question: Question) -> bytes:
+    """Return the question as a serialised ModelInferRequest with raw tensors."""
+    request = service_pb2.ModelInferRequest(model_name=question.model)
+    for name, array in question.inputs.items():
+        request.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype), shape=array.shape)
+        request.raw_input_contents.append(_raw(array))
+    request.outputs.add(name=question.output)
+    return bytes(request.SerializeToString())
+
+
+def _http(question: Question, *, binary: bool) -> Payload:
+    inputs = []
+    for name, array in question.inputs.items():
+        tensor = http_client.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array, binary_data=binary)
+        inputs.append(tensor)
+    output = http_client.InferRequestedOutput(question.output, binary_data=binary)
+    body, header_length = http_client.InferenceServerClient.generate_request_body(inputs, outputs=[output])
+    headers = {"content-type": "application/json"}
+    if header_length is not None:
+        headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(header_length)}
+    return Payload(path=f"/v2/models/{question.model}/infer", body=bytes(body), headers=headers)
+
+
+def _length_prefixed(message: bytes) -> bytes:
+    """Frame a message as gRPC over HTTP/2 does: one byte for "not compressed", four for the length."""
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+def _raw(array: Array) -> bytes:
+    if array.dtype == np.object_:
+        return bytes(serialize_byte_tensor(array).item())
+    return array.tobytes()

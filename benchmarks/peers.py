@@ -1,0 +1,196 @@
+"""The servers under test: how each is started on a model repository, awaited and stopped."""
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from benchmarks.process_tree import ProcessTree
+from benchmarks.triton_install import TritonInstall
+
+READY_LIMIT_SECONDS = 120.0
+STOP_LIMIT_SECONDS = 40.0
+POLL_SECONDS = 0.005
+
+
+class PeerError(Exception):
+    """A server did not start, did not become ready or died; the message ends with the tail of its log."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The three listening ports of one server."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+    @classmethod
+    def free(cls) -> Self:
+        """Pick three that nobody listens on now."""
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        numbers = [listener.getsockname()[1] for listener in sockets]
+        for listener in sockets:
+            listener.close()
+        return cls(*numbers)
+
+    def flags(self) -> list[str]:
+        """Return them as command-line flags, which both servers spell alike."""
+        return [f"--http-port={self.http}", f"--grpc-port={self.grpc}", f"--metrics-port={self.metrics}"]
+
+
+class Peer(Protocol):
+    """What the harness must know of a server.
+
+    `name` keys its figures in every table; `only_python` says that it has no backend but the Python one.
+    """
+
+    name: str
+    only_python: bool
+
+    def command(self, repository: Path) -> list[str]:
+        """Return the command line that serves `repository`, without ports."""
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the server's processes."""
+
+
+class Conch:
+    """The Conch of the environment that runs this harness."""
+
+    name = "conch"
+    only_python = False
+
+    def command(self, repository: Path) -> list[str]:
+        """Return `python -m conch serve` on `repository`."""
+        return [sys.executable, "-m", "conch", "serve", f"--model-repository={repository}"]
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of this process."""
+        return dict(os.environ)
+
+
+class Triton:
+    """Triton 2.51 as installed by `TritonInstall`."""
+
+    name = "triton"
+    only_python = True
+
+    def __init__(self, install: TritonInstall) -> None:
+        self._install = install
+
+    def command(self, repository: Path) -> list[str]:
+        """Return `tritonserver` on `repository` with its defaults."""
+        return [
+            str(self._install.binary),
+            f"--model-repository={repository}",
+            f"--backend-directory={self._install.backends}",
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """Return this process's environment with the wheel's libraries and, for the stub, its interpreter in front."""
+        interpreter = self._install.environment / "bin"
+        return {
+            **os.environ,
+            "LD_LIBRARY_PATH": self._install.library_path,
+            "PATH": f"{interpreter}:{os.environ['PATH']}",
+        }
+
+
+class Server:
+    """One running server; a context manager that starts it, waits until it is ready, and stops it.
+
+    `ready_seconds` is the time from the start of the process to the first 200 of `/v2/health/ready`.
+    """
+
+    def __init__(self, peer: Peer, repository: Path, log: Path) -> None:
+        self.peer = peer
+        self.ports = Ports.free()
+        self.ready_seconds = 0.0
+        self._repository = repository
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def http_address(self) -> str:
+        """host:port of the HTTP frontend."""
+        return f"127.0.0.1:{self.ports.http}"
+
+    @property
+    def grpc_address(self) -> str:
+        """host:port of the gRPC frontend."""
+        return f"127.0.0.1:{self.ports.grpc}"
+
+    @property
+    def tree(self) -> ProcessTree:
+        """The processes of the server."""
+        assert self._process is not None
+        return ProcessTree(self._process.pid)
+
+    def start(self) -> None:
+        """Start the process and wait until it is ready. Raises PeerError when that does not happen."""
+        command = [*self.peer.command(self._repository), *self.ports.flags()]
+        started = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, env=self.peer.environment(), stdout=log, stderr=log, start_new_session=True
+            )
+        while not self._is_ready():
+            self.check_alive()
+            if time.monotonic() - started > READY_LIMIT_SECONDS:
+                self.stop()
+                raise PeerError(self._with_log(f"not ready after {READY_LIMIT_SECONDS:.0f} s"))
+            time.sleep(POLL_SECONDS)
+        self.ready_seconds = time.monotonic() - started
+
+    def check_alive(self) -> None:
+        """Raise PeerError when the server's process has ended."""
+        assert self._process is not None
+        status = self._process.poll()
+        if status is not None:
+            raise PeerError(self._with_log(f"ended with status {status}"))
+
+    def stop(self) -> None:
+        """Ask the server to end, then end whatever is left of its session."""
+        if self._process is None:
+            return
+        session = self._process.pid
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        with contextlib.suppress(ProcessLookupError):  # the usual case: nobody left behind
+            os.killpg(session, signal.SIGKILL)
+
+    def _is_ready(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports.http, timeout=1)
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _with_log(self, what: str) -> str:
+        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+        return f"{self.peer.name} {what}; its log ends:\n{tail}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

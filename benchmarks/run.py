@@ -1,0 +1,91 @@
+"""The command line: `python -m benchmarks.run [--quick] [--only NAME] [--rounds N] [--json FILE]`."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from benchmarks.load import missing_programs
+from benchmarks.measure import Bench, Schedule
+from benchmarks.peers import Conch, Peer, Triton
+from benchmarks.report import machine, markdown, table, write_json
+from benchmarks.triton_install import TritonInstall
+from benchmarks.workloads import Work, all_works
+
+CHECKOUT = Path(__file__).parents[1]
+FULL = Schedule(rounds=7, seconds=4, warm_up_seconds=2)
+QUICK = Schedule(rounds=2, seconds=1, warm_up_seconds=1)
+PEERS = ("triton", "conch")
+TABLE_COLUMNS = 160
+
+
+def bench(
+    only: Annotated[list[str] | None, typer.Option(help="Works whose name contains this; repeatable.")] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="Measure only this server: triton or conch.")] = None,
+    quick: Annotated[bool, typer.Option(help="Two short rounds, to see that all works run.")] = False,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each work.")] = None,
+    seconds: Annotated[int | None, typer.Option(min=1, help="Seconds of load in each round.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write all figures of all rounds to this file.")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown, too.")] = False,
+) -> None:
+    """Compare Conch with Triton 2.51 and print the ratios. The exit status is 1 when a work failed."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = TABLE_COLUMNS
+    works = _chosen(all_works(), only)
+    peers = _peers(console, peer)
+    usual = QUICK if quick else FULL
+    schedule = Schedule(rounds or usual.rounds, seconds or usual.seconds, usual.warm_up_seconds)
+    results = []
+    with tempfile.TemporaryDirectory(prefix="conch-bench-") as directory, console.status("start") as status:
+        measuring = Bench(peers, schedule, Path(directory), status.update)
+        for result in measuring.run(works):
+            results.append(result)
+            done = f"{len(results)} of {len(works)}"
+            console.print(
+                f"{result.work} ({done})" if result.error is None else f"{result.work}: {escape(result.error)}"
+            )
+    console.print(table(results))
+    described = {**machine(), **measuring.versions}
+    console.print(", ".join(f"{name}: {value}" for name, value in described.items()), style="dim", soft_wrap=True)
+    if as_markdown:
+        console.print(markdown(results), markup=False, soft_wrap=True)
+    if json is not None:
+        write_json(json, results, measuring.versions)
+    if any(result.error is not None for result in results):
+        raise typer.Exit(1)
+
+
+def _chosen(works: list[Work], only: list[str] | None) -> list[Work]:
+    if only is None:
+        return works
+    chosen = [work for work in works if any(part in work.name for part in only)]
+    if not chosen:
+        raise typer.BadParameter(f"no work is named like that; there are {', '.join(work.name for work in works)}")
+    return chosen
+
+
+def _peers(console: Console, names: list[str] | None) -> list[Peer]:
+    """Return the chosen peers, installed and with their load generators, or end with what to do."""
+    if unknown := set(names or ()) - set(PEERS):
+        raise typer.BadParameter(f"no such server: {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    if missing := missing_programs():
+        console.print(f"The load generators are missing; on Debian and Ubuntu: apt-get install {' '.join(missing)}")
+        raise typer.Exit(2)
+    chosen = names or PEERS
+    peers: list[Peer] = []
+    if "triton" in chosen:
+        install = TritonInstall(CHECKOUT / ".bench")
+        with console.status("install Triton 2.51 (once)"):
+            install.ensure()
+        peers.append(Triton(install))
+    if "conch" in chosen:
+        peers.append(Conch())
+    return peers
+
+
+if __name__ == "__main__":
+    typer.run(bench)

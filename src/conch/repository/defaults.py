@@ -1,0 +1,71 @@
+"""The values that Triton gives to what a configuration leaves open; they show in what clients see of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
+from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
+
+from conch.backends.base import Backend
+from conch.errors import ConfigError
+from conch.model_config import ENSEMBLE_PLATFORM
+
+
+def fill_defaults(message: ConfigMessage, backend: Backend | None, gpus: Sequence[int]) -> list[str]:
+    """Fill version policy, preferred batch sizes, pinned memory, file name and instance groups in place.
+
+    Every KIND_AUTO is resolved; KIND_GPU falls back to the CPU on a machine without GPUs (Triton would refuse).
+    Returns what the owner of the model should be told. Raises ConfigError for a GPU that is not there.
+    """
+    if not message.HasField("version_policy"):
+        message.version_policy.latest.num_versions = 1
+    dynamic = message.WhichOneof("scheduling_choice") == "dynamic_batching"
+    if dynamic and not message.dynamic_batching.preferred_batch_size and message.max_batch_size > 0:
+        message.dynamic_batching.preferred_batch_size.append(message.max_batch_size)
+    if message.platform == ENSEMBLE_PLATFORM:
+        return []
+    for buffer in ("input_pinned_memory", "output_pinned_memory"):
+        if not message.optimization.HasField(buffer):
+            getattr(message.optimization, buffer).enable = True
+    if backend is not None and not message.default_model_filename:
+        message.default_model_filename = backend.default_model_filename
+    return _fill_instance_groups(message, backend.default_cpu_instance_count if backend else 1, gpus)
+
+
+def _fill_instance_groups(message: ConfigMessage, cpu_count: int, gpus: Sequence[int]) -> list[str]:
+    if not message.instance_group:
+        message.instance_group.add(name=message.name)
+    notices: list[str] = []
+    for index, group in enumerate(message.instance_group):
+        group.name = group.name or f"{message.name}_{index}"
+        notices += _resolve_kind(group, message.name, gpus)
+        if group.count < 1:
+            group.count = cpu_count if group.kind == ModelInstanceGroup.KIND_CPU else 1
+        if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
+            group.gpus.extend(gpus)
+    return notices
+
+
+def _resolve_kind(group: Any, model: str, gpus: Sequence[int]) -> list[str]:
+    missing = sorted(set(group.gpus) - set(gpus))
+    whose = f"instance group '{group.name}' of model '{model}'"
+    if group.kind == ModelInstanceGroup.KIND_AUTO:
+        group.kind = ModelInstanceGroup.KIND_GPU if gpus and not missing else ModelInstanceGroup.KIND_CPU
+        if group.kind == ModelInstanceGroup.KIND_CPU and group.gpus:
+            del group.gpus[:]
+            return [f"{whose} runs on the CPU: GPU {_list(missing)} is not available"]
+    elif group.kind == ModelInstanceGroup.KIND_GPU:
+        if not gpus:
+            group.kind = ModelInstanceGroup.KIND_CPU
+            del group.gpus[:]
+            return [f"{whose} asks for KIND_GPU, but no GPUs are available: it runs on the CPU"]
+        if missing:
+            raise ConfigError(
+                f"instance group {group.name} of model {model} specifies invalid or unsupported gpu id "
+                f"{missing[0]}. GPUs of this machine are: {_list(gpus)}"
+            )
+    return []
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,84 @@
+"""What a configuration may ask for and this server does not do: refused by name, or accepted and told.
+
+Refused is what would change answers; accepted, with a notice, what only changes how resources are used.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
+
+from conch.errors import ConfigError
+from conch.model_config import ENSEMBLE_PLATFORM
+
+
+def refuse_unserved(message: ConfigMessage) -> None:
+    """Raise ConfigError naming the first thing that cannot be served."""
+    for what in _refused(message):
+        raise ConfigError(f"{what} of model '{message.name}' is not supported by this version of Conch")
+
+
+def unserved_notices(message: ConfigMessage) -> tuple[str, ...]:
+    """Return a sentence for each setting that is accepted and has no effect."""
+    return tuple(f"{what} of model '{message.name}' has no effect: {why}" for what, why in _without_effect(message))
+
+
+def _refused(message: ConfigMessage) -> Iterator[str]:
+    if message.HasField("sequence_batching"):
+        yield "sequence_batching"
+    if message.response_cache.enable:
+        yield "response_cache"
+    if message.model_repository_agents.agents:
+        yield f"model_repository_agents ('{message.model_repository_agents.agents[0].name}')"
+    if message.batch_input:
+        yield "batch_input"
+    if message.batch_output:
+        yield "batch_output"
+    for tensor in message.input:
+        if tensor.allow_ragged_batch:
+            yield f"allow_ragged_batch of input '{tensor.name}'"
+    for step in message.ensemble_scheduling.step:
+        if step.model_namespace:
+            yield f"model_namespace of the step '{step.model_name}'"
+
+
+def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
+    yield from _group_settings(message)
+    yield from _optimizations(message)
+    if message.runtime:
+        yield "runtime", "backends are part of this server"
+    if message.cc_model_filenames:
+        yield "cc_model_filenames", "every device gets the same file"
+    if message.HasField("model_metrics"):
+        yield "model_metrics", "histogram buckets are the server's"
+    if message.ensemble_scheduling.max_inflight_requests:
+        yield "ensemble_scheduling.max_inflight_requests", "steps are bounded by the queues of their models"
+    if message.model_operations.op_library_filename and message.backend != "onnxruntime":
+        yield "model_operations", f"backend '{message.backend}' has no custom operations"
+
+
+def _group_settings(message: ConfigMessage) -> Iterator[tuple[str, str]]:
+    for index, group in enumerate(message.instance_group):
+        at = f"instance_group[{index}]"
+        if group.HasField("rate_limiter"):
+            yield f"{at}.rate_limiter", "there is no rate limiter, as under --rate-limit=off"
+        if group.host_policy:
+            yield f"{at}.host_policy", "this server has no host policies"
+        if group.secondary_devices:
+            yield f"{at}.secondary_devices", "no backend uses secondary devices"
+
+
+def _optimizations(message: ConfigMessage) -> Iterator[tuple[str, str]]:
+    if message.platform == ENSEMBLE_PLATFORM:
+        return
+    optimization = message.optimization
+    for field in ("priority", "gather_kernel_buffer_threshold", "eager_batching"):
+        if getattr(optimization, field):
+            yield f"optimization.{field}", "it is for TensorRT"
+    if optimization.HasField("cuda"):
+        yield "optimization.cuda", "CUDA graphs are for TensorRT"
+    accelerators: Any = optimization.execution_accelerators
+    if message.backend != "onnxruntime" and (
+        accelerators.gpu_execution_accelerator or accelerators.cpu_execution_accelerator
+    ):
+        yield "optimization.execution_accelerators", f"backend '{message.backend}' has no execution accelerators"

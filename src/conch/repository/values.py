@@ -1,0 +1,148 @@
+"""From Triton's `ModelConfig` message to the value that the server works with."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2 as schema
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
+
+from conch.errors import ConfigError
+from conch.model_config import (
+    DynamicBatching,
+    EnsembleStep,
+    InstanceGroup,
+    InstanceKind,
+    ModelConfig,
+    QueuePolicy,
+    TensorSpec,
+    TimeoutAction,
+    VersionPolicy,
+    VersionPolicyKind,
+    Warmup,
+    WarmupTensor,
+)
+from conch.repository.document import to_document
+from conch.tensor import BYTES
+
+
+def to_model_config(message: ConfigMessage) -> ModelConfig:
+    """Translate a message, complete or not: what it leaves open is empty. The document is made from the message too.
+
+    Raises ConfigError for an enum given by a number that means nothing.
+    """
+    has_dynamic = message.WhichOneof("scheduling_choice") == "dynamic_batching"
+    return ModelConfig(
+        name=message.name,
+        backend=message.backend,
+        platform=message.platform,
+        max_batch_size=message.max_batch_size,
+        inputs=tuple(_tensor(each) for each in message.input),
+        outputs=tuple(_tensor(each) for each in message.output),
+        instance_groups=tuple(_instance_group(each) for each in message.instance_group),
+        version_policy=_version_policy(message.version_policy),
+        dynamic_batching=_dynamic_batching(message.dynamic_batching) if has_dynamic else None,
+        ensemble_steps=tuple(_step(each) for each in message.ensemble_scheduling.step),
+        has_sequence_batching=message.HasField("sequence_batching"),
+        decoupled=message.model_transaction_policy.decoupled,
+        default_model_filename=message.default_model_filename,
+        parameters={key: value.string_value for key, value in message.parameters.items()},
+        metric_tags=dict(message.metric_tags),
+        warmups=tuple(_warmup(each) for each in message.model_warmup),
+        document=to_document(message),
+    )
+
+
+def datatype_name(number: int) -> str:
+    """Return the wire name of a `DataType`, "" for TYPE_INVALID. Raises ConfigError for a number that is none."""
+    name = _enum_name(schema.DataType, number)
+    return {"TYPE_STRING": BYTES, "TYPE_INVALID": ""}.get(name, name.removeprefix("TYPE_"))
+
+
+def _enum_name(enum: Any, number: int) -> str:
+    try:
+        return str(enum.Name(number))
+    except ValueError:
+        raise ConfigError(
+            f"{number} is no value of {enum.DESCRIPTOR.name}; allowed: {', '.join(enum.keys())}"
+        ) from None
+
+
+def _tensor(message: Any) -> TensorSpec:
+    is_input = isinstance(message, schema.ModelInput)
+    return TensorSpec(
+        name=message.name,
+        datatype=datatype_name(message.data_type),
+        dims=tuple(message.dims),
+        reshape=tuple(message.reshape.shape) if message.HasField("reshape") else None,
+        optional=is_input and message.optional,
+        allow_ragged_batch=is_input and message.allow_ragged_batch,
+        label_filename="" if is_input else message.label_filename,
+    )
+
+
+def _instance_group(message: Any) -> InstanceGroup:
+    return InstanceGroup(
+        name=message.name,
+        kind=InstanceKind(_enum_name(schema.ModelInstanceGroup.Kind, message.kind)),
+        count=message.count,
+        gpus=tuple(message.gpus),
+        passive=message.passive,
+    )
+
+
+def _version_policy(message: Any) -> VersionPolicy:
+    choice = message.WhichOneof("policy_choice")
+    if choice == "all":
+        return VersionPolicy(VersionPolicyKind.ALL)
+    if choice == "specific":
+        return VersionPolicy(VersionPolicyKind.SPECIFIC, versions=tuple(message.specific.versions))
+    return VersionPolicy(num_versions=message.latest.num_versions if choice else 1)
+
+
+def _dynamic_batching(message: Any) -> DynamicBatching:
+    return DynamicBatching(
+        preferred_batch_sizes=tuple(message.preferred_batch_size),
+        max_queue_delay_us=message.max_queue_delay_microseconds,
+        preserve_ordering=message.preserve_ordering,
+        priority_levels=message.priority_levels,
+        default_priority_level=message.default_priority_level,
+        default_queue_policy=_queue_policy(message.default_queue_policy),
+        priority_queue_policies={
+            level: _queue_policy(policy) for level, policy in message.priority_queue_policy.items()
+        },
+    )
+
+
+def _queue_policy(message: Any) -> QueuePolicy:
+    return QueuePolicy(
+        timeout_action=TimeoutAction(_enum_name(schema.ModelQueuePolicy.TimeoutAction, message.timeout_action)),
+        default_timeout_us=message.default_timeout_microseconds,
+        allow_timeout_override=message.allow_timeout_override,
+        max_queue_size=message.max_queue_size,
+    )
+
+
+def _step(message: Any) -> EnsembleStep:
+    return EnsembleStep(
+        model_name=message.model_name,
+        # Not set and 0 look alike in the message; no version is numbered 0.
+        model_version=message.model_version or -1,
+        input_map=dict(message.input_map),
+        output_map=dict(message.output_map),
+    )
+
+
+def _warmup(message: Any) -> Warmup:
+    return Warmup(
+        name=message.name,
+        batch_size=message.batch_size,
+        count=message.count or 1,
+        inputs=tuple(_warmup_tensors(message.inputs.items())),
+    )
+
+
+def _warmup_tensors(inputs: Iterable[tuple[str, Any]]) -> Iterable[WarmupTensor]:
+    for name, message in inputs:
+        choice = message.WhichOneof("input_data_type")
+        source = {"zero_data": "zero", "random_data": "random"}.get(choice, message.input_data_file)
+        yield WarmupTensor(name, datatype_name(message.data_type), tuple(message.dims), source)

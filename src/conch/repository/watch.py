@@ -1,0 +1,74 @@
+"""Whether a model's files have changed: their names, sizes and modification times, and two such looks compared."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+# (path relative to the model's directory, modification time in ns, size in bytes), sorted. Directories count by name.
+Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
+
+# Written by an interpreter or an editor that looks at the model, not by somebody who changes it: a Python model that
+# is loaded leaves its bytecode beside it, and would be reloaded for ever.
+_BYSTANDERS = re.compile(r"__pycache__$|.*\.py[co]$|\..*\.sw.$|.*~$|\.#.*|#.*#$|4913$|\.DS_Store$|\.nfs.*")
+
+
+def fingerprint(directory: Path) -> Fingerprint:
+    """Return the fingerprint of everything below a directory, () if it is not there.
+
+    Symbolic links are followed (mounted configuration is made of them). What vanishes meanwhile is left out.
+    """
+    entries: list[tuple[str, int, int]] = []
+    _collect(directory, "", frozenset(), entries)
+    return tuple(sorted(entries))
+
+
+def _collect(
+    directory: Path | str, prefix: str, above: frozenset[tuple[int, int]], entries: list[tuple[str, int, int]]
+) -> None:
+    try:
+        status = Path(directory).stat()
+        # A link that leads back up would never end.
+        if (identity := (status.st_dev, status.st_ino)) in above:
+            return
+        with os.scandir(directory) as listing:
+            children = list(listing)
+    except OSError:
+        return
+    for child in children:
+        if _BYSTANDERS.match(child.name):
+            continue
+        path = prefix + child.name
+        try:
+            status = child.stat()
+            is_directory = child.is_dir()
+        except OSError:
+            continue
+        if is_directory:
+            entries.append((path + "/", 0, 0))
+            _collect(child.path, path + "/", above | {identity}, entries)
+        else:
+            entries.append((path, status.st_mtime_ns, status.st_size))
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What became of the models of a repository between two looks at it. Names, sorted."""
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+
+def changes(before: Mapping[str, Fingerprint], now: Mapping[str, Fingerprint]) -> Changes:
+    """Compare two snapshots of a repository: model → fingerprint."""
+    return Changes(
+        added=tuple(sorted(now.keys() - before.keys())),
+        changed=tuple(sorted(name for name in now.keys() & before.keys() if now[name] != before[name])),
+        removed=tuple(sorted(before.keys() - now.keys())),
+    )

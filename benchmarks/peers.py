@@ -137,6 +137,13 @@ class Server:
 
     def start(self) -> None:
         """Start the process and wait until it is ready. Raises PeerError when that does not happen."""
+        try:
+            self.ready_seconds = self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> float:
         command = [*self.peer.command(self._repository), *self.ports.flags()]
         started = time.monotonic()
         with self._log.open("wb") as log:
@@ -146,10 +153,9 @@ class Server:
         while not self._is_ready():
             self.check_alive()
             if time.monotonic() - started > READY_LIMIT_SECONDS:
-                self.stop()
                 raise PeerError(self._with_log(f"not ready after {READY_LIMIT_SECONDS:.0f} s"))
             time.sleep(POLL_SECONDS)
-        self.ready_seconds = time.monotonic() - started
+        return time.monotonic() - started
 
     def check_alive(self) -> None:
         """Raise PeerError when the server's process has ended."""

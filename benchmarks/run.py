@@ -23,7 +23,10 @@ TABLE_COLUMNS = 160
 
 
 def bench(
-    only: Annotated[list[str] | None, typer.Option(help="Works whose name contains this; repeatable.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Works of this name or beginning, as in ensemble or identity-grpc-16; repeatable."),
+    ] = None,
     peer: Annotated[list[str] | None, typer.Option(help="Measure only this server: triton or conch.")] = None,
     quick: Annotated[bool, typer.Option(help="Two short rounds, to see that all works run.")] = False,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each work.")] = None,
@@ -62,7 +65,7 @@ def bench(
 def _chosen(works: list[Work], only: list[str] | None) -> list[Work]:
     if only is None:
         return works
-    chosen = [work for work in works if any(part in work.name for part in only)]
+    chosen = [work for work in works if any(work.name == name or work.name.startswith(f"{name}-") for name in only)]
     if not chosen:
         raise typer.BadParameter(f"no work is named like that; there are {', '.join(work.name for work in works)}")
     return chosen

@@ -1,0 +1,203 @@
+"""What a command-line flag is: its name, the values it takes, where else it may come from, what becomes of it.
+
+Nothing here knows a particular flag. `options.py` holds those that the server acts upon, `foreign_flags.py` the rest of
+Triton's. Reading is strict: a flag that is not known, a value that does not fit and a word that belongs to no flag are
+all problems, and all of them are reported at once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+
+ENVIRONMENT_PREFIX = "CONCH_"
+
+
+class Standing(Enum):
+    """What the server does with a flag."""
+
+    SUPPORTED = "supported"
+    IGNORED = "accepted, without effect"  # tunes something that this server does not have
+    REFUSED = "refused"  # would change what clients get, and this server does not do it
+
+
+@dataclass(frozen=True, slots=True)
+class ValueKind:
+    """One kind of value. `read` turns text into the value or raises ValueError; `allowed` says what would be right."""
+
+    metavar: str
+    allowed: str
+    read: Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag of the command line, with everything that help, documentation and the parser need."""
+
+    name: str  # without the dashes
+    group: str
+    help: str
+    kind: ValueKind
+    default: object
+    repeatable: bool = False
+    bare: bool = False  # may stand without a value, as getopt's no_argument
+    aliases: tuple[str, ...] = ()
+    separator: str = ","  # between the values of a repeatable flag in its environment variable
+    standing: Standing = Standing.SUPPORTED
+    reason: str = ""  # why it is ignored or refused
+    # Whether a value of a refused flag asks for nothing but what happens anyway.
+    harmless: Callable[[object], bool] = lambda _value: False
+
+    @property
+    def attribute(self) -> str:
+        """The name as a Python identifier."""
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that stands for the flag."""
+        return ENVIRONMENT_PREFIX + self.attribute.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One value of one flag, and where it was found: `--http-port` or `CONCH_HTTP_PORT`."""
+
+    flag: Flag
+    value: object
+    source: str
+
+
+def read_arguments(flags: Sequence[Flag], argv: Iterable[str], problems: list[str]) -> list[Given]:
+    """Read `--flag=value` and `--flag value`, in order. What cannot be read is appended to `problems`."""
+    by_name = {name: flag for flag in flags for name in (flag.name, *flag.aliases)}
+    given: list[Given] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--") or word == "--":
+            problems.append(f"unexpected argument '{word}'; flags begin with two dashes")
+            continue
+        name, equals, text = word[2:].partition("=")
+        flag = by_name.get(name)
+        if flag is None:
+            problems.append(f"unknown flag '--{name}'" + _suggestion(name, by_name, "--"))
+            # `--unknown value`: the value belongs to the flag and is not a second mistake.
+            if not equals and words and not words[0].startswith("--"):
+                words.pop(0)
+            continue
+        if not equals:
+            if flag.bare:
+                text = "true"
+            elif words and not words[0].startswith("--"):
+                text = words.pop(0)
+            else:
+                problems.append(f"--{name} needs a value: {flag.kind.allowed}")
+                continue
+        _read_value(flag, text, f"--{name}", given, problems)
+    return given
+
+
+def read_environment(flags: Sequence[Flag], environ: Mapping[str, str], problems: list[str]) -> list[Given]:
+    """Read the flags' environment variables. A repeatable flag's values are separated by its separator."""
+    given: list[Given] = []
+    for flag in flags:
+        text = environ.get(flag.variable)
+        if text is None:
+            continue
+        parts = [part for part in text.split(flag.separator) if part] if flag.repeatable else [text]
+        for part in parts:
+            _read_value(flag, part, flag.variable, given, problems)
+    return given
+
+
+def misspelt_variables(flags: Sequence[Flag], environ: Mapping[str, str]) -> list[str]:
+    """Return a notice for each variable that looks like a flag's but is none.
+
+    Only near misses: variables of this prefix may be there for other reasons, such as a Kubernetes service of the name.
+    """
+    known = {flag.variable for flag in flags}
+    notices = []
+    for name in sorted(environ):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            near = get_close_matches(name, known, n=1, cutoff=0.9)
+            if near:
+                notices.append(f"environment variable {name} stands for no flag; did you mean {near[0]}?")
+    return notices
+
+
+def _read_value(flag: Flag, text: str, source: str, given: list[Given], problems: list[str]) -> None:
+    try:
+        value = flag.kind.read(text)
+    except ValueError:
+        problems.append(f"{source}: got '{text}', but wants {flag.kind.allowed}")
+    else:
+        given.append(Given(flag, value, source))
+
+
+def _suggestion(name: str, known: Iterable[str], prefix: str) -> str:
+    near = get_close_matches(name.replace("_", "-").lower(), known, n=1, cutoff=0.6)
+    return f"; did you mean '{prefix}{near[0]}'?" if near else "; --help lists all flags"
+
+
+# ---- kinds of values -------------------------------------------------------------------------------------------------
+
+
+def _read_boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in ("true", "on", "yes", "1"):
+        return True
+    if lowered in ("false", "off", "no", "0"):
+        return False
+    raise ValueError(text)
+
+
+def _read_level(text: str) -> int:
+    """Verbosity: a number, or a boolean as in Triton's older releases."""
+    try:
+        return max(int(text), 0)
+    except ValueError:
+        return int(_read_boolean(text))
+
+
+BOOLEAN = ValueKind("true|false", "true or false (also on/off, yes/no, 1/0)", _read_boolean)
+LEVEL = ValueKind("n", "a level: 0 for none, 1 and above for more", _read_level)
+TEXT = ValueKind("text", "text", str)
+PATH = ValueKind("path", "a path", str)
+
+
+def integer(unit: str, least: int, most: int | None = None) -> ValueKind:
+    """Whole numbers from `least` to `most`; `unit` says what is counted."""
+    bounds = f"{least} or more" if most is None else f"{least} to {most}"
+
+    def read(text: str) -> int:
+        number = int(text)
+        if number < least or (most is not None and number > most):
+            raise ValueError(text)
+        return number
+
+    return ValueKind(unit, f"a whole number ({unit}), {bounds}", read)
+
+
+PORT = integer("port", 0, 65535)
+MILLISECONDS = integer("ms", 0)
+SECONDS = integer("s", 0)
+COUNT = integer("count", 0)
+BYTES = integer("bytes", 0)
+
+
+def choice(*allowed: str) -> ValueKind:
+    """One of a few words, in any case; the value is the word as written here."""
+    words = {word.lower(): word for word in allowed}
+
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(text)
+        return words[text.lower()]
+
+    return ValueKind("|".join(allowed), "one of " + ", ".join(allowed), read)
+
+
+def setting(form: str, split: Callable[[str], object]) -> ValueKind:
+    """Text of a form of its own, such as `<backend>,<key>=<value>`, taken apart by `split`."""
+    return ValueKind(form, f"the form {form}", split)

@@ -1,0 +1,108 @@
+"""Triton's flags that the server does not act upon, each with the reason.
+
+A command line written for Triton must either mean the same here or say where it does not. So a flag that only tunes
+machinery which this server does not have is accepted with a notice, and a flag that would change what clients get is
+refused by name, unless its value asks for what happens anyway.
+"""
+
+from conch.flags import BOOLEAN, BYTES, COUNT, PATH, PORT, TEXT, Flag, Standing, ValueKind, choice, integer
+
+_TRACE = "Tracing"
+_CACHE = "Response cache"
+_LIMIT = "Rate limiter"
+_MEMORY = "Memory and devices"
+_CLOUD = "Cloud endpoints"
+
+
+def _ignored(name: str, group: str, kind: ValueKind, default: object, reason: str, repeatable: bool = False) -> Flag:
+    text = f"Has no effect: {reason}."
+    return Flag(name, group, text, kind, default, repeatable, standing=Standing.IGNORED, reason=reason)
+
+
+def _refused(name: str, group: str, kind: ValueKind, default: object, reason: str, repeatable: bool = False) -> Flag:
+    return Flag(
+        name,
+        group,
+        f"Not supported: {reason}.",
+        kind,
+        default,
+        repeatable,
+        standing=Standing.REFUSED,
+        reason=reason,
+        harmless=lambda value: value == default,
+    )
+
+
+def _without_tracing(setting: object) -> bool:
+    """Whether a `--trace-config` setting leaves tracing off, as it is without a level."""
+    name, _, value = str(setting).partition("=")
+    return name != "level" or value.lower() in ("off", "false")
+
+
+_ONE_LOOP = "one event loop serves all connections"
+_NO_POOL = "messages are not pooled"
+_NO_TRACING = "tracing is not there yet"
+_NO_CACHE = "the response cache is not there yet"
+_NO_LIMITER = "the rate limiter is not there yet"
+_NO_CLOUD = "this endpoint is not there yet"
+_NO_RESTRICTION = "access to single protocols cannot be restricted yet, and ignoring this would leave them open"
+_NO_FORWARDING = "headers are not forwarded to models yet"
+_NO_GPU_POOL = "the frameworks manage device memory themselves"
+
+FOREIGN_FLAGS: tuple[Flag, ...] = (
+    _refused(
+        "model-namespacing", "Model repository", BOOLEAN, False, "a model's name must be unique in all repositories"
+    ),
+    _ignored("http-thread-count", "HTTP", integer("threads", 1), 8, _ONE_LOOP),
+    _refused("http-header-forward-pattern", "HTTP", TEXT, "", _NO_FORWARDING),
+    _refused("http-restricted-api", "HTTP", TEXT, "", _NO_RESTRICTION, repeatable=True),
+    _ignored("grpc-infer-thread-count", "gRPC", integer("threads", 1), 2, _ONE_LOOP),
+    _ignored("grpc-infer-allocation-pool-size", "gRPC", COUNT, 8, _NO_POOL),
+    _ignored("grpc-max-response-pool-size", "gRPC", COUNT, 2**31 - 1, _NO_POOL),
+    _refused("grpc-header-forward-pattern", "gRPC", TEXT, "", _NO_FORWARDING),
+    _refused("grpc-restricted-protocol", "gRPC", TEXT, "", _NO_RESTRICTION, repeatable=True),
+    _ignored("allow-gpu-metrics", "Metrics", BOOLEAN, True, "metrics of the GPU are not there yet"),
+    Flag(
+        "trace-config",
+        _TRACE,
+        f"Not supported with a level: {_NO_TRACING}.",
+        TEXT,
+        "",
+        repeatable=True,
+        separator=";",
+        standing=Standing.REFUSED,
+        reason=_NO_TRACING,
+        harmless=_without_tracing,
+    ),
+    _refused("trace-level", _TRACE, choice("OFF", "TIMESTAMPS", "TENSORS", "MIN", "MAX"), "OFF", _NO_TRACING, True),
+    _ignored("trace-file", _TRACE, PATH, "", _NO_TRACING),
+    _ignored("trace-rate", _TRACE, COUNT, 1000, _NO_TRACING),
+    _ignored("trace-count", _TRACE, integer("count", -1), -1, _NO_TRACING),
+    _ignored("trace-log-frequency", _TRACE, COUNT, 0, _NO_TRACING),
+    _refused("cache-config", _CACHE, TEXT, "", _NO_CACHE, repeatable=True),
+    _ignored("cache-directory", _CACHE, PATH, "/opt/tritonserver/caches", _NO_CACHE),
+    _refused("response-cache-byte-size", _CACHE, BYTES, 0, _NO_CACHE),
+    _refused("rate-limit", _LIMIT, choice("off", "execution_count"), "off", _NO_LIMITER),
+    _ignored("rate-limit-resource", _LIMIT, TEXT, "", "resources count only under --rate-limit=execution_count", True),
+    _refused("allow-client-shm", _MEMORY, BOOLEAN, False, "shared memory of clients is not there yet"),
+    _ignored("pinned-memory-pool-byte-size", _MEMORY, BYTES, 268435456, _NO_GPU_POOL),
+    _ignored("cuda-memory-pool-byte-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),
+    _ignored("cuda-virtual-address-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),
+    _ignored("enable-peer-access", _MEMORY, BOOLEAN, True, _NO_GPU_POOL),
+    _ignored(
+        "min-supported-compute-capability", _MEMORY, TEXT, "6.0", "the framework decides which devices it can use"
+    ),
+    _ignored("buffer-manager-thread-count", _MEMORY, COUNT, 0, "batches are joined where they are executed"),
+    _ignored("host-policy", _MEMORY, TEXT, "", "instances run where the operating system puts them", repeatable=True),
+    _refused("model-load-gpu-limit", _MEMORY, TEXT, "", "loads are not refused by free device memory", repeatable=True),
+    _ignored("backend-directory", "Backends", PATH, "/opt/tritonserver/backends", "backends are Python packages"),
+    _ignored("repoagent-directory", "Backends", PATH, "/opt/tritonserver/repoagents", "there are no repository agents"),
+    _refused("allow-sagemaker", _CLOUD, BOOLEAN, False, _NO_CLOUD),
+    _ignored("sagemaker-port", _CLOUD, PORT, 8080, _NO_CLOUD),
+    _ignored("sagemaker-thread-count", _CLOUD, COUNT, 8, _NO_CLOUD),
+    _ignored("sagemaker-safe-port-range", _CLOUD, TEXT, "", _NO_CLOUD),
+    _refused("allow-vertex-ai", _CLOUD, BOOLEAN, False, _NO_CLOUD),
+    _ignored("vertex-ai-port", _CLOUD, PORT, 8080, _NO_CLOUD),
+    _ignored("vertex-ai-thread-count", _CLOUD, COUNT, 8, _NO_CLOUD),
+    _ignored("vertex-ai-default-model", _CLOUD, TEXT, "", _NO_CLOUD),
+)

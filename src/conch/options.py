@@ -1,0 +1,369 @@
+"""What the server was told at start: one frozen value, read from flags and environment, checked once.
+
+Every field of `ServerOptions` is a flag of Triton's under Triton's name: `http_port` is `--http-port` and, in the
+environment, `CONCH_HTTP_PORT`. Type, default and help stand at the field and nowhere else. A flag beats its environment
+variable, which beats the default.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from conch.flags import (
+    BOOLEAN,
+    COUNT,
+    LEVEL,
+    MILLISECONDS,
+    PATH,
+    PORT,
+    SECONDS,
+    TEXT,
+    Flag,
+    Given,
+    Standing,
+    ValueKind,
+    choice,
+    integer,
+    misspelt_variables,
+    read_arguments,
+    read_environment,
+    setting,
+)
+from conch.foreign_flags import FOREIGN_FLAGS
+
+_WILDCARD_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
+
+
+class OptionError(Exception):
+    """The command line or the environment is wrong. `problems` has one sentence for each mistake."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+# ---- settings inside one flag's value --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSetting:
+    """`--backend-config=<backend>,<key>=<value>`; without a backend it is for all of them."""
+
+    backend: str  # "": every backend
+    key: str
+    value: str
+
+
+def _read_backend_setting(text: str) -> BackendSetting:
+    backend, comma, rest = text.partition(",")
+    if not comma or "=" in backend:  # `<key>=<value>`, whose value may hold commas
+        return BackendSetting("", *_key_and_value(text))
+    if not backend:
+        raise ValueError(text)
+    return BackendSetting(backend, *_key_and_value(rest))
+
+
+def _read_metrics_setting(text: str) -> tuple[str, bool]:
+    key, value = _key_and_value(text)
+    if key == "summary_quantiles":
+        return key, True
+    if key not in ("counter_latencies", "histogram_latencies", "summary_latencies"):
+        raise ValueError(text)
+    return key, bool(BOOLEAN.read(value))
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if not key or not value:
+        raise ValueError(text)
+    return key, value
+
+
+_BACKEND_SETTING = setting("<backend>,<key>=<value>", _read_backend_setting)
+_METRICS_SETTING = setting(
+    "counter_latencies|histogram_latencies|summary_latencies=<true|false>", _read_metrics_setting
+)
+_LOG_FORMAT = choice("default", "ISO8601")
+_CONTROL_MODE = choice("none", "poll", "explicit")
+_COMPRESSION_LEVEL = choice("none", "low", "medium", "high")
+_AT_LEAST_ONE = integer("count", 1)
+_SECONDS_ABOVE_ZERO = integer("s", 1)
+_MILLISECONDS_ABOVE_ZERO = integer("ms", 1)
+_BYTES_ABOVE_ZERO = integer("bytes", 1)
+
+
+# ---- the flags -------------------------------------------------------------------------------------------------------
+
+
+def _flag(
+    default: object,
+    group: str,
+    text: str,
+    kind: ValueKind,
+    *,
+    repeatable: bool = False,
+    bare: bool = False,
+    aliases: tuple[str, ...] = (),
+    separator: str = ",",
+) -> Any:
+    """Make a field that is a flag."""
+    details = {"group": group, "help": text, "kind": kind, "repeatable": repeatable, "bare": bare}
+    return field(default=default, metadata={**details, "aliases": aliases, "separator": separator})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """The options of one server. `parse` makes and checks it; made by hand it is taken as it is."""
+
+    id: str = _flag("triton", "Server", "Name of this server in its metadata.", TEXT)
+    exit_timeout_secs: int = _flag(
+        30, "Server", "Seconds that requests in flight are given to finish when the server stops.", SECONDS
+    )
+    exit_on_error: bool = _flag(True, "Server", "Exit if a model cannot be loaded at start.", BOOLEAN)
+
+    log_verbose: int = _flag(0, "Logging", "Verbosity: 0 for none, 1 and above for more.", LEVEL)
+    log_info: bool = _flag(True, "Logging", "Log at level info.", BOOLEAN)
+    log_warning: bool = _flag(True, "Logging", "Log at level warning.", BOOLEAN)
+    log_error: bool = _flag(True, "Logging", "Log at level error.", BOOLEAN)
+    log_format: Literal["default", "ISO8601"] = _flag("default", "Logging", "Form of a line's beginning.", _LOG_FORMAT)
+    log_file: str = _flag("", "Logging", "Append the log to this file instead of writing it to stderr.", PATH)
+
+    model_repository: tuple[str, ...] = _flag(
+        (), "Model repository", "Directory with models.", PATH, repeatable=True, aliases=("model-store",)
+    )
+    model_control_mode: Literal["none", "poll", "explicit"] = _flag(
+        "none",
+        "Model repository",
+        "none: load everything at start. poll: also follow changes of the repository. explicit: load what --load-model "
+        "names, then what clients ask for.",
+        _CONTROL_MODE,
+    )
+    repository_poll_secs: int = _flag(
+        15, "Model repository", "Seconds between two looks at the repository under poll.", _SECONDS_ABOVE_ZERO
+    )
+    load_model: tuple[str, ...] = _flag(
+        (), "Model repository", "Model to load at start under explicit; '*' alone means all.", TEXT, repeatable=True
+    )
+    model_config_name: str = _flag(
+        "", "Model repository", "Prefer <model>/configs/<name>.pbtxt to <model>/config.pbtxt.", TEXT
+    )
+    model_load_thread_count: int = _flag(
+        4, "Model repository", "Models that are loaded at the same time.", _AT_LEAST_ONE
+    )
+    model_load_retry_count: int = _flag(0, "Model repository", "Further attempts at a load that failed.", COUNT)
+    disable_auto_complete_config: bool = _flag(
+        False, "Model repository", "Serve only models whose configuration is written out in full.", BOOLEAN, bare=True
+    )
+    strict_readiness: bool = _flag(True, "Model repository", "Report ready only if every model is available.", BOOLEAN)
+
+    allow_http: bool = _flag(True, "HTTP", "Listen for HTTP requests.", BOOLEAN)
+    http_address: str = _flag("0.0.0.0", "HTTP", "Address to listen on.", TEXT)  # noqa: S104 - Triton's default
+    http_port: int = _flag(8000, "HTTP", "Port to listen on; 0 lets the system choose.", PORT)
+    reuse_http_port: bool = _flag(False, "HTTP", "Share the port with other servers that set this too.", BOOLEAN)
+    http_max_input_size: int = _flag(
+        67108864, "HTTP", "Largest JSON or uncompressed body that is accepted, in bytes.", _BYTES_ABOVE_ZERO
+    )
+
+    allow_grpc: bool = _flag(True, "gRPC", "Listen for gRPC requests.", BOOLEAN)
+    grpc_address: str = _flag("0.0.0.0", "gRPC", "Address to listen on.", TEXT)  # noqa: S104 - Triton's default
+    grpc_port: int = _flag(8001, "gRPC", "Port to listen on; 0 lets the system choose.", PORT)
+    reuse_grpc_port: bool = _flag(False, "gRPC", "Share the port with other servers that set this too.", BOOLEAN)
+    grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = _flag(
+        "none", "gRPC", "Compression of inference responses.", _COMPRESSION_LEVEL
+    )
+    grpc_use_ssl: bool = _flag(False, "gRPC", "Serve over TLS.", BOOLEAN)
+    grpc_use_ssl_mutual: bool = _flag(False, "gRPC", "Serve over TLS and ask clients for a certificate.", BOOLEAN)
+    grpc_server_cert: str = _flag("", "gRPC", "PEM file of the server's certificate.", PATH)
+    grpc_server_key: str = _flag("", "gRPC", "PEM file of the server's key.", PATH)
+    grpc_root_cert: str = _flag("", "gRPC", "PEM file of the authority that signed the clients' certificates.", PATH)
+    grpc_keepalive_time: int = _flag(7200000, "gRPC", "Milliseconds between two keep-alive pings.", MILLISECONDS)
+    grpc_keepalive_timeout: int = _flag(20000, "gRPC", "Milliseconds to wait for the answer to a ping.", MILLISECONDS)
+    grpc_keepalive_permit_without_calls: bool = _flag(False, "gRPC", "Ping even if no call is in flight.", BOOLEAN)
+    grpc_http2_max_pings_without_data: int = _flag(2, "gRPC", "Pings sent without data between; 0 for any.", COUNT)
+    grpc_http2_min_recv_ping_interval_without_data: int = _flag(
+        300000, "gRPC", "Milliseconds that a client must leave between two pings without data.", MILLISECONDS
+    )
+    grpc_http2_max_ping_strikes: int = _flag(2, "gRPC", "Early pings that a client is forgiven; 0 for any.", COUNT)
+    grpc_max_connection_age: int = _flag(
+        0, "gRPC", "Milliseconds that a connection may live; 0 for ever.", MILLISECONDS
+    )
+    grpc_max_connection_age_grace: int = _flag(
+        0, "gRPC", "Milliseconds that calls get to finish on a connection past its age; 0 for ever.", MILLISECONDS
+    )
+
+    allow_metrics: bool = _flag(True, "Metrics", "Serve metrics for Prometheus.", BOOLEAN)
+    allow_cpu_metrics: bool = _flag(True, "Metrics", "Serve metrics of the processor and the memory.", BOOLEAN)
+    metrics_address: str = _flag("", "Metrics", "Address to listen on; --http-address if not given.", TEXT)
+    metrics_port: int = _flag(8002, "Metrics", "Port to listen on; 0 lets the system choose.", PORT)
+    metrics_interval_ms: int = _flag(
+        2000, "Metrics", "Milliseconds for which measurements of the machine are kept.", _MILLISECONDS_ABOVE_ZERO
+    )
+    metrics_config: tuple[tuple[str, bool], ...] = _flag(
+        (), "Metrics", "Switch a kind of latency metrics on or off.", _METRICS_SETTING, repeatable=True
+    )
+
+    backend_config: tuple[BackendSetting, ...] = _flag(
+        (),
+        "Backends",
+        "Setting of one backend, or without its name of all.",
+        _BACKEND_SETTING,
+        repeatable=True,
+        separator=";",
+    )
+
+    # Not a flag: what the log should say about the flags once there is a log.
+    notices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Settle what follows from other options."""
+        if not self.metrics_address:
+            object.__setattr__(self, "metrics_address", self.http_address)
+        if self.grpc_use_ssl_mutual:
+            object.__setattr__(self, "grpc_use_ssl", True)
+
+    def backend_settings(self, backend: str) -> dict[str, str]:
+        """Return the settings of one backend by key; its own win over those for all."""
+        general = {one.key: one.value for one in self.backend_config if not one.backend}
+        return general | {one.key: one.value for one in self.backend_config if one.backend == backend}
+
+    @property
+    def counter_latencies(self) -> bool:
+        """Whether latencies are exported as counters."""
+        return dict(self.metrics_config).get("counter_latencies", True)
+
+    @property
+    def histogram_latencies(self) -> bool:
+        """Whether times to the first response are exported as histograms."""
+        return dict(self.metrics_config).get("histogram_latencies", False)
+
+
+# Triton's older name of the opposite of auto-completion. It has no field: it sets another flag's.
+_STRICT_MODEL_CONFIG = Flag(
+    "strict-model-config",
+    "Deprecated",
+    "true is --disable-auto-complete-config, false is the default.",
+    BOOLEAN,
+    default=False,
+)
+
+OWN_FLAGS: tuple[Flag, ...] = tuple(
+    Flag(name=one.name.replace("_", "-"), default=one.default, **one.metadata)
+    for one in fields(ServerOptions)
+    if one.metadata
+)
+FLAGS: tuple[Flag, ...] = (*OWN_FLAGS, *FOREIGN_FLAGS, _STRICT_MODEL_CONFIG)
+
+
+# ---- reading and checking --------------------------------------------------------------------------------------------
+
+
+def parse(argv: Iterable[str], environ: Mapping[str, str]) -> ServerOptions:
+    """Make the options from the words after `conch serve` and the environment. Looks at files, changes nothing.
+
+    Raises OptionError with every problem found.
+    """
+    problems: list[str] = []
+    on_line = read_arguments(FLAGS, argv, problems)
+    named = {given.flag for given in on_line}
+    given = [one for one in read_environment(FLAGS, environ, problems) if one.flag not in named] + on_line
+    notices = misspelt_variables(FLAGS, environ)
+    values: dict[str, Any] = {}
+    for one in given:
+        _apply(one, values, notices, problems)
+    options = ServerOptions(**values, notices=tuple(dict.fromkeys(notices)))
+    problems += _check(options)
+    if problems:
+        raise OptionError(dict.fromkeys(problems))
+    return options
+
+
+def _apply(given: Given, values: dict[str, Any], notices: list[str], problems: list[str]) -> None:
+    """Enter one value, or say why it has none."""
+    flag, name = given.flag, given.flag.attribute
+    if flag is _STRICT_MODEL_CONFIG:
+        notices.append(f"{given.source} is deprecated; use --disable-auto-complete-config")
+        values["disable_auto_complete_config"] = given.value or values.get("disable_auto_complete_config", False)
+    elif flag.standing is Standing.REFUSED:
+        if not flag.harmless(given.value):
+            problems.append(f"{given.source} is not supported: {flag.reason}")
+    elif flag.standing is Standing.IGNORED:
+        notices.append(f"{given.source} has no effect: {flag.reason}")
+    elif given.value == ("summary_latencies", True):
+        problems.append(
+            f"{given.source}: summary_latencies is not supported; use histogram_latencies or counter_latencies"
+        )
+    elif flag.repeatable:
+        values[name] = (*values.get(name, ()), given.value)
+    else:
+        values[name] = given.value
+
+
+def _check(options: ServerOptions) -> list[str]:
+    """Return what contradicts itself or does not exist."""
+    return [
+        *_check_repositories(options),
+        *_check_ports(options),
+        *_check_tls(options),
+        *_check_log_file(options),
+        *_check_metrics(options),
+    ]
+
+
+def _check_repositories(options: ServerOptions) -> Iterable[str]:
+    if not options.model_repository:
+        yield "--model-repository is missing: name the directory that holds the models"
+    for path in options.model_repository:
+        if "://" in path:
+            yield f"--model-repository: '{path}' is not on this machine; only directories are supported"
+        elif not Path(path).is_dir():
+            yield f"--model-repository: there is no directory '{path}'"
+    if options.load_model and options.model_control_mode != "explicit":
+        yield f"--load-model needs --model-control-mode=explicit, which is {options.model_control_mode}"
+    if "*" in options.load_model and len(options.load_model) > 1:
+        yield "--load-model=* loads every model and must be the only --load-model"
+
+
+def _check_ports(options: ServerOptions) -> Iterable[str]:
+    services = [
+        (allowed, flag, address, port)
+        for allowed, flag, address, port in (
+            (options.allow_http, "--http-port", options.http_address, options.http_port),
+            (options.allow_grpc, "--grpc-port", options.grpc_address, options.grpc_port),
+            (options.allow_metrics, "--metrics-port", options.metrics_address, options.metrics_port),
+        )
+        if allowed and port
+    ]
+    for index, (_, flag, address, port) in enumerate(services):
+        for _, other, other_address, other_port in services[index + 1 :]:
+            if port == other_port and _overlap(address, other_address):
+                yield f"{flag} and {other} are both {port} at {address}; each service needs a port of its own"
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or one in _WILDCARD_ADDRESSES or other in _WILDCARD_ADDRESSES
+
+
+def _check_tls(options: ServerOptions) -> Iterable[str]:
+    if not options.grpc_use_ssl:
+        return
+    wanted = {"--grpc-server-cert": options.grpc_server_cert, "--grpc-server-key": options.grpc_server_key}
+    if options.grpc_use_ssl_mutual:
+        wanted["--grpc-root-cert"] = options.grpc_root_cert
+    switch = "--grpc-use-ssl-mutual" if options.grpc_use_ssl_mutual else "--grpc-use-ssl"
+    for flag, path in wanted.items():
+        if not path:
+            yield f"{switch} needs {flag}"
+        elif not Path(path).is_file():
+            yield f"{flag}: there is no file '{path}'"
+
+
+def _check_log_file(options: ServerOptions) -> Iterable[str]:
+    if options.log_file and not Path(options.log_file).parent.is_dir():
+        yield f"--log-file: there is no directory '{Path(options.log_file).parent}'"
+
+
+def _check_metrics(options: ServerOptions) -> Iterable[str]:
+    for key, asked in options.metrics_config:
+        if asked and key.startswith("summary_"):
+            yield f"--metrics-config: {key} is not supported; quantiles can be had from histogram_latencies"

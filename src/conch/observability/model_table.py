@@ -1,0 +1,41 @@
+"""The table of models that the log shows at start, as Triton prints it."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from textwrap import wrap
+from typing import NamedTuple
+
+_HEADINGS = ("Model", "Version", "Status")
+_STATUS_WIDTH = 88
+
+
+class ModelRow(NamedTuple):
+    """One model version. `reason` says why it is not READY, empty if it is."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+def model_table(rows: Sequence[ModelRow]) -> str:
+    """Return the table as text without a final newline. Long reasons are wrapped, lines of a reason kept."""
+    cells = [((row.name,), (row.version,), _status(row)) for row in rows]
+    columns = zip(*[((heading,) for heading in _HEADINGS), *cells], strict=True)
+    widths = [max(len(line) for cell in column for line in cell) for column in columns]
+    rule = "+".join(["", *("-" * (width + 2) for width in widths), ""])
+    lines = [rule, _line(_HEADINGS, widths), rule]
+    for cell in cells:
+        lines += [_line(parts, widths) for parts in zip_longest(*cell, fillvalue="")]
+    lines.append(rule)
+    return "\n".join(lines)
+
+
+def _status(row: ModelRow) -> tuple[str, ...]:
+    text = f"{row.state}: {row.reason}" if row.reason else row.state
+    return tuple(part for line in text.splitlines() for part in wrap(line, _STATUS_WIDTH) or [""])
+
+
+def _line(parts: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (f" {part:<{width}} " for part, width in zip(parts, widths, strict=True))
+    return "|".join(["", *padded, ""])

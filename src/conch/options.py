@@ -112,7 +112,7 @@ def _flag(
     return field(default=default, metadata={**details, "aliases": aliases, "separator": separator})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ServerOptions:
     """The options of one server. `parse` makes and checks it; made by hand it is taken as it is."""
 
@@ -221,6 +221,11 @@ class ServerOptions:
             object.__setattr__(self, "metrics_address", self.http_address)
         if self.grpc_use_ssl_mutual:
             object.__setattr__(self, "grpc_use_ssl", True)
+
+    def __repr__(self) -> str:
+        """Show what is not as by default."""
+        pairs = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        return f"ServerOptions({', '.join(f'{name}={value!r}' for name, value, default in pairs if value != default)})"
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """Return the settings of one backend by key; its own win over those for all."""

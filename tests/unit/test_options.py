@@ -1,0 +1,357 @@
+"""Flags and environment into ServerOptions: what is understood, what is refused, and in which words."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conch.flags import Standing
+from conch.foreign_flags import FOREIGN_FLAGS
+from conch.options import FLAGS, OWN_FLAGS, BackendSetting, OptionError, ServerOptions, parse
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> str:
+    return f"--model-repository={tmp_path}"
+
+
+def problems(argv: list[str], environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    with pytest.raises(OptionError) as raised:
+        parse(argv, environ or {})
+    return raised.value.problems
+
+
+def test_without_flags_everything_is_as_triton_has_it(repository: str, tmp_path: Path) -> None:
+    options = parse([repository], {})
+    assert options == ServerOptions(model_repository=(str(tmp_path),))
+    assert (options.http_port, options.grpc_port, options.metrics_port) == (8000, 8001, 8002)
+    assert (options.http_address, options.grpc_address, options.metrics_address) == ("0.0.0.0", "0.0.0.0", "0.0.0.0")
+    assert (options.exit_timeout_secs, options.exit_on_error, options.strict_readiness) == (30, True, True)
+    assert (options.model_control_mode, options.repository_poll_secs) == ("none", 15)
+
+
+def test_both_spellings_of_a_value_mean_the_same(repository: str) -> None:
+    assert parse([repository, "--http-port=81", "--log-file", ""], {}) == parse(["--http-port", "81", repository], {})
+
+
+def test_the_last_of_a_flag_given_twice_counts(repository: str) -> None:
+    assert parse([repository, "--http-port=81", "--http-port=82"], {}).http_port == 82
+
+
+def test_repeatable_flags_gather_in_order(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    options = parse([f"--model-store={two}", f"--model-repository={one}"], {})
+    assert options.model_repository == (str(two), str(one))
+
+
+@pytest.mark.parametrize("text", ["true", "True", "on", "yes", "1"])
+def test_words_for_true(repository: str, text: str) -> None:
+    assert parse([repository, f"--grpc-keepalive-permit-without-calls={text}"], {}).grpc_keepalive_permit_without_calls
+
+
+@pytest.mark.parametrize("text", ["false", "FALSE", "off", "no", "0"])
+def test_words_for_false(repository: str, text: str) -> None:
+    assert not parse([repository, "--allow-metrics", text], {}).allow_metrics
+
+
+@pytest.mark.parametrize(("text", "level"), [("0", 0), ("3", 3), ("true", 1), ("false", 0), ("-1", 0)])
+def test_verbosity_is_a_number_or_a_boolean(repository: str, text: str, level: int) -> None:
+    assert parse([repository, f"--log-verbose={text}"], {}).log_verbose == level
+
+
+def test_a_bare_flag_takes_no_word_after_it(repository: str) -> None:
+    assert parse(["--disable-auto-complete-config", repository], {}).disable_auto_complete_config
+    assert problems([repository, "--disable-auto-complete-config", "true"]) == (
+        "unexpected argument 'true'; flags begin with two dashes",
+    )
+
+
+def test_words_are_read_in_any_case_and_kept_as_triton_writes_them(repository: str) -> None:
+    options = parse([repository, "--model-control-mode=EXPLICIT", "--log-format=iso8601"], {})
+    assert (options.model_control_mode, options.log_format) == ("explicit", "ISO8601")
+
+
+# ---- environment -----------------------------------------------------------------------------------------------------
+
+
+def test_the_environment_stands_in_for_flags_and_flags_beat_it(tmp_path: Path) -> None:
+    environ = {"CONCH_MODEL_REPOSITORY": str(tmp_path), "CONCH_HTTP_PORT": "81", "CONCH_GRPC_PORT": "82"}
+    options = parse(["--http-port=83"], environ)
+    assert (options.model_repository, options.http_port, options.grpc_port) == ((str(tmp_path),), 83, 82)
+
+
+def test_a_repeatable_flag_replaces_the_whole_list_of_the_environment(repository: str) -> None:
+    explicit = [repository, "--model-control-mode=explicit"]
+    environ = {"CONCH_LOAD_MODEL": "a,b"}
+    assert parse(explicit, environ).load_model == ("a", "b")
+    assert parse([*explicit, "--load-model=c"], environ).load_model == ("c",)
+
+
+def test_settings_that_hold_commas_are_separated_by_semicolons(repository: str) -> None:
+    environ = {"CONCH_BACKEND_CONFIG": "python,shm-default-byte-size=1;onnxruntime,intra_op_thread_count=2"}
+    assert parse([repository], environ).backend_config == (
+        BackendSetting("python", "shm-default-byte-size", "1"),
+        BackendSetting("onnxruntime", "intra_op_thread_count", "2"),
+    )
+
+
+def test_a_wrong_variable_is_named_as_such(repository: str) -> None:
+    environ = {"CONCH_HTTP_PORT": "tcp://10.0.0.1:8000"}
+    assert problems([repository], environ) == (
+        "CONCH_HTTP_PORT: got 'tcp://10.0.0.1:8000', but wants a whole number (port), 0 to 65535",
+    )
+
+
+def test_a_near_miss_in_the_environment_is_noticed_and_a_stranger_is_not(repository: str) -> None:
+    options = parse([repository], {"CONCH_HTTP_PROT": "81", "CONCH_SERVICE_HOST": "10.0.0.1"})
+    assert options.http_port == 8000
+    assert options.notices == (
+        "environment variable CONCH_HTTP_PROT stands for no flag; did you mean CONCH_HTTP_PORT?",
+    )
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "meant"),
+    [
+        ("--http-prt=1", "--http-port"),
+        ("--http_port=1", "--http-port"),
+        ("--model-repo", "--model-repository"),
+        ("--load-models=x", "--load-model"),
+    ],
+)
+def test_an_unknown_flag_suggests_the_nearest(repository: str, argument: str, meant: str) -> None:
+    name = argument.partition("=")[0]
+    assert problems([repository, argument]) == (f"unknown flag '{name}'; did you mean '{meant}'?",)
+
+
+def test_an_unknown_flag_like_no_other_points_to_the_help(repository: str) -> None:
+    assert problems([repository, "--zzz", "7"]) == ("unknown flag '--zzz'; --help lists all flags",)
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ("--http-port=eighty", "--http-port: got 'eighty', but wants a whole number (port), 0 to 65535"),
+        ("--http-port=65536", "--http-port: got '65536', but wants a whole number (port), 0 to 65535"),
+        ("--exit-timeout-secs=-1", "--exit-timeout-secs: got '-1', but wants a whole number (s), 0 or more"),
+        ("--repository-poll-secs=0", "--repository-poll-secs: got '0', but wants a whole number (s), 1 or more"),
+        ("--exit-on-error=maybe", "--exit-on-error: got 'maybe', but wants true or false (also on/off, yes/no, 1/0)"),
+        ("--model-control-mode=all", "--model-control-mode: got 'all', but wants one of none, poll, explicit"),
+        ("--backend-config=python", "--backend-config: got 'python', but wants the form <backend>,<key>=<value>"),
+        ("--backend-config=,a=b", "--backend-config: got ',a=b', but wants the form <backend>,<key>=<value>"),
+        ("--http-port", "--http-port needs a value: a whole number (port), 0 to 65535"),
+        ("-p", "unexpected argument '-p'; flags begin with two dashes"),
+        ("--", "unexpected argument '--'; flags begin with two dashes"),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_would_be_right(repository: str, argument: str, complaint: str) -> None:
+    assert problems([repository, argument]) == (complaint,)
+
+
+def test_a_flag_does_not_swallow_the_next_one(repository: str) -> None:
+    assert problems(["--http-port", repository]) == ("--http-port needs a value: a whole number (port), 0 to 65535",)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    assert problems(["--http-port=x", "--grcp-port=1", "--metrics-port=8001"], {"CONCH_LOG_INFO": "si"}) == (
+        "--http-port: got 'x', but wants a whole number (port), 0 to 65535",
+        "unknown flag '--grcp-port'; did you mean '--grpc-port'?",
+        "CONCH_LOG_INFO: got 'si', but wants true or false (also on/off, yes/no, 1/0)",
+        "--model-repository is missing: name the directory that holds the models",
+        "--grpc-port and --metrics-port are both 8001 at 0.0.0.0; each service needs a port of its own",
+    )
+
+
+def test_a_repository_must_be_a_directory_of_this_machine(tmp_path: Path) -> None:
+    assert problems([f"--model-repository={tmp_path}/none", "--model-repository=s3://bucket/models"]) == (
+        f"--model-repository: there is no directory '{tmp_path}/none'",
+        "--model-repository: 's3://bucket/models' is not on this machine; only directories are supported",
+    )
+
+
+@pytest.mark.parametrize("mode", ["none", "poll"])
+def test_models_to_load_are_named_in_explicit_mode_only(repository: str, mode: str) -> None:
+    assert problems([repository, f"--model-control-mode={mode}", "--load-model=a"]) == (
+        f"--load-model needs --model-control-mode=explicit, which is {mode}",
+    )
+
+
+def test_the_star_stands_alone(repository: str) -> None:
+    explicit = [repository, "--model-control-mode=explicit", "--load-model=*"]
+    assert parse(explicit, {}).load_model == ("*",)
+    assert problems([*explicit, "--load-model=a"]) == (
+        "--load-model=* loads every model and must be the only --load-model",
+    )
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        ["--grpc-port=0", "--http-port=0"],
+        ["--grpc-port=8000", "--allow-http=false"],
+        ["--grpc-port=8000", "--grpc-address=127.0.0.1", "--http-address=127.0.0.2"],
+    ],
+)
+def test_ports_that_do_not_collide(repository: str, harmless: list[str]) -> None:
+    parse([repository, *harmless], {})
+
+
+def test_ports_collide_across_the_wildcard_address(repository: str) -> None:
+    assert len(problems([repository, "--grpc-port=8000", "--grpc-address=127.0.0.1"])) == 1
+
+
+def test_metrics_listen_where_http_does_unless_told_otherwise(repository: str) -> None:
+    assert parse([repository, "--http-address=127.0.0.1"], {}).metrics_address == "127.0.0.1"
+    options = parse([repository, "--http-address=127.0.0.1", "--metrics-address=127.0.0.2"], {})
+    assert options.metrics_address == "127.0.0.2"
+
+
+def test_tls_needs_its_files(repository: str, tmp_path: Path) -> None:
+    assert problems([repository, "--grpc-use-ssl=true", f"--grpc-server-cert={tmp_path}/no.pem"]) == (
+        f"--grpc-server-cert: there is no file '{tmp_path}/no.pem'",
+        "--grpc-use-ssl needs --grpc-server-key",
+    )
+    assert "--grpc-use-ssl-mutual needs --grpc-root-cert" in problems([repository, "--grpc-use-ssl-mutual=true"])
+
+
+def test_mutual_tls_is_tls(repository: str, tmp_path: Path) -> None:
+    pem = tmp_path / "x.pem"
+    pem.touch()
+    files = [f"--grpc-{name}={pem}" for name in ("server-cert", "server-key", "root-cert")]
+    assert parse([repository, "--grpc-use-ssl-mutual=true", *files], {}).grpc_use_ssl
+
+
+def test_a_log_file_needs_a_directory(repository: str, tmp_path: Path) -> None:
+    assert problems([repository, f"--log-file={tmp_path}/no/log"]) == (
+        f"--log-file: there is no directory '{tmp_path}/no'",
+    )
+
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_a_backends_own_settings_win_over_those_for_all(repository: str) -> None:
+    options = parse(
+        [
+            repository,
+            "--backend-config=python,default-max-batch-size=8",
+            "--backend-config=default-max-batch-size=2",
+            "--backend-config=cmdline=a,b",
+        ],
+        {},
+    )
+    assert options.backend_settings("python") == {"default-max-batch-size": "8", "cmdline": "a,b"}
+    assert options.backend_settings("onnxruntime") == {"default-max-batch-size": "2", "cmdline": "a,b"}
+
+
+def test_latency_metrics_are_switched_one_by_one(repository: str) -> None:
+    options = parse([repository], {})
+    assert (options.counter_latencies, options.histogram_latencies) == (True, False)
+    settings = ["--metrics-config=counter_latencies=false", "--metrics-config", "histogram_latencies=true"]
+    options = parse([repository, *settings], {})
+    assert (options.counter_latencies, options.histogram_latencies) == (False, True)
+
+
+@pytest.mark.parametrize("setting", ["summary_latencies=true", "summary_quantiles=0.5:0.05,0.9:0.01"])
+def test_summaries_are_refused_by_name(repository: str, setting: str) -> None:
+    (problem,) = problems([repository, f"--metrics-config={setting}"])
+    assert setting.partition("=")[0] in problem
+
+
+# ---- flags of Triton that mean nothing, or too much, here ------------------------------------------------------------
+
+
+def test_a_flag_without_effect_is_accepted_with_one_notice(repository: str) -> None:
+    options = parse([repository, "--http-thread-count=4", "--http-thread-count=8"], {})
+    assert options.notices == ("--http-thread-count has no effect: one event loop serves all connections",)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--rate-limit=execution_count",
+        "--trace-config=level=TIMESTAMPS",
+        "--trace-level=TENSORS",
+        "--cache-config=local,size=1048576",
+        "--response-cache-byte-size=1048576",
+        "--http-restricted-api=health:key=secret",
+        "--grpc-restricted-protocol=health:key=secret",
+        "--model-namespacing=true",
+        "--allow-client-shm=true",
+        "--allow-sagemaker=true",
+    ],
+)
+def test_what_would_change_answers_is_refused_by_name(repository: str, argument: str) -> None:
+    (problem,) = problems([repository, argument])
+    assert problem.startswith(f"{argument.partition('=')[0]} is not supported: ")
+    assert "secret" not in problem
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--rate-limit=off",
+        "--trace-config=level=OFF",
+        "--trace-config=triton,file=/tmp/trace.json",
+        "--response-cache-byte-size=0",
+        "--model-namespacing=false",
+        "--allow-client-shm=false",
+    ],
+)
+def test_a_refused_flag_may_ask_for_what_happens_anyway(repository: str, argument: str) -> None:
+    parse([repository, argument], {})
+
+
+def test_strict_model_config_is_the_older_name_of_another_flag(repository: str) -> None:
+    options = parse([repository, "--strict-model-config=true"], {})
+    assert options.disable_auto_complete_config
+    assert options.notices == ("--strict-model-config is deprecated; use --disable-auto-complete-config",)
+    assert not parse([repository, "--strict-model-config=false"], {}).disable_auto_complete_config
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_disable_auto_complete_config_wins_over_its_older_name(repository: str, reverse: bool) -> None:
+    flags = ["--disable-auto-complete-config", "--strict-model-config=false"]
+    assert parse([repository, *(reversed(flags) if reverse else flags)], {}).disable_auto_complete_config
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_every_flag_stands_in_the_table_once() -> None:
+    names = [name for flag in FLAGS for name in (flag.name, *flag.aliases)]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_option_but_the_notices_is_a_flag() -> None:
+    assert {flag.attribute for flag in OWN_FLAGS} == set(ServerOptions.__slots__) - {"notices"}
+
+
+def test_every_flag_of_another_standing_says_why() -> None:
+    for flag in FOREIGN_FLAGS:
+        assert flag.standing is not Standing.SUPPORTED
+        assert flag.reason
+
+
+def test_a_default_is_a_value_that_its_own_flag_would_read() -> None:
+    for flag in FLAGS:
+        if not flag.repeatable:
+            assert flag.kind.read(str(flag.default)) == flag.default, flag.name
+
+
+def test_options_can_be_made_by_hand() -> None:
+    options = ServerOptions(http_port=0, http_address="127.0.0.1")
+    assert options.metrics_address == "127.0.0.1"
+    assert replace(options, http_port=1).http_port == 1
+
+
+def test_options_show_what_is_not_as_by_default() -> None:
+    assert repr(ServerOptions(http_port=0, metrics_address="::1")) == (
+        "ServerOptions(http_port=0, metrics_address='::1')"
+    )

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from conch.errors import ConchError
 from conch.model_config import InstanceKind, ModelConfig
@@ -144,8 +144,8 @@ class Backend(ABC):
         """Release what `start` made."""
 
     @abstractmethod
-    async def complete(self, source: ModelSource) -> ModelConfig:
-        """Return the configuration with what the model itself can tell: inputs, outputs, batching.
+    async def complete(self, source: ModelSource) -> Mapping[str, Any]:
+        """Return the configuration's document with what the model itself can tell: inputs, outputs, batching.
 
         Called before any instance exists, not at all under `--disable-auto-complete-config`.
         Raises ModelLoadError or ConfigError if configuration and model contradict each other.

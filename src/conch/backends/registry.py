@@ -17,6 +17,7 @@ BACKEND_OF_PLATFORM = {
 
 # Backend → the package it needs and the extra that brings it. Each has a module of its name with a class `Backend`.
 _REQUIREMENTS = {
+    "identity": ("numpy", "python"),
     "onnxruntime": ("onnxruntime", "onnxruntime"),
     "python": ("numpy", "python"),
 }

@@ -11,7 +11,7 @@ from time import monotonic_ns
 from conch.core.pending import Pending, State
 from conch.core.served import Served
 from conch.core.validation import RequestValidator
-from conch.errors import Code, ConchError
+from conch.errors import Code, ConchError, Unavailable
 from conch.model_config import EnsembleStep, ModelConfig
 from conch.request import InferRequest, InferResponse, Respond
 from conch.tensor import Tensor
@@ -33,17 +33,20 @@ class EnsembleModel(Served):
     ) -> None:
         super().__init__(config, version, labels)
         self.infer = infer
+        self.misfit = ""  # why its steps do not fit together any more, a model of one having been reloaded
         self._step_ready = step_ready
         self._validator = RequestValidator(config)
 
     @property
     def ready(self) -> bool:
-        """Whether the model of every step is ready."""
-        return all(map(self._step_ready, self.config.ensemble_steps))
+        """Whether the model of every step is ready and fits."""
+        return not self.misfit and all(map(self._step_ready, self.config.ensemble_steps))
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request and start its first steps. Raises InvalidRequest."""
         self._validator.check(request)
+        if self.misfit:
+            raise Unavailable(self.misfit)
         self._enter()
         run = _Run(self, request, respond)
         run.advance()

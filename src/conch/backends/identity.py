@@ -1,0 +1,91 @@
+"""A backend whose outputs are its inputs, in the order of the configuration: for trying clients, and for tests.
+
+Of Triton's identity backend it has the parameter `execute_delay_ms`. It runs on the event loop and computes nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from time import monotonic_ns
+from typing import Any
+
+from conch.backends.base import Backend, Batch, Execution, Instance, InstancePlan, ModelSource
+from conch.errors import ModelLoadError
+from conch.request import InferResponse
+from conch.tensor import Tensor
+
+
+class IdentityBackend(Backend):
+    """`backend: "identity"`."""
+
+    name = "identity"
+    default_model_filename = ""
+
+    async def complete(self, source: ModelSource) -> Mapping[str, Any]:
+        """There is no model to ask."""
+        return source.config.document
+
+    def instance(self, plan: InstancePlan) -> Instance:
+        """Make an instance."""
+        return IdentityInstance(plan)
+
+
+class IdentityInstance(Instance):
+    """Answers with what it was asked."""
+
+    def __init__(self, plan: InstancePlan) -> None:
+        self.plan = plan
+        self._ready = False
+        self._delay_s = 0.0
+        config = plan.source.config
+        self._names = {given.name: taken.name for given, taken in zip(config.inputs, config.outputs, strict=False)}
+
+    @property
+    def ready(self) -> bool:
+        """Whether `start` has run."""
+        return self._ready
+
+    async def start(self) -> None:
+        """Read the parameters. Raises ModelLoadError if one is no number, or a dtype would have to change."""
+        config = self.plan.source.config
+        for given, taken in zip(config.inputs, config.outputs, strict=False):
+            if given.datatype != taken.datatype:
+                raise ModelLoadError(
+                    f"identity model '{config.name}': output '{taken.name}' is {taken.datatype}, "
+                    f"but input '{given.name}', which it copies, is {given.datatype}"
+                )
+        text = config.parameters.get("execute_delay_ms", "0")
+        try:
+            self._delay_s = int(text) / 1000
+        except ValueError:
+            raise ModelLoadError(f"parameter 'execute_delay_ms' must be a whole number, got '{text}'") from None
+        self._ready = True
+
+    def execute(self, batch: Batch) -> None:
+        """Answer on a later turn of the loop."""
+        loop = asyncio.get_running_loop()
+        if self._delay_s:
+            loop.call_later(self._delay_s, self._answer, batch)
+        else:
+            loop.call_soon(self._answer, batch)
+
+    async def stop(self) -> None:
+        """Nothing to release."""
+        self._ready = False
+
+    def _answer(self, batch: Batch) -> None:
+        batch.input_done = batch.infer_done = monotonic_ns()
+        for execution in batch.executions:
+            execution.finish(self._response(execution))
+        batch.release()
+
+    def _response(self, execution: Execution) -> InferResponse:
+        request, source = execution.request, self.plan.source
+        outputs = [
+            Tensor(self._names[tensor.name], tensor.datatype, tensor.shape, tensor.data)
+            for tensor in request.inputs
+            if tensor.name in self._names and (not request.outputs or self._names[tensor.name] in request.outputs)
+        ]
+        return InferResponse(source.config.name, source.version, outputs, id=request.id)
+
+
+backend = IdentityBackend

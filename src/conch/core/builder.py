@@ -1,0 +1,130 @@
+"""From the files of a model to its served versions: complete the configuration, make instances, bring them up."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import getLogger
+from typing import Any
+
+from conch.backends.base import ModelSource
+from conch.backends.registry import BackendRegistry
+from conch.core.catalog import Catalog
+from conch.core.contract import check_ensemble
+from conch.core.ensemble import EnsembleModel, Infer
+from conch.core.instances import make_instances
+from conch.core.model import ServedModel
+from conch.core.served import Served
+from conch.errors import ConchError, ConfigError, NotFound
+from conch.model_config import EnsembleStep, ModelConfig
+from conch.repository.finish import finish
+from conch.repository.labels import read_labels
+from conch.repository.store import ModelFiles
+from conch.repository.versions import chosen_versions
+
+_log = getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Built:
+    """What became of each version of a model: up and running, or the reason why not."""
+
+    served: dict[int, Served] = field(default_factory=dict)
+    failures: dict[int, ConchError] = field(default_factory=dict)
+
+
+class ModelBuilder:
+    """Builds models; keeps none of them.
+
+    `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices of this machine.
+    """
+
+    def __init__(
+        self,
+        backends: BackendRegistry,
+        catalog: Catalog,
+        infer: Infer,
+        *,
+        settings: Callable[[str], Mapping[str, str]],
+        gpus: Sequence[int] = (),
+        auto_complete: bool = True,
+    ) -> None:
+        self._backends = backends
+        self._catalog = catalog
+        self._infer = infer
+        self._settings = settings
+        self._gpus = gpus
+        self._auto_complete = auto_complete
+
+    async def configure(self, files: ModelFiles) -> ModelConfig:
+        """Return the complete configuration, the model itself having been asked. Raises ConfigError, ModelLoadError."""
+        if files.config.is_ensemble:
+            finished = finish(files.document, backend=None, gpus=self._gpus)
+        else:
+            backend = await self._backends.get(files.config.backend)
+            document: Mapping[str, Any] = files.document
+            if self._auto_complete and files.versions_on_disk:
+                version = files.versions_on_disk[0]
+                document = await backend.complete(self._source(files, files.config, version))
+            finished = await asyncio.to_thread(finish, document, backend=backend, gpus=self._gpus)
+        for notice in finished.notices:
+            _log.warning("model '%s': %s", files.name, notice)
+        return finished.config
+
+    async def build(self, files: ModelFiles, config: ModelConfig) -> Built:
+        """Bring up every version that the policy chooses. Raises ModelLoadError or ConfigError if that cannot begin."""
+        versions = chosen_versions(config, files.versions_on_disk)
+        labels = await asyncio.to_thread(read_labels, config, files.directory)
+        if config.is_ensemble:
+            self.check_steps(config)
+        built = Built()
+        await asyncio.gather(*(self._build_version(built, files, config, version, labels) for version in versions))
+        return built
+
+    def check_steps(self, config: ModelConfig) -> None:
+        """Raise ConfigError unless the models of an ensemble are there and fit together."""
+        configs: dict[str, ModelConfig] = {}
+        missing: list[str] = []
+        for step in config.ensemble_steps:
+            try:
+                configs[step.model_name] = self._catalog.find(step.model_name, _version(step)).config
+            except NotFound:
+                missing.append(step.model_name)
+        if missing:
+            names = ", ".join(dict.fromkeys(missing))
+            raise ConfigError(f"ensemble {config.name} contains models that are not available or ambiguous: {names}")
+        check_ensemble(config, configs)
+
+    async def _build_version(
+        self,
+        built: Built,
+        files: ModelFiles,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+    ) -> None:
+        served: Served
+        try:
+            if config.is_ensemble:
+                served = EnsembleModel(config, version, labels, self._infer, self._step_ready)
+            else:
+                backend = await self._backends.get(config.backend)
+                instances = make_instances(backend, self._source(files, config, version))
+                served = ServedModel(config, version, labels, instances, asyncio.get_running_loop())
+            await served.start()
+        except ConchError as error:
+            built.failures[version] = error
+        else:
+            built.served[version] = served
+
+    def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
+        return ModelSource(config, version, files.directory, self._settings(config.backend))
+
+    def _step_ready(self, step: EnsembleStep) -> bool:
+        try:
+            return self._catalog.find(step.model_name, _version(step)).ready
+        except NotFound:
+            return False
+
+
+def _version(step: EnsembleStep) -> int | None:
+    return None if step.model_version < 0 else step.model_version

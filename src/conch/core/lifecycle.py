@@ -1,0 +1,310 @@
+"""Models come and go: load, unload, reload and poll, without losing a request.
+
+A reload brings the new version up first, publishes it in one step, and only then drains and stops the old one. Loads of
+one model follow each other; loads of different models run side by side. Nothing here blocks the event loop.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from logging import getLogger
+
+from conch.core.builder import Built, ModelBuilder
+from conch.core.catalog import Catalog, VersionState
+from conch.core.ensemble import EnsembleModel
+from conch.core.served import Served
+from conch.errors import Code, ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound, Unavailable
+from conch.repository.override import Override
+from conch.repository.store import ModelFiles, Repository
+from conch.repository.watch import Fingerprint, changes
+
+_log = getLogger(__name__)
+
+UNLOADED = "unloaded"
+ALL_MODELS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One row of the repository index. A model that was never loaded has a name only."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+class ModelControl:
+    """Keeps the catalog true to the repository, by order or by polling.
+
+    `explicit` is Triton's control mode EXPLICIT, the only one in which clients may load and unload.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        builder: ModelBuilder,
+        catalog: Catalog,
+        *,
+        explicit: bool,
+        load_threads: int = 4,
+        load_retries: int = 0,
+    ) -> None:
+        self._repository = repository
+        self._builder = builder
+        self._catalog = catalog
+        self._explicit = explicit
+        self._load_retries = load_retries
+        self._slots = asyncio.Semaphore(load_threads)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._loaded: dict[str, ModelFiles] = {}
+        self._seen: Mapping[str, Fingerprint] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    # ── what clients may ask for ──
+
+    def index(self, ready_only: bool) -> list[IndexEntry]:
+        """Return every model of the repository and every version that was asked for, by name and version."""
+        records = self._catalog.records()
+        rows: list[IndexEntry] = []
+        for name in sorted({*self._names(), *records}):
+            served = self._catalog.served(name)
+            for version, record in sorted(records.get(name, {}).items()):
+                state, reason = record.state, record.reason
+                if state is VersionState.READY and version in served and not served[version].ready:
+                    state, reason = VersionState.UNAVAILABLE, "not ready: no healthy instance, or a step is not ready"
+                rows.append(IndexEntry(name, str(version), state.value, reason))
+            if name not in records:
+                rows.append(IndexEntry(name))
+        if ready_only:
+            return [row for row in rows if row.state == VersionState.READY.value]
+        return rows
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model; with `config` (JSON) and `files` ("<version>/<path>") in place of what lies on disk.
+
+        Raises Unavailable outside explicit mode, ModelLoadError with the cause. A model that was served before and
+        fails to reload is served on as it was.
+        """
+        self._require_explicit()
+        await self._load(name, Override(config, files) if config is not None or files else None)
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        """Take a model out of service; what it has admitted is still answered. An unknown model is no error.
+
+        With `unload_dependents` an ensemble takes along the models of its steps that no other ensemble uses.
+        Raises Unavailable outside explicit mode.
+        """
+        self._require_explicit()
+        await self._unload(name, with_steps=unload_dependents)
+
+    # ── what the server does by itself ──
+
+    async def load_at_start(self, names: Iterable[str]) -> None:
+        """Load these models, `*` being all. Failures are written into the catalog and the log."""
+        wanted = list(names)
+        # Before anything is read, so that what changes in the meantime shows up at the first poll.
+        self._seen = await asyncio.to_thread(self._repository.snapshot)
+        if ALL_MODELS in wanted:
+            wanted = list(self._seen)
+        await asyncio.gather(*map(self._try_load, wanted))
+
+    async def poll(self, interval_s: float) -> None:
+        """Look at the repository every so often and load, reload and unload what has changed. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                now = await asyncio.to_thread(self._repository.snapshot)
+            except ConchError as error:
+                _log.error("polling the model repository: %s", error)
+                continue
+            difference = changes(self._seen, now)
+            self._seen = now
+            await asyncio.gather(*map(self._try_load, (*difference.added, *difference.changed)))
+            await asyncio.gather(*(self._unload(name) for name in difference.removed))
+            for name in difference.removed:
+                self._catalog.forget(name)
+
+    async def stop(self) -> None:
+        """Drain and stop every model. The frontends have stopped sending requests."""
+        await asyncio.gather(*(self._unload(name) for name in list(self._loaded)))
+        await asyncio.gather(*self._retiring)
+
+    async def abandon(self) -> None:
+        """Stop every model without waiting for answers: the time to stop gracefully is over."""
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*(served.stop() for served in list(self._catalog)))
+
+    # ── the steps ──
+
+    def _require_explicit(self) -> None:
+        if not self._explicit:
+            raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
+
+    def _names(self) -> list[str]:
+        try:
+            return self._repository.names()
+        except ConchError as error:
+            _log.error("%s", error)
+            return []
+
+    async def _try_load(self, name: str) -> None:
+        try:
+            await self._load(name, None)
+        except ConchError as error:
+            _log.error("%s", error)
+
+    async def _load(self, name: str, override: Override | None, path: tuple[str, ...] = ()) -> None:
+        """Load a model and, before it, the models of its steps. `path` are the ensembles that this load is for."""
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            if override is None and await self._unchanged(name):
+                return
+            try:
+                files = await asyncio.to_thread(self._repository.read, name, override)
+            except NotFound as error:
+                raise NotFound(f"failed to load '{name}', failed to poll from model repository: {error}") from error
+            except ConchError as error:
+                raise self._unreadable(name, override, error) from error
+            for step in files.config.ensemble_steps:
+                await self._load_step(step.model_name, (*path, name))
+            await self._replace(name, files)
+
+    async def _load_step(self, name: str, path: tuple[str, ...]) -> None:
+        """See to it that a step's model is there. If it is not, the check of the ensemble will say so."""
+        if name in path:
+            raise ModelLoadError(f"circular ensemble: {' → '.join((*path, name))}", Code.INVALID_ARG)
+        if not self._catalog.served(name):
+            try:
+                await self._load(name, None, path)
+            except ConchError as error:
+                _log.error("%s", error)
+
+    async def _replace(self, name: str, files: ModelFiles) -> None:
+        """Bring the model up from its files and put it in the place of what is served now."""
+        before = self._catalog.served(name)
+        for version in files.versions_on_disk:
+            if version not in before:
+                self._catalog.note(name, version, VersionState.LOADING)
+        built = await self._build(files)
+        for _ in range(self._load_retries):
+            if not built.failures:
+                break
+            await asyncio.gather(*(served.stop() for served in built.served.values()))
+            built = await self._build(files)
+        for version in files.versions_on_disk:
+            if version not in before and version not in built.served:
+                self._catalog.note(name, version, VersionState.UNAVAILABLE, UNLOADED)
+        for version, failure in built.failures.items():
+            if version not in before:
+                self._catalog.note(name, version, VersionState.UNAVAILABLE, failure.message)
+        if built.failures and before:
+            await self._discard(built, files)
+        elif built.served:
+            self._publish(name, built, files)
+        if built.failures:
+            raise _load_failure(name, built.failures)
+
+    async def _build(self, files: ModelFiles) -> Built:
+        try:
+            async with self._slots:
+                return await self._builder.build(files, await self._builder.configure(files))
+        except ConchError as error:
+            return Built(failures=dict.fromkeys(files.versions_on_disk or (1,), error))
+
+    def _publish(self, name: str, built: Built, files: ModelFiles) -> None:
+        previous = self._loaded.get(name)
+        self._loaded[name] = files
+        old = self._catalog.publish(name, built.served)
+        for served in old:
+            if served.version not in built.served:
+                self._catalog.note(name, served.version, VersionState.UNAVAILABLE, UNLOADED)
+        self._retire(old, previous)
+        self._check_ensembles_of(name)
+        _log.info("successfully loaded '%s' version %s", name, ", ".join(map(str, sorted(built.served))))
+
+    async def _unload(self, name: str, *, with_steps: bool = False) -> None:
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            loaded = self._loaded.pop(name, None)
+            served = self._catalog.publish(name, {})
+            for version, record in self._catalog.records().get(name, {}).items():
+                if record.state is not VersionState.UNAVAILABLE:
+                    self._catalog.note(name, version, VersionState.UNLOADING)
+            self._retire(served, loaded, unloaded=name)
+        if with_steps and loaded is not None:
+            for step in {step.model_name for step in loaded.config.ensemble_steps}:
+                if not self._used_by_an_ensemble(step):
+                    await self._unload(step, with_steps=True)
+
+    def _retire(self, old: Iterable[Served], files: ModelFiles | None, *, unloaded: str = "") -> None:
+        """Drain and stop in the background what is not served any more, then remove what only it needed."""
+
+        async def retire(models: list[Served]) -> None:
+            await asyncio.gather(*(model.drain() for model in models))
+            await asyncio.gather(*(model.stop() for model in models))
+            if files is not None:
+                await asyncio.to_thread(files.discard)
+            for model in models:
+                record = self._catalog.records().get(unloaded, {}).get(model.version)
+                # It may have been loaded again, or forgotten, in the meantime.
+                if record is not None and record.state is VersionState.UNLOADING:
+                    self._catalog.note(unloaded, model.version, VersionState.UNAVAILABLE, UNLOADED)
+
+        task = asyncio.create_task(retire(list(old)))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _discard(self, built: Built, files: ModelFiles) -> None:
+        await asyncio.gather(*(served.stop() for served in built.served.values()))
+        await asyncio.to_thread(files.discard)
+
+    async def _unchanged(self, name: str) -> bool:
+        """Whether a model is served from the files that are there now; an override stays in force while it is."""
+        loaded = self._loaded.get(name)
+        if loaded is None or not self._catalog.served(name):
+            return False
+        return loaded.fingerprint == await asyncio.to_thread(self._repository.fingerprint, name)
+
+    def _check_ensembles_of(self, name: str) -> None:
+        """See whether ensembles still fit to a model that has just been replaced."""
+        for served in self._catalog:
+            if isinstance(served, EnsembleModel) and any(s.model_name == name for s in served.config.ensemble_steps):
+                try:
+                    self._builder.check_steps(served.config)
+                    served.misfit = ""
+                except ConfigError as error:
+                    served.misfit = error.message
+                    _log.error("%s", error)
+
+    def _used_by_an_ensemble(self, name: str) -> bool:
+        return any(step.model_name == name for served in self._catalog for step in served.config.ensemble_steps)
+
+    def _unreadable(self, name: str, override: Override | None, error: ConchError) -> ConchError:
+        """Name the cause of a configuration that cannot be read: the client's who sent it, else the repository's."""
+        text = f"failed to load '{name}', failed to poll from model repository: {error.message}"
+        if override is not None:
+            return InvalidRequest(text)
+        if not self._catalog.served(name):
+            self._catalog.note(name, 1, VersionState.UNAVAILABLE, error.message)
+        return ModelLoadError(text)
+
+
+def _load_failure(name: str, failures: Mapping[int, ConchError]) -> ModelLoadError:
+    causes = "".join(
+        f"version {version} is at UNAVAILABLE state: {_CODE_NAMES[error.code]}: {error.message};\n"
+        for version, error in sorted(failures.items())
+    )
+    return ModelLoadError(f"load failed for model '{name}': {causes}", Code.INVALID_ARG)
+
+
+# As Triton prints its codes in the reasons of the index.
+_CODE_NAMES = {
+    Code.UNKNOWN: "Unknown",
+    Code.INTERNAL: "Internal",
+    Code.NOT_FOUND: "Not found",
+    Code.INVALID_ARG: "Invalid argument",
+    Code.UNAVAILABLE: "Unavailable",
+    Code.UNSUPPORTED: "Unsupported",
+    Code.ALREADY_EXISTS: "Already exists",
+    Code.CANCELLED: "Cancelled",
+}

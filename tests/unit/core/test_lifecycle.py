@@ -1,0 +1,282 @@
+"""Models come and go: the repository on disk on one side, what a client may ask on the other."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from conch.backends.registry import BackendRegistry
+from conch.core.builder import ModelBuilder
+from conch.core.catalog import Catalog
+from conch.core.inference import Inference
+from conch.core.lifecycle import IndexEntry, ModelControl
+from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
+from conch.repository.store import Repository
+from tests.unit.core.scripted import Caller, request
+
+TENSOR = '{ name: "%s" data_type: TYPE_FP32 dims: [ 2 ] }'
+
+
+def write(root: Path, name: str, *versions: int, extra: str = "", dims: int = 2) -> None:
+    for version in versions or (1,):
+        (root / name / str(version)).mkdir(parents=True, exist_ok=True)
+    tensor = f"data_type: TYPE_FP32 dims: [ {dims} ]"
+    (root / name / "config.pbtxt").write_text(
+        f'backend: "identity" input {{ name: "IN" {tensor} }} output {{ name: "OUT" {tensor} }} {extra}'
+    )
+
+
+def write_ensemble(root: Path, name: str, *steps: str) -> None:
+    (root / name / "1").mkdir(parents=True)
+    names = ["IN", *(f"t{i}" for i in range(len(steps) - 1)), "OUT"]
+    texts = [
+        f'step {{ model_name: "{step}" model_version: -1 input_map {{ key: "IN" value: "{names[i]}" }} '
+        f'output_map {{ key: "OUT" value: "{names[i + 1]}" }} }}'
+        for i, step in enumerate(steps)
+    ]
+    (root / name / "config.pbtxt").write_text(
+        f'platform: "ensemble" input {TENSOR % "IN"} output {TENSOR % "OUT"} '
+        f"ensemble_scheduling {{ {' '.join(texts)} }}"
+    )
+
+
+@asynccontextmanager
+async def serving(root: Path, *, explicit: bool = True) -> AsyncIterator[tuple[ModelControl, Inference]]:
+    backends = BackendRegistry()
+    catalog = Catalog()
+    inference = Inference(catalog, strict_readiness=True, started=lambda: True)
+    builder = ModelBuilder(backends, catalog, inference.infer, settings=lambda name: {})
+    control = ModelControl(Repository([root]), builder, catalog, explicit=explicit)
+    yield control, inference
+    await control.stop()
+    await backends.stop()
+
+
+async def ask(inference: Inference, name: str) -> object:
+    caller = Caller()
+    done = asyncio.Event()
+
+    def respond(answer: object, final: bool) -> None:
+        caller(answer, final)
+        done.set()
+
+    inference.infer(request(name=name), respond)
+    await done.wait()
+    return caller.answer
+
+
+async def until(control: ModelControl, entry: IndexEntry) -> None:
+    while entry not in control.index(ready_only=False):
+        await asyncio.sleep(0.001)
+
+
+async def test_the_index_shows_what_was_never_loaded_by_name_only(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write(tmp_path, "b")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("a", None, {})
+        assert control.index(ready_only=False) == [IndexEntry("a", "1", "READY"), IndexEntry("b")]
+        assert control.index(ready_only=True) == [IndexEntry("a", "1", "READY")]
+        assert inference.ready()
+
+
+async def test_a_failed_model_leaves_the_others_serving_and_says_why(tmp_path: Path) -> None:
+    write(tmp_path, "good")
+    write(tmp_path, "bad", extra='parameters { key: "execute_delay_ms" value { string_value: "soon" } }')
+    async with serving(tmp_path) as (control, inference):
+        await control.load_at_start(["*"])
+        assert not isinstance(await ask(inference, "good"), ConchError)
+        with pytest.raises(NotFound, match="'bad' has no available versions"):
+            await ask(inference, "bad")
+        (entry,) = [row for row in control.index(ready_only=False) if row.name == "bad"]
+        assert entry.state == "UNAVAILABLE"
+        assert "whole number, got 'soon'" in entry.reason
+        assert not inference.ready()
+
+
+async def test_a_load_that_fails_tells_the_client_the_cause(tmp_path: Path) -> None:
+    write(tmp_path, "bad", extra='parameters { key: "execute_delay_ms" value { string_value: "soon" } }')
+    async with serving(tmp_path) as (control, _):
+        with pytest.raises(ModelLoadError, match="load failed for model 'bad': version 1 is at UNAVAILABLE") as caught:
+            await control.load("bad", None, {})
+        assert caught.value.code is Code.INVALID_ARG
+
+
+async def test_an_unknown_model_and_an_unreadable_config_name_the_cause(tmp_path: Path) -> None:
+    write(tmp_path, "typo", extra="max_batchsize: 3")
+    async with serving(tmp_path) as (control, _):
+        with pytest.raises(NotFound, match="failed to load 'nope', failed to poll from model repository"):
+            await control.load("nope", None, {})
+        with pytest.raises(ModelLoadError, match="max_batch_size"):
+            await control.load("typo", None, {})
+
+
+async def test_a_reload_brings_the_new_version_up_before_the_old_goes(tmp_path: Path) -> None:
+    write(tmp_path, "m")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("m", None, {})
+        before = inference.model("m", None)
+        caller = Caller()
+        inference.infer(request(), caller)
+        write(tmp_path, "m", 1, 2)
+        await control.load("m", None, {})
+        assert inference.model("m", None) is not before
+        assert inference.versions("m") == [2]
+        await until(control, IndexEntry("m", "1", "UNAVAILABLE", "unloaded"))
+        assert not isinstance(caller.answer, ConchError)
+
+
+async def test_a_reload_of_unchanged_files_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "m")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("m", None, {})
+        before = inference.model("m", None)
+        await control.load("m", None, {})
+        assert inference.model("m", None) is before
+
+
+async def test_a_reload_that_fails_leaves_the_old_version_serving(tmp_path: Path) -> None:
+    write(tmp_path, "m")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("m", None, {})
+        (tmp_path / "m" / "config.pbtxt").write_text("no such field: 1")
+        with pytest.raises(ModelLoadError):
+            await control.load("m", None, {})
+        assert not isinstance(await ask(inference, "m"), ConchError)
+        assert control.index(ready_only=True) == [IndexEntry("m", "1", "READY")]
+
+
+async def test_an_override_holds_until_the_files_change(tmp_path: Path) -> None:
+    write(tmp_path, "m")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("m", None, {})
+        document = dict(inference.model("m", None).config.document, max_batch_size=4)
+        await control.load("m", json.dumps(document), {})
+        assert inference.model("m", None).config.max_batch_size == 4
+        await control.load("m", None, {})
+        assert inference.model("m", None).config.max_batch_size == 4
+        write(tmp_path, "m", dims=3)
+        await control.load("m", None, {})
+        assert inference.model("m", None).config.max_batch_size == 0
+
+
+async def test_a_broken_override_is_the_clients_mistake(tmp_path: Path) -> None:
+    write(tmp_path, "m")
+    async with serving(tmp_path) as (control, _):
+        with pytest.raises(InvalidRequest, match="not valid JSON"):
+            await control.load("m", "{", {})
+
+
+async def test_files_of_a_load_need_no_repository_and_vanish_with_it(tmp_path: Path) -> None:
+    write(tmp_path, "m")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("m", None, {})
+        document = dict(inference.model("m", None).config.document, name="guest")
+        await control.load("guest", json.dumps(document), {"1/note.txt": b"hello"})
+        directory = inference.model("guest", None).instances[0].plan.source.directory
+        assert (directory / "1" / "note.txt").read_bytes() == b"hello"
+        await control.unload("guest", unload_dependents=False)
+        await until(control, IndexEntry("guest", "1", "UNAVAILABLE", "unloaded"))
+        assert not directory.exists()
+
+
+async def test_unload_answers_what_was_admitted(tmp_path: Path) -> None:
+    write(tmp_path, "m", extra='parameters { key: "execute_delay_ms" value { string_value: "20" } }')
+    async with serving(tmp_path) as (control, inference):
+        await control.load("m", None, {})
+        caller = Caller()
+        inference.infer(request(), caller)
+        await control.unload("m", unload_dependents=False)
+        assert IndexEntry("m", "1", "UNLOADING") in control.index(ready_only=False)
+        with pytest.raises(NotFound):
+            inference.infer(request(), Caller())
+        await until(control, IndexEntry("m", "1", "UNAVAILABLE", "unloaded"))
+        assert not isinstance(caller.answer, ConchError)
+        assert inference.ready()  # what was unloaded on purpose does not count
+
+
+async def test_unloading_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (control, _):
+        await control.unload("nope", unload_dependents=False)
+
+
+async def test_clients_may_load_only_in_explicit_mode(tmp_path: Path) -> None:
+    async with serving(tmp_path, explicit=False) as (control, _):
+        with pytest.raises(Unavailable, match="explicit model load / unload is not allowed"):
+            await control.load("m", None, {})
+        with pytest.raises(Unavailable):
+            await control.unload("m", unload_dependents=False)
+
+
+async def test_an_ensemble_brings_its_steps_and_takes_them_along(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write(tmp_path, "b")
+    write_ensemble(tmp_path, "e", "a", "b")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("e", None, {})
+        assert {row.name for row in control.index(ready_only=True)} == {"a", "b", "e"}
+        assert not isinstance(await ask(inference, "e"), ConchError)
+        await control.unload("e", unload_dependents=True)
+        for name in "abe":
+            await until(control, IndexEntry(name, "1", "UNAVAILABLE", "unloaded"))
+
+
+async def test_an_ensemble_without_one_of_its_steps_is_not_ready_and_says_so(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write_ensemble(tmp_path, "e", "a", "gone")
+    async with serving(tmp_path) as (control, _):
+        with pytest.raises(ModelLoadError, match="contains models that are not available or ambiguous: gone"):
+            await control.load("e", None, {})
+
+
+async def test_a_circle_of_ensembles_is_refused(tmp_path: Path) -> None:
+    write_ensemble(tmp_path, "e", "f")
+    write_ensemble(tmp_path, "f", "e")
+    async with serving(tmp_path) as (control, _):
+        with pytest.raises(ModelLoadError):
+            await asyncio.wait_for(control.load("e", None, {}), 5)
+
+
+async def test_an_ensemble_whose_step_is_reloaded_with_another_shape_is_not_ready(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write_ensemble(tmp_path, "e", "a")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("e", None, {})
+        write(tmp_path, "a", dims=3)
+        await control.load("a", None, {})
+        with pytest.raises(Unavailable, match="tensor 'IN' does not fit"):
+            inference.infer(request(name="e"), Caller())
+        assert not await inference.model_ready("e", None)
+        write(tmp_path, "a", dims=2)
+        await control.load("a", None, {})
+        assert await inference.model_ready("e", None)
+
+
+async def test_polling_follows_the_folder(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    async with serving(tmp_path, explicit=False) as (control, inference):
+        await control.load_at_start(["*"])
+        polling = asyncio.create_task(control.poll(0.01))
+        await asyncio.sleep(0)
+        write(tmp_path, "b")
+        await until(control, IndexEntry("b", "1", "READY"))
+        (tmp_path / "b" / "config.pbtxt").write_text("broken")
+        write(tmp_path, "c")
+        await until(control, IndexEntry("c", "1", "READY"))
+        assert not isinstance(await ask(inference, "b"), ConchError)
+        for path in sorted((tmp_path / "c").rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        (tmp_path / "c").rmdir()
+        while any(row.name == "c" for row in control.index(ready_only=False)):
+            await asyncio.sleep(0.01)
+        polling.cancel()
+
+
+async def test_loads_of_one_model_follow_each_other(tmp_path: Path) -> None:
+    write(tmp_path, "m")
+    async with serving(tmp_path) as (control, inference):
+        await asyncio.gather(*(control.load("m", None, {}) for _ in range(5)))
+        assert inference.versions("m") == [1]

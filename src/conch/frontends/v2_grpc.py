@@ -1,0 +1,165 @@
+"""`inference.GRPCInferenceService` and `grpc.health.v1.Health`, without the wire: message bytes in, message bytes out.
+
+Here is what each call means; `grpc_server` and its kind know how bytes come and go. So another transport can take the
+place of grpcio without a change here. ModelInfer and ModelStreamInfer are in `v2_grpc_infer` and `v2_grpc_stream`.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
+from tritonclient.grpc import service_pb2
+
+import conch
+from conch.core.inference import Inference
+from conch.core.lifecycle import ModelControl
+from conch.errors import InvalidRequest, Unsupported
+from conch.protocol import proto_documents
+from conch.protocol.v2_proto import parse_version
+
+INFERENCE_SERVICE = "inference.GRPCInferenceService"
+HEALTH_SERVICE = "grpc.health.v1.Health"
+
+# What the server tells of itself: the extensions of the protocol that it has.
+EXTENSIONS = (
+    "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+# A protobuf message: its classes are made at run time and have no static types.
+Message: TypeAlias = Any
+
+
+class Method(NamedTuple):
+    """One unary call: `category` is its group in `--grpc-restricted-protocol`."""
+
+    category: str
+    request: type[Message]
+    answer: Callable[[Message], Awaitable[Message]]
+
+    async def __call__(self, data: bytes) -> bytes:
+        """Answer a serialized request. Raises ConchError."""
+        try:
+            request = self.request.FromString(data)
+        except DecodeError as error:
+            name = self.request.DESCRIPTOR.full_name
+            raise InvalidRequest(f"failed to parse the request as {name}: {error}") from None
+        return bytes((await self.answer(request)).SerializeToString())
+
+
+class InferenceService:
+    """The calls that ask about models and the server, and those that load and unload."""
+
+    def __init__(self, inference: Inference, control: ModelControl, server_name: str) -> None:
+        self._inference = inference
+        self._control = control
+        self._server_name = server_name
+        self._stopping = False
+
+    def stop(self) -> None:
+        """From now on tell everybody that the server is not ready."""
+        self._stopping = True
+
+    def methods(self) -> dict[str, Method]:
+        """Return the unary calls but ModelInfer, by their paths."""
+        described = {
+            "ServerLive": Method("health", service_pb2.ServerLiveRequest, self._server_live),
+            "ServerReady": Method("health", service_pb2.ServerReadyRequest, self._server_ready),
+            "ModelReady": Method("health", service_pb2.ModelReadyRequest, self._model_ready),
+            "ServerMetadata": Method("metadata", service_pb2.ServerMetadataRequest, self._server_metadata),
+            "ModelMetadata": Method("metadata", service_pb2.ModelMetadataRequest, self._model_metadata),
+            "ModelConfig": Method("model-config", service_pb2.ModelConfigRequest, self._model_config),
+            "ModelStatistics": Method("statistics", service_pb2.ModelStatisticsRequest, self._model_statistics),
+            "RepositoryIndex": Method("model-repository", service_pb2.RepositoryIndexRequest, self._repository_index),
+            "RepositoryModelLoad": Method("model-repository", service_pb2.RepositoryModelLoadRequest, self._load),
+            "RepositoryModelUnload": Method("model-repository", service_pb2.RepositoryModelUnloadRequest, self._unload),
+            "TraceSetting": _absent("trace", "TraceSetting", service_pb2.TraceSettingRequest),
+            "LogSettings": _absent("logging", "LogSettings", service_pb2.LogSettingsRequest),
+        }
+        for kind in ("System", "Cuda"):
+            for action in ("Status", "Register", "Unregister"):
+                name = f"{kind}SharedMemory{action}"
+                described[name] = _absent("shared-memory", name, getattr(service_pb2, f"{name}Request"))
+        methods = {f"/{INFERENCE_SERVICE}/{name}": method for name, method in described.items()}
+        health = Method("health", health_pb2.HealthCheckRequest, self._health_check)
+        return methods | {f"/{HEALTH_SERVICE}/Check": health}
+
+    def _ready(self) -> bool:
+        return not self._stopping and self._inference.ready()
+
+    async def _server_live(self, _: Message) -> Message:
+        return service_pb2.ServerLiveResponse(live=self._inference.live())
+
+    async def _server_ready(self, _: Message) -> Message:
+        return service_pb2.ServerReadyResponse(ready=self._ready())
+
+    async def _health_check(self, _: Message) -> Message:
+        """Any service name gets the same answer, as with Triton."""
+        serving = health_pb2.HealthCheckResponse.SERVING
+        return health_pb2.HealthCheckResponse(
+            status=serving if self._ready() else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+
+    async def _model_ready(self, request: Message) -> Message:
+        version = parse_version(request.version)
+        ready = not self._stopping and await self._inference.model_ready(request.name, version)
+        return service_pb2.ModelReadyResponse(ready=ready)
+
+    async def _server_metadata(self, _: Message) -> Message:
+        return service_pb2.ServerMetadataResponse(
+            name=self._server_name, version=conch.__version__, extensions=EXTENSIONS
+        )
+
+    async def _model_metadata(self, request: Message) -> Message:
+        version = parse_version(request.version)
+        model = self._inference.model(request.name, version)
+        versions = self._inference.versions(request.name) if version is None else [version]
+        return proto_documents.model_metadata(model.config, versions)
+
+    async def _model_config(self, request: Message) -> Message:
+        model = self._inference.model(request.name, parse_version(request.version))
+        return proto_documents.model_config(model.config)
+
+    async def _model_statistics(self, request: Message) -> Message:
+        models = self._inference.statistics(request.name, parse_version(request.version))
+        return proto_documents.model_statistics(models)
+
+    async def _repository_index(self, request: Message) -> Message:
+        _refuse_repository_name(request)
+        index = service_pb2.RepositoryIndexResponse()
+        for entry in self._control.index(request.ready):
+            index.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
+        return index
+
+    async def _load(self, request: Message) -> Message:
+        _refuse_repository_name(request)
+        config, files = proto_documents.load_parameters(request.parameters)
+        await self._control.load(request.model_name, config, files)
+        return service_pb2.RepositoryModelLoadResponse()
+
+    async def _unload(self, request: Message) -> Message:
+        _refuse_repository_name(request)
+        unload_dependents = proto_documents.unload_parameters(request.parameters)
+        await self._control.unload(request.model_name, unload_dependents)
+        return service_pb2.RepositoryModelUnloadResponse()
+
+
+def _refuse_repository_name(request: Message) -> None:
+    if request.repository_name:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+def _absent(category: str, name: str, request: type[Message]) -> Method:
+    """Make a call of the protocol that this server does not have, and says so."""
+
+    async def refuse(_: Message) -> Message:
+        raise Unsupported(f"this server does not support {name}")
+
+    return Method(category, request, refuse)

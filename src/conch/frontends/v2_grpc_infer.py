@@ -1,0 +1,93 @@
+"""ModelInfer without the wire: one serialized request in, one serialized response or error out."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from conch.core.inference import Inference
+from conch.core.pending import Pending
+from conch.core.served import Served
+from conch.errors import ConchError, InvalidRequest, Unsupported
+from conch.protocol.classification import classify
+from conch.protocol.v2_proto import InferMessage, ResponseOptions, encode_infer_response, read_infer_request
+from conch.protocol.v2_proto_parameters import is_reserved
+from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
+
+# Keys are lower case; values of keys that end in "-bin" are bytes.
+Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
+Reply: TypeAlias = Callable[[bytes | ConchError], None]
+
+
+class ForwardedHeaders:
+    """`--grpc-header-forward-pattern`: metadata whose keys match become parameters of the request."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(pattern) if pattern else None
+
+    def add(self, parameters: dict[str, ParameterValue], metadata: Metadata) -> None:
+        """Add the metadata to forward. Raises InvalidRequest for a key that a parameter must not have."""
+        if self._pattern is None:
+            return
+        for key, value in metadata:
+            if isinstance(value, bytes) or not self._pattern.search(key):
+                continue
+            if is_reserved(key):
+                raise InvalidRequest(f"header '{key}' cannot be forwarded: as a parameter its name is reserved")
+            parameters[key] = value
+
+
+class InferEndpoint:
+    """What ModelInfer and ModelStreamInfer share, and ModelInfer."""
+
+    def __init__(self, inference: Inference, forwarded: ForwardedHeaders) -> None:
+        self.inference = inference
+        self._forwarded = forwarded
+
+    def decode(
+        self, message: InferMessage, metadata: Metadata, timeline: Timeline
+    ) -> tuple[InferRequest, ResponseOptions]:
+        """Return the request with the headers that go with it. Raises InvalidRequest or Unsupported."""
+        request, options = message.decode(timeline)
+        self._forwarded.add(request.parameters, metadata)
+        return request, options
+
+    def infer(self, data: bytes, metadata: Metadata, reply: Reply) -> Pending:
+        """Serve one ModelInfer call: `reply` gets its response or error, once, later or before this returns.
+
+        Raises ConchError if the request is refused; then `reply` is not called.
+        """
+        timeline = Timeline()
+        message = read_infer_request(data)
+        model = self.inference.model(message.message.model_name, message.version())
+        if model.config.decoupled:
+            raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        request, options = self.decode(message, metadata, timeline)
+
+        def respond(answer: InferResponse | ConchError | None, final: bool) -> None:
+            if final:
+                reply(encode(answer, model, options))
+
+        return self.inference.infer(request, respond)
+
+
+def encode(answer: InferResponse | ConchError | None, model: Served, options: ResponseOptions) -> bytes | ConchError:
+    """Return what the client of a ModelInfer call gets."""
+    if isinstance(answer, InferResponse):
+        try:
+            return encode_infer_response(classified(answer, model, options))
+        except ConchError as error:
+            return error
+    return answer or ConchError(f"model '{model.config.name}' ended the request without a response")
+
+
+def classified(response: InferResponse, model: Served, options: ResponseOptions) -> InferResponse:
+    """Return the response with classes in place of the outputs for which they are wanted. Raises InvalidRequest."""
+    if options.classification:
+        batched = model.config.max_batch_size > 0
+        response.outputs = [
+            classify(tensor, options.classification[tensor.name], model.labels.get(tensor.name, ()), batched)
+            if tensor.name in options.classification
+            else tensor
+            for tensor in response.outputs
+        ]
+    return response

@@ -1,0 +1,228 @@
+"""ModelStreamInfer without the wire: many requests in, their responses out, each at its time.
+
+A transport calls `receive` for each message, `end` when the client has sent its last and `cancel` when it has gone; it
+takes what is to be sent by `next`. How the responses are ordered:
+
+    ordinary models     as their requests came: a response waits until those before it are out
+    decoupled models    as they come
+
+Memory is bounded twice. `room` holds back the reading of further requests, and with it the client by flow control,
+while what it has asked for and not taken could come to `_RESPONSE_BUDGET` bytes by the size of the largest response so
+far. A decoupled model cannot be held back that way: when more than `_UNSENT_LIMIT` bytes wait for a client that does
+not read, its stream is ended and its requests are cancelled. Other streams notice nothing of either.
+"""
+
+import asyncio
+from collections import deque
+
+from conch.core.pending import Pending
+from conch.core.served import Served
+from conch.errors import ConchError, Unavailable
+from conch.frontends.v2_grpc_infer import InferEndpoint, Metadata, classified
+from conch.protocol.v2_proto import (
+    ResponseOptions,
+    encode_stream_error,
+    encode_stream_response,
+    read_infer_request,
+)
+from conch.request import InferRequest, InferResponse, Timeline
+
+_MOST_UNTAKEN = 256
+_RESPONSE_BUDGET = 64 * 2**20
+_UNSENT_LIMIT = 256 * 2**20
+# What a waiting message costs beside its bytes.
+_MESSAGE_OVERHEAD = 128
+
+
+class InferStream:
+    """One ModelStreamInfer call. All methods belong to the event loop's thread."""
+
+    def __init__(self, endpoint: InferEndpoint, metadata: Metadata) -> None:
+        self._endpoint = endpoint
+        self._metadata = tuple(metadata)
+        # Whether errors of the core and of models end the call instead of travelling in messages.
+        self.status_errors = ("triton_grpc_error", "true") in self._metadata
+        self._ordered: deque[_Exchange] = deque()  # for ordinary models, until their responses are released
+        self._decoupled: set[_Exchange] = set()  # for decoupled models, until their final response
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._largest = _RESPONSE_BUDGET // _MOST_UNTAKEN
+        self._ended = False  # no request will follow
+        self.closed = False  # nothing more will be put in the queue
+        self._error: ConchError | None = None  # how the call ends, if not well
+        self._changed = asyncio.Event()
+
+    # ---- for the transport
+
+    def receive(self, data: bytes) -> None:
+        """Serve one request. What is wrong with it becomes a message of its own; the stream goes on."""
+        if self._ended:
+            return
+        exchange = _Exchange(self)
+        try:
+            request = self._decode(data, exchange)
+        except ConchError as error:
+            self._enter(exchange)
+            exchange.refuse(error)
+            return
+        self._enter(exchange)
+        try:
+            exchange.admitted = self._endpoint.inference.infer(request, exchange.respond)
+        except ConchError as error:
+            if self.status_errors:
+                self.fail(error)
+            else:
+                exchange.refuse(error)
+
+    def end(self) -> None:
+        """The client sends no more requests; those that are here are still answered."""
+        self._ended = True
+        self._changed.set()
+
+    def stop(self) -> None:
+        """The server stops: take no more requests, answer those that are here, then say why."""
+        if not self._ended:
+            self._error = Unavailable("the server is stopping")
+            self.end()
+
+    def cancel(self) -> None:
+        """The client has gone: cancel what it asked for and forget what it would have got."""
+        self._close()
+        self._unsent.clear()
+
+    async def next(self) -> bytes | None:
+        """Return the next message to send, None after the last. Raises the ConchError that ends the call."""
+        while not self._unsent:
+            if self._ended and not self._ordered and not self._decoupled:
+                self.closed = True
+                if self._error is not None:
+                    raise self._error
+                return None
+            await self._change()
+        message = self._unsent.popleft()
+        self._unsent_bytes -= len(message) + _MESSAGE_OVERHEAD
+        self._changed.set()
+        return message
+
+    async def room(self) -> bool:
+        """Wait until another request may be read; False if none is wanted any more."""
+        while not self._ended and self._untaken() * self._largest >= _RESPONSE_BUDGET:
+            await self._change()
+        return not self._ended
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _untaken(self) -> int:
+        return len(self._ordered) + len(self._decoupled) + len(self._unsent)
+
+    # ---- for the exchanges
+
+    def send(self, message: bytes) -> None:
+        """Queue a message for the transport."""
+        self._unsent.append(message)
+        self._unsent_bytes += len(message) + _MESSAGE_OVERHEAD
+        self._largest = max(self._largest, len(message))
+        if self._unsent_bytes > _UNSENT_LIMIT:
+            waiting = len(self._unsent)
+            self._unsent.clear()
+            self.fail(Unavailable(f"the client reads too slowly: {waiting} responses were waiting for it"))
+        self._changed.set()
+
+    def settle(self, exchange: "_Exchange") -> None:
+        """Note that a request is answered; release what was waiting for that."""
+        self._decoupled.discard(exchange)
+        ordered = self._ordered
+        while ordered and ordered[0].done and not self.closed:
+            for message in ordered.popleft().messages:
+                self.send(message)
+        self._changed.set()
+
+    def fail(self, error: ConchError) -> None:
+        """End the call with an error, after the messages that are queued already."""
+        self._error = error
+        self._close()
+
+    def _decode(self, data: bytes, exchange: "_Exchange") -> InferRequest:
+        timeline = Timeline()
+        message = read_infer_request(data)
+        exchange.id = message.message.id
+        exchange.model = self._endpoint.inference.model(message.message.model_name, message.version())
+        exchange.decoupled = exchange.model.config.decoupled
+        request, exchange.options = self._endpoint.decode(message, self._metadata, timeline)
+        return request
+
+    def _enter(self, exchange: "_Exchange") -> None:
+        if exchange.decoupled:
+            self._decoupled.add(exchange)
+        else:
+            self._ordered.append(exchange)
+
+    def _close(self) -> None:
+        self._ended = self.closed = True
+        unanswered = [*self._ordered, *self._decoupled]
+        self._ordered.clear()
+        self._decoupled.clear()
+        for exchange in unanswered:
+            exchange.cancel()
+        self._changed.set()
+
+
+class _Exchange:
+    """One request of a stream and what has come of it."""
+
+    __slots__ = ("_stream", "admitted", "decoupled", "done", "id", "messages", "model", "options")
+
+    def __init__(self, stream: InferStream) -> None:
+        self._stream = stream
+        self.id = ""
+        self.model: Served | None = None
+        self.options = ResponseOptions()
+        self.decoupled = False
+        self.admitted: Pending | None = None
+        self.messages: list[bytes] = []  # an ordinary model's, until it is their turn
+        self.done = False
+
+    def cancel(self) -> None:
+        """Tell the core that nobody waits any more."""
+        if self.admitted is not None and not self.done:
+            self.admitted.cancel()
+
+    def refuse(self, error: ConchError) -> None:
+        """Answer a request that was not admitted."""
+        self._deliver(encode_stream_error(error.message, self.id, final=None), final=True)
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        """Take what the core says; see `request.Respond`."""
+        if self._stream.closed:
+            self.done = self.done or final
+        elif isinstance(answer, ConchError) and self._stream.status_errors:
+            self.done = final
+            self._stream.fail(answer)
+        else:
+            self._deliver(self._message(answer, final), final)
+
+    def _deliver(self, message: bytes | None, final: bool) -> None:
+        if message is not None and self.decoupled:
+            self._stream.send(message)
+        elif message is not None:
+            self.messages.append(message)
+        if final:
+            self.done = True
+            self._stream.settle(self)
+
+    def _message(self, answer: InferResponse | ConchError | None, final: bool) -> bytes | None:
+        model = self.model
+        assert model is not None  # nothing is admitted without
+        if answer is None and self.decoupled:
+            if not self.options.empty_final_response:
+                return None
+            answer = InferResponse(model.config.name, model.version, [], id=self.id)
+        try:
+            if isinstance(answer, InferResponse):
+                return encode_stream_response(classified(answer, model, self.options), final)
+        except ConchError as error:
+            answer = error
+        text = answer.message if answer else f"model '{model.config.name}' ended the request without a response"
+        return encode_stream_error(text, self.id, final)

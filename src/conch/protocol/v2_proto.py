@@ -1,0 +1,251 @@
+"""The inference messages of `GRPCInferenceService` ↔ values: ModelInferRequest to InferRequest and back to responses.
+
+Wire format and rules: KServe v2 `grpc_service.proto` with Triton's extensions. Decoding takes two steps, because the
+model's name and version are looked at before the rest: `read_infer_request`, then `InferMessage.decode`.
+
+Tensor bytes of large messages are not copied: protobuf sees the message without `raw_input_contents`, which stay views
+on what was received, and `raw_output_contents` are appended to what protobuf wrote. Both rest on the rule that the
+order of fields in a message is free.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from conch.errors import InvalidRequest, Unsupported
+from conch.protocol.v2_proto_contents import pack_contents
+from conch.protocol.v2_proto_parameters import decode_parameters, encode_parameters, parameter_value
+from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
+from conch.tensor import DATATYPES, Buffer, Tensor
+
+# A message class of service_pb2: made at run time by protobuf, so without static types.
+Message: TypeAlias = Any
+
+_INT64_MAX = 2**63 - 1
+# Below this size one parse with a copy of the tensors is faster than splitting the message first (measured).
+_SPLIT_FROM = 16 * 1024
+
+# The first bytes of length-delimited fields: number << 3 | 2.
+_RAW_INPUT_CONTENTS = 7 << 3 | 2
+_RAW_OUTPUT_CONTENTS = bytes((6 << 3 | 2,))
+_STREAM_INFER_RESPONSE = bytes((2 << 3 | 2,))
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseOptions:
+    """What a request asks about the form of its responses.
+
+    `classification` maps an output to the number of classes wanted. `empty_final_response` asks for a message where a
+    decoupled model ends by a flag alone (`triton_enable_empty_final_response`).
+    """
+
+    classification: Mapping[str, int] = field(default_factory=dict)
+    empty_final_response: bool = False
+
+
+_DEFAULT_OPTIONS = ResponseOptions()
+
+
+class InferMessage(NamedTuple):
+    """A parsed ModelInferRequest; `raw_contents` are its `raw_input_contents`, wherever they lie."""
+
+    message: Message
+    raw_contents: Sequence[Buffer]
+
+    def version(self) -> int | None:
+        """Return the version asked for, None for the newest. Raises InvalidRequest if it is not a number."""
+        return parse_version(self.message.model_version)
+
+    def decode(self, timeline: Timeline) -> tuple[InferRequest, ResponseOptions]:
+        """Return the request as a value. Raises InvalidRequest or Unsupported, naming the parameter or tensor."""
+        message = self.message
+        request = InferRequest(message.model_name, [], version=self.version(), id=message.id, timeline=timeline)
+        options = _DEFAULT_OPTIONS
+        if message.parameters:
+            options = ResponseOptions(empty_final_response=decode_parameters(message.parameters, request))
+        request.inputs = self._inputs()
+        if message.outputs:
+            names, classification = self._outputs()
+            request.outputs = names
+            if classification:
+                options = ResponseOptions(classification, options.empty_final_response)
+        return request, options
+
+    def _inputs(self) -> list[Tensor]:
+        message, raw_contents = self.message, self.raw_contents
+        tensors: list[Tensor] = []
+        used = 0
+        for entry in message.inputs:
+            name, datatype, shape = entry.name, entry.datatype, tuple(entry.shape)
+            if datatype not in DATATYPES:
+                raise InvalidRequest(
+                    f"invalid datatype for input {name}: '{datatype}', expected one of {', '.join(sorted(DATATYPES))}"
+                )
+            if shape and min(shape) < 0:
+                raise InvalidRequest(f"shape of input '{name}' has a negative dimension: {list(shape)}")
+            if entry.parameters:
+                _refuse_shared_memory("input", entry)
+            if entry.HasField("contents"):
+                if raw_contents:
+                    raise InvalidRequest(
+                        "contents field must not be specified when using raw_input_contents for "
+                        f"'{name}' for model '{message.model_name}'"
+                    )
+                data: Buffer = pack_contents(entry, message.model_name)
+            elif used < len(raw_contents):
+                data = raw_contents[used]
+                used += 1
+            else:
+                raise InvalidRequest(
+                    f"unable to find data for input tensor '{name}' for model '{message.model_name}' in request."
+                )
+            tensors.append(Tensor(name, datatype, shape, data))
+        return tensors
+
+    def _outputs(self) -> tuple[tuple[str, ...], dict[str, int]]:
+        names: dict[str, None] = {}
+        classification: dict[str, int] = {}
+        for entry in self.message.outputs:
+            names[entry.name] = None
+            if not entry.parameters:
+                continue
+            _refuse_shared_memory("output", entry)
+            if "classification" in entry.parameters:
+                classification[entry.name] = _class_count(entry)
+        return tuple(names), classification
+
+
+def read_infer_request(data: bytes) -> InferMessage:
+    """Parse a serialized ModelInferRequest. Raises InvalidRequest if it is none."""
+    parts = _split(data) if len(data) >= _SPLIT_FROM else None
+    head, raw_contents = parts or (data, None)
+    message = service_pb2.ModelInferRequest()
+    try:
+        message.ParseFromString(head)
+    except DecodeError as error:
+        raise InvalidRequest(f"failed to parse the request as inference.ModelInferRequest: {error}") from None
+    return InferMessage(message, message.raw_input_contents if raw_contents is None else raw_contents)
+
+
+def parse_version(text: str) -> int | None:
+    """Return the version that a request names, None for the empty string. Raises InvalidRequest."""
+    if not text:
+        return None
+    if text.isascii() and text.isdigit() and int(text) <= _INT64_MAX:
+        return int(text)
+    raise InvalidRequest(
+        f"failed to get model version from specified version string '{text}', version should be an integral value > 0"
+    )
+
+
+def encode_infer_response(response: InferResponse, parameters: Mapping[str, ParameterValue] | None = None) -> bytes:
+    """Serialize a ModelInferResponse; `parameters` are added to those of the response.
+
+    Raises ConchError if a parameter does not fit its message.
+    """
+    return b"".join(_response_parts(response, parameters))
+
+
+def encode_stream_response(response: InferResponse, final: bool) -> bytes:
+    """Serialize a ModelStreamInferResponse that says whether more will follow. Raises as encode_infer_response."""
+    parts = _response_parts(response, {"triton_final_response": final})
+    size = sum(memoryview(part).nbytes for part in parts)
+    return b"".join((_STREAM_INFER_RESPONSE, _varint(size), *parts))
+
+
+def encode_stream_error(text: str, request_id: str, final: bool | None) -> bytes:
+    """Serialize the ModelStreamInferResponse of a failed request; `final` None where it was refused at the door."""
+    answer = service_pb2.ModelStreamInferResponse(error_message=text)
+    answer.infer_response.id = request_id
+    if final is not None:
+        answer.infer_response.parameters["triton_final_response"].bool_param = final
+    return bytes(answer.SerializeToString())
+
+
+def _response_parts(response: InferResponse, extra: Mapping[str, ParameterValue] | None) -> list[Buffer]:
+    message = service_pb2.ModelInferResponse(
+        model_name=response.model_name, model_version=str(response.model_version), id=response.id
+    )
+    if response.parameters:
+        encode_parameters(response.parameters, message.parameters)
+    if extra:
+        encode_parameters(extra, message.parameters)
+    contents: list[Buffer] = []
+    for tensor in response.outputs:
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        contents += (_RAW_OUTPUT_CONTENTS, _varint(tensor.nbytes), tensor.data)
+    return [message.SerializeToString(), *contents]
+
+
+def _refuse_shared_memory(kind: str, entry: Message) -> None:
+    if "shared_memory_region" in entry.parameters:
+        region = parameter_value(entry.parameters["shared_memory_region"])
+        raise Unsupported(
+            f"{kind} '{entry.name}' names the shared memory region '{region}', but this server takes no client "
+            "shared memory: send and receive the tensor in the message"
+        )
+
+
+def _class_count(entry: Message) -> int:
+    value = entry.parameters["classification"]
+    if value.WhichOneof("parameter_choice") != "int64_param":
+        raise InvalidRequest(
+            f"invalid value type for 'classification' parameter of output '{entry.name}', expected int64_param"
+        )
+    if value.int64_param <= 0:
+        raise InvalidRequest(
+            f"invalid value for 'classification' parameter of output '{entry.name}', "
+            f"expected > 0, got {value.int64_param}"
+        )
+    return int(value.int64_param)
+
+
+def _split(data: bytes) -> tuple[bytes, list[memoryview]] | None:
+    """Part a message from its `raw_input_contents`.
+
+    Returns None for a message with anything but complete length-delimited fields of numbers below 16, of which a
+    ModelInferRequest consists: protobuf then judges the whole.
+    """
+    view = memoryview(data)
+    head: list[memoryview] = []
+    raw_contents: list[memoryview] = []
+    position, end = 0, len(data)
+    while position < end:
+        start, tag = position, data[position]
+        if tag >= 0x80 or tag & 7 != 2:
+            return None
+        size, position = _read_varint(data, position + 1)
+        if size < 0 or size > end - position:
+            return None
+        following = position + size
+        if tag == _RAW_INPUT_CONTENTS:
+            raw_contents.append(view[position:following])
+        else:
+            head.append(view[start:following])
+        position = following
+    return b"".join(head), raw_contents
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Read a length of at most five bytes; returns it, -1 if it is none, and the position after it."""
+    value = 0
+    for shift, byte in zip(range(0, 35, 7), data[position : position + 5], strict=False):
+        value |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return value, position
+    return -1, position
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    octets = bytearray()
+    while value >= 0x80:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)

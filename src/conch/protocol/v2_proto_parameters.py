@@ -1,0 +1,98 @@
+"""`InferParameter` maps ↔ values: those that Triton gives a meaning, and those that are passed on to the model."""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from conch.errors import ConchError, InvalidRequest
+from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, ParameterValue
+
+# `map<string, InferParameter>` and InferParameter: made at run time by protobuf.
+ParameterMap: TypeAlias = Any
+Parameter: TypeAlias = Any
+
+_EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+_RESERVED_KEYS = frozenset({"headers", "binary_data_output"})
+_RESERVED_PREFIX = "triton_"
+_INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+
+
+def decode_parameters(parameters: ParameterMap, request: InferRequest) -> bool:
+    """Put a request's parameters where they belong. Returns whether an empty final response is wanted.
+
+    Raises InvalidRequest for a value of the wrong type or range, or a key that is reserved.
+    """
+    empty_final_response = False
+    for key, value in parameters.items():
+        if key == "sequence_id":
+            kind = _kind(key, value, "int64_param", "uint64_param", "string_param")
+            request.correlation_id = value.string_param if kind == "string_param" else _unsigned(key, value)
+        elif key == "sequence_start":
+            request.flags |= SEQUENCE_START if _flag(key, value) else 0
+        elif key == "sequence_end":
+            request.flags |= SEQUENCE_END if _flag(key, value) else 0
+        elif key == "priority":
+            _kind(key, value, "int64_param", "uint64_param")
+            request.priority = _unsigned(key, value)
+        elif key == "timeout":
+            _kind(key, value, "int64_param")
+            request.timeout_us = _unsigned(key, value)
+        elif key == _EMPTY_FINAL_RESPONSE:
+            empty_final_response = _flag(key, value)
+        elif is_reserved(key):
+            raise InvalidRequest(
+                f"parameter keys starting with '{_RESERVED_PREFIX}' are reserved for Triton usage and should not be "
+                f"specified. Also reserved: {', '.join(sorted(_RESERVED_KEYS))}. Got '{key}'"
+            )
+        else:
+            _kind(key, value, "int64_param", "uint64_param", "double_param", "bool_param", "string_param")
+            request.parameters[key] = parameter_value(value)
+    return empty_final_response
+
+
+def is_reserved(key: str) -> bool:
+    """Whether a request must not use this key for a parameter of its own."""
+    return key.startswith(_RESERVED_PREFIX) or key in _RESERVED_KEYS
+
+
+def parameter_value(parameter: Parameter) -> ParameterValue:
+    """Return what an InferParameter holds; the empty string where it holds nothing."""
+    kind = parameter.WhichOneof("parameter_choice")
+    value: ParameterValue = getattr(parameter, kind) if kind else ""
+    return value
+
+
+def encode_parameters(parameters: Mapping[str, ParameterValue], target: ParameterMap) -> None:
+    """Write parameters into a message's map. Raises ConchError for an integer that fits neither int64 nor uint64."""
+    for key, value in parameters.items():
+        if isinstance(value, bool):
+            target[key].bool_param = value
+        elif isinstance(value, str):
+            target[key].string_param = value
+        elif isinstance(value, float):
+            target[key].double_param = value
+        elif _INT64_MIN <= value <= _INT64_MAX:
+            target[key].int64_param = value
+        elif 0 <= value <= _UINT64_MAX:
+            target[key].uint64_param = value
+        else:
+            raise ConchError(f"response parameter '{key}' is {value}, which does not fit into 64 bits")
+
+
+def _kind(key: str, value: Parameter, *allowed: str) -> str:
+    kind = value.WhichOneof("parameter_choice")
+    if kind not in allowed:
+        wanted = allowed[0] if len(allowed) == 1 else f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+        raise InvalidRequest(f"invalid value type for '{key}' parameter, expected {wanted}, got {kind or 'nothing'}")
+    return str(kind)
+
+
+def _flag(key: str, value: Parameter) -> bool:
+    _kind(key, value, "bool_param")
+    return bool(value.bool_param)
+
+
+def _unsigned(key: str, value: Parameter) -> int:
+    number = int(parameter_value(value))
+    if number < 0:
+        raise InvalidRequest(f"invalid value for '{key}' parameter, expected >= 0, got {number}")
+    return number

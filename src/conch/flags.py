@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 
+from conch.flag_values import ValueKind
+
 ENVIRONMENT_PREFIX = "CONCH_"
 
 
@@ -19,15 +21,6 @@ class Standing(Enum):
     SUPPORTED = "supported"
     IGNORED = "accepted, without effect"  # tunes something that this server does not have
     REFUSED = "refused"  # would change what clients get, and this server does not do it
-
-
-@dataclass(frozen=True, slots=True)
-class ValueKind:
-    """One kind of value. `read` turns text into the value or raises ValueError; `allowed` says what would be right."""
-
-    metavar: str
-    allowed: str
-    read: Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +123,8 @@ def _read_value(flag: Flag, text: str, source: str, given: list[Given], problems
     try:
         value = flag.kind.read(text)
     except ValueError:
-        problems.append(f"{source}: got '{text}', but wants {flag.kind.allowed}")
+        got = "something else" if flag.kind.secret else f"'{text}'"
+        problems.append(f"{source}: got {got}, but wants {flag.kind.allowed}")
     else:
         given.append(Given(flag, value, source))
 
@@ -138,66 +132,3 @@ def _read_value(flag: Flag, text: str, source: str, given: list[Given], problems
 def _suggestion(name: str, known: Iterable[str], prefix: str) -> str:
     near = get_close_matches(name.replace("_", "-").lower(), known, n=1, cutoff=0.6)
     return f"; did you mean '{prefix}{near[0]}'?" if near else "; --help lists all flags"
-
-
-# ---- kinds of values -------------------------------------------------------------------------------------------------
-
-
-def _read_boolean(text: str) -> bool:
-    lowered = text.lower()
-    if lowered in ("true", "on", "yes", "1"):
-        return True
-    if lowered in ("false", "off", "no", "0"):
-        return False
-    raise ValueError(text)
-
-
-def _read_level(text: str) -> int:
-    """Verbosity: a number, or a boolean as in Triton's older releases."""
-    try:
-        return max(int(text), 0)
-    except ValueError:
-        return int(_read_boolean(text))
-
-
-BOOLEAN = ValueKind("true|false", "true or false (also on/off, yes/no, 1/0)", _read_boolean)
-LEVEL = ValueKind("n", "a level: 0 for none, 1 and above for more", _read_level)
-TEXT = ValueKind("text", "text", str)
-PATH = ValueKind("path", "a path", str)
-
-
-def integer(unit: str, least: int, most: int | None = None) -> ValueKind:
-    """Whole numbers from `least` to `most`; `unit` says what is counted."""
-    bounds = f"{least} or more" if most is None else f"{least} to {most}"
-
-    def read(text: str) -> int:
-        number = int(text)
-        if number < least or (most is not None and number > most):
-            raise ValueError(text)
-        return number
-
-    return ValueKind(unit, f"a whole number ({unit}), {bounds}", read)
-
-
-PORT = integer("port", 0, 65535)
-MILLISECONDS = integer("ms", 0)
-SECONDS = integer("s", 0)
-COUNT = integer("count", 0)
-BYTES = integer("bytes", 0)
-
-
-def choice(*allowed: str) -> ValueKind:
-    """One of a few words, in any case; the value is the word as written here."""
-    words = {word.lower(): word for word in allowed}
-
-    def read(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError(text)
-        return words[text.lower()]
-
-    return ValueKind("|".join(allowed), "one of " + ", ".join(allowed), read)
-
-
-def setting(form: str, split: Callable[[str], object]) -> ValueKind:
-    """Text of a form of its own, such as `<backend>,<key>=<value>`, taken apart by `split`."""
-    return ValueKind(form, f"the form {form}", split)

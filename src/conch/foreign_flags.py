@@ -5,7 +5,8 @@ machinery which this server does not have is accepted with a notice, and a flag 
 refused by name, unless its value asks for what happens anyway.
 """
 
-from conch.flags import BOOLEAN, BYTES, COUNT, PATH, PORT, TEXT, Flag, Standing, ValueKind, choice, integer
+from conch.flag_values import BOOLEAN, BYTES, COUNT, PATH, PORT, TEXT, ValueKind, choice, integer
+from conch.flags import Flag, Standing
 
 _TRACE = "Tracing"
 _CACHE = "Response cache"
@@ -45,8 +46,6 @@ _NO_TRACING = "tracing is not there yet"
 _NO_CACHE = "the response cache is not there yet"
 _NO_LIMITER = "the rate limiter is not there yet"
 _NO_CLOUD = "this endpoint is not there yet"
-_NO_RESTRICTION = "access to single protocols cannot be restricted yet, and ignoring this would leave them open"
-_NO_FORWARDING = "headers are not forwarded to models yet"
 _NO_GPU_POOL = "the frameworks manage device memory themselves"
 
 FOREIGN_FLAGS: tuple[Flag, ...] = (
@@ -54,13 +53,9 @@ FOREIGN_FLAGS: tuple[Flag, ...] = (
         "model-namespacing", "Model repository", BOOLEAN, False, "a model's name must be unique in all repositories"
     ),
     _ignored("http-thread-count", "HTTP", integer("threads", 1), 8, _ONE_LOOP),
-    _refused("http-header-forward-pattern", "HTTP", TEXT, "", _NO_FORWARDING),
-    _refused("http-restricted-api", "HTTP", TEXT, "", _NO_RESTRICTION, repeatable=True),
     _ignored("grpc-infer-thread-count", "gRPC", integer("threads", 1), 2, _ONE_LOOP),
     _ignored("grpc-infer-allocation-pool-size", "gRPC", COUNT, 8, _NO_POOL),
     _ignored("grpc-max-response-pool-size", "gRPC", COUNT, 2**31 - 1, _NO_POOL),
-    _refused("grpc-header-forward-pattern", "gRPC", TEXT, "", _NO_FORWARDING),
-    _refused("grpc-restricted-protocol", "gRPC", TEXT, "", _NO_RESTRICTION, repeatable=True),
     _ignored("allow-gpu-metrics", "Metrics", BOOLEAN, True, "metrics of the GPU are not there yet"),
     Flag(
         "trace-config",

@@ -6,30 +6,34 @@ variable, which beats the default.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from conch.flags import (
+from conch.flag_values import (
+    AT_LEAST_ONE,
+    BACKEND_SETTING,
     BOOLEAN,
+    BYTES_ABOVE_ZERO,
+    COMPRESSION_LEVEL,
+    CONTROL_MODE,
     COUNT,
     LEVEL,
+    LOG_FORMAT,
+    METRICS_SETTING,
     MILLISECONDS,
+    MILLISECONDS_ABOVE_ZERO,
     PATH,
+    PATTERN,
     PORT,
+    RESTRICTION,
     SECONDS,
+    SECONDS_ABOVE_ZERO,
     TEXT,
-    Flag,
-    Given,
-    Standing,
+    BackendSetting,
     ValueKind,
-    choice,
-    integer,
-    misspelt_variables,
-    read_arguments,
-    read_environment,
-    setting,
 )
+from conch.flags import Flag, Given, Standing, misspelt_variables, read_arguments, read_environment
 from conch.foreign_flags import FOREIGN_FLAGS
 
 _WILDCARD_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
@@ -41,56 +45,6 @@ class OptionError(Exception):
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(self.problems))
-
-
-# ---- settings inside one flag's value --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class BackendSetting:
-    """`--backend-config=<backend>,<key>=<value>`; without a backend it is for all of them."""
-
-    backend: str  # "": every backend
-    key: str
-    value: str
-
-
-def _read_backend_setting(text: str) -> BackendSetting:
-    backend, comma, rest = text.partition(",")
-    if not comma or "=" in backend:  # `<key>=<value>`, whose value may hold commas
-        return BackendSetting("", *_key_and_value(text))
-    if not backend:
-        raise ValueError(text)
-    return BackendSetting(backend, *_key_and_value(rest))
-
-
-def _read_metrics_setting(text: str) -> tuple[str, bool]:
-    key, value = _key_and_value(text)
-    if key == "summary_quantiles":
-        return key, True
-    if key not in ("counter_latencies", "histogram_latencies", "summary_latencies"):
-        raise ValueError(text)
-    return key, bool(BOOLEAN.read(value))
-
-
-def _key_and_value(text: str) -> tuple[str, str]:
-    key, _, value = text.partition("=")
-    if not key or not value:
-        raise ValueError(text)
-    return key, value
-
-
-_BACKEND_SETTING = setting("<backend>,<key>=<value>", _read_backend_setting)
-_METRICS_SETTING = setting(
-    "counter_latencies|histogram_latencies|summary_latencies=<true|false>", _read_metrics_setting
-)
-_LOG_FORMAT = choice("default", "ISO8601")
-_CONTROL_MODE = choice("none", "poll", "explicit")
-_COMPRESSION_LEVEL = choice("none", "low", "medium", "high")
-_AT_LEAST_ONE = integer("count", 1)
-_SECONDS_ABOVE_ZERO = integer("s", 1)
-_MILLISECONDS_ABOVE_ZERO = integer("ms", 1)
-_BYTES_ABOVE_ZERO = integer("bytes", 1)
 
 
 # ---- the flags -------------------------------------------------------------------------------------------------------
@@ -126,7 +80,7 @@ class ServerOptions:
     log_info: bool = _flag(True, "Logging", "Log at level info.", BOOLEAN)
     log_warning: bool = _flag(True, "Logging", "Log at level warning.", BOOLEAN)
     log_error: bool = _flag(True, "Logging", "Log at level error.", BOOLEAN)
-    log_format: Literal["default", "ISO8601"] = _flag("default", "Logging", "Form of a line's beginning.", _LOG_FORMAT)
+    log_format: Literal["default", "ISO8601"] = _flag("default", "Logging", "Form of a line's beginning.", LOG_FORMAT)
     log_file: str = _flag("", "Logging", "Append the log to this file instead of writing it to stderr.", PATH)
 
     model_repository: tuple[str, ...] = _flag(
@@ -137,10 +91,10 @@ class ServerOptions:
         "Model repository",
         "none: load everything at start. poll: also follow changes of the repository. explicit: load what --load-model "
         "names, then what clients ask for.",
-        _CONTROL_MODE,
+        CONTROL_MODE,
     )
     repository_poll_secs: int = _flag(
-        15, "Model repository", "Seconds between two looks at the repository under poll.", _SECONDS_ABOVE_ZERO
+        15, "Model repository", "Seconds between two looks at the repository under poll.", SECONDS_ABOVE_ZERO
     )
     load_model: tuple[str, ...] = _flag(
         (), "Model repository", "Model to load at start under explicit; '*' alone means all.", TEXT, repeatable=True
@@ -149,7 +103,7 @@ class ServerOptions:
         "", "Model repository", "Prefer <model>/configs/<name>.pbtxt to <model>/config.pbtxt.", TEXT
     )
     model_load_thread_count: int = _flag(
-        4, "Model repository", "Models that are loaded at the same time.", _AT_LEAST_ONE
+        4, "Model repository", "Models that are loaded at the same time.", AT_LEAST_ONE
     )
     model_load_retry_count: int = _flag(0, "Model repository", "Further attempts at a load that failed.", COUNT)
     disable_auto_complete_config: bool = _flag(
@@ -162,7 +116,13 @@ class ServerOptions:
     http_port: int = _flag(8000, "HTTP", "Port to listen on; 0 lets the system choose.", PORT)
     reuse_http_port: bool = _flag(False, "HTTP", "Share the port with other servers that set this too.", BOOLEAN)
     http_max_input_size: int = _flag(
-        67108864, "HTTP", "Largest JSON or uncompressed body that is accepted, in bytes.", _BYTES_ABOVE_ZERO
+        67108864, "HTTP", "Largest JSON or uncompressed body that is accepted, in bytes.", BYTES_ABOVE_ZERO
+    )
+    http_header_forward_pattern: str = _flag(
+        "", "HTTP", "Headers whose names match become parameters of the request.", PATTERN
+    )
+    http_restricted_api: tuple[str, ...] = _flag(
+        (), "HTTP", "Serve these endpoints only to who sends this header.", RESTRICTION, repeatable=True, separator=";"
     )
 
     allow_grpc: bool = _flag(True, "gRPC", "Listen for gRPC requests.", BOOLEAN)
@@ -170,7 +130,13 @@ class ServerOptions:
     grpc_port: int = _flag(8001, "gRPC", "Port to listen on; 0 lets the system choose.", PORT)
     reuse_grpc_port: bool = _flag(False, "gRPC", "Share the port with other servers that set this too.", BOOLEAN)
     grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = _flag(
-        "none", "gRPC", "Compression of inference responses.", _COMPRESSION_LEVEL
+        "none", "gRPC", "Compression of inference responses.", COMPRESSION_LEVEL
+    )
+    grpc_header_forward_pattern: str = _flag(
+        "", "gRPC", "Metadata whose keys match become parameters of the request.", PATTERN
+    )
+    grpc_restricted_protocol: tuple[str, ...] = _flag(
+        (), "gRPC", "Serve these calls only to who sends this metadata.", RESTRICTION, repeatable=True, separator=";"
     )
     grpc_use_ssl: bool = _flag(False, "gRPC", "Serve over TLS.", BOOLEAN)
     grpc_use_ssl_mutual: bool = _flag(False, "gRPC", "Serve over TLS and ask clients for a certificate.", BOOLEAN)
@@ -197,17 +163,17 @@ class ServerOptions:
     metrics_address: str = _flag("", "Metrics", "Address to listen on; --http-address if not given.", TEXT)
     metrics_port: int = _flag(8002, "Metrics", "Port to listen on; 0 lets the system choose.", PORT)
     metrics_interval_ms: int = _flag(
-        2000, "Metrics", "Milliseconds for which measurements of the machine are kept.", _MILLISECONDS_ABOVE_ZERO
+        2000, "Metrics", "Milliseconds for which measurements of the machine are kept.", MILLISECONDS_ABOVE_ZERO
     )
     metrics_config: tuple[tuple[str, bool], ...] = _flag(
-        (), "Metrics", "Switch a kind of latency metrics on or off.", _METRICS_SETTING, repeatable=True
+        (), "Metrics", "Switch a kind of latency metrics on or off.", METRICS_SETTING, repeatable=True
     )
 
     backend_config: tuple[BackendSetting, ...] = _flag(
         (),
         "Backends",
         "Setting of one backend, or without its name of all.",
-        _BACKEND_SETTING,
+        BACKEND_SETTING,
         repeatable=True,
         separator=";",
     )
@@ -224,8 +190,12 @@ class ServerOptions:
 
     def __repr__(self) -> str:
         """Show what is not as by default."""
-        pairs = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
-        return f"ServerOptions({', '.join(f'{name}={value!r}' for name, value, default in pairs if value != default)})"
+        shown = (one for one in fields(self) if getattr(self, one.name) != one.default)
+        return f"ServerOptions({', '.join(f'{one.name}={self._shown(one)}' for one in shown)})"
+
+    def _shown(self, one: Field[Any]) -> str:
+        secret = one.metadata and one.metadata["kind"].secret
+        return "..." if secret else repr(getattr(self, one.name))
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """Return the settings of one backend by key; its own win over those for all."""

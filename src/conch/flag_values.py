@@ -1,0 +1,142 @@
+"""The kinds of values that flags take: text in, a value out, and in words what would be right.
+
+Some flags hold a small language of their own, such as `<backend>,<key>=<value>`; it is taken apart here, once.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ValueKind:
+    """One kind of value. `read` turns text into the value or raises ValueError; `allowed` says what would be right."""
+
+    metavar: str
+    allowed: str
+    read: Callable[[str], object]
+    secret: bool = False  # never to be repeated in a message
+
+
+def _read_boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in ("true", "on", "yes", "1"):
+        return True
+    if lowered in ("false", "off", "no", "0"):
+        return False
+    raise ValueError(text)
+
+
+def _read_level(text: str) -> int:
+    """Verbosity: a number, or a boolean as in Triton's older releases."""
+    try:
+        return max(int(text), 0)
+    except ValueError:
+        return int(_read_boolean(text))
+
+
+def _read_pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(text) from error
+    return text
+
+
+def integer(unit: str, least: int, most: int | None = None) -> ValueKind:
+    """Whole numbers from `least` to `most`; `unit` says what is counted."""
+    bounds = f"{least} or more" if most is None else f"{least} to {most}"
+
+    def read(text: str) -> int:
+        number = int(text)
+        if number < least or (most is not None and number > most):
+            raise ValueError(text)
+        return number
+
+    return ValueKind(unit, f"a whole number ({unit}), {bounds}", read)
+
+
+def choice(*allowed: str) -> ValueKind:
+    """One of a few words, in any case; the value is the word as written here."""
+    words = {word.lower(): word for word in allowed}
+
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(text)
+        return words[text.lower()]
+
+    return ValueKind("|".join(allowed), "one of " + ", ".join(allowed), read)
+
+
+BOOLEAN = ValueKind("true|false", "true or false (also on/off, yes/no, 1/0)", _read_boolean)
+LEVEL = ValueKind("n", "a level: 0 for none, 1 and above for more", _read_level)
+TEXT = ValueKind("text", "text", str)
+PATH = ValueKind("path", "a path", str)
+PATTERN = ValueKind("regex", "a regular expression", _read_pattern)
+PORT = integer("port", 0, 65535)
+MILLISECONDS = integer("ms", 0)
+MILLISECONDS_ABOVE_ZERO = integer("ms", 1)
+SECONDS = integer("s", 0)
+SECONDS_ABOVE_ZERO = integer("s", 1)
+COUNT = integer("count", 0)
+AT_LEAST_ONE = integer("count", 1)
+BYTES = integer("bytes", 0)
+BYTES_ABOVE_ZERO = integer("bytes", 1)
+LOG_FORMAT = choice("default", "ISO8601")
+CONTROL_MODE = choice("none", "poll", "explicit")
+COMPRESSION_LEVEL = choice("none", "low", "medium", "high")
+
+
+# ---- settings inside one flag's value --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSetting:
+    """`--backend-config=<backend>,<key>=<value>`; without a backend it is for all of them."""
+
+    backend: str  # "": every backend
+    key: str
+    value: str
+
+
+def _read_backend_setting(text: str) -> BackendSetting:
+    backend, comma, rest = text.partition(",")
+    if not comma or "=" in backend:  # `<key>=<value>`, whose value may hold commas
+        return BackendSetting("", *_key_and_value(text))
+    if not backend:
+        raise ValueError(text)
+    return BackendSetting(backend, *_key_and_value(rest))
+
+
+def _read_metrics_setting(text: str) -> tuple[str, bool]:
+    key, value = _key_and_value(text)
+    if key == "summary_quantiles":
+        return key, True
+    if key not in ("counter_latencies", "histogram_latencies", "summary_latencies"):
+        raise ValueError(text)
+    return key, _read_boolean(value)
+
+
+def _read_restriction(text: str) -> str:
+    """Check the form only: the frontends know their categories."""
+    categories, _, pair = text.partition(":")
+    _key_and_value(pair)
+    if not all(categories.split(",")):
+        raise ValueError(text)
+    return text
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if not key or not value:
+        raise ValueError(text)
+    return key, value
+
+
+def _form(form: str, read: Callable[[str], object], *, secret: bool = False) -> ValueKind:
+    return ValueKind(form, f"the form {form}", read, secret)
+
+
+BACKEND_SETTING = _form("<backend>,<key>=<value>", _read_backend_setting)
+METRICS_SETTING = _form("counter_latencies|histogram_latencies=<true|false>", _read_metrics_setting)
+RESTRICTION = _form("<category>,…:<key>=<value>", _read_restriction, secret=True)

@@ -1,0 +1,341 @@
+"""`backend: "onnxruntime"`: ONNX models, one session and one thread an instance.
+
+Parameters, `optimization` and `--backend-config` settings are those of Triton's onnxruntime backend.
+"""
+
+import asyncio
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from logging import getLogger
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.backends.cores import usable_cores
+from conch.backends.signature import Signature, TensorInfo, check_signature, complete_document, needs_completion
+from conch.backends.stacking import BF16_BITS
+from conch.backends.threaded import Arrays, ThreadedInstance
+from conch.errors import BackendError, Code, ConfigError, InvalidRequest, ModelLoadError
+from conch.model_config import InstanceKind
+
+_log = getLogger(__name__)
+
+_Value = TypeVar("_Value")
+
+_MODEL_FILE = "model.onnx"
+
+# onnxruntime's names of element types → wire datatypes.
+_DATATYPES = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(bfloat16)": "BF16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+}
+_ONNX_BFLOAT16 = 16  # TensorProto.DataType.BFLOAT16
+
+_GRAPH_LEVELS = {
+    -1: ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    0: ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    1: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    2: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+_EXECUTION_MODES = {"0": ort.ExecutionMode.ORT_SEQUENTIAL, "1": ort.ExecutionMode.ORT_PARALLEL}
+_BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
+
+# Triton's names of execution accelerators → onnxruntime's execution providers.
+_ACCELERATORS = {
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+}
+_CUDA = _ACCELERATORS["cuda"]
+_CPU = "CPUExecutionProvider"
+
+_INVALID_ARGUMENT = 2  # of OrtErrorCode
+_ORT_ERROR = re.compile(r"^\[ONNXRuntimeError\] : (?P<code>\d+) : \w+ : (?P<message>.*)$", re.DOTALL)
+
+
+class OnnxRuntimeBackend(Backend):
+    """ONNX models through onnxruntime."""
+
+    name = "onnxruntime"
+    default_model_filename = _MODEL_FILE
+    default_cpu_instance_count = 2  # Triton's
+
+    async def complete(self, source: ModelSource) -> Mapping[str, Any]:
+        """Add missing inputs, outputs and batching from the model file; a configuration that has both stays as it is.
+
+        Raises ModelLoadError if the file cannot be read, ConfigError if it cannot do what is asked of it.
+        """
+        document = source.config.document
+        if not needs_completion(document):
+            return document
+        default = _integer(source.settings.get("default-max-batch-size", "4"), "default-max-batch-size")
+        signature = await asyncio.to_thread(_read_signature, source)
+        return complete_document(document, signature, default)
+
+    def instance(self, plan: InstancePlan) -> Instance:
+        """Make an instance; the session is made in its `start`."""
+        return OnnxRuntimeInstance(plan)
+
+
+backend = OnnxRuntimeBackend
+
+
+class OnnxRuntimeInstance(ThreadedInstance):
+    """One onnxruntime session."""
+
+    def __init__(self, plan: InstancePlan) -> None:
+        super().__init__(plan)
+        self._session: ort.InferenceSession | None = None
+        self._run_options: ort.RunOptions | None = None
+        self._given: dict[str, TensorInfo] = {}
+        self._dims = {spec.name: spec.dims for spec in plan.source.config.outputs}
+        # numpy cannot name bfloat16, so such models speak in OrtValues.
+        self._has_bf16 = False
+
+    def load(self) -> None:
+        """Make the session and check that the configuration fits the model."""
+        source = self.plan.source
+        options, providers = _session_options(self.plan), _providers(self.plan)
+        self._session = _open(source, options, providers, self.plan.name)
+        signature = _signature(self._session)
+        check_signature(source.config, signature)
+        self._given = {info.name: info for info in (*signature.inputs, *signature.optional_inputs)}
+        self._has_bf16 = "BF16" in {info.datatype for info in (*self._given.values(), *signature.outputs)}
+        self._run_options = _run_options(source.config.parameters)
+        _log.info(
+            "instance '%s': %s, %d intra-op threads (%d cores, %d instances)",
+            self.plan.name,
+            ", ".join(self._session.get_providers()),
+            options.intra_op_num_threads,
+            usable_cores(),
+            self.plan.siblings,
+        )
+
+    def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
+        """Run the session. Raises BackendError with onnxruntime's code and message."""
+        assert self._session is not None
+        feed = {name: self._fed(name, array) for name, array in inputs.items()}
+        run = self._run_values if self._has_bf16 else self._run_arrays
+        try:
+            results = run(self._session, list(outputs), feed)
+        except Exception as error:
+            code, message = _explain(error)
+            kind = Code.INVALID_ARG if code == _INVALID_ARGUMENT else Code.INTERNAL
+            raise BackendError(f"onnx runtime error {code}: {message} (instance '{self.plan.name}')", kind) from error
+        return {name: self._shaped(name, array) for name, array in zip(outputs, results, strict=True)}
+
+    def unload(self) -> None:
+        """Drop the session."""
+        self._session = None
+
+    def _fed(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Give an input the form that onnxruntime wants: strings are text there, and scalars have no dimension."""
+        if array.dtype == np.object_:
+            array = _texts(name, array)
+        return array if self._given[name].dims else array.reshape(())
+
+    def _shaped(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Give a scalar output the dimensions that the configuration declares for it: [1], in some number."""
+        return array if array.ndim else array.reshape(self._dims[name])
+
+    def _run_arrays(self, session: ort.InferenceSession, outputs: list[str], feed: Arrays) -> list[npt.NDArray[Any]]:
+        results: list[npt.NDArray[Any]] = session.run(outputs, feed, self._run_options)
+        return results
+
+    def _run_values(self, session: ort.InferenceSession, outputs: list[str], feed: Arrays) -> list[npt.NDArray[Any]]:
+        values = {name: self._value(name, array) for name, array in feed.items()}
+        return [_bits_or_array(value) for value in session.run_with_ort_values(outputs, values, self._run_options)]
+
+    def _value(self, name: str, array: npt.NDArray[Any]) -> ort.OrtValue:
+        if self._given[name].datatype == "BF16":
+            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
+        return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _texts(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Decode BYTES elements. onnxruntime's Python interface takes text only; anything else is refused, not mangled."""
+    texts = np.empty(array.size, dtype=np.object_)
+    for index, element in enumerate(array.ravel()):
+        try:
+            texts[index] = element.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(
+                f"input '{name}': element {index} is not UTF-8 ({error.reason} at byte {error.start}); "
+                "string tensors of ONNX models are text"
+            ) from error
+    return texts.reshape(array.shape)
+
+
+def _bits_or_array(value: ort.OrtValue) -> npt.NDArray[Any]:
+    if value.element_type() != _ONNX_BFLOAT16:
+        array: npt.NDArray[Any] = value.numpy()
+        return array
+    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(data, dtype=BF16_BITS).reshape(value.shape())
+
+
+def _read_signature(source: ModelSource) -> Signature:
+    """Read what the model says about itself, with none of the work that makes it fast."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    _register_operations(source, options)
+    return _signature(_open(source, options, [_CPU], source.config.name))
+
+
+def _signature(session: ort.InferenceSession) -> Signature:
+    return Signature(
+        inputs=tuple(_info(node) for node in session.get_inputs()),
+        outputs=tuple(_info(node) for node in session.get_outputs()),
+        optional_inputs=tuple(_info(node) for node in session.get_overridable_initializers()),
+    )
+
+
+def _info(node: Any) -> TensorInfo:
+    # Symbolic dimensions are names, unknown ones None.
+    dims = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape or ())
+    return TensorInfo(node.name, _DATATYPES.get(node.type, ""), dims, node.type)
+
+
+def _open(
+    source: ModelSource, options: ort.SessionOptions, providers: Sequence[Any], whose: str
+) -> ort.InferenceSession:
+    path = _model_path(source, whose)
+    try:
+        return ort.InferenceSession(str(path), options, providers=list(providers))
+    except Exception as error:
+        code, message = _explain(error)
+        raise ModelLoadError(f"onnx runtime error {code}: {message} ('{path}' for model instance '{whose}')") from error
+
+
+def _model_path(source: ModelSource, whose: str) -> Path:
+    path = source.version_directory / (source.config.default_model_filename or _MODEL_FILE)
+    # A model with external weights is a directory with the model and its weights.
+    if path.is_dir():
+        path /= _MODEL_FILE
+    if not path.is_file():
+        raise ModelLoadError(f"unable to find '{path}' for model instance '{whose}'", Code.UNAVAILABLE)
+    return path
+
+
+def _explain(error: Exception) -> tuple[int, str]:
+    """onnxruntime's error code and message; 1 is its code for a failure of no special kind."""
+    match = _ORT_ERROR.match(str(error))
+    return (int(match["code"]), match["message"]) if match else (1, f"{type(error).__name__}: {error}")
+
+
+def _session_options(plan: InstancePlan) -> ort.SessionOptions:
+    """Turn `optimization`, parameters and settings into session options.
+
+    An instance's pool gets its share of the cores unless a thread count is given: with onnxruntime's own default every
+    instance would start as many threads as there are cores.
+    """
+    source = plan.source
+    parameters = source.config.parameters
+    options = ort.SessionOptions()
+    options.logid = plan.name
+    options.log_severity_level = 3  # errors; what is worth a warning is raised at load
+    options.graph_optimization_level = _graph_level(source.config.document)
+    options.execution_mode = _choice(parameters, "execution_mode", _EXECUTION_MODES, ort.ExecutionMode.ORT_SEQUENTIAL)
+    options.intra_op_num_threads = _threads(source, "intra_op_thread_count") or max(1, usable_cores() // plan.siblings)
+    options.inter_op_num_threads = _threads(source, "inter_op_thread_count")
+    options.enable_cpu_mem_arena = _choice(parameters, "enable_mem_arena", _BOOLEANS, options.enable_cpu_mem_arena)
+    options.enable_mem_pattern = _choice(parameters, "enable_mem_pattern", _BOOLEANS, options.enable_mem_pattern)
+    for key, value in parameters.items():
+        if key.startswith("session."):
+            options.add_session_config_entry(key, value)
+    _register_operations(source, options)
+    return options
+
+
+def _run_options(parameters: Mapping[str, str]) -> ort.RunOptions | None:
+    """Options of every run, None where there are none: they cost time to make and to pass."""
+    key = "memory.enable_memory_arena_shrinkage"
+    if key not in parameters:
+        return None
+    options = ort.RunOptions()
+    options.add_run_config_entry(key, parameters[key])
+    return options
+
+
+def _providers(plan: InstancePlan) -> list[tuple[str, dict[str, str]]]:
+    """Execution providers of an instance in order of preference, with their options. The CPU is always the last."""
+    accelerators = plan.source.config.document.get("optimization", {}).get("execution_accelerators", {})
+    on_gpu = plan.kind is InstanceKind.GPU
+    if on_gpu and _CUDA not in ort.get_available_providers():
+        _log.warning("instance '%s' is KIND_GPU, but this onnxruntime has no CUDA: it runs on the CPU", plan.name)
+        on_gpu = False
+    asked = accelerators.get("gpu_execution_accelerator" if on_gpu else "cpu_execution_accelerator", [])
+    chosen = {_provider(each["name"], plan): dict(each.get("parameters", {})) for each in asked}
+    if on_gpu:
+        chosen.setdefault(_CUDA, {})
+        for options in chosen.values():
+            options["device_id"] = str(plan.device_id)
+    return [*chosen.items(), (_CPU, {})]
+
+
+def _provider(accelerator: str, plan: InstancePlan) -> str:
+    provider = _ACCELERATORS.get(accelerator, "")
+    available = ort.get_available_providers()
+    if provider not in available:
+        raise ModelLoadError(
+            f"unknown Execution Accelerator '{accelerator}' is requested for model instance '{plan.name}'; "
+            f"this onnxruntime has: {', '.join(available)}",
+            Code.INVALID_ARG,
+        )
+    return provider
+
+
+def _register_operations(source: ModelSource, options: ort.SessionOptions) -> None:
+    for filename in source.config.document.get("model_operations", {}).get("op_library_filename", []):
+        try:
+            options.register_custom_ops_library(str(source.directory / filename))
+        except Exception as error:
+            raise ModelLoadError(
+                f"model_operations of model '{source.config.name}': '{filename}' cannot be loaded: {_explain(error)[1]}"
+            ) from error
+
+
+def _graph_level(document: Mapping[str, Any]) -> ort.GraphOptimizationLevel:
+    level = document.get("optimization", {}).get("graph", {}).get("level", 0)
+    if level not in _GRAPH_LEVELS:
+        raise ConfigError(f"optimization.graph.level is {level}; allowed: {', '.join(map(str, sorted(_GRAPH_LEVELS)))}")
+    return _GRAPH_LEVELS[level]
+
+
+def _threads(source: ModelSource, key: str) -> int:
+    """A thread count from the model's parameters, else from `--backend-config`; 0 where neither says."""
+    return _integer(source.config.parameters.get(key, "0"), key) or _integer(source.settings.get(key, "0"), key)
+
+
+def _integer(text: str, key: str) -> int:
+    if not text.strip().isdecimal():
+        raise ConfigError(f"'{key}' must be a whole number >= 0, got '{text}'")
+    return int(text)
+
+
+def _choice(parameters: Mapping[str, str], key: str, choices: Mapping[str, _Value], default: _Value) -> _Value:
+    text = parameters.get(key)
+    if text is None:
+        return default
+    if text.lower() not in choices:
+        raise ConfigError(f"parameter '{key}' must be one of {', '.join(choices)}; got '{text}'")
+    return choices[text.lower()]

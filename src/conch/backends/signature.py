@@ -1,0 +1,170 @@
+"""What a model file says about its own inputs and outputs, set against a configuration: completing it, or checking it.
+
+For frameworks whose models carry names, datatypes and shapes. The rules and texts are those of Triton's onnxruntime
+backend; where Triton demands that shapes be spelled alike, this asks only that they can be.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conch.errors import ConfigError
+from conch.model_config import ModelConfig, TensorSpec
+from conch.tensor import BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One input or output of a model. `dims` has -1 for what is variable, and the batch dimension if there is one."""
+
+    name: str
+    datatype: str  # wire name, "" for what has none
+    dims: tuple[int, ...]
+    native_type: str = ""  # the framework's own name, for messages
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """All inputs and outputs of a model; `optional_inputs` have a default in the model."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    optional_inputs: tuple[TensorInfo, ...] = ()
+
+
+def needs_completion(document: Mapping[str, Any]) -> bool:
+    """Whether a configuration leaves out its inputs or its outputs."""
+    return not document.get("input") or not document.get("output")
+
+
+def complete_document(document: Mapping[str, Any], signature: Signature, default_max_batch_size: int) -> dict[str, Any]:
+    """Return a configuration with the missing inputs or outputs, and the batching that they allow.
+
+    A model can batch if the first dimension of everything is variable; it then gets `default_max_batch_size` if its
+    configuration says 0, and dynamic batching if it has no scheduler.
+    Raises ConfigError if the configuration asks for batching that the model cannot do, or if something has no datatype.
+    """
+    completed = dict(document)
+    if _can_batch(signature) and not _states_batch_dimension(document, signature):
+        completed["max_batch_size"] = document.get("max_batch_size") or max(default_max_batch_size, 0)
+        schedulers = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+        if completed["max_batch_size"] > 1 and not any(name in document for name in schedulers):
+            completed["dynamic_batching"] = {}
+    elif document.get("max_batch_size"):
+        raise ConfigError(
+            f"autofill failed for model '{document['name']}': model does not support batching while non-zero "
+            f"max_batch_size is specified ({document['max_batch_size']}); {_why_not(signature)}"
+        )
+    batching = completed.get("max_batch_size", 0) > 0
+    for field, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+        if not document.get(field):
+            completed[field] = [_declaration(info, field, document["name"], batching=batching) for info in tensors]
+    return completed
+
+
+def check_signature(config: ModelConfig, signature: Signature) -> None:
+    """Raise ConfigError, naming both sides, where configuration and model contradict each other."""
+    required = {info.name: info for info in signature.inputs}
+    inputs = required | {info.name: info for info in signature.optional_inputs}
+    outputs = {info.name: info for info in signature.outputs}
+    for kind, specs, infos in (("input", config.inputs, inputs), ("output", config.outputs, outputs)):
+        for spec in specs:
+            info = infos.get(spec.name)
+            if info is None:
+                allowed = ", ".join(sorted(infos))
+                raise ConfigError(
+                    f"model '{config.name}': unexpected inference {kind} '{spec.name}', allowed {kind}s are: {allowed}"
+                )
+            _check_datatype(config.name, kind, spec, info)
+            _check_dims(config, kind, spec, info)
+    declared = {spec.name for spec in config.inputs}
+    if missing := [name for name in required if name not in declared]:
+        raise ConfigError(
+            f"unable to load model '{config.name}', configuration expects {len(config.inputs)} inputs, model provides "
+            f"{len(required)}: the configuration lacks '{missing[0]}'"
+        )
+
+
+def _can_batch(signature: Signature) -> bool:
+    return all(info.dims[:1] == (-1,) for info in (*signature.inputs, *signature.outputs))
+
+
+def _why_not(signature: Signature) -> str:
+    info = next(info for info in (*signature.inputs, *signature.outputs) if info.dims[:1] != (-1,))
+    return f"the first dimension of '{info.name}' {list(info.dims)} is not variable"
+
+
+def _states_batch_dimension(document: Mapping[str, Any], signature: Signature) -> bool:
+    """Whether the configuration, by the rank of what it does declare, shows a model that is not to batch."""
+    ranks = {info.name: len(info.dims) for info in (*signature.inputs, *signature.outputs)}
+    declared = [*document.get("input", ()), *document.get("output", ())]
+    full = any(len(_shape(tensor)) == ranks.get(tensor["name"]) for tensor in declared)
+    return full and not document.get("max_batch_size")
+
+
+def _shape(tensor: Mapping[str, Any]) -> Sequence[int]:
+    reshape = tensor.get("reshape")
+    shape: Sequence[int] = tensor["dims"] if reshape is None else reshape["shape"]
+    return shape
+
+
+def _declaration(info: TensorInfo, kind: str, model: str, *, batching: bool) -> dict[str, Any]:
+    if not info.datatype:
+        raise ConfigError(
+            f"autofill failed for model '{model}': {kind} '{info.name}' is {info.native_type}, which is no tensor that "
+            f"can be sent; declare the {kind}s to be served in config.pbtxt"
+        )
+    declaration: dict[str, Any] = {"name": info.name, "data_type": _config_datatype(info.datatype)}
+    dims = list(info.dims[1:] if batching else info.dims)
+    declaration["dims"] = dims or [1]
+    if not dims and batching:
+        declaration["reshape"] = {"shape": []}
+    return declaration
+
+
+def _config_datatype(datatype: str) -> str:
+    return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
+
+
+def _check_datatype(model: str, kind: str, spec: TensorSpec, info: TensorInfo) -> None:
+    if spec.datatype != info.datatype:
+        provided = _config_datatype(info.datatype) if info.datatype else info.native_type
+        raise ConfigError(
+            f"unable to load model '{model}', configuration expects datatype {_config_datatype(spec.datatype)} for "
+            f"{kind} '{spec.name}', model provides {provided}"
+        )
+
+
+def _check_dims(config: ModelConfig, kind: str, spec: TensorSpec, info: TensorInfo) -> None:
+    whose = f"model '{config.name}', tensor '{spec.name}'"
+    stated = list(spec.dims if spec.reshape is None else spec.reshape)
+    if not info.dims:
+        # A scalar; or, for an output, a rank that the file leaves open.
+        if kind == "input" and (any(dim != 1 for dim in stated) or config.max_batch_size > 0):
+            raise ConfigError(f"{whose}: the model expects a scalar but the model configuration specifies {stated}")
+        return
+    batch: list[int] = []
+    if config.max_batch_size > 0:
+        batch = [-1]
+        # A batch dimension fixed to 1 holds every batch that max_batch_size: 1 allows.
+        if info.dims[0] != -1 and not info.dims[0] == config.max_batch_size == 1:
+            raise ConfigError(
+                f"{whose}: for the model to support batching the shape should have at least 1 dimension and the first "
+                f"dimension must be -1; but shape expected by the model is {list(info.dims)}; "
+                f"max_batch_size is {config.max_batch_size}, 0 would serve this shape"
+            )
+    full, expected = [*batch, *stated], list(info.dims)
+    complete = (
+        f" (an initial batch dimension because max_batch_size > 0 followed by {stated}, making complete shape {full})"
+        if batch
+        else ""
+    )
+    if len(full) != len(expected):
+        raise ConfigError(
+            f"{whose}: the model expects {len(expected)} dimensions (shape {expected}) but the model configuration "
+            f"specifies {len(full)} dimensions{complete or f' (shape {full})'}"
+        )
+    if any(-1 not in pair and pair[0] != pair[1] for pair in zip(full, expected, strict=True)):
+        raise ConfigError(
+            f"{whose}: the model expects shape {expected} but the model configuration specifies shape {full}{complete}"
+        )

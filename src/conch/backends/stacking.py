@@ -1,0 +1,68 @@
+"""Requests side by side along the batch axis: joined into the arrays of one execution, and its outputs split again.
+
+One request's tensors are never copied, in either direction. Several requests' inputs are copied once, into the joined
+buffer; outputs are handed out as views.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conch.errors import BackendError
+from conch.request import InferRequest
+from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, unpack_bytes
+
+# numpy has no bfloat16: arrays of it hold the bits.
+BF16_BITS = np.dtype("<u2")
+
+
+def join(requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]]:
+    """Return the inputs of the requests by name, joined along axis 0; of one request as they are, whatever their rank.
+
+    All requests carry the same inputs, alike but for the first dimension. Arrays are read-only; BF16 is given as its
+    bits (uint16), BYTES as `bytes` objects.
+    """
+    if len(requests) == 1:
+        return {tensor.name: _array(tensor.datatype, tensor.shape, tensor.data) for tensor in requests[0].inputs}
+    joined: dict[str, npt.NDArray[Any]] = {}
+    for first in requests[0].inputs:
+        tensors = [request.input(first.name) for request in requests]
+        parts = [tensor for tensor in tensors if tensor is not None]
+        shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
+        joined[first.name] = _array(first.datatype, shape, b"".join([part.data for part in parts]))
+    return joined
+
+
+def split(name: str, datatype: str, array: npt.NDArray[Any], sizes: Sequence[int] | None) -> list[Tensor]:
+    """Return the parts of one output that belong to requests of the given batch sizes, in their order.
+
+    `sizes` None means a model without a batch axis, and one request. Raises BackendError if the first dimension of the
+    array is not the sum of the sizes.
+    """
+    if sizes is None:
+        return [Tensor.from_numpy(name, array, datatype)]
+    total = sum(sizes)
+    if array.ndim == 0 or array.shape[0] != total:
+        raise BackendError(
+            f"output '{name}' has shape {list(array.shape)} for a batch of {total}: its first dimension must be the "
+            f"batch size; a model whose output is not per item needs max_batch_size: 0"
+        )
+    if len(sizes) == 1:
+        return [Tensor.from_numpy(name, array, datatype)]
+    parts: list[Tensor] = []
+    start = 0
+    for size in sizes:
+        parts.append(Tensor.from_numpy(name, array[start : start + size], datatype))
+        start += size
+    return parts
+
+
+def _array(datatype: str, shape: Sequence[int], data: Any) -> npt.NDArray[Any]:
+    if datatype == BYTES:
+        elements = unpack_bytes(data)
+        array = np.empty(len(elements), dtype=np.object_)
+        array[:] = elements
+        return array.reshape(shape)
+    return np.frombuffer(data, dtype=NUMPY_DTYPES.get(datatype, BF16_BITS)).reshape(shape)

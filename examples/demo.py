@@ -1,0 +1,155 @@
+"""The demo: serve the example repository, send it a photograph with the official client, show what came back.
+
+    python examples/demo.py            serve until Ctrl-C
+    python examples/demo.py --once     end after the first answer; the exit status says whether all went well
+
+Writes the photograph with its boxes to demo-output/annotated.jpg.
+"""
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import tritonclient.http as triton
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.table import Table
+
+EXAMPLES = Path(__file__).resolve().parent
+sys.path.insert(0, str(EXAMPLES / "clients"))
+
+from detect import annotate, detect  # noqa: E402 - found by the line above
+
+PHOTOGRAPH = EXAMPLES / "images" / "plate.jpg"
+OUTPUT = Path("demo-output")
+START_LIMIT_S = 60
+PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+
+console = Console()
+
+
+def free_ports() -> dict[str, int]:
+    """Triton's ports where they are free, others where they are not."""
+    chosen = {}
+    for name, port in PORTS.items():
+        for candidate in (port, 0):
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", candidate))
+                except OSError:
+                    continue
+                chosen[name] = probe.getsockname()[1]
+                break
+    return chosen
+
+
+@contextmanager
+def server(ports: dict[str, int]) -> Iterator[subprocess.Popen[bytes]]:
+    """`conch serve` on the example models, on loopback."""
+    flags = [f"--model-repository={EXAMPLES / 'models'}", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+    flags += [f"--{name}-port={port}" for name, port in ports.items()]
+    console.print(f"[bold]conch serve[/] {' '.join(flags)}")
+    process = subprocess.Popen([sys.executable, "-m", "conch", "serve", *flags])
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=START_LIMIT_S)
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
+    """Return when every model is ready; raise RuntimeError if the server ends or takes too long."""
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with status {process.returncode}; its log above says why")
+        try:
+            with urllib.request.urlopen(f"{url}/v2/health/ready", timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    raise RuntimeError(f"the server was not ready after {START_LIMIT_S} s; its log above says what it was doing")
+
+
+def show_stages(metrics_url: str) -> None:
+    """A table of what each stage of the pipeline took, from the server's own metrics."""
+    with urllib.request.urlopen(metrics_url, timeout=5) as response:
+        families = text_string_to_metric_families(response.read().decode())
+    values = {
+        (sample.labels.get("model"), sample.name): sample.value
+        for family in families
+        for sample in family.samples
+        if "reason" not in sample.labels
+    }
+    columns = {
+        "requests": "nv_inference_request_success",
+        "queue µs": "nv_inference_queue_duration_us",
+        "input µs": "nv_inference_compute_input_duration_us",
+        "infer µs": "nv_inference_compute_infer_duration_us",
+        "output µs": "nv_inference_compute_output_duration_us",
+        "total µs": "nv_inference_request_duration_us",
+    }
+    table = Table("stage", title="What each stage took")
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    for model in ("preprocess", "detector", "postprocess", "detect"):
+        table.add_row(model, *(f"{values.get((model, name), 0):,.0f}" for name in columns.values()))
+    console.print(table)
+
+
+def demonstrate(ports: dict[str, int]) -> int:
+    """Send the photograph and show the answer. Returns the number of defects found."""
+    image = PHOTOGRAPH.read_bytes()
+    with triton.InferenceServerClient(f"127.0.0.1:{ports['http']}") as client:
+        started = time.perf_counter()
+        (defects,) = detect(client, [image])
+        elapsed = time.perf_counter() - started
+    console.print(f"\n[bold]{PHOTOGRAPH.name}[/] went in; after {elapsed * 1000:.0f} ms this came out:")
+    console.print_json(json.dumps(defects))
+    OUTPUT.mkdir(exist_ok=True)
+    picture = OUTPUT / "annotated.jpg"
+    picture.write_bytes(annotate(image, defects))
+    console.print(f"The boxes drawn into the picture: [bold]{picture}[/]\n")
+    show_stages(f"http://127.0.0.1:{ports['metrics']}/metrics")
+    return len(defects)
+
+
+def main() -> int:
+    """Run the demo; 0 if the server came up and found defects where there are some."""
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("--once", action="store_true", help="stop the server after the first answer")
+    options = arguments.parse_args()
+    ports = free_ports()
+    with server(ports) as process:
+        try:
+            wait_until_ready(process, f"http://127.0.0.1:{ports['http']}")
+            found = demonstrate(ports)
+        except (RuntimeError, OSError, triton.InferenceServerException) as error:
+            console.print(f"[red]demo failed:[/] {error}")
+            return 1
+        if not found:
+            console.print("[red]demo failed:[/] no defect was found in a picture that has some")
+            return 1
+        if not options.once:
+            console.print(
+                f"\nServing HTTP on [bold]127.0.0.1:{ports['http']}[/], gRPC on [bold]127.0.0.1:{ports['grpc']}[/], "
+                f"metrics on [bold]http://127.0.0.1:{ports['metrics']}/metrics[/]. Ctrl-C stops the server."
+            )
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                console.print("stopping")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,7 +5,11 @@ count requests, queue includes cache hits, compute durations do not, `inference_
 `execution_count` counts model runs.
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
 from time import time_ns
 
 from conch.errors import FailureReason
@@ -28,6 +32,34 @@ class Duration:
         self.count += 1
         # Clocks of two processes may disagree by a little; a counter must never fall.
         self.ns += max(ns, 0)
+
+
+# Upper bounds in milliseconds of the first-response histogram, Triton's; above the last comes infinity.
+FIRST_RESPONSE_BOUNDS_MS = (100, 500, 2000, 5000)
+
+
+class Histogram:
+    """How many durations fell below each bound, and their sum in nanoseconds."""
+
+    __slots__ = ("_bounds_ns", "_counts", "ns")
+
+    def __init__(self, bounds_ms: Sequence[int]) -> None:
+        self._bounds_ns = [bound * 1_000_000 for bound in bounds_ms]
+        self._counts = [0] * (len(bounds_ms) + 1)
+        self.ns = 0
+
+    def __repr__(self) -> str:
+        return f"Histogram({self.cumulative_ms()})"
+
+    def add(self, ns: int) -> None:
+        """Count one more that took `ns`. A bound belongs to what is below it."""
+        self._counts[bisect_left(self._bounds_ns, ns)] += 1
+        self.ns += max(ns, 0)
+
+    def cumulative_ms(self) -> list[tuple[float, int]]:
+        """Return (upper bound in milliseconds, how many were not above it), the last bound being infinity."""
+        bounds = [*(bound / 1_000_000 for bound in self._bounds_ns), inf]
+        return list(zip(bounds, accumulate(self._counts), strict=True))
 
 
 @dataclass(slots=True)
@@ -75,6 +107,8 @@ class ModelStatistics:
     responses: dict[int, ResponseStatistics] = field(default_factory=dict)
     pending: int = 0  # admitted, not yet executing
     load_duration_s: float = 0.0
+    # From receiving to the first response; kept for models whose first response is not their whole answer.
+    first_response: Histogram | None = None
 
     def count_success(
         self, batch_size: int, *, total: int, queue: int, compute_input: int, compute_infer: int, compute_output: int

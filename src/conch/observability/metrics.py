@@ -1,0 +1,182 @@
+"""What `/metrics` says: Triton's families, made from the statistics when somebody asks.
+
+The request path only adds integers (see `statistics`); everything here runs once a scrape. Every family has its line in
+a table with its meaning, so that the tables are the reference.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from conch.errors import FailureReason
+from conch.observability.custom_metrics import MetricSample, custom_families, label_name
+from conch.observability.exposition import Family, Kind, Point, histogram_points, render
+from conch.observability.host import HostMeter, HostUsage
+from conch.observability.statistics import Duration, ModelStatistics
+from conch.options import ServerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFamily:
+    """A family with one series for each model version."""
+
+    name: str
+    kind: Kind
+    help: str
+    value: Callable[[ModelStatistics], float]
+
+
+@dataclass(frozen=True, slots=True)
+class HostFamily:
+    """A family with one series for the machine."""
+
+    name: str
+    help: str
+    value: Callable[[HostUsage], float]
+
+
+def _us(duration: Duration) -> int:
+    return duration.ns // 1000
+
+
+COUNTS = (
+    ModelFamily(
+        "nv_inference_request_success", "counter", "Inference requests that were answered.", lambda s: s.success.count
+    ),
+    ModelFamily(
+        "nv_inference_count",
+        "counter",
+        "Inferences done: a request with a batch of n counts n times. Answers from the cache do not count.",
+        lambda s: s.inference_count,
+    ),
+    ModelFamily(
+        "nv_inference_exec_count",
+        "counter",
+        "Executions of the model: requests that run together count once. Answers from the cache do not count.",
+        lambda s: s.execution_count,
+    ),
+)
+FAILURES = "nv_inference_request_failure"
+_FAILURES_HELP = "Inference requests that were answered with an error, by the reason."
+LATENCIES = (
+    ModelFamily(
+        "nv_inference_request_duration_us",
+        "counter",
+        "Microseconds from receiving requests to answering them, summed up. Only answered requests count.",
+        lambda s: _us(s.success),
+    ),
+    ModelFamily(
+        "nv_inference_queue_duration_us",
+        "counter",
+        "Microseconds that requests waited for an instance, summed up.",
+        lambda s: _us(s.queue),
+    ),
+    ModelFamily(
+        "nv_inference_compute_input_duration_us",
+        "counter",
+        "Microseconds that went into preparing inputs, summed up.",
+        lambda s: _us(s.compute_input),
+    ),
+    ModelFamily(
+        "nv_inference_compute_infer_duration_us",
+        "counter",
+        "Microseconds that went into running the model, summed up.",
+        lambda s: _us(s.compute_infer),
+    ),
+    ModelFamily(
+        "nv_inference_compute_output_duration_us",
+        "counter",
+        "Microseconds that went into preparing outputs, summed up.",
+        lambda s: _us(s.compute_output),
+    ),
+)
+PENDING = ModelFamily(
+    "nv_inference_pending_request_count", "gauge", "Requests that wait for an instance now.", lambda s: s.pending
+)
+LOAD_DURATION = ModelFamily(
+    "nv_model_load_duration_secs", "gauge", "Seconds that loading the model took.", lambda s: s.load_duration_s
+)
+FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
+_FIRST_RESPONSE_HELP = "Milliseconds from receiving a request to its first response, of decoupled models and ensembles."
+HOST = (
+    HostFamily("nv_cpu_utilization", "Share of processor time in use, 0 to 1.", lambda u: u.cpu_utilization),
+    HostFamily("nv_cpu_memory_total_bytes", "Memory of the machine in bytes.", lambda u: u.memory_total_bytes),
+    HostFamily("nv_cpu_memory_used_bytes", "Memory in use in bytes.", lambda u: u.memory_used_bytes),
+)
+
+
+class Metrics:
+    """The metrics of one server.
+
+    `statistics` gives every model version that is there; `samples` what the models have measured themselves.
+    """
+
+    def __init__(
+        self,
+        *,
+        statistics: Callable[[], Iterable[ModelStatistics]],
+        samples: Callable[[], Iterable[MetricSample]],
+        options: ServerOptions,
+    ) -> None:
+        self._statistics = statistics
+        self._samples = samples
+        self._options = options
+        self._host = HostMeter(options.metrics_interval_ms / 1000) if options.allow_cpu_metrics else None
+
+    def render(self) -> bytes:
+        """Return the text of one scrape."""
+        return render(self.collect())
+
+    def collect(self) -> list[Family]:
+        """Return all families. A model's own families may not take the names of the server's."""
+        families = [*self._of_models(list(self._statistics())), *self._of_host()]
+        families += custom_families(self._samples(), reserved={family.name for family in families})
+        return families
+
+    def _of_models(self, models: list[ModelStatistics]) -> Iterator[Family]:
+        yield _family(COUNTS[0], models)
+        yield _failures(models)
+        for family in COUNTS[1:]:
+            yield _family(family, models)
+        if self._options.counter_latencies:
+            for family in LATENCIES:
+                yield _family(family, models)
+        if self._options.histogram_latencies:
+            yield _first_responses(models)
+        # An ensemble has no queue: its steps do.
+        yield _family(PENDING, [model for model in models if not model.is_ensemble])
+        yield _family(LOAD_DURATION, models)
+
+    def _of_host(self) -> Iterator[Family]:
+        usage = self._host.usage() if self._host else None
+        if usage is not None:
+            for family in HOST:
+                yield Family(family.name, "gauge", family.help, [Point(family.value(usage))])
+
+
+def _family(family: ModelFamily, models: Iterable[ModelStatistics]) -> Family:
+    points = [Point(family.value(model), _labels(model)) for model in models]
+    return Family(family.name, family.kind, family.help, points)
+
+
+def _failures(models: Iterable[ModelStatistics]) -> Family:
+    """Every reason has its series from the beginning, so that a first failure is seen as an increase."""
+    points = [
+        Point(model.failures[reason], {**_labels(model), "reason": reason.value})
+        for model in models
+        for reason in FailureReason
+    ]
+    return Family(FAILURES, "counter", _FAILURES_HELP, points)
+
+
+def _first_responses(models: Iterable[ModelStatistics]) -> Family:
+    points: list[Point] = []
+    for model in models:
+        if model.first_response is not None:
+            histogram = model.first_response
+            points += histogram_points(histogram.cumulative_ms(), histogram.ns / 1_000_000, _labels(model))
+    return Family(FIRST_RESPONSE, "histogram", _FIRST_RESPONSE_HELP, points)
+
+
+def _labels(model: ModelStatistics) -> dict[str, str]:
+    tags = {label_name(f"_{key}"): value for key, value in model.metric_tags.items()}
+    return {**tags, "model": model.model_name, "version": str(model.version)}

@@ -1,0 +1,59 @@
+"""The text for Prometheus, read back by the parser of Prometheus' own client library."""
+
+import math
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from conch.observability.exposition import Family, Point, histogram_points, render
+
+
+def test_a_counter_keeps_its_name_and_counts_are_whole() -> None:
+    family = Family(
+        "nv_inference_count", "counter", "What for.", [Point(1234567890123, {"version": "1", "model": "m"})]
+    )
+    assert render([family]) == (
+        b"# HELP nv_inference_count What for.\n"
+        b"# TYPE nv_inference_count counter\n"
+        b'nv_inference_count{model="m",version="1"} 1234567890123\n'
+    )
+
+
+def test_a_family_without_points_is_left_out() -> None:
+    assert render([Family("a", "gauge", "b", [])]) == b""
+
+
+@pytest.mark.parametrize("label", ['quote "', "back\\slash", "new\nline", "grüße", "{}=,", ""])
+def test_any_text_survives_as_a_label(label: str) -> None:
+    text = render([Family("a", "gauge", "b", [Point(1, {"l": label})])]).decode()
+    (family,) = text_string_to_metric_families(text)
+    assert family.samples[0].labels == {"l": label}
+
+
+def test_help_stays_on_its_line() -> None:
+    (family,) = text_string_to_metric_families(render([Family("a", "gauge", "one\ntwo \\", [Point(1)])]).decode())
+    assert family.documentation == "one\ntwo \\"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3, "3"), (3.0, "3"), (0.25, "0.25"), (True, "1"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (1e300, "1e+300")],
+)
+def test_values_are_written_as_short_as_they_are(value: float, text: str) -> None:
+    assert render([Family("a", "gauge", "b", [Point(value)])]).decode().splitlines()[-1] == f"a {text}"
+
+
+def test_what_is_no_number_is_written_as_such() -> None:
+    (family,) = text_string_to_metric_families(render([Family("a", "gauge", "b", [Point(math.nan)])]).decode())
+    assert math.isnan(family.samples[0].value)
+
+
+def test_a_histogram_has_buckets_sum_and_count() -> None:
+    points = histogram_points([(0.5, 1), (100.0, 3), (math.inf, 4)], 812.5, {"model": "m", "zone": "z"})
+    assert render([Family("h", "histogram", "b", points)]).decode().splitlines()[2:] == [
+        'h_bucket{model="m",zone="z",le="0.5"} 1',
+        'h_bucket{model="m",zone="z",le="100"} 3',
+        'h_bucket{model="m",zone="z",le="+Inf"} 4',
+        'h_sum{model="m",zone="z"} 812.5',
+        'h_count{model="m",zone="z"} 4',
+    ]

@@ -1,0 +1,225 @@
+"""Families of `/metrics`: names, labels, what exists from the start, and agreement with the statistics."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from conch.errors import FailureReason
+from conch.observability.custom_metrics import MetricSample
+from conch.observability.metrics import Metrics
+from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, Histogram, ModelStatistics
+from conch.options import ServerOptions
+
+MS = 1_000_000
+
+# Triton's families and their types, as its reference lists them.
+TRITONS = {
+    "nv_inference_request_success": "counter",
+    "nv_inference_request_failure": "counter",
+    "nv_inference_count": "counter",
+    "nv_inference_exec_count": "counter",
+    "nv_inference_request_duration_us": "counter",
+    "nv_inference_queue_duration_us": "counter",
+    "nv_inference_compute_input_duration_us": "counter",
+    "nv_inference_compute_infer_duration_us": "counter",
+    "nv_inference_compute_output_duration_us": "counter",
+    "nv_inference_pending_request_count": "gauge",
+    "nv_model_load_duration_secs": "gauge",
+    "nv_cpu_utilization": "gauge",
+    "nv_cpu_memory_total_bytes": "gauge",
+    "nv_cpu_memory_used_bytes": "gauge",
+}
+
+
+def scrape(
+    models: Sequence[ModelStatistics] = (),
+    samples: Sequence[MetricSample] = (),
+    options: ServerOptions | None = None,
+) -> dict[str, Metric]:
+    """Render and read back; families by the name in their TYPE line."""
+    metrics = Metrics(statistics=lambda: models, samples=lambda: samples, options=options or ServerOptions())
+    return {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
+
+
+def value(families: dict[str, Metric], name: str, **labels: str) -> float:
+    """Return the value of the one series of that name under those labels; the parser adds `_total` to a counter's."""
+    (found,) = [
+        sample.value
+        for family in families.values()
+        for sample in family.samples
+        if sample.name.removesuffix("_total") == name and sample.labels == labels
+    ]
+    return found
+
+
+def busy(name: str = "m", version: int = 3) -> ModelStatistics:
+    model = ModelStatistics(name, version)
+    times = {"total": 9999, "queue": 1001, "compute_input": 2000, "compute_infer": 3000, "compute_output": 4000}
+    model.count_success(8, **times)
+    model.count_success(1, **times)
+    model.count_execution(9, 0, 1, 2, 3)
+    model.count_failure(5, FailureReason.BACKEND)
+    model.pending = 2
+    model.load_duration_s = 0.25
+    return model
+
+
+def test_names_and_types_are_tritons() -> None:
+    families = scrape([ModelStatistics("m", 1)])
+    assert {name: family.type for name, family in families.items()} == TRITONS
+
+
+def test_series_have_the_names_of_their_families_and_whole_values_from_the_start() -> None:
+    metrics = Metrics(
+        statistics=lambda: [ModelStatistics("m", 1)], samples=list, options=ServerOptions(allow_cpu_metrics=False)
+    )
+    lines = [line for line in metrics.render().decode().splitlines() if not line.startswith("#")]
+    per_model = [name for name in TRITONS if not name.startswith("nv_cpu")]
+    assert [line for line in lines if "reason" not in line] == [
+        f'{name}{{model="m",version="1"}} 0' for name in per_model if name != "nv_inference_request_failure"
+    ]
+    assert [line for line in lines if "reason" in line] == [
+        f'nv_inference_request_failure{{model="m",reason="{reason}",version="1"}} 0'
+        for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+    ]
+
+
+def test_every_family_is_explained_once() -> None:
+    metrics = Metrics(statistics=lambda: [busy("a"), busy("b")], samples=list, options=ServerOptions())
+    text = metrics.render().decode()
+    for name in TRITONS:
+        assert text.count(f"# HELP {name} ") == text.count(f"# TYPE {name} ") == 1
+
+
+def test_values_are_those_of_the_statistics_in_whole_microseconds() -> None:
+    families = scrape([busy()])
+    labels = {"model": "m", "version": "3"}
+    assert {
+        name: value(families, name, **labels) for name in TRITONS if name.startswith("nv_inf") and "fail" not in name
+    } == {
+        "nv_inference_request_success": 2,
+        "nv_inference_count": 9,
+        "nv_inference_exec_count": 1,
+        "nv_inference_request_duration_us": 19,  # 2 * 9999 ns, the fraction cut off
+        "nv_inference_queue_duration_us": 2,
+        "nv_inference_compute_input_duration_us": 4,
+        "nv_inference_compute_infer_duration_us": 6,
+        "nv_inference_compute_output_duration_us": 8,
+        "nv_inference_pending_request_count": 2,
+    }
+    assert value(families, "nv_inference_request_failure", reason="BACKEND", **labels) == 1
+    assert value(families, "nv_inference_request_failure", reason="OTHER", **labels) == 0
+    assert value(families, "nv_model_load_duration_secs", **labels) == 0.25
+
+
+def test_versions_of_a_model_are_series_of_their_own() -> None:
+    families = scrape([busy("m", 1), ModelStatistics("m", 2)])
+    assert value(families, "nv_inference_count", model="m", version="1") == 9
+    assert value(families, "nv_inference_count", model="m", version="2") == 0
+
+
+def test_an_ensemble_has_no_queue() -> None:
+    families = scrape([ModelStatistics("e", 1, is_ensemble=True), ModelStatistics("m", 1)])
+    assert [sample.labels["model"] for sample in families["nv_inference_pending_request_count"].samples] == ["m"]
+    assert value(families, "nv_inference_exec_count", model="e", version="1") == 0
+
+
+def test_metric_tags_become_labels_with_an_underscore() -> None:
+    families = scrape([ModelStatistics("m", 1, {"team": "vision", "cost-center": "7"})])
+    labels = {"model": "m", "version": "1", "_team": "vision", "_cost_center": "7"}
+    assert value(families, "nv_inference_count", **labels) == 0
+    assert value(families, "nv_inference_request_failure", reason="OTHER", **labels) == 0
+
+
+def test_series_vanish_with_their_model() -> None:
+    models = [ModelStatistics("m", 1)]
+    metrics = Metrics(statistics=lambda: models, samples=list, options=ServerOptions(allow_cpu_metrics=False))
+    assert b'model="m"' in metrics.render()
+    models.clear()
+    assert metrics.render() == b""
+
+
+def test_latency_counters_can_be_switched_off() -> None:
+    options = ServerOptions(metrics_config=(("counter_latencies", False),))
+    assert not [name for name in scrape([busy()], options=options) if name.endswith("_duration_us")]
+
+
+def test_metrics_of_the_machine_can_be_switched_off() -> None:
+    assert scrape(options=ServerOptions(allow_cpu_metrics=False)) == {}
+
+
+# ---- first responses -------------------------------------------------------------------------------------------------
+
+
+def test_first_responses_are_asked_for_and_of_the_models_that_keep_them() -> None:
+    decoupled, plain = ModelStatistics("d", 1), ModelStatistics("p", 1)
+    decoupled.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
+    for milliseconds in (1, 100, 101, 7000):
+        decoupled.first_response.add(milliseconds * MS)
+    name = "nv_inference_first_response_histogram_ms"
+    assert name not in scrape([decoupled, plain])
+    family = scrape([decoupled, plain], options=ServerOptions(metrics_config=(("histogram_latencies", True),)))[name]
+    assert family.type == "histogram"
+    assert {sample.labels["model"] for sample in family.samples} == {"d"}
+    assert [(s.labels["le"], s.value) for s in family.samples if s.name.endswith("_bucket")] == [
+        ("100", 2),
+        ("500", 3),
+        ("2000", 3),
+        ("5000", 3),
+        ("+Inf", 4),
+    ]
+    assert [s.value for s in family.samples if s.name.endswith("_sum")] == [7202]
+
+
+# ---- what models measure themselves ----------------------------------------------------------------------------------
+
+
+def sample(family: str = "requests", kind: str = "counter", count: float = 1, **labels: str) -> MetricSample:
+    return MetricSample(family, "Of a model.", kind, labels, count)  # type: ignore[arg-type]
+
+
+def test_a_models_own_metrics_follow_under_their_own_labels() -> None:
+    families = scrape(samples=[sample(count=2.5, model="m"), sample("level", "gauge", -1)])
+    assert (families["requests"].type, families["level"].type) == ("counter", "gauge")
+    assert value(families, "requests", model="m") == 2.5
+    assert value(families, "level") == -1
+
+
+def test_instances_add_up_where_adding_makes_sense() -> None:
+    buckets = ((1.0, 2.0), (math.inf, 3.0))
+    histogram = MetricSample("sizes", "Of a model.", "histogram", {}, 5.0, buckets)
+    one = [sample(count=2), sample("level", "gauge", 7), histogram]
+    other = [sample(count=3), sample("level", "gauge", 4), histogram]
+    families = scrape(samples=one + other)
+    assert value(families, "requests") == 5
+    assert value(families, "level") == 4
+    assert value(families, "sizes_bucket", le="1") == 4
+    assert value(families, "sizes_count") == 6
+    assert value(families, "sizes_sum") == 10
+
+
+def test_histograms_of_other_buckets_do_not_mix() -> None:
+    one = MetricSample("sizes", "", "histogram", {}, 5.0, ((1.0, 2.0), (math.inf, 3.0)))
+    other = MetricSample("sizes", "", "histogram", {}, 5.0, ((2.0, 2.0), (math.inf, 3.0)))
+    assert value(scrape(samples=[one, other]), "sizes_count") == 3
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        sample("no name"),
+        sample("", "gauge"),
+        sample("nv_inference_count"),
+        sample("good", "gauge"),
+        sample("good", **{"no-label": "x"}),
+    ],
+    ids=["name", "empty name", "a name of the server", "another kind", "label"],
+)
+def test_a_sample_that_would_spoil_the_scrape_is_left_out(bad: MetricSample) -> None:
+    families = scrape([busy()], [sample("good"), bad])
+    assert set(families) == {*TRITONS, "good"}
+    assert len(families["good"].samples) == 1
+    assert value(families, "nv_inference_count", model="m", version="3") == 9

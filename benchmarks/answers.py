@@ -39,8 +39,8 @@ def grpc_answer_bytes(server: Server, question: Question, path: str) -> int:
         yield grpc_message(question)
 
     with grpc.insecure_channel(server.grpc_address, options=UNLIMITED) as channel:
-        answers = channel.stream_stream(path)(once(), timeout=TIMEOUT_SECONDS)
-        return sum(len(answer) + FRAME_PREFIX_BYTES for answer in answers)
+        call = channel.stream_stream(path, request_serializer=bytes, response_deserializer=bytes)
+        return sum(len(answer) + FRAME_PREFIX_BYTES for answer in call(once(), timeout=TIMEOUT_SECONDS))
 
 
 def _ask_http(server: Server, question: Question, wire: Wire) -> Array:

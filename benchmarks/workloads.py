@@ -1,12 +1,15 @@
 """The table of works: which models, which question, over which wire, how many at once, and what counts."""
 
+import json
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from benchmarks.payloads import Array, Question, Wire
-from benchmarks.repositories import Models, own
+from benchmarks.repositories import EXAMPLES, Models, example_ensemble, own
+
+EXAMPLE_IMAGE = EXAMPLES.parent / "images" / "plate.jpg"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ Work = LoadWork | StartWork
 
 def all_works() -> list[Work]:
     """Return every work in the order of the table. Works on the same models stand together and share their servers."""
-    return [*_identity(), *_large(), *_batching(), *_ensemble(), *_start()]
+    return [*_identity(), *_large(), *_batching(), *_ensemble(), *_pipeline(), *_start()]
 
 
 def _identity() -> list[Work]:
@@ -84,8 +87,26 @@ def _ensemble() -> list[Work]:
     return [LoadWork(f"ensemble-{wire}-16", models, question, wire, in_flight=16) for wire in (Wire.BINARY, Wire.GRPC)]
 
 
+def _pipeline() -> list[Work]:
+    models = example_ensemble("detect")
+    photograph = np.array([[EXAMPLE_IMAGE.read_bytes()]], dtype=np.object_)
+    question = Question("detect", {"RAW_IMAGE": photograph}, "DETECTION_RESULTS", check=_check_detections)
+    return [LoadWork(f"detect-binary-{count}", models, question, Wire.BINARY, count) for count in (1, 4)]
+
+
 def _start() -> list[Work]:
     return [StartWork("start-1", own(identity="identity"), _echo("identity", _vector(batched=True)))]
+
+
+def _check_detections(results: Array) -> None:
+    """Require what holds of any detector that sees the example image: there is a defect in it, somewhere inside."""
+    assert results.shape == (1, 1), f"expected one result, got shape {results.shape}"
+    detections = json.loads(results[0, 0])
+    assert detections, "no defect found in the example image"
+    for detection in detections:
+        left, top, right, bottom = detection["bbox"]
+        assert left < right, f"empty box {detection}"
+        assert top < bottom, f"empty box {detection}"
 
 
 def _vector(*, batched: bool) -> Array:

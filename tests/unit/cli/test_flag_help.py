@@ -1,0 +1,48 @@
+"""What a reader is told about flags."""
+
+import io
+from itertools import pairwise
+from pathlib import Path
+
+from rich.console import Console
+
+from conch.cli.flag_help import print_help, reference
+from conch.flags import Standing
+from conch.options import FLAGS
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "flags.md"
+
+
+def help_text() -> str:
+    stream = io.StringIO()
+    print_help(Console(file=stream, width=80, highlight=False))
+    return stream.getvalue()
+
+
+def test_help_has_every_flag() -> None:
+    text = help_text()
+    assert [flag.name for flag in FLAGS if f"--{flag.name}" not in text] == []
+
+
+def test_a_flag_is_followed_by_its_meaning_and_default() -> None:
+    lines = [line.strip() for line in help_text().splitlines()]
+    pairs = set(pairwise(lines))
+    assert ("--http-port=<port>", "Port to listen on; 0 lets the system choose. [default 8000]") in pairs
+    assert ("--model-repository=<path>", "Directory with models. [also --model-store; repeatable]") in pairs
+
+
+def test_what_does_nothing_says_why() -> None:
+    text = " ".join(help_text().split())
+    for flag in FLAGS:
+        if flag.standing is not Standing.SUPPORTED:
+            assert flag.reason[1:] in text, flag.name
+
+
+def test_the_reference_page_is_what_the_code_says() -> None:
+    expected = reference()
+    assert PAGE.read_text(encoding="utf-8") == expected, "run `make docs`"
+
+
+def test_the_reference_has_a_row_for_every_flag() -> None:
+    text = reference()
+    assert [flag.name for flag in FLAGS if f"| `--{flag.name}" not in text] == []

@@ -1,0 +1,77 @@
+"""`conch serve`: what reaches the server, and what the shell gets back."""
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from conch.cli.main import app
+from conch.options import ServerOptions
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("CONCH_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerOptions]:
+    """Collect the options instead of serving; the server's exit status is 7."""
+    collected: list[ServerOptions] = []
+
+    def run(options: ServerOptions) -> int:
+        collected.append(options)
+        return 7
+
+    monkeypatch.setattr("conch.server.run", run)
+    return collected
+
+
+def test_flags_reach_the_server_as_written_and_its_status_the_shell(
+    served: list[ServerOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONCH_GRPC_PORT", "5001")
+    arguments = ["--model-repository", str(tmp_path), "--http-port=5000", "--disable-auto-complete-config"]
+    result = runner.invoke(app, ["serve", *arguments, "--log-verbose", "2"])
+    assert result.exit_code == 7
+    assert served == [
+        ServerOptions(
+            model_repository=(str(tmp_path),),
+            http_port=5000,
+            grpc_port=5001,
+            disable_auto_complete_config=True,
+            log_verbose=2,
+        )
+    ]
+
+
+def test_every_mistake_is_a_line_and_the_status_is_2(served: list[ServerOptions]) -> None:
+    result = runner.invoke(app, ["serve", "--http-prt=1", "stray", "-x"])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        "conch serve: unknown flag '--http-prt'; did you mean '--http-port'?",
+        "conch serve: unexpected argument 'stray'; flags begin with two dashes",
+        "conch serve: unexpected argument '-x'; flags begin with two dashes",
+        "conch serve: --model-repository is missing: name the directory that holds the models",
+        "conch serve --help lists all flags.",
+    ]
+    assert not served
+
+
+def test_a_log_file_that_cannot_be_opened_is_a_start_failure(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["serve", f"--model-repository={tmp_path}", f"--log-file={tmp_path}"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("conch serve: cannot start: ")
+    assert str(tmp_path) in result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_lists_the_flags_and_serves_nothing(served: list[ServerOptions], flag: str) -> None:
+    result = runner.invoke(app, ["serve", "--http-port=1", flag])
+    assert result.exit_code == 0
+    assert "--http-port=<port>" in result.stdout
+    assert not served

@@ -1,0 +1,201 @@
+"""The composition root: builds the parts, starts them in order, and stops them without losing a request.
+
+The only module that knows every layer. It decides nothing about requests.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from logging import getLogger
+
+import uvloop
+
+from conch.backends.registry import BackendRegistry
+from conch.core.builder import ModelBuilder
+from conch.core.catalog import Catalog
+from conch.core.inference import Inference
+from conch.core.lifecycle import ALL_MODELS, ModelControl
+from conch.errors import ConchError
+from conch.frontends.grpc_server import GrpcFrontend
+from conch.frontends.http_message import HttpLimits
+from conch.frontends.http_restrictions import Restrictions
+from conch.frontends.http_server import HttpServer
+from conch.frontends.metrics_http import MetricsHttp
+from conch.frontends.v2_http import V2Http
+from conch.observability import logs
+from conch.observability.metrics import Metrics
+from conch.observability.model_table import ModelRow, model_table
+from conch.options import ServerOptions
+from conch.repository.store import Repository, local_root
+
+_log = getLogger(__name__)
+
+
+class Server:
+    """One server. Life: `start` → `load_models` → `stop`; `running` does all of it around a block."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._catalog = Catalog()
+        self._backends = BackendRegistry()
+        self._accepting = False
+        self.inference = Inference(
+            self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
+        )
+        self.control = ModelControl(
+            Repository(
+                [local_root(root) for root in options.model_repository],
+                config_name=options.model_config_name,
+                auto_complete=not options.disable_auto_complete_config,
+            ),
+            ModelBuilder(
+                self._backends,
+                self._catalog,
+                self.inference.infer,
+                settings=options.backend_settings,
+                auto_complete=not options.disable_auto_complete_config,
+            ),
+            self._catalog,
+            explicit=options.model_control_mode == "explicit",
+            load_threads=options.model_load_thread_count,
+            load_retries=options.model_load_retry_count,
+        )
+        self._polling: asyncio.Task[None] | None = None
+        self._stops: list[Callable[[float], Awaitable[None]]] = []
+        self.http_port = self.grpc_port = self.metrics_port = 0
+
+    async def start(self) -> None:
+        """Listen on every port. Clients find the server live and not ready. Raises OSError, ConfigError."""
+        options = self._options
+        if options.allow_http:
+            routes = V2Http(
+                self.inference,
+                self.control,
+                server_name=options.id,
+                max_input_bytes=options.http_max_input_size,
+                header_forward_pattern=options.http_header_forward_pattern,
+                restrictions=Restrictions.parse(options.http_restricted_api),
+            )
+            http = HttpServer(
+                routes,
+                options.http_address,
+                options.http_port,
+                limits=HttpLimits(body_bytes=options.http_max_input_size),
+                body_limit=routes.body_limit,
+                reuse_port=options.reuse_http_port,
+            )
+            await http.start()
+            self._stops.append(http.stop)
+            self.http_port = http.port
+            _log.info("Started HTTPService at %s:%d", options.http_address, http.port)
+        if options.allow_grpc:
+            grpc = GrpcFrontend(
+                self.inference,
+                self.control,
+                options,
+                header_forward_pattern=options.grpc_header_forward_pattern,
+                restricted_protocols=options.grpc_restricted_protocol,
+            )
+            await grpc.start()
+            self._stops.append(grpc.stop)
+            self.grpc_port = grpc.port
+            _log.info("Started GRPCInferenceService at %s:%d", options.grpc_address, grpc.port)
+        if options.allow_metrics:
+            metrics = HttpServer(MetricsHttp(self._metrics().render), options.metrics_address, options.metrics_port)
+            await metrics.start()
+            self._stops.append(metrics.stop)
+            self.metrics_port = metrics.port
+            _log.info("Started Metrics Service at %s:%d", options.metrics_address, metrics.port)
+
+    async def load_models(self) -> bool:
+        """Load the models of the start and tell of them in the log. Returns whether every one of them is ready."""
+        mode = self._options.model_control_mode
+        await self.control.load_at_start(self._options.load_model if mode == "explicit" else [ALL_MODELS])
+        rows = self.control.index(ready_only=False)
+        table = model_table([ModelRow(row.name, row.version, row.state, row.reason) for row in rows if row.version])
+        _log.info("models", extra={"block": table})
+        if mode == "poll":
+            self._polling = asyncio.create_task(self.control.poll(self._options.repository_poll_secs))
+        self._accepting = True
+        return all(row.state == "READY" or row.reason == "unloaded" for row in rows if row.version)
+
+    async def stop(self) -> bool:
+        """Report not ready, answer what was admitted, stop. Returns whether all of it was done in time."""
+        self._accepting = False
+        if self._polling is not None:
+            self._polling.cancel()
+        limit = self._options.exit_timeout_secs
+        in_time = True
+        try:
+            async with asyncio.timeout(limit or None):
+                await asyncio.gather(*(stop(float(limit)) for stop in self._stops))
+                await self.control.stop()
+        except TimeoutError:
+            _log.error("Exit timeout expired. Exiting immediately.")
+            await self.control.abandon()
+            in_time = False
+        await self._backends.stop()
+        return in_time
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Server"]:
+        """Run the server around a block, models loaded. For programs and tests that bring their own loop."""
+        try:
+            await self.start()
+            await self.load_models()
+            yield self
+        finally:
+            await self.stop()
+
+    def _metrics(self) -> Metrics:
+        return Metrics(
+            statistics=self.inference.statistics,
+            samples=lambda: [sample for backend in self._backends for sample in backend.custom_metrics()],
+            options=self._options,
+        )
+
+
+def run(options: ServerOptions) -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the start failed or the stop took too long."""
+    logs.configure(options)
+    for notice in options.notices:
+        _log.warning("%s", notice)
+    status: int = uvloop.run(_serve(options))
+    return status
+
+
+async def _serve(options: ServerOptions) -> int:
+    stopping = _stop_signals()
+    server = Server(options)
+    try:
+        await server.start()
+        starting = asyncio.ensure_future(server.load_models())
+        await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.is_set() and not await starting and options.exit_on_error:
+            _log.error("failed to load all models; --exit-on-error=false serves the others all the same")
+            await server.stop()
+            return 1
+        await stopping.wait()
+        starting.cancel()
+    except (OSError, ConchError) as error:
+        _log.error("cannot start: %s", error)
+        await server.stop()
+        return 1
+    _log.info("Waiting for in-flight requests to complete.")
+    return 0 if await server.stop() else 1
+
+
+def _stop_signals() -> asyncio.Event:
+    """Return an event that the first SIGTERM or SIGINT sets; the second ends the process as if nobody listened."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+
+    def stop(number: signal.Signals) -> None:
+        stopping.set()
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    return stopping

@@ -1,0 +1,115 @@
+"""A real `conch serve` in a process of its own, on ports that the system chooses."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_LIMIT_S = 60
+STOP_LIMIT_S = 60
+_LISTENING = {
+    "http": re.compile(r"Started HTTPService at .*:(\d+)"),
+    "grpc": re.compile(r"Started GRPCInferenceService at .*:(\d+)"),
+    "metrics": re.compile(r"Started Metrics Service at .*:(\d+)"),
+}
+
+
+class ConchProcess:
+    """Use as a context manager: inside, the server is ready; at the end it has stopped with status 0."""
+
+    def __init__(self, repository: Path, *flags: str, log: Path, wait: str = "ready") -> None:
+        self.log = log
+        self._wait = wait
+        self._flags = [
+            f"--model-repository={repository}",
+            *(f"--{name}-port=0" for name in _LISTENING),
+            "--http-address=127.0.0.1",
+            "--grpc-address=127.0.0.1",
+            *flags,
+        ]
+        self.ports: dict[str, int] = {}
+        self.process: subprocess.Popen[bytes]
+
+    @property
+    def http(self) -> str:
+        """`host:port`, as tritonclient wants it."""
+        return f"127.0.0.1:{self.ports['http']}"
+
+    @property
+    def grpc(self) -> str:
+        """`host:port`, as tritonclient wants it."""
+        return f"127.0.0.1:{self.ports['grpc']}"
+
+    @property
+    def text(self) -> str:
+        """The log so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def metrics(self) -> str:
+        """The exposition of this moment."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['metrics']}/metrics", timeout=10) as response:
+            return str(response.read().decode())
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "conch", "serve", *self._flags]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            self._find_ports()
+            if self._wait:
+                self.until(f"/v2/health/{self._wait}")
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        status = self.stop() if self.process.poll() is None else self.process.returncode
+        if error is None:
+            assert status == 0, f"exit status {status}\n{self.text}"
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit status."""
+        self.process.send_signal(how)
+        try:
+            return self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def until(self, path: str, status: int = 200) -> None:
+        """Return when a GET of the path has this status; fail if the server ends or takes too long."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, f"the server ended: {self.text}"
+            try:
+                with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as response:
+                    got = response.status
+            except urllib.error.HTTPError as error:
+                got = error.code
+            except OSError:
+                got = 0
+            if got == status:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"{path} is not {status} after {START_LIMIT_S} s: {self.text}")
+
+    def _find_ports(self) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        wanted = [name for name in _LISTENING if f"--allow-{name}=false" not in self._flags]
+        while len(self.ports) < len(wanted):
+            assert self.process.poll() is None, f"the server ended: {self.text}"
+            assert time.monotonic() < deadline, f"no ports after {START_LIMIT_S} s: {self.text}"
+            text = self.text
+            self.ports = {name: int(m[1]) for name in wanted if (m := _LISTENING[name].search(text))}
+            time.sleep(0.02)

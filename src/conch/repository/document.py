@@ -65,7 +65,8 @@ def _value(value: Any, field: FieldDescriptor) -> Any:
     """Undo two habits of protobuf's JSON: 64-bit integers as strings, and fields in the order of being set."""
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
-        return {key: _one(item, kind.fields_by_name["value"]) for key, item in value.items()}
+        # Maps have no order of their own; sorted, equal configurations read alike.
+        return {key: _one(value[key], kind.fields_by_name["value"]) for key in sorted(value)}
     if field.is_repeated:
         return [_one(item, field) for item in value]
     return _one(value, field)

@@ -190,8 +190,8 @@ def _element_counts(dims: Iterable[int]) -> list[int]:
 
 def _validate_instance_group(group: Any, message: ConfigMessage) -> None:
     whose = f"instance group {group.name} of model {message.name}"
-    kind = ModelInstanceGroup.Kind.Name(group.kind)
     if group.kind in (ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL) and group.gpus:
+        kind = ModelInstanceGroup.Kind.Name(group.kind)
         raise ConfigError(f"{whose} has kind {kind} but specifies one or more GPUs: {list(group.gpus)}")
     if group.profile and message.platform != _TENSORRT:
         raise ConfigError(

@@ -1,6 +1,7 @@
 """From Triton's `ModelConfig` message to the value that the server works with."""
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 from tritonclient.grpc import model_config_pb2 as schema
@@ -142,7 +143,7 @@ def _warmup(message: Any) -> Warmup:
 
 
 def _warmup_tensors(inputs: Iterable[tuple[str, Any]]) -> Iterable[WarmupTensor]:
-    for name, message in inputs:
+    for name, message in sorted(inputs, key=itemgetter(0)):
         choice = message.WhichOneof("input_data_type")
         source = {"zero_data": "zero", "random_data": "random"}.get(choice, message.input_data_file)
         yield WarmupTensor(name, datatype_name(message.data_type), tuple(message.dims), source)

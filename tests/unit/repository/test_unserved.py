@@ -1,0 +1,68 @@
+"""What is refused by name, and what is accepted and told."""
+
+import pytest
+
+from conch.errors import ConfigError
+from conch.repository.pbtxt import parse_pbtxt
+from conch.repository.unserved import refuse_unserved, unserved_notices
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("sequence_batching { }", "sequence_batching"),
+        ("sequence_batching { oldest { } }", "sequence_batching"),
+        ("response_cache { enable: true }", "response_cache"),
+        ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents ('checksum')"),
+        ("batch_input { kind: BATCH_ELEMENT_COUNT }", "batch_input"),
+        ("batch_output { }", "batch_output"),
+        ('input { name: "a" allow_ragged_batch: true }', "allow_ragged_batch of input 'a'"),
+        ('ensemble_scheduling { step { model_name: "b" model_namespace: "n" } }', "model_namespace of the step 'b'"),
+    ],
+)
+def test_refused_by_name(text: str, what: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        refuse_unserved(parse_pbtxt(f'name: "m" {text}', "f"))
+    assert raised.value.message == f"{what} of model 'm' is not supported by this version of Conch"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "response_cache { enable: false }", "model_repository_agents { }", "dynamic_batching { }"]
+)
+def test_nothing_to_refuse(text: str) -> None:
+    message = parse_pbtxt(f'name: "m" backend: "onnxruntime" {text}', "f")
+    refuse_unserved(message)
+    assert unserved_notices(message) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("instance_group { } instance_group { rate_limiter { priority: 2 } }", "instance_group[1].rate_limiter"),
+        ('instance_group { host_policy: "p" }', "instance_group[0].host_policy"),
+        ("instance_group { secondary_devices { } }", "instance_group[0].secondary_devices"),
+        ("optimization { priority: PRIORITY_MAX }", "optimization.priority"),
+        ("optimization { eager_batching: true }", "optimization.eager_batching"),
+        ("optimization { gather_kernel_buffer_threshold: 1 }", "optimization.gather_kernel_buffer_threshold"),
+        ("optimization { cuda { graphs: true } }", "optimization.cuda"),
+        (
+            'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }',
+            "optimization.execution_accelerators",
+        ),
+        ('model_operations { op_library_filename: "x.so" }', "model_operations"),
+        ('runtime: "libtriton_python.so"', "runtime"),
+        ('cc_model_filenames { key: "8.0" value: "f" }', "cc_model_filenames"),
+        ("model_metrics { }", "model_metrics"),
+    ],
+)
+def test_accepted_and_told(text: str, what: str) -> None:
+    message = parse_pbtxt(f'name: "m" backend: "python" {text}', "f")
+    refuse_unserved(message)
+    (notice,) = unserved_notices(message)
+    assert notice.startswith(f"{what} of model 'm' has no effect: ")
+
+
+def test_the_onnxruntime_backend_has_accelerators_and_operations() -> None:
+    text = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" } } }'
+    message = parse_pbtxt(f'backend: "onnxruntime" {text} model_operations {{ op_library_filename: "x" }}', "f")
+    assert unserved_notices(message) == ()

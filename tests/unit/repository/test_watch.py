@@ -1,0 +1,82 @@
+"""Fingerprints of models, and what follows from two of them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from conch.repository.store import Repository
+from conch.repository.watch import Changes, changes, fingerprint
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "models" / "m"
+    (directory / "1").mkdir(parents=True)
+    (directory / "1" / "model.py").write_text("x = 1")
+    (directory / "config.pbtxt").write_text("")
+    return directory
+
+
+def test_nothing_changed(model: Path) -> None:
+    assert fingerprint(model) == fingerprint(model) != ()
+
+
+def test_no_model_has_no_fingerprint(tmp_path: Path) -> None:
+    assert fingerprint(tmp_path / "nowhere") == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["__pycache__/model.cpython-311.pyc", "model.pyc", ".model.py.swp", "model.py~", ".#model.py", "4913"]
+)
+def test_what_interpreters_and_editors_leave_is_no_change(model: Path, name: str) -> None:
+    before = fingerprint(model)
+    path = model / "1" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    assert fingerprint(model) == before
+
+
+def test_changes_that_count(model: Path) -> None:
+    seen = [fingerprint(model)]
+    (model / "1" / "model.py").write_text("x = 10")
+    seen.append(fingerprint(model))
+    os.utime(model / "1" / "model.py", ns=(1, 1))
+    seen.append(fingerprint(model))
+    (model / "2").mkdir()
+    seen.append(fingerprint(model))
+    (model / "2").rename(model / "3")
+    seen.append(fingerprint(model))
+    (model / "config.pbtxt").unlink()
+    seen.append(fingerprint(model))
+    (model / "1" / "weights" / "deep").mkdir(parents=True)
+    (model / "1" / "weights" / "deep" / "w").write_text("")
+    seen.append(fingerprint(model))
+    assert len(set(seen)) == len(seen)
+
+
+def test_links_are_followed_but_not_in_circles(model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "model.py").write_text("")
+    (model / "2").symlink_to(data)
+    (model / "2" / "back").symlink_to(model)
+    (model / "2" / "gone").symlink_to(tmp_path / "nowhere")
+    before = fingerprint(model)
+    (data / "model.py").write_text("x = 1")
+    assert fingerprint(model) != before
+
+
+def test_changes_between_two_looks() -> None:
+    before = {"same": (("a", 1, 1),), "touched": (("a", 1, 1),), "gone": ()}
+    now = {"same": (("a", 1, 1),), "touched": (("a", 2, 1),), "new": ()}
+    assert changes(before, now) == Changes(added=("new",), changed=("touched",), removed=("gone",))
+    assert changes(before, now)
+    assert not changes(now, now)
+
+
+def test_a_snapshot_is_of_all_models_broken_ones_included(model: Path) -> None:
+    root = model.parent
+    (root / "broken").mkdir()
+    (root / "broken" / "config.pbtxt").write_text("no { configuration")
+    assert Repository([root]).snapshot() == {"m": fingerprint(model), "broken": fingerprint(root / "broken")}

@@ -1,0 +1,35 @@
+"""Errors as HTTP answers: the one table of status codes, and the body that every error has."""
+
+from conch.errors import Code, ConchError
+from conch.frontends.http_message import content_type
+from conch.frontends.http_reply import HttpReply
+from conch.protocol import documents
+
+JSON = content_type(b"application/json")
+
+# Triton's: a request that cannot be right is 400, whichever of its codes says so.
+STATUS = {
+    Code.UNKNOWN: 400,
+    Code.INTERNAL: 500,
+    Code.NOT_FOUND: 404,
+    Code.INVALID_ARG: 400,
+    Code.UNAVAILABLE: 503,
+    Code.UNSUPPORTED: 501,
+    Code.ALREADY_EXISTS: 400,
+    Code.CANCELLED: 400,
+}
+
+
+def send_error(reply: HttpReply, error: ConchError) -> None:
+    """Answer with an error."""
+    reply.send(STATUS[error.code], JSON, documents.error(error.message))
+
+
+def send_not_found(reply: HttpReply) -> None:
+    """Answer that there is nothing at this path."""
+    reply.send(404, JSON, documents.error("Not Found"))
+
+
+def send_wrong_method(reply: HttpReply) -> None:
+    """Answer that what is at this path is not for this method."""
+    reply.send(405, JSON, documents.error("Method Not Allowed"))

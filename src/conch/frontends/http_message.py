@@ -1,0 +1,88 @@
+"""What passes between the HTTP listener and a handler: requests, and the parts that answers are made of."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from conch.tensor import Buffer
+
+NO_HEADERS = b""
+
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What one client may take of the server. Times are seconds, sizes bytes.
+
+    A body larger than `body_bytes` is refused, unless the handler allows more to this request; where its size is
+    announced, before any of it is read. A request must arrive within `receive_grace_s` plus the time that its bytes
+    take at `receive_bytes_per_s`, which is what stops a sender of one byte a minute. `stalled_write_s` is how long a
+    client may leave an answer unread, `idle_s` how long a connection may wait for its next request.
+    """
+
+    connections: int = 16_384
+    head_bytes: int = 65_536
+    head_fields: int = 128
+    body_bytes: int = 64 * 1024 * 1024
+    idle_s: float = 300.0
+    receive_grace_s: float = 30.0
+    receive_bytes_per_s: int = 1024
+    stalled_write_s: float = 120.0
+
+
+class HttpRequest:
+    """One request, complete.
+
+    `method` is in upper case, `path` is as sent but for the query, which is cut off: nothing is unquoted. `fields` are
+    the header fields as they came, `headers` their values by lower-case name, the last one of equals.
+    """
+
+    __slots__ = ("body", "fields", "headers", "keep_alive", "method", "old_version", "path")
+
+    def __init__(self, method: bytes, path: str, fields: list[tuple[bytes, bytes]]) -> None:
+        self.method = method
+        self.path = path
+        self.fields = fields
+        self.headers = {name.lower(): value for name, value in fields}
+        self.body: Buffer = b""
+        self.keep_alive = True
+        self.old_version = False  # HTTP/1.0: knows neither chunks nor, here, a second request
+
+    def __repr__(self) -> str:
+        return f"HttpRequest({self.method.decode()} {self.path}, {len(self.body)} B)"
+
+
+class HttpRefusal(Exception):
+    """The listener itself answers, and gives up the connection, since what follows on it cannot be trusted."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def header(name: bytes, value: bytes) -> bytes:
+    """Write one header line. Headers of an answer are such lines, one after another."""
+    return b"%s: %s\r\n" % (name, value)
+
+
+def content_type(value: bytes) -> bytes:
+    """Write the header line for a content type."""
+    return header(b"Content-Type", value)
+
+
+def sized_head(status: int, headers: bytes, length: int, keep_alive: bool) -> bytes:
+    """Write everything that stands before a body of known size."""
+    ending = b"" if keep_alive else b"Connection: close\r\n"
+    return b"HTTP/1.1 %d %s\r\n%s%sContent-Length: %d\r\n\r\n" % (status, _reason(status), headers, ending, length)
+
+
+def streamed_head(status: int, headers: bytes, chunked: bool, keep_alive: bool) -> bytes:
+    """Write everything that stands before a body that ends with its last chunk, or with the connection."""
+    coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+    ending = b"" if keep_alive else b"Connection: close\r\n"
+    return b"HTTP/1.1 %d %s\r\n%s%s%s\r\n" % (status, _reason(status), headers, ending, coding)
+
+
+def _reason(status: int) -> bytes:
+    return _REASONS.get(status, b"")

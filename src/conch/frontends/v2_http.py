@@ -1,0 +1,220 @@
+"""The KServe v2 protocol and Triton's extensions of it over HTTP: which path means what.
+
+Paths are compared as sent, like Triton's: no unquoting, no trailing slash, case matters, the query is ignored. What
+Triton offers at a path and this server does not is refused by name rather than not found.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import conch
+from conch.core.inference import Inference
+from conch.core.lifecycle import ModelControl
+from conch.errors import ConchError, InvalidRequest, Unsupported
+from conch.frontends.http_errors import JSON, send_error, send_not_found, send_wrong_method
+from conch.frontends.http_message import HttpRequest, content_type
+from conch.frontends.http_reply import HttpReply
+from conch.frontends.http_restrictions import Restrictions
+from conch.frontends.http_tasks import ReplyTasks
+from conch.frontends.v2_http_infer import InferEndpoint
+from conch.frontends.v2_http_repository import RepositoryEndpoints
+from conch.protocol import documents
+
+_MAX_VERSION = 2**63 - 1
+_VERSION_DIGITS = 19
+_TEXT = content_type(b"text/plain")
+
+_GET = (b"GET",)
+_POST = (b"POST",)
+_EITHER = (b"GET", b"POST")
+
+
+class _Endpoint(NamedTuple):
+    """What is at a path of the server: `category` is its group in `--http-restricted-api`."""
+
+    methods: tuple[bytes, ...]
+    category: str
+    answer: Callable[[HttpRequest, HttpReply], None]
+
+
+class _ModelEndpoint(NamedTuple):
+    """What is at a path of a model, the version being None where the path has none."""
+
+    methods: tuple[bytes, ...]
+    category: str
+    answer: Callable[[HttpRequest, HttpReply, str, int | None], None]
+
+
+class V2Http:
+    """Handler of the HTTP port. Called with each request; answers now or later, with exactly one reply."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        control: ModelControl,
+        *,
+        server_name: str = "triton",
+        max_input_bytes: int = 64 * 1024 * 1024,
+        header_forward_pattern: str = "",
+        restrictions: Restrictions | None = None,
+    ) -> None:
+        """Assign. `max_input_bytes` bounds JSON and what decompresses; binary tensors may be larger."""
+        self._inference = inference
+        self._tasks = ReplyTasks()
+        self._infer = InferEndpoint(
+            inference, max_input_bytes=max_input_bytes, header_forward_pattern=header_forward_pattern
+        )
+        self._repository = RepositoryEndpoints(control, self._tasks)
+        self._restrictions = restrictions or Restrictions({})
+        self._metadata = documents.server_metadata(server_name, conch.__version__)
+        self._of_server = self._server_endpoints()
+        self._of_models = self._model_endpoints()
+
+    def body_limit(self, request: HttpRequest) -> int:
+        """Return how large the body of this request may be, in bytes."""
+        return self._infer.body_limit(request)
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one request."""
+        try:
+            self._route(request, reply)
+        except ConchError as error:
+            send_error(reply, error)
+
+    def _route(self, request: HttpRequest, reply: HttpReply) -> None:
+        target = _split_model_path(request.path)
+        if target is not None:
+            name, version, action = target
+            of_models = self._of_models.get(action)
+            if of_models is None:
+                send_not_found(reply)
+            elif self._admits(of_models, request, reply):
+                of_models.answer(request, reply, name, _version(version))
+            return
+        of_server = self._of_server.get(request.path) or self._of_repository(request.path)
+        if of_server is None:
+            send_not_found(reply)
+        elif self._admits(of_server, request, reply):
+            of_server.answer(request, reply)
+
+    def _admits(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest, reply: HttpReply) -> bool:
+        """Whether this client may call this endpoint with this method; if not, it is told so."""
+        violation = self._restrictions.violation(endpoint.category, request)
+        if violation is not None:
+            reply.send(403, JSON, documents.error(violation))
+            return False
+        if request.method not in endpoint.methods:
+            send_wrong_method(reply)
+            return False
+        return True
+
+    def _server_endpoints(self) -> dict[str, _Endpoint]:
+        return {
+            "/v2": _Endpoint(_GET, "metadata", self._server_metadata),
+            "/v2/health/live": _Endpoint(_GET, "health", self._live),
+            "/v2/health/ready": _Endpoint(_GET, "health", self._ready),
+            "/v2/models/stats": _Endpoint(_GET, "statistics", self._all_statistics),
+            "/v2/trace/setting": _Endpoint(_EITHER, "trace", _unsupported("trace settings")),
+            "/v2/logging": _Endpoint(_EITHER, "logging", _unsupported("log settings over HTTP")),
+        }
+
+    def _model_endpoints(self) -> dict[tuple[str, ...], _ModelEndpoint]:
+        """By what follows the model's name and version in the path."""
+        return {
+            ("infer",): _ModelEndpoint(_POST, "inference", self._infer),
+            ("ready",): _ModelEndpoint(_GET, "health", self._model_ready),
+            (): _ModelEndpoint(_GET, "metadata", self._model_metadata),
+            ("config",): _ModelEndpoint(_GET, "model-config", self._model_config),
+            ("stats",): _ModelEndpoint(_GET, "statistics", self._model_statistics),
+            ("generate",): _ModelEndpoint(_POST, "inference", _unsupported_of_models("generate")),
+            ("generate_stream",): _ModelEndpoint(_POST, "inference", _unsupported_of_models("generate_stream")),
+            ("trace", "setting"): _ModelEndpoint(_EITHER, "trace", _unsupported_of_models("trace settings")),
+        }
+
+    def _of_repository(self, path: str) -> _Endpoint | None:
+        """Find what is below `/v2/repository` and the two places of shared memory; their paths carry names."""
+        match path.split("/"):
+            case ["", "v2", "repository", "index"] | ["", "v2", "repository", _, "index"]:
+                return _Endpoint(_POST, "model-repository", self._repository.index)
+            case ["", "v2", "repository", "models", name, "load"] if name:
+                return _Endpoint(_POST, "model-repository", partial(self._repository.load, name=name))
+            case ["", "v2", "repository", "models", name, "unload"] if name:
+                return _Endpoint(_POST, "model-repository", partial(self._repository.unload, name=name))
+            case ["", "v2", "repository", _, "models", name, "load" | "unload"] if name:
+                return _Endpoint(_POST, "model-repository", _unsupported("'repository_name' specification"))
+            case ["", "v2", "systemsharedmemory" | "cudasharedmemory", *rest] if rest[-1:] == ["status"]:
+                return _Endpoint(_GET, "shared-memory", _unsupported("shared memory with clients"))
+            case ["", "v2", "systemsharedmemory" | "cudasharedmemory", *rest] if rest:
+                return _Endpoint(_POST, "shared-memory", _unsupported("shared memory with clients"))
+        return None
+
+    def _server_metadata(self, _request: HttpRequest, reply: HttpReply) -> None:
+        reply.send(200, JSON, self._metadata)
+
+    def _live(self, _request: HttpRequest, reply: HttpReply) -> None:
+        reply.send(200 if self._inference.live() else 400, _TEXT)
+
+    def _ready(self, _request: HttpRequest, reply: HttpReply) -> None:
+        reply.send(200 if self._inference.ready() else 400, _TEXT)
+
+    def _all_statistics(self, _request: HttpRequest, reply: HttpReply) -> None:
+        reply.send(200, JSON, documents.model_statistics(self._inference.statistics()))
+
+    def _model_ready(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+        async def ask() -> None:
+            if not await self._inference.model_ready(name, version):
+                raise InvalidRequest("Model version not ready")
+            reply.send(200, _TEXT)
+
+        self._tasks.run(reply, ask())
+
+    def _model_metadata(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+        model = self._inference.model(name, version)
+        versions = self._inference.versions(name) if version is None else [version]
+        reply.send(200, JSON, documents.model_metadata(model.config, versions))
+
+    def _model_config(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+        reply.send(200, JSON, documents.model_config(self._inference.model(name, version).config))
+
+    def _model_statistics(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+        reply.send(200, JSON, documents.model_statistics(self._inference.statistics(name, version)))
+
+
+def _split_model_path(path: str) -> tuple[str, str, tuple[str, ...]] | None:
+    """Split `/v2/models/<name>[/versions/<digits>][/…]` into name, version and rest; None if it is no such path."""
+    parts = path.split("/")
+    if len(parts) < 4 or parts[2] != "models" or parts[1] != "v2" or parts[0] or not parts[3]:
+        return None
+    name = parts[3]
+    if len(parts) == 4 and name == "stats":
+        return None  # the statistics of all models; a model of that name loses its metadata, as with Triton
+    if len(parts) >= 6 and parts[4] == "versions" and parts[5].isascii() and parts[5].isdecimal():
+        return name, parts[5], tuple(parts[6:])
+    return name, "", tuple(parts[4:])
+
+
+def _version(digits: str) -> int | None:
+    if not digits:
+        return None
+    # Converting takes time quadratic in the number of digits, so those are looked at first.
+    if len(digits) > _VERSION_DIGITS or int(digits) > _MAX_VERSION:
+        raise InvalidRequest(
+            f"failed to get model version from specified version string '{digits[:_VERSION_DIGITS]}…' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    return int(digits)
+
+
+def _unsupported(what: str) -> Callable[[HttpRequest, HttpReply], None]:
+    def refuse(_request: HttpRequest, _reply: HttpReply) -> None:
+        raise Unsupported(f"{what} is not supported by this server")
+
+    return refuse
+
+
+def _unsupported_of_models(what: str) -> Callable[[HttpRequest, HttpReply, str, int | None], None]:
+    def refuse(_request: HttpRequest, _reply: HttpReply, name: str, _version: int | None) -> None:
+        raise Unsupported(f"{what} of model '{name}' is not supported by this server")
+
+    return refuse

@@ -1,0 +1,41 @@
+"""Model control over HTTP: the repository's index, loading and unloading."""
+
+from conch.core.lifecycle import ModelControl
+from conch.frontends.http_errors import JSON
+from conch.frontends.http_message import NO_HEADERS, HttpRequest
+from conch.frontends.http_reply import HttpReply
+from conch.frontends.http_tasks import ReplyTasks
+from conch.protocol import documents
+from conch.protocol.repository_json import read_index, read_load, read_unload
+
+
+class RepositoryEndpoints:
+    """What `/v2/repository` offers. Bodies are read at once, so that what is wrong with them is raised here."""
+
+    def __init__(self, control: ModelControl, tasks: ReplyTasks) -> None:
+        self._control = control
+        self._tasks = tasks
+
+    def index(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer with the index. Raises InvalidRequest."""
+        reply.send(200, JSON, documents.repository_index(self._control.index(read_index(request.body))))
+
+    def load(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
+        """Load a model and answer when that is done. Raises InvalidRequest."""
+        config, files = read_load(request.body)
+
+        async def load() -> None:
+            await self._control.load(name, config, files)
+            reply.send(200, NO_HEADERS)
+
+        self._tasks.run(reply, load())
+
+    def unload(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
+        """Unload a model and answer when it takes no more requests. Raises InvalidRequest."""
+        unload_dependents = read_unload(request.body)
+
+        async def unload() -> None:
+            await self._control.unload(name, unload_dependents)
+            reply.send(200, NO_HEADERS)
+
+        self._tasks.run(reply, unload())

@@ -1,0 +1,208 @@
+"""Tensor data in JSON: the `data` arrays of inputs and outputs, to and from wire bytes.
+
+Nesting says nothing, the shape does: [[1,2],[3,4]] and [1,2,3,4] are the same data. Numbers are checked for type and
+range without a loop in Python; only a refusal looks for the element at fault.
+"""
+
+import struct
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+
+from conch.errors import InvalidRequest
+from conch.protocol.json_document import array, shown
+from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes, unpack_bytes
+
+MAX_DEPTH = 100
+
+# Datatype → code of `struct`, for everything that JSON numbers and booleans can express.
+_CODES = {
+    "BOOL": "?",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "FP32": "f",
+    "FP64": "d",
+}
+_INTEGER: frozenset[type] = frozenset({int})
+_NUMBER: frozenset[type] = frozenset({int, float})
+_BOOLEAN: frozenset[type] = frozenset({bool})
+_STRING: frozenset[type] = frozenset({str})
+
+
+def pack(name: str, datatype: str, data: Any, count: int) -> bytes:
+    """Turn an input's `data` into `count` elements of wire bytes.
+
+    Raises InvalidRequest if `data` is no array, has another number of elements, or an element that is not of the
+    datatype: integers must be written as such and fit, booleans are no numbers. A number beyond FP32 becomes infinity.
+    """
+    flat = _flatten(array(data, "data"), name)
+    if len(flat) != count:
+        raise InvalidRequest(
+            "Unable to parse 'data': Shape does not match true shape of 'data' field; "
+            f"the shape of input '{name}' needs {count} elements, 'data' has {len(flat)}"
+        )
+    allowed = _types(datatype)
+    if not allowed.issuperset(map(type, flat)):
+        raise _wrong_element(name, datatype, flat, allowed)
+    if datatype == BYTES:
+        return _pack_strings(name, flat)
+    try:
+        return struct.pack(f"<{count}{_CODES[datatype]}", *flat)
+    except (OverflowError, struct.error):
+        if allowed is _NUMBER:
+            return _pack_huge_numbers(datatype, flat)
+        raise _out_of_range(name, datatype, flat) from None
+
+
+def encode(tensor: Tensor) -> Any:
+    """Return an output's elements as something that orjson writes, with OPT_SERIALIZE_NUMPY, as a flat array.
+
+    NaN and infinities are not covered: see `encode_exactly`. Raises InvalidRequest for FP16 and BF16, which JSON does
+    not carry, and ValueError if the data are not made of whole elements.
+    """
+    if tensor.datatype == BYTES:
+        try:
+            return [element.decode() for element in unpack_bytes(tensor.data)]
+        except UnicodeDecodeError:
+            return encode_exactly(tensor)
+    if tensor.datatype not in _CODES:
+        raise InvalidRequest(
+            f"sending {tensor.datatype} data via JSON is not supported. "
+            f"Please use the binary data format for output {tensor.name}"
+        )
+    return np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
+
+
+def encode_exactly(tensor: Tensor) -> orjson.Fragment:
+    """Write an output's elements as Triton does where JSON has no word for them.
+
+    NaN and infinities become the literals `NaN`, `Infinity` and `-Infinity`, and bytes that are not UTF-8 are sent as
+    they are. `data` must be of BYTES or a type that JSON carries.
+    """
+    if tensor.datatype == BYTES:
+        elements = [_quoted(element) for element in unpack_bytes(tensor.data)]
+    else:
+        values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
+        elements = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
+        if values.dtype.kind == "f":
+            for index in np.flatnonzero(~np.isfinite(values)).tolist():
+                elements[index] = _LITERALS[str(values[index])]
+    return orjson.Fragment(b"[" + b",".join(elements) + b"]")
+
+
+_LITERALS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
+
+
+def _quoted(element: bytes) -> bytes:
+    try:
+        return orjson.dumps(element.decode())
+    except UnicodeDecodeError:
+        # The stretches between bytes that are not UTF-8 are escaped as in any string.
+        marked = element.decode("utf-8", "surrogateescape")
+        return b'"' + b"".join(_escaped(character) for character in marked) + b'"'
+
+
+def _escaped(character: str) -> bytes:
+    if "\udc80" <= character <= "\udcff":
+        return character.encode("utf-8", "surrogateescape")
+    return orjson.dumps(character)[1:-1]
+
+
+def _types(datatype: str) -> frozenset[type]:
+    if datatype in ("FP32", "FP64"):
+        return _NUMBER
+    if datatype == BYTES:
+        return _STRING
+    return _BOOLEAN if datatype == "BOOL" else _INTEGER
+
+
+def _flatten(data: list[Any], name: str) -> list[Any]:
+    """Remove all nesting. Linear in the size of the text, however it is nested."""
+    for depth in range(MAX_DEPTH):
+        types = set(map(type, data))
+        if list not in types:
+            return data
+        if len(types) > 1:
+            flat: list[Any] = []
+            _gather(data, flat, depth, name)
+            return flat
+        data = list(chain.from_iterable(data))
+    raise _too_deep(name)
+
+
+def _gather(data: list[Any], flat: list[Any], depth: int, name: str) -> None:
+    """Append the leaves of arrays that hold values and arrays side by side."""
+    if depth >= MAX_DEPTH:
+        raise _too_deep(name)
+    for element in data:
+        if type(element) is list:
+            _gather(element, flat, depth + 1, name)
+        else:
+            flat.append(element)
+
+
+def _too_deep(name: str) -> InvalidRequest:
+    return InvalidRequest(f"Unable to parse 'data': arrays of input '{name}' are nested more than {MAX_DEPTH} deep")
+
+
+def _pack_strings(name: str, strings: list[str]) -> bytes:
+    try:
+        return pack_bytes([element.encode("utf-8", "surrogateescape") for element in strings])
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"Unable to parse 'data': an element of input '{name}' has half a surrogate pair: {shown(error.object)}"
+        ) from None
+
+
+def _pack_huge_numbers(datatype: str, numbers: list[int | float]) -> bytes:
+    """Round as IEEE 754 does, to infinity beyond the largest value; `struct` refuses that."""
+    floats = np.array([_to_float(number) for number in numbers], np.float64)
+    with np.errstate(over="ignore"):
+        return floats.astype(NUMPY_DTYPES[datatype]).tobytes()
+
+
+def _to_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer of more than 1024 bits
+        return float("inf") if number > 0 else float("-inf")
+
+
+def _wanted_by(datatype: str) -> str:
+    """What Triton calls the JSON value that a datatype asks for."""
+    if datatype in ("FP32", "FP64"):
+        return "number"
+    if datatype == BYTES:
+        return "string"
+    if datatype == "BOOL":
+        return "boolean"
+    return "unsigned-integer" if datatype.startswith("U") else "signed-integer"
+
+
+def _wrong_element(name: str, datatype: str, flat: list[Any], allowed: frozenset[type]) -> InvalidRequest:
+    index = next(index for index, element in enumerate(flat) if type(element) not in allowed)
+    wanted = _wanted_by(datatype)
+    seen_as = "double" if wanted == "number" else wanted
+    return InvalidRequest(
+        f"Unable to parse 'data': attempt to access JSON non-{wanted} as {seen_as}; "
+        f"element {index} of input '{name}' ({datatype}) is {shown(flat[index])}"
+    )
+
+
+def _out_of_range(name: str, datatype: str, flat: list[int]) -> InvalidRequest:
+    limits = np.iinfo(NUMPY_DTYPES[datatype])
+    lowest, highest = int(limits.min), int(limits.max)
+    index = next(index for index, element in enumerate(flat) if not lowest <= element <= highest)
+    cause = "attempt to access JSON non-unsigned-integer as unsigned-integer; " if flat[index] < 0 == lowest else ""
+    return InvalidRequest(
+        f"Unable to parse 'data': {cause}element {index} of input '{name}' is {shown(flat[index])}, "
+        f"which does not fit {datatype} ({lowest} to {highest})"
+    )

@@ -1,0 +1,131 @@
+"""Reading JSON that a client has sent: parsing, and access to members with Triton's words for what is wrong.
+
+Strict JSON goes through orjson. What Triton accepts beyond it takes a slower way: a byte order mark, the literals NaN
+and Infinity, and strings whose bytes are not UTF-8, which are legitimate only as elements of BYTES tensors. Of
+duplicate keys the last one counts.
+"""
+
+import json
+from math import isinf
+from typing import Any
+
+import orjson
+
+from conch.errors import InvalidRequest
+from conch.tensor import Buffer
+
+MAX_UINT64 = 2**64 - 1
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NO_PARAMETERS: dict[str, Any] = {}
+
+
+def parse(text: Buffer) -> Any:
+    """Return the value of a JSON text. Raises InvalidRequest with the reason and the byte offset.
+
+    Strings may contain surrogates that stand for bytes which are not UTF-8 (`surrogateescape`): whoever passes on a
+    string as text takes it through `text`.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        problem = error
+    raw = bytes(text)
+    if raw.startswith(_BYTE_ORDER_MARK) or b"NaN" in raw or b"Infinity" in raw or "UTF-8" in problem.msg:
+        return _parse_leniently(raw.removeprefix(_BYTE_ORDER_MARK))
+    raise _malformed(problem.msg, problem.pos)
+
+
+def _parse_leniently(raw: bytes) -> Any:
+    try:
+        return json.loads(raw.decode("utf-8", "surrogateescape"), parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise _malformed(error.msg, error.pos) from None
+    except RecursionError:
+        raise InvalidRequest("failed to parse the request JSON buffer: nested too deeply") from None
+    except ValueError as error:
+        raise InvalidRequest(f"failed to parse the request JSON buffer: {error}") from None
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if isinf(value):
+        raise ValueError(f"number too big to be stored in a double: {shown(digits)}")
+    return value
+
+
+def _malformed(reason: str, position: int) -> InvalidRequest:
+    return InvalidRequest(f"failed to parse the request JSON buffer: {reason}. at {position}")
+
+
+def member(parent: Any, key: str) -> Any:
+    """Return a member that must be there; `parent` may be any JSON value."""
+    if type(parent) is dict and key in parent:
+        return parent[key]
+    raise InvalidRequest(f"Unable to parse '{key}': attempt to access non-existing object member '{key}'")
+
+
+def text(value: Any, key: str) -> str:
+    """Return a string that is valid Unicode."""
+    if type(value) is not str:
+        raise mistyped(key, "string", value)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(f"Unable to parse '{key}': {shown(value)} is not valid UTF-8") from None
+    return value
+
+
+def array(value: Any, key: str) -> list[Any]:
+    """Return an array."""
+    if type(value) is not list:
+        raise mistyped(key, "array", value)
+    return value
+
+
+def boolean(value: Any, key: str) -> bool:
+    """Return a boolean; numbers are none."""
+    if type(value) is not bool:
+        raise mistyped(key, "boolean", value)
+    return value
+
+
+def unsigned(value: Any, key: str, limit: int = MAX_UINT64) -> int:
+    """Return an integer between 0 and `limit`."""
+    if type(value) is not int or not 0 <= value <= limit:
+        raise mistyped(key, "unsigned-integer", value)
+    return value
+
+
+def parameters_of(parent: dict[str, Any]) -> dict[str, Any]:
+    """Return the `parameters` object of a request, an input or an output, empty if there is none."""
+    found = parent.get("parameters", _NO_PARAMETERS)
+    if type(found) is not dict:
+        raise InvalidRequest(
+            "failed to get request params.: attempt to get members for non-object; "
+            f"'parameters' is an object, not {shown(found)}"
+        )
+    return found
+
+
+def mistyped(key: str, wanted: str, value: Any) -> InvalidRequest:
+    """Say that a member has the wrong type."""
+    return InvalidRequest(
+        f"Unable to parse '{key}': attempt to access JSON non-{wanted} as {wanted}; it is {shown(value)}"
+    )
+
+
+def shown(value: Any) -> str:
+    """Quote a JSON value in a message: containers by their kind, scalars cut to a readable length."""
+    if type(value) is dict:
+        return "an object"
+    if type(value) is list:
+        return "an array"
+    if value is None or type(value) is bool:
+        return json.dumps(value)
+    if type(value) is int and abs(value) > MAX_UINT64:
+        # Writing out an integer takes time quadratic in its digits, of which it may have thousands.
+        return "an integer of more than 64 bits"
+    if type(value) is str and len(value) > 60:
+        return f"{value[:60]!r}…"
+    return repr(value)

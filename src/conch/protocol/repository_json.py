@@ -1,0 +1,57 @@
+"""Requests of the model repository extension in JSON: index, load, unload. An empty body asks for the defaults."""
+
+import base64
+import binascii
+from typing import Any
+
+from conch.errors import InvalidRequest
+from conch.protocol.json_document import boolean, parameters_of, parse, shown, text
+from conch.tensor import Buffer
+
+_FILE_PREFIX = "file:"
+
+
+def read_index(body: Buffer) -> bool:
+    """Return whether only models that are ready are to be listed. Raises InvalidRequest."""
+    return boolean(_object(body).get("ready", False), "ready")
+
+
+def read_load(body: Buffer) -> tuple[str | None, dict[str, bytes]]:
+    """Return the configuration to load with, as JSON text, and the files, "<version>/<path>" → content.
+
+    Raises InvalidRequest for parameters of another name or type, and for content that is not base64.
+    """
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in parameters_of(_object(body)).items():
+        if key == "config":
+            config = text(value, key)
+        elif key.startswith(_FILE_PREFIX):
+            files[key.removeprefix(_FILE_PREFIX)] = _decoded(key, text(value, key))
+        else:
+            raise InvalidRequest(f"unrecognized load parameter {shown(key)}: there are 'config' and 'file:<path>'")
+    return config, files
+
+
+def read_unload(body: Buffer) -> bool:
+    """Return whether the steps of an ensemble are to be unloaded with it. Raises InvalidRequest."""
+    unload_dependents = False
+    for key, value in parameters_of(_object(body)).items():
+        if key != "unload_dependents":
+            raise InvalidRequest(f"unrecognized unload parameter {shown(key)}: there is 'unload_dependents'")
+        unload_dependents = boolean(value, key)
+    return unload_dependents
+
+
+def _object(body: Buffer) -> dict[str, Any]:
+    document = parse(body) if body else {}
+    if type(document) is not dict:
+        raise InvalidRequest(f"the request body is a JSON object, not {shown(document)}")
+    return document
+
+
+def _decoded(key: str, content: str) -> bytes:
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(f"content of {shown(key)} is not valid base64: {error}") from None

@@ -28,16 +28,9 @@ _log = logging.getLogger(__name__)
 class Calls(grpc.GenericRpcHandler):
     """Every call that this server answers, by its path; any other is UNIMPLEMENTED by grpcio itself."""
 
-    def __init__(
-        self,
-        methods: dict[str, Method],
-        endpoint: InferEndpoint,
-        restricted: RestrictedProtocols,
-        compression: grpc.Compression,
-    ) -> None:
+    def __init__(self, methods: dict[str, Method], endpoint: InferEndpoint, restricted: RestrictedProtocols) -> None:
         self._endpoint = endpoint
         self._restricted = restricted
-        self._compression = compression
         self._streams: set[InferStream] = set()
         # No serializers: the codec works on bytes, and a message that cannot be parsed gets our answer, not grpcio's.
         self._handlers: dict[str, Handler] = {
@@ -92,19 +85,18 @@ class Calls(grpc.GenericRpcHandler):
             answer = _too_large(answer)
         if isinstance(answer, ConchError):
             await abort(context, answer)
-        if self._compression is not grpc.Compression.NoCompression:
-            context.set_compression(self._compression)
         return answer
 
     async def _stream(self, _: object, context: Context) -> None:
         metadata = _metadata(context)
+        try:
+            self._restricted.check("inference", metadata)
+        except ConchError as error:
+            await abort(context, error)
         stream = InferStream(self._endpoint, metadata)
         reader = asyncio.create_task(_read(stream, context))
         self._streams.add(stream)
         try:
-            self._restricted.check("inference", metadata)
-            if self._compression is not grpc.Compression.NoCompression:
-                context.set_compression(self._compression)
             while (message := await stream.next()) is not None:
                 if len(message) > MAX_MESSAGE_SIZE:
                     raise _too_large(message)

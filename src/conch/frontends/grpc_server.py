@@ -12,7 +12,7 @@ from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.frontends.grpc_access import RestrictedProtocols
 from conch.frontends.grpc_calls import Calls
-from conch.frontends.grpc_options import channel_arguments, response_compression, server_credentials
+from conch.frontends.grpc_options import channel_arguments, server_credentials
 from conch.frontends.v2_grpc import InferenceService
 from conch.frontends.v2_grpc_infer import ForwardedHeaders, InferEndpoint
 from conch.options import ServerOptions
@@ -49,7 +49,6 @@ class GrpcFrontend:
             self._service.methods(),
             InferEndpoint(self._inference, ForwardedHeaders(self._header_forward_pattern)),
             RestrictedProtocols(self._restricted_protocols),
-            response_compression(options),
         )
         credentials = server_credentials(options)
         server = grpc.aio.server(handlers=(calls,), options=channel_arguments(options))
@@ -67,7 +66,6 @@ class GrpcFrontend:
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, give those that run `grace_s` seconds to finish, then cancel them."""
-        self._service.stop()
         if self._server is not None and self._calls is not None:
             self._calls.stop_streams()
             await self._server.stop(grace_s)

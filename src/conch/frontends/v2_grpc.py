@@ -61,11 +61,6 @@ class InferenceService:
         self._inference = inference
         self._control = control
         self._server_name = server_name
-        self._stopping = False
-
-    def stop(self) -> None:
-        """From now on tell everybody that the server is not ready."""
-        self._stopping = True
 
     def methods(self) -> dict[str, Method]:
         """Return the unary calls but ModelInfer, by their paths."""
@@ -91,25 +86,22 @@ class InferenceService:
         health = Method("health", health_pb2.HealthCheckRequest, self._health_check)
         return methods | {f"/{HEALTH_SERVICE}/Check": health}
 
-    def _ready(self) -> bool:
-        return not self._stopping and self._inference.ready()
-
     async def _server_live(self, _: Message) -> Message:
         return service_pb2.ServerLiveResponse(live=self._inference.live())
 
     async def _server_ready(self, _: Message) -> Message:
-        return service_pb2.ServerReadyResponse(ready=self._ready())
+        return service_pb2.ServerReadyResponse(ready=self._inference.ready())
 
     async def _health_check(self, _: Message) -> Message:
         """Any service name gets the same answer, as with Triton."""
         serving = health_pb2.HealthCheckResponse.SERVING
         return health_pb2.HealthCheckResponse(
-            status=serving if self._ready() else health_pb2.HealthCheckResponse.NOT_SERVING
+            status=serving if self._inference.ready() else health_pb2.HealthCheckResponse.NOT_SERVING
         )
 
     async def _model_ready(self, request: Message) -> Message:
         version = parse_version(request.version)
-        ready = not self._stopping and await self._inference.model_ready(request.name, version)
+        ready = await self._inference.model_ready(request.name, version)
         return service_pb2.ModelReadyResponse(ready=ready)
 
     async def _server_metadata(self, _: Message) -> Message:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from conch.core.inference import Inference
 from conch.core.pending import Pending
 from conch.core.served import Served
-from conch.errors import ConchError, InvalidRequest, Unsupported
+from conch.errors import ConchError, ConfigError, InvalidRequest, Unsupported
 from conch.protocol.classification import classify
 from conch.protocol.v2_proto import InferMessage, ResponseOptions, encode_infer_response, read_infer_request
 from conch.protocol.v2_proto_parameters import is_reserved
@@ -22,7 +22,11 @@ class ForwardedHeaders:
     """`--grpc-header-forward-pattern`: metadata whose keys match become parameters of the request."""
 
     def __init__(self, pattern: str) -> None:
-        self._pattern = re.compile(pattern) if pattern else None
+        """Take a regular expression; the empty one matches nothing. Raises ConfigError if it is none."""
+        try:
+            self._pattern = re.compile(pattern) if pattern else None
+        except re.error as error:
+            raise ConfigError(f"--grpc-header-forward-pattern: '{pattern}' is no regular expression: {error}") from None
 
     def add(self, parameters: dict[str, ParameterValue], metadata: Metadata) -> None:
         """Add the metadata to forward. Raises InvalidRequest for a key that a parameter must not have."""

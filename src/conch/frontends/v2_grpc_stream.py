@@ -7,9 +7,9 @@ takes what is to be sent by `next`. How the responses are ordered:
     decoupled models    as they come
 
 Memory is bounded twice. `room` holds back the reading of further requests, and with it the client by flow control,
-while what it has asked for and not taken could come to `_RESPONSE_BUDGET` bytes by the size of the largest response so
-far. A decoupled model cannot be held back that way: when more than `_UNSENT_LIMIT` bytes wait for a client that does
-not read, its stream is ended and its requests are cancelled. Other streams notice nothing of either.
+while what it has asked for and not taken could come to `_BUDGET` bytes by the size of the largest message so far. A
+decoupled model cannot be held back that way: when more than `_UNSENT_LIMIT` bytes wait for a client that does not
+read, its stream is ended and its requests are cancelled. Other streams notice nothing of either.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from conch.protocol.v2_proto import (
 from conch.request import InferRequest, InferResponse, Timeline
 
 _MOST_UNTAKEN = 256
-_RESPONSE_BUDGET = 64 * 2**20
+_BUDGET = 64 * 2**20
 _UNSENT_LIMIT = 256 * 2**20
 # What a waiting message costs beside its bytes.
 _MESSAGE_OVERHEAD = 128
@@ -46,7 +46,7 @@ class InferStream:
         self._decoupled: set[_Exchange] = set()  # for decoupled models, until their final response
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
-        self._largest = _RESPONSE_BUDGET // _MOST_UNTAKEN
+        self._largest = _BUDGET // _MOST_UNTAKEN
         self._ended = False  # no request will follow
         self.closed = False  # nothing more will be put in the queue
         self._error: ConchError | None = None  # how the call ends, if not well
@@ -58,6 +58,7 @@ class InferStream:
         """Serve one request. What is wrong with it becomes a message of its own; the stream goes on."""
         if self._ended:
             return
+        self.saw(len(data))
         exchange = _Exchange(self)
         try:
             request = self._decode(data, exchange)
@@ -73,6 +74,8 @@ class InferStream:
                 self.fail(error)
             else:
                 exchange.refuse(error)
+        if self.closed:  # in the midst of infer
+            exchange.cancel()
 
     def end(self) -> None:
         """The client sends no more requests; those that are here are still answered."""
@@ -106,7 +109,7 @@ class InferStream:
 
     async def room(self) -> bool:
         """Wait until another request may be read; False if none is wanted any more."""
-        while not self._ended and self._untaken() * self._largest >= _RESPONSE_BUDGET:
+        while not self._ended and self._untaken() * self._largest >= _BUDGET:
             await self._change()
         return not self._ended
 
@@ -119,11 +122,14 @@ class InferStream:
 
     # ---- for the exchanges
 
+    def saw(self, size: int) -> None:
+        """Learn how large messages are."""
+        self._largest = max(self._largest, size)
+
     def send(self, message: bytes) -> None:
         """Queue a message for the transport."""
         self._unsent.append(message)
         self._unsent_bytes += len(message) + _MESSAGE_OVERHEAD
-        self._largest = max(self._largest, len(message))
         if self._unsent_bytes > _UNSENT_LIMIT:
             waiting = len(self._unsent)
             self._unsent.clear()
@@ -204,10 +210,12 @@ class _Exchange:
             self._deliver(self._message(answer, final), final)
 
     def _deliver(self, message: bytes | None, final: bool) -> None:
-        if message is not None and self.decoupled:
-            self._stream.send(message)
-        elif message is not None:
-            self.messages.append(message)
+        if message is not None:
+            self._stream.saw(len(message))
+            if self.decoupled:
+                self._stream.send(message)
+            else:
+                self.messages.append(message)
         if final:
             self.done = True
             self._stream.settle(self)

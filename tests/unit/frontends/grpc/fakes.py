@@ -74,7 +74,7 @@ class FakeInference:
     is_ready: bool = True
 
     def __post_init__(self) -> None:
-        self._arrived = asyncio.Condition()
+        self._arrived = asyncio.Event()
 
     def add(self, name: str, behaviour: Behaviour, labels: dict | None = None, **fields) -> None:
         self.behaviours[name] = behaviour
@@ -82,8 +82,10 @@ class FakeInference:
 
     async def wait_for(self, count: int) -> list[FakePending]:
         """Return the admitted requests once there are that many."""
-        while len(self.admitted) < count:
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            while len(self.admitted) < count:
+                self._arrived.clear()
+                await self._arrived.wait()
         return self.admitted
 
     # ---- the interface
@@ -93,6 +95,7 @@ class FakeInference:
             raise InvalidRequest(f"[request id: {request.id}] expected 1 inputs but got 0 inputs")
         pending = FakePending(request, respond)
         self.admitted.append(pending)
+        self._arrived.set()
         self.behaviours[request.model_name](pending)
         return pending
 

@@ -32,6 +32,9 @@ class Wait(NamedTuple):
     until: int
 
 
+RUN_ONE = Run(1)
+
+
 @dataclass(frozen=True, slots=True)
 class BatchRules:
     """A model's batching, reduced to what `decide` reads. `max_batch_size` 1 with no delay means one by one."""
@@ -55,7 +58,7 @@ class BatchRules:
 def decide(waiting: Iterable[Waiting], rules: BatchRules, now: int) -> Run | Wait:
     """Decide over a queue that is not empty, in the order in which it is to be served."""
     if rules.single:
-        return Run(1)
+        return RUN_ONE
     count = total = preferred_count = 0
     oldest = now
     key: object = None

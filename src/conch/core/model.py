@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 
 from conch.backends.base import Batch, Instance
-from conch.core.batching import BatchRules, Run, Waiting, decide
+from conch.core.batching import RUN_ONE, BatchRules, Run, Wait, Waiting, decide
 from conch.core.ordering import ResponseOrder
 from conch.core.pending import Pending, State
 from conch.core.queue import PolicyQueue
@@ -134,13 +134,18 @@ class ServedModel(Served):
             self._expire(monotonic_ns())
         while self._idle and self._queue:
             now = monotonic_ns()
-            waiting = (Waiting(p.request.batch_size, p.group_key, p.request.timeline.queued) for p in self._queue)
-            decision = decide(waiting, self._rules, now)
+            decision = self._decide(now)
             if not isinstance(decision, Run):
                 wake = decision.until
                 break
             self._run(self._idle.pop(), self._queue.pop(decision.number), now)
         self._arm(wake)
+
+    def _decide(self, now: int) -> Run | Wait:
+        if self._rules.single:
+            return RUN_ONE
+        waiting = (Waiting(p.request.batch_size, p.group_key, p.request.timeline.queued) for p in self._queue)
+        return decide(waiting, self._rules, now)
 
     def _run(self, instance: Instance, requests: list[Pending], now: int) -> None:
         self._busy.add(instance)

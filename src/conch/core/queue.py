@@ -6,7 +6,7 @@ The queue alone refuses for lack of room. It holds no clock: the owner passes th
 import heapq
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain, count, islice
+from itertools import chain, count
 
 from conch.core.pending import Pending, State
 from conch.errors import QueueFull
@@ -32,6 +32,8 @@ class PolicyQueue:
         }
         self._waiting: dict[int, deque[Pending]] = {level: deque() for level in self._level_numbers()}
         self._delayed: dict[int, deque[Pending]] = {level: deque() for level in self._level_numbers()}
+        # In the order of service.
+        self._queues = [q for level in self._level_numbers() for q in (self._waiting[level], self._delayed[level])]
         self._expiries: list[tuple[int, int, Pending]] = []
         self._order = count()
         self._size = 0
@@ -41,8 +43,7 @@ class PolicyQueue:
 
     def __iter__(self) -> Iterator[Pending]:
         """Iterate in the order of service."""
-        queues = (q for level in self._level_numbers() for q in (self._waiting[level], self._delayed[level]))
-        return chain.from_iterable(queues)
+        return chain.from_iterable(self._queues)
 
     def __repr__(self) -> str:
         return f"<PolicyQueue {self._size} waiting>"
@@ -69,11 +70,10 @@ class PolicyQueue:
 
     def pop(self, number: int) -> list[Pending]:
         """Take the first `number` requests in the order of service."""
-        taken = list(islice(self, number))
-        for pending in taken:
-            queue = self._waiting[pending.level]
-            # What is taken stands at the head of one of its level's two queues.
-            (queue if queue and queue[0] is pending else self._delayed[pending.level]).popleft()
+        taken: list[Pending] = []
+        for queue in self._queues:
+            while queue and len(taken) < number:
+                taken.append(queue.popleft())
         self._size -= len(taken)
         return taken
 

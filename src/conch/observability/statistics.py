@@ -30,8 +30,9 @@ class Duration:
     def add(self, ns: int) -> None:
         """Count one more that took `ns`."""
         self.count += 1
-        # Clocks of two processes may disagree by a little; a counter must never fall.
-        self.ns += max(ns, 0)
+        # Stamps of two processes may be out of order by a little; a counter must never fall.
+        if ns > 0:
+            self.ns += ns
 
 
 # Upper bounds in milliseconds of the first-response histogram, Triton's; above the last comes infinity.

@@ -1,0 +1,54 @@
+# Everything a developer does here, with only Python and make to begin with.
+
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.dev ## Make .venv with everything that development needs
+
+demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--once ends by itself)
+	$(BIN)/python examples/demo.py $(ARGS)
+
+test: check ## Run the checks and all tests (ARGS go to pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/.dev ## Run linter, formatter, type checker and import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: .venv/.dev ## Format the code and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.dev ## Compare with Triton on the same models (ARGS go to the benchmark)
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+docs: .venv/.dev ## Write the reference pages that are made from the code
+	$(BIN)/python -m conch.cli.flag_help > docs/reference/flags.md
+
+clean: ## Remove the environment and what tools leave behind
+	rm -rf .venv .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-output
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are older than pyproject.toml when the dependencies may have changed. A demo needs less than development,
+# and an environment for development is good for a demo.
+.venv/.dev: pyproject.toml | .venv/bin/python
+	@echo "Installing what development needs into .venv; the first time this takes a minute or two."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch .venv/.dev .venv/.demo
+
+.venv/.demo: pyproject.toml | .venv/bin/python
+	@echo "Installing what the demo needs into .venv; the first time this takes a minute."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[examples]'
+	@touch .venv/.demo
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv

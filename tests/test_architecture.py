@@ -1,0 +1,69 @@
+"""The house rules that a program can check: direction of imports, size, names, no flag accepted and ignored."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conch.options import OWN_FLAGS
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "conch"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+MODULE_LINES = 400
+FUNCTION_LINES = 60
+
+# Optional packages and the one place that may import each.
+OPTIONAL = {"onnxruntime": {"backends/onnxruntime.py"}}
+
+# Options that are read through a method or a property of ServerOptions.
+READ_AS = {"backend_config": "backend_settings", "metrics_config": "counter_latencies"}
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.relative_to(SOURCE).as_posix() for path in paths]
+
+
+def test_arrows_point_down() -> None:
+    script = (
+        "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True, no_logo=True))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_no_module_outgrows_its_concept() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert names([path for path, length in lengths.items() if length > MODULE_LINES]) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names(MODULES))
+def test_functions_fit_on_a_screen(path: Path) -> None:
+    functions = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    lengths = [(one.name, (one.end_lineno or one.lineno) - one.lineno + 1) for one in functions]
+    assert [(name, length) for name, length in lengths if length > FUNCTION_LINES] == []
+
+
+def test_modules_are_named_for_what_they_hold() -> None:
+    assert names([path for path in MODULES if path.stem in {"utils", "util", "helpers", "common", "misc"}]) == []
+
+
+def test_an_optional_package_is_imported_in_one_place() -> None:
+    for package, places in OPTIONAL.items():
+        pattern = re.compile(rf"^\s*(?:import|from) {package}\b", re.MULTILINE)
+        found = {name for path, name in zip(MODULES, names(MODULES), strict=True) if pattern.search(path.read_text())}
+        assert found == places
+
+
+def test_every_flag_that_is_said_to_be_supported_is_read_somewhere() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in MODULES if path.name != "options.py")
+    words = {flag.name: READ_AS.get(flag.attribute, flag.attribute) for flag in OWN_FLAGS}
+    assert [name for name, word in words.items() if not re.search(rf"options\.{word}\b", text)] == []

@@ -1,0 +1,23 @@
+"""The reference page names every family of `/metrics` with its type, and no other."""
+
+import re
+from pathlib import Path
+
+from conch.observability.metrics import Metrics
+from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, Histogram, ModelStatistics
+from conch.options import ServerOptions
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+
+
+def test_the_page_lists_the_families_of_the_code() -> None:
+    model = ModelStatistics("m", 1)
+    model.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
+    options = ServerOptions(metrics_config=(("histogram_latencies", True),))
+    families = Metrics(statistics=lambda: [model], samples=list, options=options).collect()
+    rows = re.findall(r"^\| `(nv_\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted((family.name, family.kind) for family in families)
+
+
+def test_the_page_names_the_bounds_of_the_histogram() -> None:
+    assert f"buckets {', '.join(map(str, FIRST_RESPONSE_BOUNDS_MS))}" in PAGE.read_text(encoding="utf-8")

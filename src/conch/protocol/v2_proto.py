@@ -25,6 +25,7 @@ from conch.tensor import DATATYPES, Buffer, Tensor
 Message: TypeAlias = Any
 
 _INT64_MAX = 2**63 - 1
+_INT64_DIGITS = len(str(_INT64_MAX))
 # Below this size one parse with a copy of the tensors is faster than splitting the message first (measured).
 _SPLIT_FROM = 16 * 1024
 
@@ -134,7 +135,8 @@ def parse_version(text: str) -> int | None:
     """Return the version that a request names, None for the empty string. Raises InvalidRequest."""
     if not text:
         return None
-    if text.isascii() and text.isdigit() and int(text) <= _INT64_MAX:
+    # The length first: Python refuses to read numbers of thousands of digits.
+    if len(text) <= _INT64_DIGITS and text.isascii() and text.isdigit() and int(text) <= _INT64_MAX:
         return int(text)
     raise InvalidRequest(
         f"failed to get model version from specified version string '{text}', version should be an integral value > 0"

@@ -1,12 +1,8 @@
-"""What models measure about themselves: the value that carries it from a backend, and how values become families.
-
-Instances of a model measure apart, each in a process of its own, what reads as one series. As in Triton, where they
-share it, their counters and histograms add up, and of their gauges the last counts.
-"""
+"""What models measure about themselves: the value that carries it from a backend, and how values become families."""
 
 import re
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from conch.observability.exposition import Family, Kind, Point, histogram_points
 
@@ -16,7 +12,10 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """One custom metric of a model at one moment, under its own labels; no label is added to them."""
+    """One custom metric of a model at one moment, under its own labels; no label is added to them.
+
+    A backend gives a family's labels once: it adds up what its instances have measured apart.
+    """
 
     family: str
     description: str
@@ -44,32 +43,22 @@ def label_name(text: str) -> str:
 def custom_families(samples: Iterable[MetricSample], reserved: Container[str]) -> list[Family]:
     """Put samples into families. What would make the whole scrape unreadable is left out.
 
-    That is a sample with a name that is none, with a name of the server's own, or of another kind than its family.
+    That is a sample with a name that is none, with a name of the server's own, of another kind than its family, or
+    with labels that the family has already.
     """
-    merged: dict[str, dict[tuple[tuple[str, str], ...], MetricSample]] = {}
+    families: dict[str, dict[tuple[tuple[str, str], ...], MetricSample]] = {}
     kinds: dict[str, Kind] = {}
     for sample in samples:
         if sample.family in reserved or not _well_named(sample):
             continue
-        if kinds.setdefault(sample.family, sample.kind) != sample.kind:
-            continue
-        series = merged.setdefault(sample.family, {})
-        key = tuple(sorted(sample.labels.items()))
-        series[key] = _merge(series[key], sample) if key in series else sample
-    return [_family(list(series.values())) for series in merged.values()]
+        if kinds.setdefault(sample.family, sample.kind) == sample.kind:
+            labels = tuple(sorted(sample.labels.items()))
+            families.setdefault(sample.family, {}).setdefault(labels, sample)
+    return [_family(list(series.values())) for series in families.values()]
 
 
 def _well_named(sample: MetricSample) -> bool:
     return is_metric_name(sample.family) and all(map(is_label_name, sample.labels))
-
-
-def _merge(one: MetricSample, other: MetricSample) -> MetricSample:
-    if one.kind == "gauge":
-        return other
-    if [bound for bound, _ in one.buckets] != [bound for bound, _ in other.buckets]:
-        return one
-    buckets = tuple((bound, count + more) for (bound, count), (_, more) in zip(one.buckets, other.buckets, strict=True))
-    return replace(one, value=one.value + other.value, buckets=buckets)
 
 
 def _family(samples: list[MetricSample]) -> Family:

@@ -188,23 +188,13 @@ def test_a_models_own_metrics_follow_under_their_own_labels() -> None:
     assert value(families, "level") == -1
 
 
-def test_instances_add_up_where_adding_makes_sense() -> None:
-    buckets = ((1.0, 2.0), (math.inf, 3.0))
-    histogram = MetricSample("sizes", "Of a model.", "histogram", {}, 5.0, buckets)
-    one = [sample(count=2), sample("level", "gauge", 7), histogram]
-    other = [sample(count=3), sample("level", "gauge", 4), histogram]
-    families = scrape(samples=one + other)
-    assert value(families, "requests") == 5
-    assert value(families, "level") == 4
-    assert value(families, "sizes_bucket", le="1") == 4
-    assert value(families, "sizes_count") == 6
-    assert value(families, "sizes_sum") == 10
-
-
-def test_histograms_of_other_buckets_do_not_mix() -> None:
-    one = MetricSample("sizes", "", "histogram", {}, 5.0, ((1.0, 2.0), (math.inf, 3.0)))
-    other = MetricSample("sizes", "", "histogram", {}, 5.0, ((2.0, 2.0), (math.inf, 3.0)))
-    assert value(scrape(samples=[one, other]), "sizes_count") == 3
+def test_a_models_own_histogram_has_its_buckets() -> None:
+    histogram = MetricSample("sizes", "Of a model.", "histogram", {"l": "x"}, 5.0, ((1.0, 2.0), (math.inf, 3.0)))
+    families = scrape(samples=[histogram])
+    assert value(families, "sizes_bucket", l="x", le="1") == 2
+    assert value(families, "sizes_bucket", l="x", le="+Inf") == 3
+    assert value(families, "sizes_count", l="x") == 3
+    assert value(families, "sizes_sum", l="x") == 5
 
 
 @pytest.mark.parametrize(
@@ -215,11 +205,12 @@ def test_histograms_of_other_buckets_do_not_mix() -> None:
         sample("nv_inference_count"),
         sample("good", "gauge"),
         sample("good", **{"no-label": "x"}),
+        sample("good", count=2),
     ],
-    ids=["name", "empty name", "a name of the server", "another kind", "label"],
+    ids=["name", "empty name", "a name of the server", "another kind", "label", "labels twice"],
 )
 def test_a_sample_that_would_spoil_the_scrape_is_left_out(bad: MetricSample) -> None:
     families = scrape([busy()], [sample("good"), bad])
     assert set(families) == {*TRITONS, "good"}
-    assert len(families["good"].samples) == 1
+    assert [found.value for found in families["good"].samples] == [1]
     assert value(families, "nv_inference_count", model="m", version="3") == 9

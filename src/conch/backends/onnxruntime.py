@@ -102,9 +102,10 @@ class OnnxRuntimeInstance(ThreadedInstance):
 
     def __init__(self, plan: InstancePlan) -> None:
         super().__init__(plan)
-        self._session: ort.InferenceSession | None = None
+        self.session: ort.InferenceSession | None = None
         self._run_options: ort.RunOptions | None = None
         self._given: dict[str, TensorInfo] = {}
+        self._batches = plan.source.config.max_batch_size > 0
         self._dims = {spec.name: spec.dims for spec in plan.source.config.outputs}
         # numpy cannot name bfloat16, so such models speak in OrtValues.
         self._has_bf16 = False
@@ -113,8 +114,8 @@ class OnnxRuntimeInstance(ThreadedInstance):
         """Make the session and check that the configuration fits the model."""
         source = self.plan.source
         options, providers = _session_options(self.plan), _providers(self.plan)
-        self._session = _open(source, options, providers, self.plan.name)
-        signature = _signature(self._session)
+        self.session = _open(source, options, providers, self.plan.name)
+        signature = _signature(self.session)
         check_signature(source.config, signature)
         self._given = {info.name: info for info in (*signature.inputs, *signature.optional_inputs)}
         self._has_bf16 = "BF16" in {info.datatype for info in (*self._given.values(), *signature.outputs)}
@@ -122,7 +123,7 @@ class OnnxRuntimeInstance(ThreadedInstance):
         _log.info(
             "instance '%s': %s, %d intra-op threads (%d cores, %d instances)",
             self.plan.name,
-            ", ".join(self._session.get_providers()),
+            ", ".join(self.session.get_providers()),
             options.intra_op_num_threads,
             usable_cores(),
             self.plan.siblings,
@@ -130,11 +131,11 @@ class OnnxRuntimeInstance(ThreadedInstance):
 
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
         """Run the session. Raises BackendError with onnxruntime's code and message."""
-        assert self._session is not None
+        assert self.session is not None
         feed = {name: self._fed(name, array) for name, array in inputs.items()}
         run = self._run_values if self._has_bf16 else self._run_arrays
         try:
-            results = run(self._session, list(outputs), feed)
+            results = run(self.session, list(outputs), feed)
         except Exception as error:
             code, message = _explain(error)
             kind = Code.INVALID_ARG if code == _INVALID_ARGUMENT else Code.INTERNAL
@@ -143,7 +144,7 @@ class OnnxRuntimeInstance(ThreadedInstance):
 
     def unload(self) -> None:
         """Drop the session."""
-        self._session = None
+        self.session = None
 
     def _fed(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Give an input the form that onnxruntime wants: strings are text there, and scalars have no dimension."""
@@ -152,8 +153,8 @@ class OnnxRuntimeInstance(ThreadedInstance):
         return array if self._given[name].dims else array.reshape(())
 
     def _shaped(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Give a scalar output the dimensions that the configuration declares for it: [1], in some number."""
-        return array if array.ndim else array.reshape(self._dims[name])
+        """Give a scalar output of a model that does not batch the dimensions that its configuration declares: ones."""
+        return array.reshape(self._dims[name]) if array.ndim == 0 and not self._batches else array
 
     def _run_arrays(self, session: ort.InferenceSession, outputs: list[str], feed: Arrays) -> list[npt.NDArray[Any]]:
         results: list[npt.NDArray[Any]] = session.run(outputs, feed, self._run_options)

@@ -1,0 +1,162 @@
+"""The thread of an instance: mailbox, way home, failures, end."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from conch.backends.base import Batch, InstancePlan, ModelSource
+from conch.backends.threaded import Arrays, ThreadedInstance
+from conch.errors import BackendError, ConchError, ModelLoadError, Unsupported
+from conch.model_config import InstanceKind, ModelConfig, TensorSpec
+from conch.request import InferRequest, InferResponse
+from conch.tensor import Tensor
+
+CONFIG = ModelConfig("m", "x", "", 8, (TensorSpec("IN", "INT64", (1,)),), (TensorSpec("OUT", "INT64", (1,)),))
+
+
+class Doubling(ThreadedInstance):
+    """OUT = 2 · IN; what happens besides is scripted."""
+
+    def __init__(self, on_load: Callable[[], None] = lambda: None) -> None:
+        super().__init__(InstancePlan(ModelSource(CONFIG, 1, Path(), {}), "m_0", InstanceKind.CPU, 0, 1))
+        self.on_load = on_load
+        self.threads: list[str] = []
+        self.runs: list[int] = []
+        self.unloaded = False
+
+    def load(self) -> None:
+        self.threads.append(threading.current_thread().name)
+        self.on_load()
+
+    def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
+        assert list(outputs) == ["OUT"]
+        self.threads.append(threading.current_thread().name)
+        self.runs.append(len(inputs["IN"]))
+        if (inputs["IN"] < 0).any():
+            raise ArithmeticError("negative")
+        if (inputs["IN"] > 99).any():
+            raise Unsupported("too large")
+        return {"OUT": inputs["IN"] * 2}
+
+    def unload(self) -> None:
+        self.unloaded = True
+
+
+class Asked:
+    def __init__(self, value: int, done: Callable[[], None]) -> None:
+        self.request = InferRequest("m", [Tensor.from_numpy("IN", np.array([[value]]))])
+        self.cancelled = False
+        self.answer: InferResponse | ConchError | None = None
+        self.thread = ""
+        self._done = done
+
+    def on_cancel(self, notify: Callable[[], None]) -> None: ...
+
+    def send(self, response: InferResponse) -> None: ...
+
+    def finish(self, answer: InferResponse | ConchError | None) -> None:
+        self.answer = answer
+        self.thread = threading.current_thread().name
+
+
+async def run(instance: Doubling, *values: int) -> list[Asked]:
+    released = asyncio.Event()
+    asked = [Asked(value, released.set) for value in values]
+    batch = Batch(asked, released.set)
+    instance.execute(batch)
+    await released.wait()
+    return asked
+
+
+def doubled(asked: Asked) -> object:
+    assert isinstance(asked.answer, InferResponse)
+    return asked.answer.outputs[0].to_numpy().tolist()
+
+
+async def test_work_is_in_the_thread_and_answers_on_the_loop() -> None:
+    instance = Doubling()
+    assert not instance.ready
+    await instance.start()
+    assert instance.ready
+    asked = await run(instance, 1, 2, 3)
+    await instance.stop()
+    assert [doubled(each) for each in asked] == [[[2]], [[4]], [[6]]]
+    assert set(instance.threads) == {"m_0"}
+    assert {each.thread for each in asked} == {threading.current_thread().name}
+    assert instance.runs == [3]
+
+
+async def test_a_failing_batch_is_run_one_by_one() -> None:
+    instance = Doubling()
+    await instance.start()
+    first, second, third, fourth = await run(instance, 1, -2, 100, 4)
+    await instance.stop()
+    assert instance.runs == [4, 1, 1, 1, 1]
+    assert (doubled(first), doubled(fourth)) == ([[2]], [[8]])
+    assert isinstance(second.answer, BackendError)
+    assert second.answer.message == "model instance 'm_0' failed to execute: ArithmeticError: negative"
+    assert isinstance(third.answer, Unsupported)
+
+
+async def test_a_failing_request_alone_is_run_once() -> None:
+    instance = Doubling()
+    await instance.start()
+    (asked,) = await run(instance, -1)
+    await instance.stop()
+    assert instance.runs == [1]
+    assert isinstance(asked.answer, BackendError)
+
+
+async def test_the_end_of_an_instance() -> None:
+    instance = Doubling()
+    await instance.start()
+    await instance.stop()
+    await instance.stop()
+    assert instance.unloaded
+    assert not instance.ready
+    assert "m_0" not in {thread.name for thread in threading.enumerate()}
+    assert repr(instance) == "<Doubling m_0 not ready>"
+
+
+def fail_with(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ModelLoadError("no such file"), "no such file"),
+        (OSError("disk on fire"), "model instance 'm_0' failed to load: disk on fire"),
+    ],
+)
+async def test_a_failure_to_load(error: Exception, said: str) -> None:
+    instance = Doubling(fail_with(error))
+    with pytest.raises(ModelLoadError) as raised:
+        await instance.start()
+    assert raised.value.message == said
+    assert not instance.ready
+    await instance.stop()
+    assert not instance.unloaded
+
+
+async def test_a_start_given_up_while_loading() -> None:
+    may_load = threading.Event()
+    instance = Doubling(lambda: may_load.wait() and None)
+    starting = asyncio.create_task(instance.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    may_load.set()
+    await instance.stop()
+    assert instance.unloaded
+    assert not instance.ready

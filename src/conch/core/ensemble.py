@@ -69,6 +69,8 @@ class EnsembleModel(Served):
             compute_infer=run.infer_ns,
             compute_output=run.output_ns,
         )
+        if self.statistics.first_response is not None:
+            self.statistics.first_response.add(total)
         started = timeline.started
         input_done, infer_done = started + run.input_ns, started + run.input_ns + run.infer_ns
         self.statistics.count_execution(size, started, input_done, infer_done, infer_done + run.output_ns)

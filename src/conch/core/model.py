@@ -220,6 +220,8 @@ class ServedModel(Served):
             compute_infer=infer_done - input_done,
             compute_output=done - infer_done,
         )
+        if self.statistics.first_response is not None:
+            self.statistics.first_response.add((pending.first_response or done) - timeline.received)
 
 
 async def _bring_up(instance: Instance) -> None:

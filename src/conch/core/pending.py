@@ -40,6 +40,7 @@ class Pending:
         "_owner",
         "batch",
         "expires",
+        "first_response",
         "group_key",
         "level",
         "request",
@@ -56,6 +57,7 @@ class Pending:
         self.group_key: object = None  # requests with equal keys may share a batch
         self.batch: Batch | None = None
         self.responses = 0  # sent before the final one
+        self.first_response = 0  # when the first of those was sent, monotonic ns
         self.respond = respond
         self._owner = owner
         self._notify: Callable[[], None] | None = None
@@ -78,6 +80,8 @@ class Pending:
     def send(self, response: InferResponse) -> None:
         """Pass one response on; more will follow."""
         if self.state is not State.DONE:
+            if not self.responses:
+                self.first_response = monotonic_ns()
             self.responses += 1
             self.respond(response, False)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from conch.core.pending import Pending
 from conch.model_config import ModelConfig
-from conch.observability.statistics import ModelStatistics
+from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, Histogram, ModelStatistics
 from conch.request import InferRequest, Respond
 
 
@@ -20,6 +20,8 @@ class Served(ABC):
         self.statistics = ModelStatistics(
             config.name, version, dict(config.metric_tags), is_ensemble=config.is_ensemble
         )
+        if config.decoupled or config.is_ensemble:
+            self.statistics.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
         self._in_flight = 0
         self._drained = asyncio.Event()
 

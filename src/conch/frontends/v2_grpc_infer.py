@@ -86,12 +86,16 @@ def encode(answer: InferResponse | ConchError | None, model: Served, options: Re
 
 def classified(response: InferResponse, model: Served, options: ResponseOptions) -> InferResponse:
     """Return the response with classes in place of the outputs for which they are wanted. Raises InvalidRequest."""
-    if options.classification:
-        batched = model.config.max_batch_size > 0
-        response.outputs = [
-            classify(tensor, options.classification[tensor.name], model.labels.get(tensor.name, ()), batched)
-            if tensor.name in options.classification
-            else tensor
-            for tensor in response.outputs
-        ]
-    return response
+    wanted = options.classification
+    if not wanted:
+        return response
+    batched = model.config.max_batch_size > 0
+    outputs = [
+        classify(tensor, wanted[tensor.name], model.labels.get(tensor.name, ()), batched)
+        if tensor.name in wanted
+        else tensor
+        for tensor in response.outputs
+    ]
+    return InferResponse(
+        response.model_name, response.model_version, outputs, id=response.id, parameters=response.parameters
+    )

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
@@ -135,24 +136,33 @@ async def test_a_key_of_another_certificate_is_an_error(serve, certificates):
 # ---- compression
 
 
-@asynccontextmanager
-async def counted(port: int):
-    """A way to a server that counts what the server sends: (port, list with the number of bytes)."""
-    received = [0]
+class Counter:
+    """A way to a server that counts its connections and the bytes that the server sends."""
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: bool) -> None:
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.port = 0
+        self.connections = 0
+        self.received = 0
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        await asyncio.gather(self._carry(reader, up_writer, 0), self._carry(up_reader, writer, 1))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, weight: int) -> None:
         while data := await reader.read(65536):
-            received[0] += len(data) if count else 0
+            self.received += weight * len(data)
             writer.write(data)
         writer.close()
 
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(carry(reader, up_writer, False), carry(up_reader, writer, True))
 
-    proxy = await asyncio.start_server(connect, "127.0.0.1", 0)
-    async with proxy:
-        yield proxy.sockets[0].getsockname()[1], received
+@asynccontextmanager
+async def counted(port: int) -> AsyncIterator[Counter]:
+    counter = Counter(port)
+    async with await asyncio.start_server(counter._connect, "127.0.0.1", 0) as proxy:
+        counter.port = proxy.sockets[0].getsockname()[1]
+        yield counter
 
 
 @pytest.mark.parametrize(("level", "small"), [("none", False), ("low", True), ("medium", True), ("high", True)])
@@ -165,16 +175,16 @@ async def test_responses_are_compressed_as_asked(serve, inference, level, small)
         yield {"model_name": "blank", "inputs": zeros()}
 
     async with (
-        counted(frontend.port) as (port, received),
-        triton_aio.InferenceServerClient(f"127.0.0.1:{port}") as client,
+        counted(frontend.port) as way,
+        triton_aio.InferenceServerClient(f"127.0.0.1:{way.port}") as client,
     ):
         result = await client.infer("blank", zeros())
         assert result.as_numpy("OUT").nbytes == 1_000_000
-        assert (received[0] < 50_000) is small
-        received[0] = 0
+        assert (way.received < 50_000) is small
+        way.received = 0
         async for streamed, _ in client.stream_infer(requests()):
             assert streamed.as_numpy("OUT").nbytes == 1_000_000
-        assert (received[0] < 50_000) is small
+        assert (way.received < 50_000) is small
 
 
 # ---- access
@@ -294,10 +304,13 @@ def test_connections_do_not_age_by_default():
 
 async def test_an_aged_connection_is_renewed_unnoticed(serve):
     frontend = await serve(grpc_max_connection_age=50, grpc_max_connection_age_grace=5000)
-    async with triton_aio.InferenceServerClient(f"127.0.0.1:{frontend.port}") as client:
-        for _ in range(10):
+    async with (
+        counted(frontend.port) as way,
+        triton_aio.InferenceServerClient(f"127.0.0.1:{way.port}") as client,
+        asyncio.timeout(20),
+    ):
+        while way.connections < 3:
             assert await client.is_server_live()
-            await asyncio.sleep(0.02)
 
 
 # ---- the end

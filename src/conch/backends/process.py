@@ -1,0 +1,280 @@
+"""A child process that the server talks to: started, listened to, its end noticed and explained.
+
+Who uses it gives meaning to the messages; `python_child/conch_child/wire.py` says how they look. The child inherits
+one end of a socket pair. It leads a process group of its own: a Ctrl-C in the terminal is the server's to handle, and
+whatever the child has started goes when the child goes.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from conch.backends.python_child.conch_child.wire import FrameDecoder, Message, WireError, encode
+from conch.errors import ModelLoadError
+from conch.observability.logs import MODEL_LOGGER
+
+_log = logging.getLogger(MODEL_LOGGER)
+
+# A child that has closed its socket but lives on is ended; one that is gone is buried although its output goes on.
+_GRACE_S = 1.0
+
+_LONGEST_LINE = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended. `status` is its exit status, or minus the number of the signal that killed it."""
+
+    status: int
+
+    def __str__(self) -> str:
+        if self.status >= 0:
+            return f"exited with status {self.status}"
+        try:
+            return f"was killed by {signal.Signals(-self.status).name}"
+        except ValueError:
+            return f"was killed by signal {-self.status}"
+
+
+class ChildProcess:
+    """One process, from `start` to its end. All methods belong to the event loop's thread.
+
+    `on_message` gets every message with its payload; if it raises, the child is not what it should be and is killed.
+    `on_exit` is called once, after everything that the child had sent has been delivered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        on_message: Callable[[Message, memoryview], None],
+        on_exit: Callable[[Exit], None],
+    ) -> None:
+        self.name = name
+        self.exit: Exit | None = None
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._gone = asyncio.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: asyncio.WriteTransport | None = None
+        self._streams: set[asyncio.BaseTransport] = set()
+        self._status: int | None = None
+        self._pidfd = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_words: deque[str] = deque(maxlen=8)
+
+    def __repr__(self) -> str:
+        return f"<ChildProcess {self.name} pid={self.pid} {self.exit or 'running'}>"
+
+    @property
+    def pid(self) -> int:
+        """Process id, 0 before `start`."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def last_words(self) -> str:
+        """The last lines that the child wrote to its standard error."""
+        return "\n".join(self._last_words)
+
+    async def start(
+        self,
+        program: Sequence[str],
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        inherited: Sequence[int] = (),
+    ) -> None:
+        """Run `program <fd of the socket> arguments…`. `inherited` file descriptors keep their numbers.
+
+        Raises ModelLoadError if it cannot be run.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            # In the loop's thread, for milliseconds: the child asks to be killed when its parent *thread* ends.
+            self._process = process = subprocess.Popen(  # noqa: ASYNC220 - see above
+                [*program, str(theirs.fileno()), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                pass_fds=(theirs.fileno(), *inherited),
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise ModelLoadError(f"cannot run '{program[0]}': {error.strerror or error}") from error
+        finally:
+            theirs.close()
+        loop = asyncio.get_running_loop()
+        self._pidfd = os.pidfd_open(process.pid)
+        loop.add_reader(self._pidfd, self._process_ended)
+        ours.setblocking(False)
+        self._control, _ = await loop.create_unix_connection(lambda: _Control(self), sock=ours)
+        await loop.connect_read_pipe(lambda: _Output(self, "stdout"), process.stdout)
+        await loop.connect_read_pipe(lambda: _Output(self, "stderr"), process.stderr)
+
+    def send(self, message: Message, payload: Sequence[Any] = (), payload_size: int = 0) -> None:
+        """Send a message. Nothing happens if the child has gone; that is told by `on_exit`."""
+        if self._control is not None and not self._control.is_closing():
+            self._control.write(encode(message, payload, payload_size))
+
+    def kill(self) -> None:
+        """End the child and what it has started at once. Does nothing if it has ended."""
+        if self._process is not None and self._status is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def wait(self, limit_s: float | None) -> bool:
+        """Wait until the child has gone and `on_exit` been called; return whether that was within the limit."""
+        try:
+            await asyncio.wait_for(self._gone.wait(), limit_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def received(self, message: Message, payload: memoryview) -> None:
+        """Pass a message on."""
+        self._on_message(message, payload)
+
+    def log(self, level: int, text: str, source: str = "") -> None:
+        """Log what the child has to say, or what is to be said about it, under its name."""
+        first, _, rest = text.partition("\n")
+        extra = {"instance": self.name, "block": rest}
+        if source:
+            extra["source"] = source
+        _log.log(level, "%s", first, extra=extra, stacklevel=2)
+
+    def printed(self, line: str, stream: str) -> None:
+        """Take a line that the child has printed."""
+        if stream == "stderr":
+            self._last_words.append(line)
+            self.log(logging.WARNING, line, stream)
+        else:
+            self.log(logging.INFO, line, stream)
+
+    def stream_opened(self, stream: asyncio.BaseTransport) -> None:
+        """Note one of the three connections."""
+        self._streams.add(stream)
+
+    def stream_closed(self, stream: asyncio.BaseTransport) -> None:
+        """Note that one of the three connections has ended."""
+        self._streams.discard(stream)
+        if self._status is not None:
+            if not self._streams:
+                self._finish()
+        elif stream is self._control and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_GRACE_S, self.kill)
+
+    def _process_ended(self) -> None:
+        assert self._process is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        # Before it is waited for: until then nobody else can have its process group's number.
+        self.kill()
+        self._status = self._process.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(_GRACE_S, self._finish)
+        if not self._streams:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.exit is not None or self._status is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self.exit = Exit(self._status)
+        for stream in list(self._streams):
+            stream.close()
+        self._on_exit(self.exit)
+        self._gone.set()
+
+
+class Backoff:
+    """How long to wait before a dead child is started again: at first not at all, then longer, up to half a minute."""
+
+    FIRST_S = 0.5
+    LONGEST_S = 30.0
+    # Having run for so long, a child counts as healthy and its earlier deaths as forgotten.
+    STABLE_S = 60.0
+
+    def __init__(self) -> None:
+        self._deaths = 0
+
+    def delay(self, lived_s: float) -> float:
+        """Return the seconds to wait, after a life of so many seconds; 0 for one that never came up."""
+        if lived_s >= self.STABLE_S:
+            self._deaths = 0
+        self._deaths += 1
+        if self._deaths == 1:
+            return 0.0
+        return min(self.FIRST_S * 2.0 ** (self._deaths - 2), self.LONGEST_S)
+
+
+class _Control(asyncio.Protocol):
+    """The socket: bytes to messages."""
+
+    def __init__(self, owner: ChildProcess) -> None:
+        self._owner = owner
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._owner.stream_opened(transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message, payload in self._decoder.feed(data):
+                self._owner.received(message, payload)
+        except WireError as error:
+            self._owner.log(logging.ERROR, f"killed, because it sent what cannot be understood: {error}")
+            self._owner.kill()
+        except Exception:
+            text = f"killed, because one of its messages could not be dealt with\n{traceback.format_exc()}"
+            self._owner.log(logging.ERROR, text)
+            self._owner.kill()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        assert self._transport is not None
+        self._owner.stream_closed(self._transport)
+
+
+class _Output(asyncio.Protocol):
+    """Standard output or error: bytes to lines."""
+
+    def __init__(self, owner: ChildProcess, stream: str) -> None:
+        self._owner = owner
+        self._stream = stream
+        self._rest = b""
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._owner.stream_opened(transport)
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._print(line)
+        while len(self._rest) > _LONGEST_LINE:
+            self._print(self._rest[:_LONGEST_LINE])
+            self._rest = self._rest[_LONGEST_LINE:]
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if self._rest:
+            self._print(self._rest)
+        assert self._transport is not None
+        self._owner.stream_closed(self._transport)
+
+    def _print(self, line: bytes) -> None:
+        self._owner.printed(line.decode(errors="replace").rstrip("\r"), self._stream)

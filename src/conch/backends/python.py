@@ -1,0 +1,55 @@
+"""The python backend: Triton's Python models, each instance in a process of its own.
+
+The process runs `python_child`; the server's side of it is `python_host`. A model that crashes, leaks or blocks its
+interpreter costs itself and nobody else.
+
+Nothing watches how long `execute` takes, so a model can be stopped in a debugger: let it call
+`debugpy.listen(5678)` in `initialize` and attach to that port. With several instances give each a port of its own, for
+example `5678 + int(args["model_instance_name"].rpartition("_")[2])`. To wait for the debugger inside `initialize`
+(`debugpy.wait_for_client()`), serve with `--backend-config=python,stub-timeout-seconds=0`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakSet
+
+from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.backends.python_host.completion import complete
+from conch.backends.python_host.custom_metrics import in_order
+from conch.backends.python_host.environment import Environments
+from conch.backends.python_host.instance import PythonInstance
+from conch.backends.python_host.model_process import DEFAULT_FILENAME
+from conch.backends.python_host.settings import parse_settings
+from conch.observability.custom_metrics import MetricSample
+
+
+class PythonBackend(Backend):
+    """`backend: "python"`."""
+
+    name = "python"
+    default_model_filename = DEFAULT_FILENAME
+
+    def __init__(self) -> None:
+        self._environments = Environments()
+        self._instances: WeakSet[PythonInstance] = WeakSet()
+
+    async def stop(self) -> None:
+        """Remove what was unpacked for models that bring their own environment."""
+        await self._environments.remove()
+
+    async def complete(self, source: ModelSource) -> Mapping[str, Any]:
+        """Ask `auto_complete_config`, in a process of its own, if the model's code mentions it."""
+        return await complete(source, parse_settings(source.settings), self._environments)
+
+    def instance(self, plan: InstancePlan) -> Instance:
+        """Make an instance. Raises ConfigError if a setting of the backend makes no sense."""
+        instance = PythonInstance(plan, parse_settings(plan.source.settings), self._environments)
+        self._instances.add(instance)
+        return instance
+
+    def custom_metrics(self) -> Sequence[MetricSample]:
+        """Return the samples of every instance; those of one name and labels belong to one series."""
+        return in_order(instance.metrics for instance in self._instances)
+
+
+backend = PythonBackend

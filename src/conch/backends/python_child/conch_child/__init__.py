@@ -1,0 +1,1 @@
+"""The model's side of the python backend; see the package above it."""

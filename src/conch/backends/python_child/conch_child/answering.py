@@ -1,0 +1,274 @@
+"""How requests are answered: the response, the sender, and the record that sees to it that each request ends once."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
+
+from . import messages
+from .arena import Parcel
+from .channel import Channel
+from .errors import TritonError, TritonModelException
+from .metrics import MetricRegistry
+from .tensor import Tensor
+
+RESPONSE_COMPLETE_FINAL = 1
+
+Answer = Tuple[Any, ...]
+
+
+class InferenceResponse:
+    """Output tensors, or an error in their place; and parameters, if there is something to say about the response.
+
+    Raises TritonModelException for tensors that are none, or for parameters other than bool, int and str by name.
+    """
+
+    __slots__ = ("_error", "_parameters", "_tensors")
+
+    def __init__(
+        self,
+        output_tensors: Optional[Sequence[Tensor]] = None,
+        error: Any = None,
+        parameters: Optional[Dict[str, Any]] = None,
+    ) -> None:
+        tensors: List[Any] = [] if output_tensors is None else list(output_tensors)
+        for tensor in tensors:
+            if not isinstance(tensor, Tensor):
+                raise TritonModelException(
+                    "Output tensor for inference response should be a Tensor, found type '{}'.".format(
+                        type(tensor).__name__
+                    )
+                )
+        if error is not None and not isinstance(error, TritonError):
+            error = TritonError(str(error))
+        self._tensors = tensors
+        self._error: Optional[TritonError] = error
+        self._parameters = checked_parameters(parameters)
+
+    def output_tensors(self) -> List[Tensor]:
+        """Return the output tensors."""
+        return self._tensors
+
+    def has_error(self) -> bool:
+        """Whether this is an error."""
+        return self._error is not None
+
+    def error(self) -> Optional[TritonError]:
+        """Return the error, None if there is none."""
+        return self._error
+
+    def parameters(self) -> str:
+        """Return the parameters as JSON."""
+        return json.dumps(self._parameters or {})
+
+    def parameter_values(self) -> Optional[Dict[str, Any]]:
+        """Return the parameters themselves, None if there are none."""
+        return self._parameters
+
+
+class Responder:
+    """One request as seen from its answers.
+
+    The request and its senders share it. When the last of them dies unanswered, nobody can answer any more: the client
+    is told instead of left waiting.
+    """
+
+    __slots__ = ("_answerer", "answered", "closed", "handed_out", "key", "requested")
+
+    def __init__(self, answerer: Answerer, key: int, requested: FrozenSet[str]) -> None:
+        self._answerer = answerer
+        self.key = key
+        self.requested = requested
+        self.handed_out = False  # the model has taken a sender
+        self.answered = False  # the server has had the last answer
+        self.closed = False  # the model may send nothing more
+
+    def __del__(self) -> None:
+        if not self.answered:
+            self._answerer.abandon(self.key)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or has cancelled."""
+        channel = self._answerer.channel
+        channel.drain()
+        return self.key in channel.cancelled
+
+    def send(self, response: Optional[InferenceResponse], final: bool) -> None:
+        """Send a response, the end, or both."""
+        self._answerer.send(self, response, final)
+
+
+class InferenceResponseSender:
+    """Answers one request, from any thread, during `execute` or later."""
+
+    __slots__ = ("_responder",)
+
+    def __init__(self, responder: Responder) -> None:
+        responder.handed_out = True
+        self._responder = responder
+
+    def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
+        """Send a response; `flags` is 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with or after the last one.
+
+        Raises TritonModelException if that is not possible (any more).
+        """
+        if flags not in (0, RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None:
+            if not flags:
+                raise TritonModelException(
+                    "Inference Response object must be provided when the response flags is set to zero."
+                )
+        elif not isinstance(response, InferenceResponse):
+            raise TritonModelException(
+                "Unable to send response. Expected an InferenceResponse, found type '{}'.".format(
+                    type(response).__name__
+                )
+            )
+        self._responder.send(response, bool(flags))
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or has cancelled."""
+        return self._responder.is_cancelled()
+
+
+class Answerer:
+    """Makes answers of responses and sends them."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        metrics: MetricRegistry,
+        instance_name: str,
+        output_names: Sequence[str] = (),
+        decoupled: bool = False,
+    ) -> None:
+        self.channel = channel
+        self.decoupled = decoupled
+        # What is sent back where the client does not say; empty where the model declares no outputs.
+        self.output_names: FrozenSet[str] = frozenset(output_names)
+        self._metrics = metrics
+        self._instance_name = instance_name
+        self._abandoned: List[int] = []
+
+    def send(self, responder: Responder, response: Optional[InferenceResponse], final: bool) -> None:
+        """Send one answer to one request now. Raises TritonModelException if the request takes none (any more)."""
+        with self.channel.writing:
+            if responder.closed:
+                raise TritonModelException("Unable to send response. Response sender has been closed.")
+            if not self.decoupled:
+                if response is None and not responder.answered:
+                    raise TritonModelException(
+                        "Unable to send response. Non-decoupled model cannot send complete final before sending a "
+                        "response."
+                    )
+                if response is not None and responder.answered:
+                    raise TritonModelException(
+                        "Unable to send response. Non-decoupled model cannot send more than one response."
+                    )
+            if not responder.answered:
+                self._send_one(responder, response, final)
+            responder.closed = final
+        self._flush()
+
+    def finish(
+        self,
+        outcomes: List[Tuple[Responder, Union[InferenceResponse, TritonError]]],
+        input_done: int,
+        infer_done: int,
+    ) -> None:
+        """End an `execute`: answer these requests, once each, and tell that the next batch can come.
+
+        Empties `outcomes`: outputs that are views of inputs let go of them, so that these are released by this frame.
+        """
+        with self.channel.writing:
+            parcel = self.channel.parcel()
+            answers = []
+            while outcomes:
+                responder, outcome = outcomes.pop()
+                if not responder.answered:
+                    answers.append(self._final_answer(parcel, responder, outcome))
+                    responder.answered = responder.closed = True
+                del outcome
+            answers.reverse()
+            released = self.channel.inputs.take_released()
+            message = (messages.EXECUTED, released, tuple(answers), self._metrics.take(), input_done, infer_done)
+            self.channel.transmit(message, parcel)
+        self._flush()
+
+    def abandon(self, key: int) -> None:
+        """Answer a request that nobody can answer any more. Called by the garbage collector, in any thread."""
+        self._abandoned.append(key)
+        self._flush()
+
+    def _flush(self) -> None:
+        # The collector may strike in the middle of a frame. Then `writing` is taken, by this very thread perhaps, and
+        # whoever holds it comes here afterwards.
+        while self._abandoned and self.channel.writing.acquire(blocking=False):
+            try:
+                answers = tuple([self._given_up(key) for key in self._abandoned])
+                del self._abandoned[: len(answers)]
+                with suppress(OSError):  # the server has gone
+                    self.channel.transmit((messages.ANSWERED, (), answers, ()))
+            finally:
+                self.channel.writing.release()
+
+    def _given_up(self, key: int) -> Answer:
+        text = "Model instance '{}' dropped the response sender before sending the final flag."
+        return key, True, (TritonError.INTERNAL, text.format(self._instance_name)), None, None
+
+    def _send_one(self, responder: Responder, response: Optional[InferenceResponse], final: bool) -> None:
+        parcel = self.channel.parcel()
+        if response is None:
+            answer: Answer = (responder.key, True, None, None, None)
+        else:
+            last = final or not self.decoupled or response.has_error()
+            answer = self._encode(parcel, responder, response, last)
+        released = self.channel.inputs.take_released()
+        self.channel.transmit((messages.ANSWERED, released, (answer,), self._metrics.take()), parcel)
+        responder.answered = answer[1]
+
+    def _final_answer(
+        self, parcel: Parcel, responder: Responder, outcome: Union[InferenceResponse, TritonError]
+    ) -> Answer:
+        if isinstance(outcome, TritonError):
+            return responder.key, True, (outcome.code(), outcome.message()), None, None
+        try:
+            return self._encode(parcel, responder, outcome, True)
+        except Exception as error:  # what a model put into its arrays is its own; one bad response spoils no other
+            text = "Failed to send the response of model instance '{}': {}".format(self._instance_name, error)
+            return responder.key, True, (TritonError.INTERNAL, text), None, None
+
+    def _encode(self, parcel: Parcel, responder: Responder, response: InferenceResponse, final: bool) -> Answer:
+        error = response.error()
+        if error is not None:
+            return responder.key, final, (error.code(), error.message()), None, response.parameter_values()
+        wanted = responder.requested or self.output_names
+        # All are made ready before the first is placed: what raises leaves no block behind.
+        wires = [tensor.wire() for tensor in response.output_tensors() if not wanted or tensor.name() in wanted]
+        outputs = tuple(
+            [(name, datatype, shape, parcel.put(data, size), size) for name, datatype, shape, data, size in wires]
+        )
+        return responder.key, final, None, outputs, response.parameter_values()
+
+
+def checked_parameters(parameters: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+    """Return parameters that may travel, None if there are none. Raises TritonModelException."""
+    if not parameters:
+        return None
+    checked: Dict[str, Any] = {}
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(
+                "Expect parameters keys to have type str, found type {}".format(type(key).__name__)
+            )
+        for kind in (bool, int, float, str):
+            if isinstance(value, kind):
+                checked[str(key)] = kind(value)  # subclasses, such as numpy's, do not travel
+                break
+        else:
+            raise TritonModelException(
+                "Expect parameters values to have type bool/int/str, found type {}".format(type(value).__name__)
+            )
+    return checked

@@ -1,0 +1,31 @@
+"""What the server and a model's process say to each other: the first item of every header and what follows it.
+
+A *place* says where the bytes of a tensor are: at that offset of the sender's arena, or, if negative, at offset
+`~place` of the frame's own payload. *released* are offsets of blocks of the receiver's arena that it may use again.
+*answer* is `(key, final, error, outputs, parameters)`, where `error` is None or `(code, text)`, `outputs` is None or
+tuples `(name, datatype, shape, place, size)`, and `parameters` is None or a dict. *sample* is one custom metric,
+`(number, family, description, kind, labels, value, buckets)`, or `(number,)` when it is gone.
+"""
+
+# Server → model.
+INITIALIZE = 1  # arguments of `initialize`, options                      → INITIALIZED
+COMPLETE = 2  # options, document as JSON                                 → COMPLETED
+EXECUTE = 3  # released, requests: (key, id, correlation id, flags, timeout, parameters, outputs, inputs)  → EXECUTED
+CANCEL = 4  # key
+RELEASE = 5  # released
+TRIM = 6  # nothing: give memory that is not in use back
+CHECK_READY = 7  # nothing                                                → READINESS
+SET_LOG_LEVEL = 8  # level
+FINALIZE = 9  # nothing; the process ends afterwards
+
+# Model → server.
+INITIALIZED = 32  # error text or "", whether the model has `is_ready`
+COMPLETED = 33  # error text or "", document as JSON
+EXECUTED = 34  # released, answers, samples, when inputs were there, when `execute` was done (monotonic ns)
+ANSWERED = 35  # released, answers, samples; outside or before the end of `execute`
+READINESS = 36  # bool
+LOG = 37  # level, file, line, text
+SAMPLES = 38  # samples
+
+# Levels of LOG, as the standard library numbers them; VERBOSE is its DEBUG.
+ERROR, WARNING, INFO, VERBOSE = 40, 30, 20, 10

@@ -1,0 +1,151 @@
+"""`pb_utils.InferenceRequest`: what `execute` gets, and what a model would build to call another model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
+
+from .answering import Answerer, InferenceResponseSender, Responder, checked_parameters
+from .errors import TritonModelException
+from .tensor import Tensor
+
+REQUEST_RELEASE_ALL = 1
+REQUEST_RELEASE_RESCHEDULE = 2
+
+MEMORY_CPU = 0
+MEMORY_GPU = 2
+
+BLS_UNSUPPORTED = "BLS is not supported by this version of Conch"
+
+
+class PreferredMemory:
+    """Where the outputs of a call to another model should lie."""
+
+    __slots__ = ("device_id", "memory_type")
+
+    def __init__(self, preferred_memory_type: int = MEMORY_CPU, preferred_memory_type_id: int = 0) -> None:
+        self.memory_type = preferred_memory_type
+        self.device_id = preferred_memory_type_id
+
+
+class InferenceTrace:
+    """The trace a request belongs to."""
+
+    def get_context(self) -> Optional[str]:
+        """Return the W3C trace context as JSON, None if the request is not traced."""
+        return None
+
+
+class InferenceRequest:
+    """One request: made by the server for `execute`, or by the model for a call to another model."""
+
+    __slots__ = ("_correlation_id", "_flags", "_id", "_inputs", "_outputs", "_parameters", "_responder", "_timeout")
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: Union[int, str] = 0,
+        inputs: Sequence[Tensor] = (),
+        requested_output_names: Sequence[str] = (),
+        model_name: str = "",
+        model_version: int = -1,  # noqa: ARG002 - nothing is called yet
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: Optional[PreferredMemory] = None,  # noqa: ARG002 - all memory is the host's here
+        trace: Optional[InferenceTrace] = None,  # noqa: ARG002
+        parameters: Optional[Dict[str, Any]] = None,
+    ) -> None:
+        if not model_name:
+            raise TritonModelException("a request to another model must name it: model_name")
+        if not isinstance(correlation_id, (int, str)):
+            raise TritonModelException("Correlation ID must be integer or string")
+        self._id = request_id
+        self._correlation_id = correlation_id
+        self._inputs = list(inputs)
+        self._outputs = frozenset(requested_output_names)
+        self._flags = flags
+        self._timeout = timeout
+        self._parameters = checked_parameters(parameters)
+        self._responder: Optional[Responder] = None
+
+    @classmethod
+    def from_wire(cls, answerer: Answerer, message: Tuple[Any, ...], payload: bytearray) -> InferenceRequest:
+        """Make a request from its part of an EXECUTE message and that frame's payload."""
+        key, request_id, correlation_id, flags, timeout, parameters, outputs, inputs = message
+        request = cls.__new__(cls)
+        request._id = request_id
+        request._correlation_id = correlation_id
+        request._flags = flags
+        request._timeout = timeout
+        request._parameters = parameters
+        request._outputs = frozenset(outputs) if outputs else answerer.output_names
+        request._responder = Responder(answerer, key, request._outputs)
+        view = answerer.channel.inputs.view
+        whole = memoryview(payload)
+        request._inputs = [
+            Tensor.from_wire(name, datatype, shape, view(place, size) if place >= 0 else whole[~place : ~place + size])
+            for name, datatype, shape, place, size in inputs
+        ]
+        return request
+
+    def inputs(self) -> List[Tensor]:
+        """Return the input tensors."""
+        return self._inputs
+
+    def request_id(self) -> str:
+        """Return the id that the client gave, or ""."""
+        return self._id
+
+    def correlation_id(self) -> Union[int, str]:
+        """Return the sequence's id, 0 if the request belongs to none."""
+        return self._correlation_id
+
+    def flags(self) -> int:
+        """Return the sum of TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END, as they apply."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set the flags of a request to another model."""
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """Return the time-out in microseconds, 0 if there is none."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """Return the parameters as JSON."""
+        return json.dumps(self._parameters or {})
+
+    def requested_output_names(self) -> FrozenSet[str]:
+        """Return the outputs that the client wants: all that the model declares if it did not say."""
+        return self._outputs
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace."""
+        return InferenceTrace()
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or has cancelled. Cheap enough to ask between any two steps."""
+        return self._own_responder().is_cancelled()
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """Return a sender, for responses that come one by one, from other threads or after `execute`."""
+        return InferenceResponseSender(self._own_responder())
+
+    def set_release_flags(self, flags: int) -> None:
+        """Say what becomes of the request after `execute`. Only TRITONSERVER_REQUEST_RELEASE_ALL is possible."""
+        if flags != REQUEST_RELEASE_ALL:
+            raise TritonModelException("Rescheduling of requests is not supported by this version of Conch")
+
+    def exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002
+        """Call the other model and wait."""
+        raise TritonModelException(BLS_UNSUPPORTED)
+
+    async def async_exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002
+        """Call the other model."""
+        raise TritonModelException(BLS_UNSUPPORTED)
+
+    def _own_responder(self) -> Responder:
+        if self._responder is None:
+            raise TritonModelException("a request that the model has made itself has no client")
+        return self._responder

@@ -1,0 +1,149 @@
+"""`pb_utils.Tensor`: one named input or output."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, List, Sequence, Tuple
+
+import numpy as np
+
+from . import dlpack
+from .datatypes import DTYPES, NUMBERS, name_of, pack_bytes, unpack_bytes
+from .errors import TritonModelException
+
+
+class Tensor:
+    """A name and an array.
+
+    Inputs lie in memory that is shared with the server or came with the request: `as_numpy` is a view on it, which may
+    be written to and kept for as long as one likes. Outputs are copied out of their array when the response is sent.
+    """
+
+    __slots__ = ("_array", "_data", "_datatype", "_name", "_shape")
+
+    def __init__(self, name: str, numpy_array: Any) -> None:
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        if not isinstance(numpy_array, np.ndarray):
+            raise TypeError(
+                "tensor '{}' must be made from a numpy array, not from {}".format(name, type(numpy_array).__name__)
+            )
+        datatype = name_of(numpy_array.dtype)
+        if datatype is None:
+            raise TritonModelException(
+                "NumPy dtype is not supported: tensor '{}' is {}".format(name, numpy_array.dtype)
+            )
+        self._name = str(name)
+        self._datatype = datatype
+        self._shape: Tuple[int, ...] = numpy_array.shape
+        self._array: Any = numpy_array
+        self._data: Any = None
+
+    @classmethod
+    def from_wire(cls, name: str, datatype: str, shape: Sequence[int], data: Any) -> Tensor:
+        """Make a tensor from bytes as they travel; nothing is copied or looked at."""
+        tensor = cls.__new__(cls)
+        tensor._name = name
+        tensor._datatype = datatype
+        tensor._shape = tuple(shape)
+        tensor._array = None
+        tensor._data = data
+        return tensor
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: Any) -> Tensor:
+        """Make a tensor from an object with `__dlpack__`, such as a torch tensor, or from a capsule.
+
+        Must be contiguous and C-ordered. bfloat16 is taken as BF16. What lies on a GPU is copied to host memory by
+        torch, which must have been imported. Raises TritonModelException.
+        """
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        capsule = _capsule_of(tensor)
+        if dlpack.is_bfloat16(capsule):
+            shape, data = dlpack.read_bfloat16(capsule)
+            return Tensor.from_wire(name, "BF16", shape, bytearray(data))
+        array = np.from_dlpack(dlpack.CapsuleOwner(capsule))
+        if not array.flags.c_contiguous:
+            raise TritonModelException(dlpack.NOT_CONTIGUOUS)
+        return Tensor(name, array)
+
+    def __repr__(self) -> str:
+        return "Tensor({!r}, {}{})".format(self._name, self._datatype, list(self._shape))
+
+    def name(self) -> str:
+        """Return the name."""
+        return self._name
+
+    def triton_dtype(self) -> int:
+        """Return Triton's number of the datatype; see `triton_to_numpy_type`."""
+        return NUMBERS[self._datatype]
+
+    def shape(self) -> List[int]:
+        """Return the shape, batch dimension included."""
+        return list(self._shape)
+
+    def is_cpu(self) -> bool:
+        """Return True: tensors are in host memory here."""
+        return True
+
+    def as_numpy(self) -> Any:
+        """Return the array; elements of BYTES are `bytes`. Raises TritonModelException for BF16."""
+        array = self._array
+        if array is None:
+            array = self._array = self._read()
+        return array
+
+    def to_dlpack(self) -> Any:
+        """Return a DLPack capsule that shares the memory. Raises TritonModelException for BYTES."""
+        return self.__dlpack__()
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        if self._datatype == "BYTES":
+            raise TritonModelException("DLPack does not have support for string tensors.")
+        if self._datatype == "BF16":
+            return dlpack.make_bfloat16(self._shape, self._data)
+        array = self.as_numpy()
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+        return array.__dlpack__(stream=stream, **options)
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return dlpack.CPU, 0
+
+    def wire(self) -> Tuple[str, str, Tuple[int, ...], Any, int]:
+        """Return name, datatype, shape and what holds the bytes as they travel, with their number."""
+        data = self._data
+        if data is None:
+            array = self._array
+            if self._datatype == "BYTES":
+                data = pack_bytes(array)
+            elif array.dtype == DTYPES[self._datatype]:
+                return self._name, self._datatype, self._shape, array, array.nbytes
+            else:
+                data = array.astype(DTYPES[self._datatype])
+                return self._name, self._datatype, self._shape, data, data.nbytes
+        return self._name, self._datatype, self._shape, data, len(data)
+
+    def _read(self) -> Any:
+        if self._datatype == "BYTES":
+            return unpack_bytes(self._data).reshape(self._shape)
+        dtype = DTYPES.get(self._datatype)
+        if dtype is None:
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+            )
+        if not len(self._data):
+            return np.empty(self._shape, dtype)
+        return np.frombuffer(self._data, dtype).reshape(self._shape)
+
+
+def _capsule_of(tensor: Any) -> Any:
+    if not hasattr(tensor, "__dlpack__"):
+        return tensor
+    if tensor.__dlpack_device__()[0] not in (dlpack.CPU, dlpack.CUDA_HOST):
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise TritonModelException("a tensor on a GPU is taken only with torch imported, which copies it")
+        tensor = torch.from_dlpack(tensor).cpu()
+    return tensor.__dlpack__()

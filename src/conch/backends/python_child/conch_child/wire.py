@@ -1,0 +1,105 @@
+"""Frames between the server and a process that it started: how they look and how they are cut from the stream.
+
+    frame   := u32 length of header | u64 length of payload | header | payload     (little-endian)
+    header  := marshal (version 2) of a tuple whose first item says what it is; see `messages`
+    payload := bytes that the header refers to by offset
+
+Marshal, because it is the fastest codec of the standard library by far (a request's header takes 2 µs both ways, JSON
+five times that), because its version 2 is the same from Python 2.5 to today, and because the peer is our own child:
+marshal is no format for strangers. What a broken child may do is still bounded: lengths are checked before memory is
+taken, and whatever cannot be read raises `WireError`, upon which the server ends that child and nothing else.
+"""
+
+from __future__ import annotations
+
+import marshal
+import struct
+from typing import Any, List, Sequence, Tuple, Union
+
+Buffer = Union[bytes, bytearray, memoryview]
+Message = Tuple[Any, ...]
+Frame = Tuple[Message, memoryview]
+
+PREFIX = struct.Struct("<IQ")
+MAX_HEADER_SIZE = 1 << 26
+MAX_PAYLOAD_SIZE = 1 << 38
+
+# What one read asks for: many small frames, or a good part of a large one.
+READ_SIZE = 1 << 18
+
+_MARSHAL_VERSION = 2
+
+
+class WireError(Exception):
+    """The stream holds no frame of ours."""
+
+
+def encode(message: Message, payload: Sequence[Any] = (), payload_size: int = 0) -> bytes:
+    """Return one frame. `payload` are buffers that together hold `payload_size` bytes.
+
+    Raises ValueError if the message holds anything but numbers, strings, bytes, None, tuples, lists and dicts of them.
+    """
+    header = marshal.dumps(message, _MARSHAL_VERSION)
+    prefix = PREFIX.pack(len(header), payload_size)
+    if not payload_size:
+        return prefix + header
+    return b"".join((prefix, header, *payload))
+
+
+class FrameDecoder:
+    """Cuts frames from a stream. Holds no more than the frame that is coming in."""
+
+    __slots__ = ("_chunks", "_held", "_wanted")
+
+    def __init__(self) -> None:
+        self._chunks: List[bytes] = []
+        self._held = 0
+        self._wanted = PREFIX.size
+
+    def feed(self, data: bytes) -> List[Frame]:
+        """Take what was read and return the frames that are complete with it. Payloads are views on the data.
+
+        Raises WireError on the first thing that is no frame.
+        """
+        if self._chunks:
+            self._chunks.append(data)
+            self._held += len(data)
+            if self._held < self._wanted:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        frames: List[Frame] = []
+        position, end = 0, len(data)
+        while True:
+            size = _frame_size(data, position, end)
+            if end - position < size:
+                break
+            frames.append(_decode(data, position, position + size))
+            position += size
+        self._held = end - position
+        if self._held:
+            self._wanted = size
+            self._chunks.append(data[position:])
+        return frames
+
+
+def _frame_size(data: bytes, position: int, end: int) -> int:
+    if end - position < PREFIX.size:
+        return PREFIX.size
+    header_size, payload_size = PREFIX.unpack_from(data, position)
+    if header_size > MAX_HEADER_SIZE or payload_size > MAX_PAYLOAD_SIZE:
+        raise WireError("a frame of {} + {} bytes is no frame of ours".format(header_size, payload_size))
+    return PREFIX.size + int(header_size) + int(payload_size)
+
+
+def _decode(data: bytes, start: int, end: int) -> Frame:
+    view = memoryview(data)
+    header_size, _ = PREFIX.unpack_from(data, start)
+    start += PREFIX.size
+    try:
+        message = marshal.loads(view[start : start + header_size])  # noqa: S302 - see above
+    except (ValueError, EOFError, TypeError) as error:
+        raise WireError("unreadable header: {}".format(error)) from None
+    if not isinstance(message, tuple) or not message:
+        raise WireError("a header must be a tuple, not {}".format(type(message).__name__))
+    return message, view[start + header_size : end]

@@ -1,0 +1,34 @@
+"""`auto_complete_config`: a model's say in its own configuration, in a process of its own that ends afterwards."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from conch.backends.base import ModelSource
+from conch.backends.python_host.custom_metrics import InstanceMetrics
+from conch.backends.python_host.environment import Environments
+from conch.backends.python_host.model_process import ModelProcess, model_path
+from conch.backends.python_host.settings import PythonSettings
+
+_METHOD = b"auto_complete_config"
+
+
+async def complete(source: ModelSource, settings: PythonSettings, environments: Environments) -> Mapping[str, Any]:
+    """Return the configuration's document as the model completes it.
+
+    No process is started for a model whose code does not mention the method. Raises ModelLoadError.
+    """
+    document = source.config.document
+    code = await asyncio.to_thread(model_path(source).read_bytes)
+    if _METHOD not in code:
+        return document
+    interpreter = await environments.interpreter(source)
+    name = f"{source.config.name}_autocomplete"
+    process = ModelProcess(name, source, settings, InstanceMetrics(), on_death=lambda _: None)
+    try:
+        await process.start(interpreter)
+        completed: dict[str, Any] = json.loads(await process.complete(json.dumps(document)))
+    finally:
+        await process.kill()
+    return completed

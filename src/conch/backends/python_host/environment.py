@@ -1,0 +1,93 @@
+"""The interpreter that runs a model: the server's own, or one that the model brings (`EXECUTION_ENV_PATH`)."""
+
+import asyncio
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from conch.backends.base import ModelSource
+from conch.errors import ModelLoadError
+
+PARAMETER = "EXECUTION_ENV_PATH"
+_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """What to run, and with which environment variables."""
+
+    program: str
+    environment: dict[str, str]
+
+
+class Environments:
+    """The environments that models bring. Archives are unpacked into a temporary folder, each state of each once."""
+
+    def __init__(self) -> None:
+        self._directory: Path | None = None
+        self._unpacking: dict[tuple[Path, int], asyncio.Task[Path]] = {}
+
+    async def remove(self) -> None:
+        """Delete what was unpacked. No process may run from it any more."""
+        self._unpacking.clear()
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    async def interpreter(self, source: ModelSource) -> Interpreter:
+        """Return the interpreter for a model. Raises ModelLoadError if its environment is not there or is none."""
+        value = source.config.parameters.get(PARAMETER, "")
+        if not value:
+            return Interpreter(sys.executable, _environment(None))
+        path = Path(value.replace(_MODEL_DIRECTORY, str(source.directory)))
+        if not path.is_absolute():
+            path = source.directory / path
+        root = path if path.is_dir() else await self._unpacked(path)
+        program = root / "bin" / "python"
+        if not program.exists():
+            raise ModelLoadError(
+                f"{PARAMETER} '{path}' has no bin/python: it must be an environment or an archive of one"
+            )
+        return Interpreter(str(program), _environment(root))
+
+    async def _unpacked(self, archive: Path) -> Path:
+        try:
+            changed = (await asyncio.to_thread(archive.stat)).st_mtime_ns
+        except OSError as error:
+            raise ModelLoadError(f"{PARAMETER} '{archive}' cannot be read: {error.strerror}") from error
+        task = self._unpacking.get((archive, changed))
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            if self._directory is None:
+                self._directory = Path(tempfile.mkdtemp(prefix="conch-python-"))
+            target = self._directory / str(len(self._unpacking))
+            task = asyncio.create_task(asyncio.to_thread(_unpack, archive, target))
+            self._unpacking[archive, changed] = task
+        # Instances start together and wait for the same archive; one that gives up must not take it from the others.
+        return await asyncio.shield(task)
+
+
+def _unpack(archive: Path, target: Path) -> Path:
+    try:
+        with tarfile.open(archive) as tar:
+            # Not "data": environments hold links to the system's interpreter. This one still lets nothing be written
+            # outside the target, through links or otherwise.
+            tar.extractall(target, filter="tar")
+    except (OSError, tarfile.TarError) as error:
+        raise ModelLoadError(f"{PARAMETER} '{archive}' cannot be unpacked: {error}") from error
+    return target
+
+
+def _environment(root: Path | None) -> dict[str, str]:
+    variables = dict(os.environ)
+    # Lines appear in the log when they are printed, not when some buffer is full.
+    variables["PYTHONUNBUFFERED"] = "1"
+    if root is not None:
+        for name in ("PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX"):
+            variables.pop(name, None)
+        variables["VIRTUAL_ENV"] = str(root)
+        variables["PATH"] = f"{root / 'bin'}{os.pathsep}{variables.get('PATH', '')}"
+    return variables

@@ -1,0 +1,104 @@
+"""One instance of a Python model: a process that is replaced when it dies."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from time import monotonic
+
+from conch.backends.base import Batch, Instance, InstancePlan
+from conch.backends.process import Backoff, Exit
+from conch.backends.python_host.custom_metrics import InstanceMetrics
+from conch.backends.python_host.environment import Environments
+from conch.backends.python_host.model_process import ModelProcess, model_path
+from conch.backends.python_host.settings import PythonSettings
+from conch.errors import ModelLoadError
+from conch.observability.logs import MODEL_LOGGER
+
+_log = logging.getLogger(MODEL_LOGGER)
+
+
+class PythonInstance(Instance):
+    """Executes batches in a process. Ready while one is there whose model has initialized itself."""
+
+    def __init__(self, plan: InstancePlan, settings: PythonSettings, environments: Environments) -> None:
+        self.plan = plan
+        self.metrics = InstanceMetrics()
+        self._settings = settings
+        self._environments = environments
+        self._process: ModelProcess | None = None
+        self._backoff = Backoff()
+        self._born = 0.0
+        self._recovery: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<PythonInstance {self.plan.name} {self._process!r}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process runs and its model is initialized."""
+        return self._process is not None and self._process.alive
+
+    async def start(self) -> None:
+        """Start the process and initialize the model. Raises ModelLoadError with what the model said."""
+        self._process = await self._bring_up()
+
+    def execute(self, batch: Batch) -> None:
+        """Send the batch to the process."""
+        assert self._process is not None
+        self._process.execute(batch)
+
+    async def stop(self) -> None:
+        """Let the process finish, finalize and end. What takes longer than `stub-timeout-seconds` is killed."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._recovery
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop()
+        self.metrics.clear()
+
+    async def check_ready(self) -> bool:
+        """Ask the model's `is_ready`, if it has one."""
+        return self._process is not None and self._process.alive and await self._process.check_ready()
+
+    async def _bring_up(self) -> ModelProcess:
+        source = self.plan.source
+        model_path(source)  # before anything is started, because it is the commonest mistake
+        interpreter = await self._environments.interpreter(source)
+        process = ModelProcess(self.plan.name, source, self._settings, self.metrics, self._died)
+        try:
+            await process.start(interpreter)
+            await process.initialize(self.plan)
+            if not process.alive:
+                raise ModelLoadError(f"the process of model instance '{self.plan.name}' ended after initialize")
+        except BaseException:
+            await process.kill()
+            raise
+        self._born = monotonic()
+        return process
+
+    def _died(self, exit_: Exit) -> None:
+        if self._process is None or self._process.alive:
+            return  # not in service yet: `_bring_up` finds out
+        self._process = None
+        delay = self._backoff.delay(monotonic() - self._born)
+        self._tell(f"the process {exit_}; it is restarted {f'in {delay:g} s' if delay else 'at once'}")
+        self._recovery = asyncio.get_running_loop().create_task(self._recover(delay))
+        self.on_ready_change()
+
+    async def _recover(self, delay: float) -> None:
+        while True:
+            await asyncio.sleep(delay)
+            try:
+                self._process = await self._bring_up()
+            except ModelLoadError as error:
+                delay = self._backoff.delay(0.0)
+                self._tell(f"{error}\nit is tried again in {delay:g} s")
+            else:
+                self.on_ready_change()
+                return
+
+    def _tell(self, text: str) -> None:
+        first, _, rest = text.partition("\n")
+        _log.error("%s", first, extra={"instance": self.plan.name, "block": rest})

@@ -1,0 +1,342 @@
+"""One life of a Python model's process: what is under way in it, and what its messages mean."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from conch.backends import python_child
+from conch.backends.base import Batch, Execution, InstancePlan, ModelSource
+from conch.backends.process import ChildProcess, Exit
+from conch.backends.python_child.conch_child import messages
+from conch.backends.python_child.conch_child.wire import Message, WireError
+from conch.backends.python_host.custom_metrics import InstanceMetrics
+from conch.backends.python_host.environment import Interpreter
+from conch.backends.python_host.settings import PythonSettings
+from conch.backends.python_host.tensor_exchange import TensorExchange
+from conch.errors import BackendError, Code, ConchError, ModelLoadError, Unavailable
+from conch.observability.logs import MODEL_LOGGER
+from conch.request import InferResponse
+
+_log = logging.getLogger(MODEL_LOGGER)
+
+DEFAULT_FILENAME = "model.py"
+
+_CODES = {code.value: code for code in Code}
+
+# Outputs that have been released wait this long for a batch that takes the news along.
+_RELEASE_AFTER_S = 0.005
+# An instance without work for so long gives back the shared memory that it does not keep.
+_TRIM_AFTER_S = 10.0
+# How long a model may think about whether it is ready.
+_READINESS_LIMIT_S = 5.0
+
+
+class ModelProcess:
+    """A process with one version of a model in it, from `start` to its end.
+
+    `on_death` is called if it ends without having been stopped, after all its requests have been answered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: ModelSource,
+        settings: PythonSettings,
+        metrics: InstanceMetrics,
+        on_death: Callable[[Exit], None],
+    ) -> None:
+        self.name = name
+        self._source = source
+        self._settings = settings
+        self._metrics = metrics
+        self._on_death = on_death
+        self._loop = asyncio.get_running_loop()
+        self._child = ChildProcess(name, self._received, self._exited)
+        self._tensors = TensorExchange(name, settings.shm_limit_size, self._output_released)
+        self._log_level = _log.getEffectiveLevel()
+        self._keys = count(1)
+        self._pending: dict[int, Execution] = {}
+        self._batch: Batch | None = None
+        self._settled = asyncio.Event()
+        self._reply: asyncio.Future[Message] = self._loop.create_future()
+        self._readiness: asyncio.Future[bool] | None = None
+        self._last_readiness = True
+        self._has_is_ready = False
+        self._stopping = False
+        self._release_timer: asyncio.TimerHandle | None = None
+        self._trim_timer: asyncio.TimerHandle | None = None
+        self._worked_at = 0.0
+        self._handlers: dict[int, Callable[[Message, memoryview], None]] = {
+            messages.EXECUTED: self._executed,
+            messages.ANSWERED: self._answered,
+            messages.SAMPLES: lambda message, _: self._metrics.update(message[1]),
+            messages.LOG: self._logged,
+            messages.READINESS: self._readiness_told,
+            messages.INITIALIZED: self._replied,
+            messages.COMPLETED: self._replied,
+        }
+
+    def __repr__(self) -> str:
+        return f"<ModelProcess {self._child!r} {len(self._pending)} pending>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._child.exit is None and self._child.pid != 0
+
+    async def start(self, interpreter: Interpreter) -> None:
+        """Run the process; it holds no model yet. Raises ModelLoadError."""
+        main = Path(python_child.__file__).with_name("main.py")
+        descriptors = self._tensors.descriptors
+        try:
+            await self._child.start(
+                [interpreter.program, str(main)],
+                [*map(str, descriptors), self.name],
+                environment=interpreter.environment,
+                inherited=descriptors,
+            )
+        finally:
+            self._tensors.close_descriptors()
+
+    async def initialize(self, plan: InstancePlan) -> None:
+        """Import the model and have it initialize itself. Raises ModelLoadError with the cause."""
+        source = plan.source
+        arguments = {
+            "model_config": json.dumps(source.config.document),
+            "model_instance_kind": plan.kind.value.removeprefix("KIND_"),
+            "model_instance_name": plan.name,
+            "model_instance_device_id": str(plan.device_id),
+            "model_repository": str(source.directory),
+            "model_version": str(source.version),
+            "model_name": source.config.name,
+        }
+        options = self._options()
+        options["decoupled"] = source.config.decoupled
+        options["outputs"] = [spec.name for spec in source.config.outputs]
+        _, error, self._has_is_ready = await self._ask((messages.INITIALIZE, arguments, options), "initialize")
+        if error:
+            raise ModelLoadError(f"model instance '{self.name}' failed to initialize: {error}")
+
+    async def complete(self, document: str) -> str:
+        """Have the model complete a configuration, JSON in and out. Raises ModelLoadError with the cause."""
+        message = (messages.COMPLETE, self._options(), document)
+        _, error, completed = await self._ask(message, "auto_complete_config")
+        if error:
+            raise ModelLoadError(f"auto_complete_config of model '{self._source.config.name}' failed: {error}")
+        return str(completed)
+
+    def execute(self, batch: Batch) -> None:
+        """Send a batch to the model."""
+        level = _log.getEffectiveLevel()
+        if level != self._log_level:
+            self._log_level = level
+            self._child.send((messages.SET_LOG_LEVEL, level))
+        self._batch = batch
+        self._worked_at = monotonic()
+        parcel = self._tensors.parcel()
+        requests = []
+        for execution in batch.executions:
+            key = next(self._keys)
+            self._pending[key] = execution
+            requests.append(self._tensors.encode(key, execution.request, parcel))
+            execution.on_cancel(partial(self._cancel, key))
+        released = self._tensors.outputs.take_released()
+        self._child.send((messages.EXECUTE, released, requests), parcel.parts, parcel.size)
+
+    async def check_ready(self) -> bool:
+        """Ask the model, if it has an opinion, whether it is ready. For a busy one its last answer stands."""
+        if not self._has_is_ready:
+            return True
+        if self._readiness is None:
+            self._readiness = self._loop.create_future()
+            self._child.send((messages.CHECK_READY,))
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._readiness), _READINESS_LIMIT_S)
+        except TimeoutError:
+            return self._batch is not None and self._last_readiness
+
+    async def stop(self) -> None:
+        """Let what is under way finish and the model finalize, each within the time limit; then end the process."""
+        self._stopping = True
+        limit = self._settings.stop_limit_s
+        if self._pending:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._settled.wait(), limit)
+        self._child.send((messages.FINALIZE,))
+        if not await self._child.wait(limit):
+            self._child.log(logging.WARNING, f"killed, because it did not finalize within {limit:g} s")
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End the process at once."""
+        self._stopping = True
+        self._child.kill()
+        await self._child.wait(None)
+
+    def _options(self) -> dict[str, Any]:
+        source = self._source
+        return {
+            "directory": str(source.directory),
+            "version": str(source.version),
+            "filename": model_path(source).name,
+            "log_level": self._log_level,
+            "kept_size": self._settings.shm_kept_size,
+        }
+
+    async def _ask(self, message: Message, what: str) -> Message:
+        self._child.send(message)
+        try:
+            return await asyncio.wait_for(self._reply, self._settings.time_limit_s)
+        except TimeoutError:
+            raise ModelLoadError(
+                f"{what} of model instance '{self.name}' took longer than {self._settings.stub_timeout_s:g} s; "
+                "--backend-config=python,stub-timeout-seconds=<s> allows more"
+            ) from None
+
+    def _received(self, message: Message, payload: memoryview) -> None:
+        self._handlers[message[0]](message, payload)
+
+    def _replied(self, message: Message, _: memoryview) -> None:
+        if not self._reply.done():
+            self._reply.set_result(message)
+
+    def _executed(self, message: Message, payload: memoryview) -> None:
+        _, released, answers, samples, input_done, infer_done = message
+        batch, self._batch = self._batch, None
+        if batch is None:
+            raise WireError("no batch is being executed")
+        self._tensors.inputs.free(released)
+        if samples:
+            self._metrics.update(samples)
+        batch.input_done = input_done
+        batch.infer_done = infer_done
+        # First, so that the model works on the next batch while the answers of this one are delivered.
+        batch.release()
+        self._deliver(answers, payload)
+        self._consider_trimming()
+
+    def _answered(self, message: Message, payload: memoryview) -> None:
+        _, released, answers, samples = message
+        self._tensors.inputs.free(released)
+        if samples:
+            self._metrics.update(samples)
+        self._deliver(answers, payload)
+
+    def _deliver(self, answers: Sequence[tuple[Any, ...]], payload: memoryview) -> None:
+        name, version = self._source.config.name, self._source.version
+        for key, final, error, outputs, parameters in answers:
+            # Also for a request that has ended meanwhile: shared memory is released by being looked at and let go.
+            tensors = self._tensors.decode(outputs, payload) if outputs else []
+            execution = self._pending.pop(key, None) if final else self._pending.get(key)
+            if execution is None:
+                continue
+            if error is not None:
+                execution.finish(BackendError(error[1], _CODES.get(error[0], Code.INTERNAL)))
+            elif outputs is None:
+                execution.finish(None)
+            else:
+                response = InferResponse(name, version, tensors, id=execution.request.id, parameters=parameters)
+                if final:
+                    execution.finish(response)
+                else:
+                    execution.send(response)
+        if self._stopping and not self._pending:
+            self._settled.set()
+
+    def _logged(self, message: Message, _: memoryview) -> None:
+        _, level, file, line, text = message
+        self._child.log(level, text, f"{file}:{line}")
+
+    def _readiness_told(self, message: Message, _: memoryview) -> None:
+        self._last_readiness = bool(message[1])
+        if self._readiness is not None and not self._readiness.done():
+            self._readiness.set_result(self._last_readiness)
+        self._readiness = None
+
+    def _cancel(self, key: int) -> None:
+        if key in self._pending:
+            self._child.send((messages.CANCEL, key))
+
+    def _output_released(self) -> None:
+        if self._release_timer is None and self._child.exit is None:
+            with suppress(RuntimeError):  # the loop is closed: there is nobody to tell any more
+                self._loop.call_soon_threadsafe(self._arm_release)
+
+    def _arm_release(self) -> None:
+        if self._release_timer is None and self._child.exit is None:
+            self._release_timer = self._loop.call_later(_RELEASE_AFTER_S, self._release)
+
+    def _release(self) -> None:
+        self._release_timer = None
+        released = self._tensors.outputs.take_released()
+        if released:
+            self._child.send((messages.RELEASE, released))
+
+    def _consider_trimming(self) -> None:
+        kept = self._settings.shm_kept_size
+        used = max(self._tensors.inputs.high_water, self._tensors.outputs.high_water)
+        if self._trim_timer is None and used > kept:
+            self._trim_timer = self._loop.call_later(_TRIM_AFTER_S, self._trim)
+
+    def _trim(self) -> None:
+        self._trim_timer = None
+        if self._pending or monotonic() - self._worked_at < _TRIM_AFTER_S:
+            self._consider_trimming()
+            return
+        kept = self._settings.shm_kept_size
+        self._tensors.inputs.trim(kept)
+        self._tensors.outputs.high_water = kept
+        self._child.send((messages.TRIM,))
+
+    def _exited(self, exit_: Exit) -> None:
+        for timer in (self._release_timer, self._trim_timer):
+            if timer is not None:
+                timer.cancel()
+        self._metrics.process_ended()
+        if not self._reply.done():
+            words = self._child.last_words
+            self._reply.set_exception(
+                ModelLoadError(
+                    f"the process of model instance '{self.name}' {exit_}" + (f":\n{words}" if words else "")
+                )
+            )
+            # Nobody asks any more if the process was ended for having taken too long.
+            self._reply.exception()
+        if self._readiness is not None and not self._readiness.done():
+            self._readiness.set_result(False)
+        self._fail_pending(exit_)
+        if not self._stopping:
+            self._on_death(exit_)
+
+    def _fail_pending(self, exit_: Exit) -> None:
+        error: ConchError
+        if self._stopping:
+            error = Unavailable(f"model instance '{self.name}' was stopped before the request was finished")
+        else:
+            error = BackendError(
+                f"Stub process '{self.name}' is not healthy. It {exit_} while this request was being executed."
+            )
+        pending, self._pending = self._pending, {}
+        for execution in pending.values():
+            execution.finish(error)
+        self._settled.set()
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.release()
+
+
+def model_path(source: ModelSource) -> Path:
+    """Return where the model's code is. Raises ModelLoadError if it is not there."""
+    path = source.version_directory / (source.config.default_model_filename or DEFAULT_FILENAME)
+    if path.suffix != ".py":
+        raise ModelLoadError(f"Python model file '{path}' must end with '.py'")
+    if not path.is_file():
+        raise ModelLoadError(f"Python model file not found in '{path}'")
+    return path

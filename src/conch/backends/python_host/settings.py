@@ -1,0 +1,59 @@
+"""`--backend-config=python,<key>=<value>`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conch.errors import ConfigError
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSettings:
+    """How the python backend runs its processes. Sizes are bytes, of one direction of one instance."""
+
+    # How long `initialize`, `auto_complete_config` and `finalize` may take, and a batch that is under way at the end;
+    # 0: as long as they like, as for a model that waits for a debugger.
+    stub_timeout_s: float = 30.0
+    # Shared memory that an idle instance keeps.
+    shm_kept_size: int = _MIB
+    # Shared memory that a busy instance may use; tensors beyond it travel through the socket.
+    shm_limit_size: int = 1024 * _MIB
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """`stub_timeout_s` in the form that asyncio takes: None for no limit."""
+        return self.stub_timeout_s or None
+
+    @property
+    def stop_limit_s(self) -> float:
+        """How long an end may take; there always is a limit."""
+        return self.stub_timeout_s or 30.0
+
+
+def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
+    """Read the settings, under Triton's names and one of ours. Raises ConfigError for a value that makes no sense.
+
+    `shm-default-byte-size` is what an idle instance keeps. `shm-growth-byte-size` has no use, since memory is taken by
+    the page, but must be a size. `shm-limit-byte-size` is ours.
+    """
+    default = PythonSettings()
+    _size(settings, "shm-growth-byte-size", _MIB)
+    return PythonSettings(
+        stub_timeout_s=_number(settings, "stub-timeout-seconds", default.stub_timeout_s),
+        shm_kept_size=_size(settings, "shm-default-byte-size", default.shm_kept_size),
+        shm_limit_size=max(_size(settings, "shm-limit-byte-size", default.shm_limit_size), _MIB),
+    )
+
+
+def _size(settings: Mapping[str, str], key: str, default: int) -> int:
+    return int(_number(settings, key, default))
+
+
+def _number(settings: Mapping[str, str], key: str, default: float) -> float:
+    text = settings.get(key)
+    if text is None:
+        return default
+    if not text.isdecimal():
+        raise ConfigError(f"--backend-config=python,{key}={text}: must be a whole number that is not negative")
+    return float(text)

@@ -1,0 +1,61 @@
+"""Requests and outputs as messages: the server's ends of the two arenas that it shares with one process."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from conch.backends.python_child.conch_child.arena import ArenaReader, ArenaWriter, Parcel, create
+from conch.backends.python_child.conch_child.wire import WireError
+from conch.request import InferRequest
+from conch.tensor import Tensor
+
+
+class TensorExchange:
+    """Two arenas of `size` bytes each. `on_release` is called, in any thread, when the process may reuse an output."""
+
+    def __init__(self, name: str, size: int, on_release: Callable[[], None]) -> None:
+        # For the process to inherit; to be closed when it has.
+        self.descriptors = (create(f"conch {name} inputs", size), create(f"conch {name} outputs", size))
+        self.inputs = ArenaWriter(self.descriptors[0])
+        self.outputs = ArenaReader(self.descriptors[1], on_release)
+
+    def close_descriptors(self) -> None:
+        """Close what only the process needs; the memory stays for as long as either side looks at it."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = (-1, -1)
+
+    def parcel(self) -> Parcel:
+        """Begin the tensors of a message."""
+        return Parcel(self.inputs)
+
+    def encode(self, key: int, request: InferRequest, parcel: Parcel) -> tuple[Any, ...]:
+        """Return a request's part of an EXECUTE message; its tensors go into the parcel."""
+        inputs = []
+        for tensor in request.inputs:
+            data = tensor.data
+            size = len(data) if type(data) is bytes else memoryview(data).nbytes
+            inputs.append((tensor.name, tensor.datatype, tensor.shape, parcel.put(data, size), size))
+        return (
+            key,
+            request.id,
+            request.correlation_id,
+            request.flags,
+            request.timeout_us,
+            request.parameters or None,
+            request.outputs,
+            inputs,
+        )
+
+    def decode(self, outputs: tuple[Any, ...], payload: memoryview) -> list[Tensor]:
+        """Return the tensors of an answer. They are views: of the message, or of shared memory until they die.
+
+        Raises WireError if a tensor lies outside of what there is.
+        """
+        tensors = []
+        for name, datatype, shape, place, size in outputs:
+            data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]
+            if len(data) != size:
+                raise WireError(f"output '{name}' ends outside of its message")
+            tensors.append(Tensor(name, datatype, shape, data))
+        return tensors

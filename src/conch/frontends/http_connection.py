@@ -113,7 +113,7 @@ class HttpConnection(asyncio.Protocol):
             self._give_up(_malformed(error))
         except HttpRefusal as refusal:
             self._give_up(refusal)
-        if self._body_size > _IN_PLACE_BYTES and not self._deaf:
+        if self._body_size > _IN_PLACE_BYTES and self._receiver is None and not self._deaf:
             self._receive_in_place()
         if self._waiting:
             self._advance()

@@ -54,6 +54,7 @@ class HttpReply:
         if channel is None:
             return
         self._channel = None
+        self.on_disconnect = None  # which leads back here: without the cycle, no collector is needed
         request = self._request
         keep_alive = request.keep_alive and not channel.ending
         length = 0
@@ -91,6 +92,7 @@ class HttpReply:
         if channel is None:
             return
         self._channel = None
+        self.on_disconnect = None
         if not self._request.old_version and self._request.method != b"HEAD":
             channel.write(b"0\r\n\r\n")
         channel.finished(self._request.keep_alive)

@@ -43,11 +43,8 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on, once started; before, the one asked for."""
-        if self._server is None:
-            return self._port
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        """The port that is listened on, known from `start` on if the system was to choose it."""
+        return self._port
 
     @property
     def connections(self) -> int:
@@ -65,6 +62,7 @@ class HttpServer:
             backlog=_BACKLOG,
             reuse_port=self._reuse_port or None,
         )
+        self._port = self._server.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep())
 
     async def stop(self, timeout_s: float) -> None:

@@ -57,7 +57,9 @@ class InferEndpoint:
         if self._forwarded is not None:
             self._forward_headers(self._forwarded, request, infer_request)
         exchange = _Exchange(reply, model, options, request.headers.get(b"accept-encoding", b""))
-        reply.on_disconnect = self._inference.infer(infer_request, exchange.respond).cancel
+        admitted = self._inference.infer(infer_request, exchange.respond)
+        if reply.open:
+            reply.on_disconnect = admitted.cancel
 
     def _decode(
         self, request: HttpRequest, model: Served, version: int | None, timeline: Timeline

@@ -43,14 +43,18 @@ def pack(name: str, datatype: str, data: Any, count: int) -> bytes:
     Raises InvalidRequest if `data` is no array, has another number of elements, or an element that is not of the
     datatype: integers must be written as such and fit, booleans are no numbers. A number beyond FP32 becomes infinity.
     """
-    flat = _flatten(array(data, "data"), name)
+    flat = array(data, "data")
+    types = set(map(type, flat))
+    if list in types:
+        flat = _flatten(flat, name)
+        types = set(map(type, flat))
     if len(flat) != count:
         raise InvalidRequest(
             "Unable to parse 'data': Shape does not match true shape of 'data' field; "
             f"the shape of input '{name}' needs {count} elements, 'data' has {len(flat)}"
         )
     allowed = _types(datatype)
-    if not allowed.issuperset(map(type, flat)):
+    if not types <= allowed:
         raise _wrong_element(name, datatype, flat, allowed)
     if datatype == BYTES:
         return _pack_strings(name, flat)

@@ -18,6 +18,7 @@ from conch.protocol.json_document import (
     array,
     boolean,
     member,
+    mistyped,
     parameters_of,
     parse,
     shown,
@@ -123,6 +124,7 @@ def decode_request(
 
 
 _NO_BYTES = memoryview(b"")
+_NO_PARAMETERS: dict[str, Any] = {}
 
 
 def decode_raw_request(
@@ -162,10 +164,9 @@ def encode_response(
     """
     outputs = response.outputs
     if options.classes:
-        outputs = [
-            classify(tensor, options.classes[tensor.name]) if tensor.name in options.classes else tensor
-            for tensor in outputs
-        ]
+        # Zero classes mean that none are wanted.
+        counts = [options.classes.get(tensor.name, 0) for tensor in outputs]
+        outputs = [classify(tensor, count) if count else tensor for tensor, count in zip(outputs, counts, strict=True)]
     try:
         header, binary = _write(response, outputs, options, encode)
         if b"null" in header:
@@ -244,7 +245,9 @@ def _parameter(key: str, value: Any) -> ParameterValue:
 
 def _read_input(entry: Any, tail: memoryview, position: int, model_name: str) -> tuple[Tensor, int]:
     """Read one input, its data being JSON or the bytes of `tail` at `position`. Return the position behind them."""
-    parameters = parameters_of(entry) if type(entry) is dict else {}
+    if type(entry) is not dict:
+        raise mistyped("inputs", "object", entry)
+    parameters = parameters_of(entry) if "parameters" in entry else _NO_PARAMETERS
     source = _source(entry, parameters)
     name = text(member(entry, "name"), "name")
     datatype = text(member(entry, "datatype"), "datatype")
@@ -270,10 +273,15 @@ def _read_input(entry: Any, tail: memoryview, position: int, model_name: str) ->
     return Tensor(name, datatype, shape, tail[position:end]), end
 
 
-def _source(entry: Any, parameters: dict[str, Any]) -> str:
+def _source(entry: dict[str, Any], parameters: dict[str, Any]) -> str:
     """Return the one field that says where the data of an input are."""
-    fields = ["data"] if type(entry) is dict and "data" in entry else []
-    fields += [field for field in ("binary_data_size", "shared_memory_region") if field in parameters]
+    if not parameters and "data" in entry:
+        return "data"
+    fields = ["data"] if "data" in entry else []
+    if "binary_data_size" in parameters:
+        fields.append("binary_data_size")
+    if "shared_memory_region" in parameters:
+        fields.append("shared_memory_region")
     if len(fields) == 1:
         return fields[0]
     raise InvalidRequest(
@@ -286,7 +294,8 @@ def _source(entry: Any, parameters: dict[str, Any]) -> str:
 def _shape(name: str, value: Any) -> list[int]:
     shape = array(value, "shape")
     for dim in shape:
-        unsigned(dim, "shape", MAX_INT64)
+        if type(dim) is not int or not 0 <= dim <= MAX_INT64:
+            raise mistyped("shape", "unsigned-integer", dim)
     if len(shape) > MAX_RANK:
         raise InvalidRequest(f"shape of input '{name}' has {len(shape)} dimensions, at most {MAX_RANK} are possible")
     return shape
@@ -297,24 +306,34 @@ def _read_outputs(request: InferRequest, entries: list[Any], binary_default: boo
     options = OutputOptions(binary_default)
     for entry in entries:
         name = text(member(entry, "name"), "name")
-        parameters = parameters_of(entry)
-        count = parameters.get("classification", 0)
-        if type(count) is not int or not 0 <= count <= MAX_INT32:
-            raise InvalidRequest(
-                "Unable to set 'classification': attempt to access JSON non-unsigned-integer as unsigned-integer; "
-                f"for output '{name}' it is {shown(count)}"
-            )
-        binary = boolean(parameters.get("binary_data", False), "binary_data")
-        if any(key in parameters for key in _SHARED_MEMORY_KEYS):
-            for key, wanted in (("binary_data", binary), ("classification", count)):
-                if wanted:
-                    raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{key}'")
-            raise _no_shared_memory("output", name)
+        parameters = parameters_of(entry) if "parameters" in entry else _NO_PARAMETERS
+        binary = parameters.get("binary_data", False)
+        if type(binary) is not bool:
+            raise mistyped("binary_data", "boolean", binary)
         options.binary[name] = binary
-        if count:
-            options.classes[name] = count
+        if "classification" in parameters:
+            options.classes[name] = _class_count(name, parameters["classification"])
+        for key in _SHARED_MEMORY_KEYS:
+            if key in parameters:
+                raise _shared_memory_output(name, parameters)
     request.outputs = tuple(options.binary)
     return options
+
+
+def _class_count(name: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_INT32:
+        raise InvalidRequest(
+            "Unable to set 'classification': attempt to access JSON non-unsigned-integer as unsigned-integer; "
+            f"for output '{name}' it is {shown(value)}"
+        )
+    return value
+
+
+def _shared_memory_output(name: str, parameters: dict[str, Any]) -> InvalidRequest | Unsupported:
+    for key in ("binary_data", "classification"):
+        if parameters.get(key):
+            return InvalidRequest(f"Output can't set both 'shared_memory_region' and '{key}'")
+    return _no_shared_memory("output", name)
 
 
 def _no_shared_memory(kind: str, name: Any) -> Unsupported:

@@ -1,0 +1,444 @@
+"""The listener against raw sockets: framing, order, limits, and peers that behave badly."""
+
+import queue
+
+import pytest
+
+from conch.frontends.http_message import NO_HEADERS, HttpRequest
+from conch.frontends.http_reply import HttpReply
+
+GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def echo(request: HttpRequest, reply: HttpReply) -> None:
+    reply.send(200, NO_HEADERS, request.method, b" ", request.path.encode(), b" ", request.body)
+
+
+def post(path: bytes, body: bytes, *fields: bytes) -> bytes:
+    head = b"".join(field + b"\r\n" for field in fields)
+    return b"POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s" % (path, head, len(body), body)
+
+
+class Holding:
+    """Leaves requests unanswered until the test has seen them."""
+
+    def __init__(self) -> None:
+        self.held: queue.Queue[tuple[HttpRequest, HttpReply]] = queue.Queue()
+        self.left: queue.Queue[str] = queue.Queue()
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        reply.on_disconnect = lambda: self.left.put(request.path)
+        self.held.put((request, reply))
+
+    def next(self) -> tuple[HttpRequest, HttpReply]:
+        return self.held.get(timeout=20)
+
+
+def test_a_connection_serves_one_request_after_another(listen, connect):
+    peer = connect(listen(echo))
+    for body in (b"one", b"", b"three"):
+        peer.send(post(b"/p", body))
+        status, headers, answer = peer.receive()
+        assert (status, answer) == (200, b"POST /p " + body)
+        assert "connection" not in headers
+
+
+def test_requests_in_small_pieces(listen, connect):
+    peer = connect(listen(echo))
+    for byte in post(b"/slow?and=query", b"body"):
+        peer.send(bytes([byte]))
+    assert peer.receive()[2] == b"POST /slow body"
+
+
+def test_pipelined_requests_are_answered_in_order(listen, connect):
+    peer = connect(listen(echo))
+    peer.send(post(b"/1", b"a") + GET + post(b"/3", b"c"))
+    assert [peer.receive()[2] for _ in range(3)] == [b"POST /1 a", b"GET /a ", b"POST /3 c"]
+
+
+def test_a_later_request_waits_for_the_answer_to_an_earlier_one(listen, connect, loop_thread):
+    handler = Holding()
+    peer = connect(listen(handler))
+    peer.send(post(b"/1", b"a") + post(b"/2", b"b"))
+    first, reply = handler.next()
+    assert handler.held.empty()
+    loop_thread.call(lambda: reply.send(200, NO_HEADERS, b"first"))
+    second, reply = handler.next()
+    loop_thread.call(lambda: reply.send(200, NO_HEADERS, b"second"))
+    assert (first.path, second.path) == ("/1", "/2")
+    assert [peer.receive()[2] for _ in range(2)] == [b"first", b"second"]
+
+
+def test_thousands_of_pipelined_requests(listen, connect):
+    peer = connect(listen(echo))
+    peer.send(GET * 3000)
+    assert {peer.receive()[2] for _ in range(3000)} == {b"GET /a "}
+
+
+def test_chunked_upload(listen, connect):
+    peer = connect(listen(echo))
+    peer.send(b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    peer.send(b"5\r\nhello\r\n1\r\n \r\n5;ext=1\r\nworld\r\n0\r\nTrailer: t\r\n\r\n")
+    assert peer.receive()[2] == b"POST /c hello world"
+    peer.send(GET)
+    assert peer.receive()[2] == b"GET /a "
+
+
+def test_expect_continue(listen, connect):
+    peer = connect(listen(echo))
+    head, body = post(b"/e", b"later", b"Expect: 100-continue").split(b"\r\n\r\n")
+    peer.send(head + b"\r\n\r\n")
+    assert peer.receive()[0] == 100
+    peer.send(body)
+    assert peer.receive()[2] == b"POST /e later"
+
+
+@pytest.mark.parametrize("size", [65_536, 65_537, 1_000_000, 5_000_000])
+def test_a_large_body_arrives_whole_and_the_next_request_after_it(listen, connect, size):
+    peer = connect(listen(echo))
+    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    peer.send(post(b"/big", body) + GET)
+    assert peer.receive()[2] == b"POST /big " + body
+    assert peer.receive()[2] == b"GET /a "
+
+
+def test_a_large_body_behind_a_request_that_is_still_being_answered(listen, connect, loop_thread):
+    handler = Holding()
+    peer = connect(listen(handler))
+    peer.send(GET + post(b"/big", b"x" * 300_000))
+    _, first = handler.next()
+    loop_thread.call(lambda: first.send(200, NO_HEADERS, b"first"))
+    request, second = handler.next()
+    loop_thread.call(lambda: second.send(200, NO_HEADERS, b"second"))
+    assert bytes(request.body) == b"x" * 300_000
+    assert [peer.receive()[2] for _ in range(2)] == [b"first", b"second"]
+
+
+def test_large_answers_are_sent_whole(listen, connect):
+    parts = [b"a" * 3_000_000, memoryview(b"b" * 3_000_000), b"c"]
+    peer = connect(listen(lambda request, reply: reply.send(200, NO_HEADERS, *parts)))
+    peer.send(GET)
+    assert peer.receive()[2] == b"".join(parts)
+
+
+def test_http_1_0_gets_one_answer(listen, connect):
+    peer = connect(listen(echo))
+    peer.send(b"GET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    status, headers, body = peer.receive()
+    assert (status, headers["connection"], body) == (200, "close", b"GET /old ")
+    assert peer.rest() == b""
+
+
+def test_connection_close_is_honoured(listen, connect):
+    peer = connect(listen(echo))
+    peer.send(b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert peer.receive()[1]["connection"] == "close"
+    assert peer.rest() == b""
+
+
+def test_head_has_no_body(listen, connect):
+    peer = connect(listen(echo))
+    peer.send(b"HEAD /h HTTP/1.1\r\nHost: x\r\n\r\n")
+    raw = b""
+    while not raw.endswith(b"\r\n\r\n"):
+        raw += peer.stream.readline()
+    assert b"Content-Length: 8\r\n" in raw
+    peer.send(GET)
+    assert peer.receive()[2] == b"GET /a "
+
+
+def test_a_whole_url_as_target(listen, connect):
+    peer = connect(listen(echo))
+    peer.send(b"GET http://host:1/path?q HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert peer.receive()[2] == b"GET /path "
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(b"nonsense\r\n\r\n", id="no request line"),
+        pytest.param(b"GET /a HTTP/9.9\r\n\r\n", id="unknown version"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", id="TLS"),
+        pytest.param(b"GET /a HTTP/1.1\r\nno colon\r\n\r\n", id="no header"),
+        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: x\r\n\r\n", id="no number"),
+        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: -1\r\n\r\n", id="negative"),
+        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n", id="overflow"),
+        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", id="two lengths"),
+        pytest.param(
+            b"POST /a HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", id="length and chunks"
+        ),
+        pytest.param(b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", id="no chunk size"),
+        pytest.param(b"CONNECT host:1 HTTP/1.1\r\nHost: x\r\n\r\n", id="CONNECT"),
+    ],
+)
+def test_what_is_not_http_is_refused_and_closed(listen, connect, request_):
+    peer = connect(listen(echo))
+    peer.send(request_)
+    status, headers, body = peer.receive()
+    assert (status, headers["connection"], headers["content-type"]) == (400, "close", "application/json")
+    assert body.startswith(b'{"error":"')
+    assert peer.rest() == b""
+
+
+def test_a_refusal_follows_the_answers_that_are_due(listen, connect, loop_thread):
+    handler = Holding()
+    peer = connect(listen(handler))
+    peer.send(GET + b"nonsense\r\n\r\n")
+    _, reply = handler.next()
+    loop_thread.call(lambda: reply.send(200, NO_HEADERS, b"fine"))
+    assert peer.receive()[2] == b"fine"
+    assert peer.receive()[0] == 400
+    assert peer.rest() == b""
+
+
+def test_an_announced_body_beyond_the_limit_is_refused_before_it_is_sent(listen, connect):
+    peer = connect(listen(echo, limits={"body_bytes": 1000}))
+    peer.send(post(b"/p", b"x" * 1000))
+    assert peer.receive()[0] == 200
+    peer.send(b"POST /p HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n")
+    status, _, body = peer.receive()
+    assert status == 400
+    assert b"1001 bytes exceeds the maximum of 1000 bytes set by --http-max-input-size" in body
+    assert peer.rest() == b""
+
+
+def test_a_client_that_sends_its_oversize_body_anyway_still_reads_the_refusal(listen, connect):
+    peer = connect(listen(echo, limits={"body_bytes": 1000}))
+    peer.send(post(b"/p", b"x" * 3_000_000))
+    assert peer.receive()[0] == 400
+
+
+def test_chunks_beyond_the_limit_are_refused(listen, connect):
+    peer = connect(listen(echo, limits={"body_bytes": 1000}))
+    peer.send(b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"64\r\n" + b"x" * 100 + b"\r\n")
+    peer.send((b"64\r\n" + b"x" * 100 + b"\r\n") * 10)
+    assert peer.receive()[0] == 400
+    assert peer.rest() == b""
+
+
+def test_a_handler_may_allow_more_to_some(listen, connect):
+    server = listen(
+        echo, limits={"body_bytes": 10}, body_limit=lambda request: 100 if b"large" in request.headers else 10
+    )
+    peer = connect(server)
+    peer.send(post(b"/p", b"x" * 100, b"Large: yes"))
+    assert peer.receive()[0] == 200
+    peer.send(
+        b"POST /c HTTP/1.1\r\nLarge: 1\r\nTransfer-Encoding: chunked\r\n\r\n32\r\n" + b"x" * 50 + b"\r\n0\r\n\r\n"
+    )
+    assert peer.receive()[0] == 200
+    peer.send(post(b"/p", b"x" * 101, b"Large: yes"))
+    assert b"maximum of 100 bytes" in peer.receive()[2]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", id="long target"),
+        pytest.param(b"GET /a HTTP/1.1\r\nLong: " + b"a" * 70_000 + b"\r\n\r\n", id="long field"),
+        pytest.param(b"GET /a HTTP/1.1\r\nEndless: " + b"a" * 700_000, id="endless field"),
+        pytest.param(b"GET /a HTTP/1.1\r\n" + b"A: b\r\n" * 129 + b"\r\n", id="many fields"),
+    ],
+)
+def test_heads_beyond_the_limits_are_refused(listen, connect, head):
+    peer = connect(listen(echo))
+    peer.send(head)
+    assert peer.receive()[0] == 431
+
+
+@pytest.mark.parametrize("body", [b"", b"small", b"x" * 200_000])
+def test_an_upgrade_is_declined_by_answering(listen, connect, body):
+    """What `curl --http2` sends; the parser would take the body for another protocol's data."""
+    peer = connect(listen(echo))
+    peer.send(post(b"/u", body, b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: x") + GET)
+    assert peer.receive()[2] == b"POST /u " + body
+    assert peer.receive()[2] == b"GET /a "
+
+
+def test_streamed_answer(listen, connect):
+    def stream(request: HttpRequest, reply: HttpReply) -> None:
+        reply.begin(200, b"Content-Type: text/event-stream\r\n")
+        for piece in (b"one ", b"", b"two"):
+            reply.write(piece)
+        reply.end()
+
+    server = listen(stream)
+    peer = connect(server)
+    for _ in range(2):
+        peer.send(GET)
+        status, headers, body = peer.receive()
+        assert (status, headers["transfer-encoding"], body) == (200, "chunked", b"one two")
+    old = connect(server)
+    old.send(b"GET /a HTTP/1.0\r\n\r\n")
+    assert old.rest().endswith(b"\r\n\r\none two")
+
+
+def test_a_stream_waits_for_a_client_that_does_not_read(listen, connect, loop_thread):
+    handler = Holding()
+    peer = connect(listen(handler))
+    peer.send(GET)
+    _, reply = handler.next()
+    written = []
+
+    async def stream() -> None:
+        reply.begin(200, NO_HEADERS)
+        for _ in range(400):
+            reply.write(b"x" * 65_536)
+            written.append(1)
+            await reply.drained()
+        reply.end()
+
+    async def start():
+        return loop_thread.loop.create_task(stream())
+
+    task = loop_thread.run(start())
+    # The system's buffers hold a few megabytes of the 26; the stream cannot have run to its end.
+    assert not task.done()
+    assert len(written) < 400
+    assert len(peer.receive()[2]) == 400 * 65_536
+    loop_thread.run(finish(task))
+
+
+async def finish(task) -> None:
+    await task
+
+
+def test_a_client_that_leaves_is_noticed(listen, connect, loop_thread):
+    handler = Holding()
+    peer = connect(listen(handler))
+    peer.send(post(b"/left", b"x"))
+    _, reply = handler.next()
+    peer.close()
+    assert handler.left.get(timeout=20) == "/left"
+    assert not reply.open
+    loop_thread.call(lambda: reply.send(200, NO_HEADERS, b"too late"))
+
+
+def test_a_client_that_leaves_a_stream_ends_the_waiting(listen, connect, loop_thread):
+    handler = Holding()
+    peer = connect(listen(handler))
+    peer.send(GET)
+    _, reply = handler.next()
+
+    async def stream() -> bool:
+        reply.begin(200, NO_HEADERS)
+        while reply.open:
+            reply.write(b"x" * 65_536)
+            await reply.drained()
+        return True
+
+    async def start():
+        return loop_thread.loop.create_task(stream())
+
+    task = loop_thread.run(start())
+    peer.close()
+    assert handler.left.get(timeout=20) == "/a"
+    loop_thread.run(finish(task))
+    assert task.result()
+
+
+def test_a_client_that_leaves_after_its_answer_is_not_reported(listen, connect, loop_thread):
+    handler = Holding()
+    server = listen(handler)
+    peer = connect(server)
+    peer.send(GET)
+    _, reply = handler.next()
+    loop_thread.call(lambda: reply.send(200, NO_HEADERS, b"done"))
+    peer.receive()
+    peer.close()
+    other = connect(server)
+    other.send(GET)
+    handler.next()
+    assert handler.left.empty()
+
+
+def test_a_handler_that_fails_costs_its_own_request_only(listen, connect, caplog):
+    def fail(request: HttpRequest, reply: HttpReply) -> None:
+        if request.path == "/fail":
+            raise ZeroDivisionError
+        echo(request, reply)
+
+    peer = connect(listen(fail))
+    peer.send(b"GET /fail HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
+    assert peer.receive()[0] == 500
+    assert peer.receive()[0] == 200
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_one_connection_too_many_is_told_so(listen, connect):
+    server = listen(echo, limits={"connections": 2})
+    peers = [connect(server) for _ in range(2)]
+    for peer in peers:
+        peer.send(GET)
+        assert peer.receive()[0] == 200
+    surplus = connect(server)
+    assert surplus.receive()[0] == 503
+    assert surplus.rest() == b""
+    peers[0].send(GET)
+    assert peers[0].receive()[0] == 200
+
+
+def test_an_idle_connection_is_closed_in_the_end(listen, connect):
+    peer = connect(listen(echo, limits={"idle_s": 0.0}))
+    assert peer.rest() == b""
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        pytest.param(b"GET /a HT", id="head"),
+        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc", id="body"),
+        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: 1000000\r\n\r\nabc", id="body in place"),
+    ],
+)
+def test_a_request_that_does_not_get_complete_is_given_up(listen, connect, beginning):
+    peer = connect(listen(echo, limits={"receive_grace_s": 0.0}))
+    peer.send(beginning)
+    assert peer.receive()[0] == 408
+    assert peer.rest() == b""
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut_off(listen, connect, loop_thread):
+    handler = Holding()
+    peer = connect(listen(handler, limits={"stalled_write_s": 0.0}))
+    peer.send(GET)
+    _, reply = handler.next()
+
+    def answer() -> None:
+        reply.begin(200, NO_HEADERS)
+        reply.write(b"x" * 50_000_000)
+
+    loop_thread.call(answer)
+    assert handler.left.get(timeout=20) == "/a"
+
+
+def test_stopping_lets_what_is_being_answered_finish(listen, connect, loop_thread):
+    handler = Holding()
+    server = listen(handler)
+    idle, busy = connect(server), connect(server)
+    busy.send(GET)
+    _, reply = handler.next()
+
+    async def stop():
+        return loop_thread.loop.create_task(server.stop(20))
+
+    stopping = loop_thread.run(stop())
+    assert idle.rest() == b""
+    with pytest.raises(OSError, match="refused"):
+        connect(server)
+    loop_thread.call(lambda: reply.send(200, NO_HEADERS, b"last"))
+    _, headers, body = busy.receive()
+    assert (headers["connection"], body) == ("close", b"last")
+    assert busy.rest() == b""
+    loop_thread.run(finish(stopping))
+
+
+def test_stopping_does_not_wait_for_ever(listen, connect, loop_thread):
+    handler = Holding()
+    server = listen(handler)
+    peer = connect(server)
+    peer.send(GET)
+    handler.next()
+    loop_thread.run(server.stop(0.01))
+    assert handler.left.get(timeout=20) == "/a"
+    assert server.connections == 0

@@ -85,7 +85,7 @@ def show_stages(metrics_url: str) -> None:
     with urllib.request.urlopen(metrics_url, timeout=5) as response:
         families = text_string_to_metric_families(response.read().decode())
     values = {
-        (sample.labels.get("model"), sample.name): sample.value
+        (sample.labels.get("model"), family.name): sample.value
         for family in families
         for sample in family.samples
         if "reason" not in sample.labels

@@ -5,6 +5,7 @@ buffer; outputs are handed out as views.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,17 @@ def split(name: str, datatype: str, array: npt.NDArray[Any], sizes: Sequence[int
         )
     if len(sizes) == 1:
         return [Tensor.from_numpy(name, array, datatype)]
-    parts: list[Tensor] = []
-    start = 0
-    for size in sizes:
-        parts.append(Tensor.from_numpy(name, array[start : start + size], datatype))
-        start += size
-    return parts
+    ends = list(accumulate(sizes))
+    if datatype == BYTES:
+        slices = [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        return [Tensor.from_numpy(name, part, datatype) for part in slices]
+    # Slices of the wire bytes are several times cheaper than slices of the array.
+    data = memoryview(Tensor.from_numpy(name, array, datatype).data)
+    per_item, shape = len(data) // max(total, 1), array.shape[1:]
+    return [
+        Tensor(name, datatype, (size, *shape), data[(end - size) * per_item : end * per_item])
+        for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
 def _array(datatype: str, shape: Sequence[int], data: Any) -> npt.NDArray[Any]:

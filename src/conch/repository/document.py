@@ -20,6 +20,7 @@ _WIDE_INTEGERS = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTY
 
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[^"]+)" has no field named "(?P<field>.*?)" at "(?P<at>[^"]+)"')
 _UNKNOWN_VALUE = re.compile(r"Invalid enum value (?P<value>.*?) for enum type (?P<type>[\w.]+) at (?P<at>\S+?)\.*$")
+_NO_INTEGER = re.compile(r"invalid literal for int\(\) with base 10: |Couldn't parse integer: ")
 _NESTED = re.compile(r"Failed to parse (\w+) field: ")
 
 
@@ -84,4 +85,5 @@ def _explain(detail: str) -> str:
         return f"{match['at']}: {unknown_field(match['type'], match['field'])}".removeprefix("ModelConfig: ")
     if match := _UNKNOWN_VALUE.search(detail):
         return f"{match['at']}: {unknown_value(match['type'], match['value'])}"
-    return _NESTED.sub(r"\1: ", detail.partition("\n")[0]).rstrip(".")
+    cause = _NO_INTEGER.sub("expected an integer, got ", detail.partition("\n")[0])
+    return _NESTED.sub(r"\1: ", cause).rstrip(".")

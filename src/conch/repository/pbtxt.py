@@ -14,6 +14,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
 from conch.errors import ConfigError
 from conch.repository.hints import unknown_field, unknown_value
 
+_TOKEN = re.compile(r"\"[^\"\n]*\"?|[\w.+-]+|.")
+
 
 def parse_pbtxt(text: str, where: str) -> ConfigMessage:
     """Return the message of a configuration text.
@@ -25,18 +27,16 @@ def parse_pbtxt(text: str, where: str) -> ConfigMessage:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
-        raise ConfigError(f"{where}:{line}:{column}: {_explain(_Mistake(text, line, column, str(error)))}") from error
+        mistake = _Mistake(text.split("\n"), line, column, str(error))
+        raise ConfigError(f"{where}:{line}:{column}: {_explain(mistake)}") from error
     return message
-
-
-_TOKEN = re.compile(r"\"[^\"\n]*\"?|[\w.+-]+|.")
 
 
 @dataclass(frozen=True, slots=True)
 class _Mistake:
     """A place in a text, 1-based, and what the parser says about it."""
 
-    text: str
+    lines: list[str]
     line: int
     column: int
     detail: str
@@ -44,19 +44,23 @@ class _Mistake:
     @property
     def before(self) -> str:
         """The text up to the place."""
-        lines = self.text.split("\n")
-        return "\n".join([*lines[: self.line - 1], lines[self.line - 1][: self.column - 1]])
+        return "\n".join([*self.lines[: self.line - 1], self.lines[self.line - 1][: self.column - 1]])
+
+    @property
+    def rest(self) -> str:
+        """The text from the place on."""
+        return "\n".join([self.lines[self.line - 1][self.column - 1 :], *self.lines[self.line :]]).lstrip()
 
     @property
     def found(self) -> str:
         """The token at the place, "" at the end of the text."""
-        match = _TOKEN.match(self.text[len(self.before) :].lstrip())
+        match = _TOKEN.match(self.rest)
         return match[0] if match else ""
 
     @property
     def after(self) -> str:
         """The text behind the token at the place."""
-        return self.text[len(self.before) :].lstrip()[len(self.found) :]
+        return self.rest[len(self.found) :]
 
     @property
     def field(self) -> str:
@@ -71,7 +75,7 @@ def _explain(mistake: _Mistake) -> str:
             return explain(mistake, match)
     # The parser repeats the place, and often the line, before what it has to say.
     detail = mistake.detail.removeprefix(f"{mistake.line}:{mistake.column} : ")
-    return detail.removeprefix(f"'{mistake.text.splitlines()[mistake.line - 1]}': ")
+    return detail.removeprefix(f"'{mistake.lines[mistake.line - 1]}': ")
 
 
 def _no_brace(mistake: _Mistake, _: re.Match[str]) -> str:

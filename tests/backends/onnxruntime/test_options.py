@@ -53,6 +53,12 @@ async def test_zero_threads_means_unsaid(tmp_path: Path) -> None:
     assert found.intra_op_num_threads == 5
 
 
+@pytest.mark.parametrize(("text", "spinning"), [("", "0"), (parameter("session.intra_op.allow_spinning", "1"), "1")])
+async def test_threads_spin_only_if_told_to(tmp_path: Path, text: str, spinning: str) -> None:
+    found = await options(tmp_path, text)
+    assert found.get_session_config_entry("session.intra_op.allow_spinning") == spinning
+
+
 @pytest.mark.parametrize(
     ("level", "expected"),
     [

@@ -60,9 +60,9 @@ def pack(name: str, datatype: str, data: Any, count: int) -> bytes:
         return _pack_strings(name, flat)
     try:
         return struct.pack(f"<{count}{_CODES[datatype]}", *flat)
-    except (OverflowError, struct.error):
-        if allowed is _NUMBER:
-            return _pack_huge_numbers(datatype, flat)
+    except OverflowError:
+        return _pack_huge_numbers(datatype, flat)
+    except struct.error:
         raise _out_of_range(name, datatype, flat) from None
 
 
@@ -168,16 +168,8 @@ def _pack_strings(name: str, strings: list[str]) -> bytes:
 
 def _pack_huge_numbers(datatype: str, numbers: list[int | float]) -> bytes:
     """Round as IEEE 754 does, to infinity beyond the largest value; `struct` refuses that."""
-    floats = np.array([_to_float(number) for number in numbers], np.float64)
     with np.errstate(over="ignore"):
-        return floats.astype(NUMPY_DTYPES[datatype]).tobytes()
-
-
-def _to_float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:  # an integer of more than 1024 bits
-        return float("inf") if number > 0 else float("-inf")
+        return np.array(numbers, np.float64).astype(NUMPY_DTYPES[datatype]).tobytes()
 
 
 def _wanted_by(datatype: str) -> str:

@@ -16,6 +16,7 @@ from conch.tensor import Buffer
 
 MAX_UINT64 = 2**64 - 1
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_DIGITS_OF_64_BITS = 20
 _NO_PARAMETERS: dict[str, Any] = {}
 
 
@@ -37,13 +38,20 @@ def parse(text: Buffer) -> Any:
 
 def _parse_leniently(raw: bytes) -> Any:
     try:
-        return json.loads(raw.decode("utf-8", "surrogateescape"), parse_float=_finite)
+        return json.loads(raw.decode("utf-8", "surrogateescape"), parse_int=_integer, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise _malformed(error.msg, error.pos) from None
     except RecursionError:
         raise InvalidRequest("failed to parse the request JSON buffer: nested too deeply") from None
     except ValueError as error:
         raise InvalidRequest(f"failed to parse the request JSON buffer: {error}") from None
+
+
+def _integer(digits: str) -> int | float:
+    """Read an integer as orjson does: one of more than 64 bits is a float."""
+    if len(digits) <= _DIGITS_OF_64_BITS and -(2**63) <= (value := int(digits)) <= MAX_UINT64:
+        return value
+    return _finite(digits)
 
 
 def _finite(digits: str) -> float:
@@ -123,9 +131,6 @@ def shown(value: Any) -> str:
         return "an array"
     if value is None or type(value) is bool:
         return json.dumps(value)
-    if type(value) is int and abs(value) > MAX_UINT64:
-        # Writing out an integer takes time quadratic in its digits, of which it may have thousands.
-        return "an integer of more than 64 bits"
     if type(value) is str and len(value) > 60:
         return f"{value[:60]!r}…"
     return repr(value)

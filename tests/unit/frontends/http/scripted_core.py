@@ -1,5 +1,6 @@
 """A core without models: echoes what it is asked, at once or when told to, and remembers what it was told."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,10 +25,10 @@ class Admitted:
     def __init__(self, request: InferRequest, respond: Respond) -> None:
         self.request = request
         self.respond = respond
-        self.cancelled = False
+        self.cancelled = threading.Event()
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self.cancelled.set()
 
     def answer(self, outputs: list[Tensor] | ConchError | None = None) -> None:
         if isinstance(outputs, ConchError):
@@ -74,6 +75,7 @@ class ScriptedInference:
     def __init__(self, *models: ScriptedModel) -> None:
         self.models = {model.config.name: model for model in models}
         self.admitted: list[Admitted] = []
+        self.admission = threading.Semaphore(0)  # released with each of them
         self.outputs: list[Tensor] | ConchError | None = None  # what to answer instead of an echo
         self.hold = False  # leave requests unanswered
         self.is_ready = True
@@ -81,6 +83,7 @@ class ScriptedInference:
     def infer(self, request: InferRequest, respond: Respond) -> Admitted:
         admitted = Admitted(request, respond)
         self.admitted.append(admitted)
+        self.admission.release()
         if not self.hold:
             admitted.answer(self.outputs)
         return admitted

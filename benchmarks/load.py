@@ -30,6 +30,19 @@ class Load:
     p99_us: float
 
 
+@dataclass(frozen=True)
+class Ending:
+    """When h2load stops: after `seconds`, abandoning what is in flight, or after `requests`, which take as long."""
+
+    seconds: int
+    requests: int | None = None
+
+    @property
+    def option(self) -> str:
+        """The command-line option that says so."""
+        return f"--duration={self.seconds}" if self.requests is None else f"--requests={self.requests}"
+
+
 def missing_programs() -> list[str]:
     """Return the Debian packages of the load generators that are not on the PATH."""
     return [package for program, package in DEBIAN_PACKAGES.items() if shutil.which(program) is None]
@@ -55,7 +68,7 @@ def wrk(address: str, payload: Payload, body: Path, connections: int, seconds: i
     )
 
 
-def h2load(address: str, payload: Payload, body: Path, connections: int, seconds: int, *, answer_bytes: int) -> Load:
+def h2load(address: str, payload: Payload, body: Path, connections: int, ending: Ending, *, answer_bytes: int) -> Load:
     """Post `payload`, whose bytes are in the file `body`, from one thread, one request at a time on each connection.
 
     `answer_bytes` is the body size of one right answer. Raises LoadError when a request failed or when the bytes that
@@ -63,12 +76,12 @@ def h2load(address: str, payload: Payload, body: Path, connections: int, seconds
     """
     timings = body.with_suffix(".timings")
     timings.unlink(missing_ok=True)
-    options = [f"--clients={connections}", f"--duration={seconds}", f"--data={body}"]
+    options = [f"--clients={connections}", ending.option, f"--data={body}", f"--log-file={timings}"]
     # The clients of gRPC's own library raise their limit for large messages in the same way; h2load stays at 16 KiB.
     options.append("--max-frame-size=1M")
     options += [f"--header={name}:{value}" for name, value in payload.headers.items()]
     url = f"http://{address}{payload.path}"
-    output = _run(["h2load", *options, f"--log-file={timings}", url], seconds)
+    output = _run(["h2load", *options, url], ending.seconds)
     counts = _h2load_counts(output)
     if counts["failed"] or counts["errored"] or counts["timeout"] or not counts["succeeded"]:
         raise LoadError(f"h2load at {url}: {counts}")
@@ -77,12 +90,12 @@ def h2load(address: str, payload: Payload, body: Path, connections: int, seconds
             f"h2load at {url}: {counts['data']} bytes in {counts['succeeded']} answers, of which a right one has "
             f"{answer_bytes}: some were gRPC errors"
         )
-    microseconds = np.loadtxt(timings, usecols=2, ndmin=1)
+    started, took = np.loadtxt(timings, usecols=(0, 2), ndmin=2, unpack=True)
     return Load(
         requests=counts["succeeded"],
-        rate=counts["succeeded"] / seconds,
-        median_us=float(np.percentile(microseconds, 50)),
-        p99_us=float(np.percentile(microseconds, 99)),
+        rate=counts["succeeded"] / ((started + took).max() - started.min()) * 1e6,
+        median_us=float(np.percentile(took, 50)),
+        p99_us=float(np.percentile(took, 99)),
     )
 
 

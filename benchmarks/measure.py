@@ -1,9 +1,11 @@
 """Interleaved measurement: every round visits every peer, so that what the machine does meanwhile hits both alike."""
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from benchmarks.answers import grpc_answer_bytes, server_version, verify
 from benchmarks.figures import Figure, Result
-from benchmarks.load import Load, LoadError, h2load, wrk
+from benchmarks.load import Ending, Load, LoadError, h2load, wrk
 from benchmarks.payloads import Payload, Wire, encode
 from benchmarks.peers import Peer, PeerError, Server
 from benchmarks.repositories import Models, compose
@@ -20,6 +22,7 @@ from benchmarks.workloads import LoadWork, StartWork, Work
 
 MEASURE_ERRORS = (PeerError, LoadError, AssertionError, InferenceServerException, grpc.RpcError, OSError)
 MEGABYTE = 1e6
+PROBE_STREAMS = 10
 
 
 @dataclass(frozen=True)
@@ -120,9 +123,13 @@ def _load_run(server: Server, work: LoadWork, payload: Payload, body: Path) -> C
     if work.wire in (Wire.JSON, Wire.BINARY):
         return lambda seconds: wrk(server.http_address, payload, body, work.in_flight, seconds)
     answer_bytes = grpc_answer_bytes(server, work.question, payload.path) * payload.answers
-    return lambda seconds: h2load(
-        server.grpc_address, payload, body, work.in_flight, seconds, answer_bytes=answer_bytes
-    )
+    until = partial(h2load, server.grpc_address, payload, body, work.in_flight, answer_bytes=answer_bytes)
+    if work.wire is Wire.GRPC:
+        return lambda seconds: until(Ending(seconds))
+    # Triton never finishes with streams that are abandoned halfway: it then hangs at its end and leaves shared memory
+    # behind. So streams are counted, not timed.
+    streams_per_second = until(Ending(seconds=1, requests=PROBE_STREAMS)).rate
+    return lambda seconds: until(Ending(seconds, requests=math.ceil(streams_per_second * seconds)))
 
 
 def _load_figures(work: LoadWork) -> list[Figure]:

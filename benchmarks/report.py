@@ -24,7 +24,8 @@ def table(results: Sequence[Result]) -> Table:
     """Return one row per work: the figure that counts, its ratio with its spread, processor time and memory."""
     drawn = Table(caption="medians over the rounds; ratios are Conch ÷ Triton of one round: median (lowest–highest)")
     for heading in HEADINGS:
-        drawn.add_column(heading, justify="left" if heading in HEADINGS[:3] else "right")
+        described = heading in HEADINGS[:3]
+        drawn.add_column(heading, justify="left" if described else "right", no_wrap=described)
     for result in results:
         for row in _rows(result):
             drawn.add_row(*row)

@@ -19,7 +19,7 @@ CHECKOUT = Path(__file__).parents[1]
 FULL = Schedule(rounds=7, seconds=4, warm_up_seconds=2)
 QUICK = Schedule(rounds=2, seconds=1, warm_up_seconds=1)
 PEERS = ("triton", "conch")
-TABLE_COLUMNS = 160
+TABLE_COLUMNS = 180
 
 
 def bench(

@@ -1,5 +1,6 @@
 """From `backend: "x"` to `conch/backends/x.py`, imported when a model first asks for it."""
 
+import asyncio
 from collections.abc import Iterator
 from importlib import import_module
 
@@ -28,6 +29,7 @@ class BackendRegistry:
 
     def __init__(self) -> None:
         self._backends: dict[str, Backend] = {}
+        self._starting: dict[str, asyncio.Task[Backend]] = {}
 
     def __iter__(self) -> Iterator[Backend]:
         return iter(self._backends.values())
@@ -35,16 +37,25 @@ class BackendRegistry:
     async def get(self, name: str) -> Backend:
         """Return the backend, started. Raises ModelLoadError if this server has none of that name."""
         backend = self._backends.get(name)
-        if backend is None:
-            backend = self._backends[name] = load_backend(name)
-            await backend.start()
-        return backend
+        if backend is not None:
+            return backend
+        if name not in self._starting:
+            self._starting[name] = asyncio.create_task(self._start(name))
+            self._starting[name].add_done_callback(lambda _: self._starting.pop(name))
+        return await self._starting[name]
 
     async def stop(self) -> None:
         """Stop every backend that was used."""
         for backend in self._backends.values():
             await backend.stop()
         self._backends.clear()
+
+    async def _start(self, name: str) -> Backend:
+        # Frameworks take their time to import; requests for other models do not wait for it.
+        backend = await asyncio.to_thread(load_backend, name)
+        await backend.start()
+        self._backends[name] = backend
+        return backend
 
 
 def load_backend(name: str) -> Backend:

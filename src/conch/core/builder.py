@@ -67,7 +67,7 @@ class ModelBuilder:
                 document = await backend.complete(self._source(files, files.config, version))
             finished = await asyncio.to_thread(finish, document, backend=backend, gpus=self._gpus)
         for notice in finished.notices:
-            _log.warning("model '%s': %s", files.name, notice)
+            _log.warning("%s", notice)
         return finished.config
 
     async def build(self, files: ModelFiles, config: ModelConfig) -> Built:

@@ -41,12 +41,12 @@ clean: ## Remove the environment and what tools leave behind
 # The stamps are older than pyproject.toml when the dependencies may have changed. A demo needs less than development,
 # and an environment for development is good for a demo.
 .venv/.dev: pyproject.toml | .venv/bin/python
-	@echo "Installing what development needs into .venv; the first time this takes a minute or two."
+	@echo "Installing what development needs into .venv; this can take a few minutes."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch .venv/.dev .venv/.demo
 
 .venv/.demo: pyproject.toml | .venv/bin/python
-	@echo "Installing what the demo needs into .venv; the first time this takes a minute."
+	@echo "Installing what the demo needs into .venv; this can take a few minutes."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[examples]'
 	@touch .venv/.demo
 

@@ -40,7 +40,7 @@ class LineFormatter(logging.Formatter):
         letter = _letter(record.levelno)
         head = f"{moment:%Y-%m-%dT%H:%M:%SZ} {letter}" if self._iso8601 else f"{letter}{moment:%m%d %H:%M:%S.%f}"
         source = getattr(record, "source", None) or f"{record.filename}:{record.lineno}"
-        message = record.getMessage()
+        message = record.getMessage().rstrip("\n")
         instance = getattr(record, "instance", None)
         if instance:
             message = f"[{instance}] {message}"

@@ -56,6 +56,10 @@ def test_a_message_cannot_forge_a_second_line() -> None:
     assert line.endswith('] "model \\"x\\"\\nE1121 root] \\"broken\\"\\u001b[31m"')
 
 
+def test_an_end_of_line_is_not_part_of_the_message() -> None:
+    assert LineFormatter().format(record("done\n")).endswith('] "done"')
+
+
 def test_a_models_line_names_its_instance_and_its_own_place() -> None:
     line = LineFormatter().format(record("hello", instance="echo_0_0", source="model.py:12"))
     assert line.endswith(' model.py:12] "[echo_0_0] hello"')

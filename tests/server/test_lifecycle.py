@@ -85,6 +85,17 @@ def test_a_broken_model_ends_the_start_unless_told_otherwise(tmp_path: Path) -> 
         assert re.search(r"\| bad +\| 1 +\| UNAVAILABLE", server.text)
 
 
+def test_a_model_file_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+    write_python(tmp_path / "models", "m", f'{ONE_INT} default_model_filename: "other.py"', ECHO)
+    write_identity(tmp_path / "models", "good", "INT32", 1)
+    flags = ["--model-control-mode=explicit", "--load-model=good"]
+    with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log") as server:
+        with triton.InferenceServerClient(server.http) as client, pytest.raises(InferenceServerException) as caught:
+            client.load_model("m")
+        assert "other.py" in str(caught.value)
+        assert ask(server, "good", 3) == 3
+
+
 def test_flags_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_identity(tmp_path / "models", "m", "INT32", 1)
     monkeypatch.setenv("CONCH_ALLOW_GRPC", "false")

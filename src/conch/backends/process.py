@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from conch.backends.python_child.conch_child.wire import FrameDecoder, Message, WireError, encode
@@ -117,9 +118,17 @@ class ChildProcess:
         self._pidfd = os.pidfd_open(process.pid)
         loop.add_reader(self._pidfd, self._process_ended)
         ours.setblocking(False)
-        self._control, _ = await loop.create_unix_connection(lambda: _Control(self), sock=ours)
-        await loop.connect_read_pipe(lambda: _Output(self, "stdout"), process.stdout)
-        await loop.connect_read_pipe(lambda: _Output(self, "stderr"), process.stderr)
+        pipes = [(process.stdout, "stdout"), (process.stderr, "stderr")]
+        try:
+            self._control, _ = await loop.create_unix_connection(lambda: _Control(self), sock=ours)
+            while pipes:
+                pipe, stream = pipes.pop()
+                await loop.connect_read_pipe(partial(_Output, self, stream), pipe)
+        except BaseException:
+            for pipe, _ in pipes:
+                if pipe is not None:
+                    pipe.close()
+            raise
 
     def send(self, message: Message, payload: Sequence[Any] = (), payload_size: int = 0) -> None:
         """Send a message. Nothing happens if the child has gone; that is told by `on_exit`."""
@@ -133,7 +142,12 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def wait(self, limit_s: float | None) -> bool:
-        """Wait until the child has gone and `on_exit` been called; return whether that was within the limit."""
+        """Wait until the child has gone and `on_exit` been called; return whether that was within the limit.
+
+        There is nothing to wait for if it could not be started.
+        """
+        if self._process is None:
+            return True
         try:
             await asyncio.wait_for(self._gone.wait(), limit_s)
         except TimeoutError:

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.python_host.completion import complete
-from conch.backends.python_host.custom_metrics import in_order
+from conch.backends.python_host.custom_metrics import total
 from conch.backends.python_host.environment import Environments
 from conch.backends.python_host.instance import PythonInstance
 from conch.backends.python_host.model_process import DEFAULT_FILENAME
@@ -48,8 +48,8 @@ class PythonBackend(Backend):
         return instance
 
     def custom_metrics(self) -> Sequence[MetricSample]:
-        """Return the samples of every instance; those of one name and labels belong to one series."""
-        return in_order(instance.metrics for instance in self._instances)
+        """Return what the models count, added up over their instances."""
+        return total(instance.metrics for instance in self._instances)
 
 
 backend = PythonBackend

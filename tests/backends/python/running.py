@@ -10,6 +10,8 @@ from typing import Any
 from conch.backends.base import Batch, InstancePlan, ModelSource
 from conch.backends.python import PythonBackend
 from conch.backends.python_host.instance import PythonInstance
+from conch.backends.python_host.model_process import ModelProcess
+from conch.backends.python_host.tensor_exchange import TensorExchange
 from conch.errors import ConchError
 from conch.model_config import InstanceKind, ModelConfig, TensorSpec
 from conch.request import InferRequest, InferResponse
@@ -110,14 +112,33 @@ class Runner:
         await asyncio.wait_for(self.released.wait(), LIMIT_S)
         return error
 
+    async def next_response(self, caller: Caller) -> InferResponse:
+        """Wait for a decoupled model's next response that is not the last."""
+        while not caller.responses:
+            caller.news.clear()
+            await asyncio.wait_for(caller.news.wait(), LIMIT_S)
+        return caller.responses.pop(0)
+
     async def ready_change(self) -> bool:
         return await asyncio.wait_for(self.ready_changes.get(), LIMIT_S)
 
+    def forget(self) -> None:
+        """Let go of the last batch, its requests and its answers."""
+        del self.last_batch
+
+    @property
+    def process(self) -> ModelProcess:
+        """The process that is in service."""
+        assert self.instance._process is not None
+        return self.instance._process
+
     @property
     def pid(self) -> int:
-        process = self.instance._process
-        assert process is not None
-        return process._child.pid
+        return self.process._child.pid
+
+    @property
+    def tensors(self) -> TensorExchange:
+        return self.process._tensors
 
 
 def write_model(directory: Path, code: str, version: int = 1, filename: str = "model.py") -> Path:

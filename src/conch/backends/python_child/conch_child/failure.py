@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import importlib
 import traceback
+from pathlib import Path
 
-_OWN_CODE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - compared with names of frames
+# Files whose frames tell a model's author nothing: this package, and the import machinery.
+_SILENT = (str(Path(__file__).resolve().parent), importlib.__file__, "<frozen importlib")
 
 
 def describe(error: BaseException) -> str:
@@ -14,7 +16,7 @@ def describe(error: BaseException) -> str:
     frames = [
         "  {}({}): {}\n".format(frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith((_OWN_CODE, "<frozen importlib"))
+        if not frame.f_code.co_filename.startswith(_SILENT)
     ]
     return text if not frames else text + "\n\nAt:\n" + "".join(reversed(frames))
 

@@ -61,6 +61,7 @@ class Service:
             self._host = host
         except BaseException as failure:
             error = describe(failure)
+        self._send_samples()
         self._channel.send((messages.INITIALIZED, error, self._host is not None and self._host.has_is_ready))
 
     def _complete(self, message: Message) -> None:

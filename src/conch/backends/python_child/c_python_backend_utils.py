@@ -1,0 +1,31 @@
+"""The name under which Triton's compiled classes can be imported; models use it for annotations."""
+
+from __future__ import annotations
+
+from triton_python_backend_utils import (
+    InferenceRequest,
+    InferenceResponse,
+    InferenceResponseSender,
+    InferenceTrace,
+    Logger,
+    Metric,
+    MetricFamily,
+    PreferredMemory,
+    Tensor,
+    TritonError,
+    TritonModelException,
+)
+
+__all__ = [
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceResponseSender",
+    "InferenceTrace",
+    "Logger",
+    "Metric",
+    "MetricFamily",
+    "PreferredMemory",
+    "Tensor",
+    "TritonError",
+    "TritonModelException",
+]

@@ -1,0 +1,117 @@
+"""Models that bring an interpreter of their own (`EXECUTION_ENV_PATH`)."""
+
+import io
+import os
+import tarfile
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conch.backends.python_host.environment import Environments
+from conch.errors import ModelLoadError
+from tests.backends.python.running import running, source
+
+WHERE = """
+    import os
+    import sys
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            told = [sys.prefix, os.environ["VIRTUAL_ENV"], os.environ["PATH"].split(os.pathsep)[0]]
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(told, dtype=object))])]
+"""
+
+
+def is_there(path: Path) -> bool:
+    return path.exists()
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """Make an environment that finds the packages of the one that runs the tests."""
+    root = tmp_path / "model" / "env"
+    venv.create(root, symlinks=True)
+    (packages,) = root.glob("lib/python*/site-packages")
+    (packages / "ours.pth").write_text(str(Path(np.__file__).parents[1]))
+    return root
+
+
+@pytest.mark.parametrize("path", ["{root}", "$$TRITON_MODEL_DIRECTORY/env", "env"])
+async def test_a_directory(tmp_path: Path, environment: Path, path: str) -> None:
+    parameters = {"EXECUTION_ENV_PATH": path.replace("{root}", str(environment))}
+    async with running(tmp_path / "model", WHERE, parameters=parameters) as runner:
+        response = await runner.infer()
+    told = [text.decode() for text in response.outputs[0].to_numpy()]
+    assert told == [str(environment), str(environment), str(environment / "bin")]
+
+
+async def test_an_archive_is_unpacked_once_and_removed(tmp_path: Path, environment: Path) -> None:
+    archive = tmp_path / "env.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(environment, ".")
+    parameters = {"EXECUTION_ENV_PATH": str(archive)}
+    model = source(tmp_path / "model", parameters=parameters)
+    async with running(tmp_path / "model", WHERE, parameters=parameters) as runner:
+        response = await runner.infer()
+        prefix = Path(response.outputs[0].to_numpy()[0].decode())
+        assert prefix != environment
+        assert is_there(prefix)
+        environments = runner.backend._environments
+        assert (await environments.interpreter(model)).program == str(prefix / "bin/python")
+        os.utime(archive, ns=(1, 1))
+        changed = (await environments.interpreter(model)).program
+        assert changed != str(prefix / "bin/python")
+    assert not is_there(prefix)
+    assert not is_there(Path(changed))
+
+
+async def test_what_is_no_environment(tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage.tar.gz"
+    garbage.write_bytes(b"garbage")
+    (tmp_path / "empty").mkdir()
+    environments = Environments()
+    for path, words in [
+        (tmp_path / "absent", "cannot be read: No such file or directory"),
+        (garbage, "cannot be unpacked"),
+        (tmp_path / "empty", "has no bin/python"),
+    ]:
+        with pytest.raises(ModelLoadError, match=f"EXECUTION_ENV_PATH '{path}' {words}"):
+            await environments.interpreter(source(tmp_path, parameters={"EXECUTION_ENV_PATH": str(path)}))
+    await environments.remove()
+
+
+@pytest.mark.parametrize("name", ["../escaped", "link/escaped"])
+async def test_an_archive_writes_nothing_elsewhere(tmp_path: Path, name: str) -> None:
+    archive = tmp_path / "evil.tar.gz"
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, str(outside)
+        tar.addfile(link)
+        tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+    environments = Environments()
+    with pytest.raises(ModelLoadError, match="cannot be unpacked"):
+        await environments.interpreter(source(tmp_path, parameters={"EXECUTION_ENV_PATH": str(archive)}))
+    await environments.remove()
+    assert list(outside.iterdir()) == []
+
+
+async def test_an_interpreter_that_cannot_run(tmp_path: Path) -> None:
+    program = tmp_path / "env" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.write_text("no program")
+    with pytest.raises(ModelLoadError, match=f"cannot run '{program}': Permission denied"):
+        async with running(tmp_path, WHERE, parameters={"EXECUTION_ENV_PATH": "env"}):
+            pass
+
+
+async def test_an_environment_without_numpy_says_so(tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", symlinks=True)
+    with pytest.raises(ModelLoadError, match=r"(?s)exited with status 1:.*No module named 'numpy'"):
+        async with running(tmp_path, WHERE, parameters={"EXECUTION_ENV_PATH": "env"}):
+            pass

@@ -1,0 +1,129 @@
+"""The child host by itself: any program that reads and writes frames."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conch.backends.process import Backoff, ChildProcess, Exit
+from conch.backends.python_child.conch_child import wire
+from conch.errors import ModelLoadError
+from tests.backends.python.running import LIMIT_S
+
+ECHO = """
+import socket, sys
+sys.path.insert(0, sys.argv[2])
+from wire import FrameDecoder, encode
+connection = socket.socket(fileno=int(sys.argv[1]))
+decoder = FrameDecoder()
+while True:
+    data = connection.recv(1 << 16)
+    if not data:
+        break
+    for message, payload in decoder.feed(data):
+        if message[0] == "exit":
+            sys.exit(message[1])
+        connection.sendall(encode(message, [payload], len(payload)))
+"""
+
+
+class Host:
+    """A child process and what it has said."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[tuple[Any, bytes]] = asyncio.Queue()
+        self.exits: list[Exit] = []
+        self.child = ChildProcess("child", self._received, self.exits.append)
+
+    def _received(self, message: wire.Message, payload: memoryview) -> None:
+        if message[0] == "bad":
+            raise KeyError(message)
+        self.messages.put_nowait((message, bytes(payload)))
+
+    async def start(self, code: str = ECHO) -> None:
+        folder = str(Path(wire.__file__).parent)
+        await self.child.start([sys.executable, "-c", code], [folder], environment={})
+
+    async def ended(self) -> Exit:
+        assert await self.child.wait(LIMIT_S)
+        (end,) = self.exits
+        return end
+
+
+async def test_messages_of_any_size_go_both_ways() -> None:
+    host = Host()
+    await host.start()
+    payloads = [b"", b"x", bytes(3_000_000)]
+    for payload in payloads:
+        host.child.send(("echo", len(payload)), [payload], len(payload))
+    for payload in payloads:
+        message, returned = await asyncio.wait_for(host.messages.get(), LIMIT_S)
+        assert message == ("echo", len(payload))
+        assert returned == payload
+    host.child.send(("exit", 0))
+    assert str(await host.ended()) == "exited with status 0"
+
+
+async def test_the_end_is_put_into_words() -> None:
+    host = Host()
+    await host.start()
+    assert "running" in repr(host.child)
+    host.child.send(("exit", 3))
+    assert await host.ended() == Exit(3)
+    assert "exited with status 3" in repr(host.child)
+    assert str(Exit(-11)) == "was killed by SIGSEGV"
+    assert str(Exit(-200)) == "was killed by signal 200"
+    host.child.kill()
+    host.child.send(("too late",))
+
+
+async def test_everything_sent_before_the_end_is_delivered() -> None:
+    host = Host()
+    await host.start()
+    for number in range(100):
+        host.child.send((number,))
+    host.child.send(("exit", 1))
+    await host.ended()
+    assert [host.messages.get_nowait()[0] for _ in range(100)] == [(number,) for number in range(100)]
+
+
+async def test_a_message_that_cannot_be_dealt_with_ends_the_child(caplog: pytest.LogCaptureFixture) -> None:
+    host = Host()
+    await host.start()
+    host.child.send(("bad",))
+    assert str(await host.ended()) == "was killed by SIGKILL"
+    (record,) = caplog.records
+    assert "could not be dealt with" in record.getMessage()
+    assert "KeyError" in record.block
+
+
+async def test_what_it_wrote_last_is_remembered(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "conch.model")
+    host = Host()
+    await host.start("import sys; print('out'); print('one\\ntwo', file=sys.stderr); sys.exit(1)")
+    await host.ended()
+    assert host.child.last_words == "one\ntwo"
+    assert {record.getMessage() for record in caplog.records} == {"out", "one", "two"}
+
+
+async def test_a_child_that_only_closes_its_socket_is_ended() -> None:
+    host = Host()
+    await host.start("import os, sys, time; os.close(int(sys.argv[1])); time.sleep(600)")
+    assert str(await host.ended()) == "was killed by SIGKILL"
+
+
+async def test_a_program_that_is_not_there() -> None:
+    host = Host()
+    with pytest.raises(ModelLoadError, match="cannot run '/no/such/python': No such file or directory"):
+        await host.child.start(["/no/such/python"], [], environment={})
+    assert await host.child.wait(0)
+
+
+def test_backoff() -> None:
+    backoff = Backoff()
+    assert [backoff.delay(1) for _ in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert backoff.delay(Backoff.STABLE_S) == 0
+    assert backoff.delay(1) == 0.5

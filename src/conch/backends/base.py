@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any, Protocol
 
-from conch.errors import ConchError
+from conch.errors import ConchError, Unavailable
 from conch.model_config import InstanceKind, ModelConfig
 from conch.observability.custom_metrics import MetricSample
 from conch.request import InferRequest, InferResponse
@@ -48,17 +49,30 @@ class Execution(Protocol):
 class Batch:
     """Requests that are executed together.
 
-    The instance stamps `input_done` and `infer_done` (`time.monotonic_ns()`), finishes every execution, and calls
-    `release()` exactly once, when it can take the next batch. It may release before decoupled executions are finished.
+    The instance stamps `input_done` and `infer_done` (`time.monotonic_ns()`; `started` too, if it began later than it
+    was given the batch), finishes every execution, and calls `release()` exactly once, when it can take another batch.
+    It may release before decoupled executions are finished. A batch that it holds and will never begin it hands back by
+    `give_back()`, in place of all that; several of them the last one first.
     """
 
-    __slots__ = ("executions", "infer_done", "input_done", "release")
+    __slots__ = ("executions", "give_back", "infer_done", "input_done", "release", "started")
 
-    def __init__(self, executions: Sequence[Execution], release: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        executions: Sequence[Execution],
+        release: Callable[[], None],
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
         self.executions = executions
         self.release = release
+        self.give_back = give_back or self._end_unbegun
+        self.started = monotonic_ns()
         self.input_done = 0
         self.infer_done = 0
+
+    def _end_unbegun(self) -> None:
+        self.fail(Unavailable("the model instance ended before it came to this request"))
+        self.release()
 
     def fail(self, error: ConchError) -> None:
         """Finish every execution with one error. Those already finished stay as they are."""
@@ -117,12 +131,21 @@ class Instance(ABC):
     def execute(self, batch: Batch) -> None:
         """Run one batch. Returns at once; the batch is finished and released later, on the event loop.
 
-        The caller guarantees that the instance is ready and has released the batch before.
+        The caller guarantees that the instance is ready and holds no more than `ahead` batches.
         """
 
     @abstractmethod
     async def stop(self) -> None:
         """Finish what is running, release everything. Safe to call at any time, more than once."""
+
+    @property
+    def ahead(self) -> int:
+        """How many batches it wants to hold while it runs one, so that it need not wait for the next.
+
+        Worth it only where an execution is as short as the way to the instance and back: what is held cannot be
+        taken by another instance that becomes free.
+        """
+        return 0
 
     async def check_ready(self) -> bool:
         """Ask the model itself (`is_ready` of a Python model); by default what `ready` says."""

@@ -48,12 +48,13 @@ class ServedModel(Served):
         dynamic = config.dynamic_batching
         self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
         self._timer = Timer(loop, self._dispatch)
-        self._busy: set[Instance] = set()
-        self._idle: list[Instance] = []
+        self._held = dict.fromkeys(instances, 0)  # batches that each instance has not released
+        self._idle: list[Instance] = []  # ready, and holding none
         self._stranded: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<ServedModel {self.config.name}/{self.version} {len(self._queue)} waiting, {len(self._busy)} running>"
+        held = sum(self._held.values())
+        return f"<ServedModel {self.config.name}/{self.version} {len(self._queue)} waiting, {held} held>"
 
     @property
     def ready(self) -> bool:
@@ -98,7 +99,7 @@ class ServedModel(Served):
             pending.respond = self._order.enter(respond)
         self._enter()
         self.statistics.pending += 1
-        if self._idle:
+        if self._idle or self._rules.single:
             self._dispatch()
         elif pending.expires:
             self._arm(0)
@@ -132,44 +133,76 @@ class ServedModel(Served):
         wake = 0
         if self._queue.next_expiry():
             self._expire(monotonic_ns())
-        while self._idle and self._queue:
-            now = monotonic_ns()
-            decision = self._decide(now)
+        while self._queue:
+            instance = self._free_instance()
+            if instance is None:
+                break
+            decision = self._decide()
             if not isinstance(decision, Run):
                 wake = decision.until
                 break
-            self._run(self._idle.pop(), self._queue.pop(decision.number), now)
+            self._run(instance, self._queue.pop(decision.number))
         self._arm(wake)
 
-    def _decide(self, now: int) -> Run | Wait:
+    def _free_instance(self) -> Instance | None:
+        if self._idle:
+            return self._idle[-1]
+        # Batches are better formed late than held early; requests that run one by one lose nothing.
+        if self._rules.single:
+            for instance, held in self._held.items():
+                if 0 < held <= instance.ahead and instance.ready:
+                    return instance
+        return None
+
+    def _decide(self) -> Run | Wait:
         if self._rules.single:
             return RUN_ONE
         waiting = (Waiting(p.request.batch_size, p.group_key, p.request.timeline.queued) for p in self._queue)
-        return decide(waiting, self._rules, now)
+        return decide(waiting, self._rules, monotonic_ns())
 
-    def _run(self, instance: Instance, requests: list[Pending], now: int) -> None:
-        self._busy.add(instance)
+    def _run(self, instance: Instance, requests: list[Pending]) -> None:
+        if self._held[instance] == 0:
+            self._idle.remove(instance)
+        self._held[instance] += 1
         self.statistics.pending -= len(requests)
-        batch = Batch(requests, release=lambda: self._released(instance, batch, now))
+        batch = Batch(
+            requests,
+            release=lambda: self._released(instance, batch),
+            give_back=lambda: self._given_back(instance, batch),
+        )
         for pending in requests:
             pending.state = State.EXECUTING
             pending.batch = batch
-            pending.request.timeline.started = now
         instance.execute(batch)
 
-    def _released(self, instance: Instance, batch: Batch, started: int) -> None:
+    def _released(self, instance: Instance, batch: Batch) -> None:
         if batch.infer_done:
             size = sum(execution.request.batch_size for execution in batch.executions)
-            self.statistics.count_execution(size, started, batch.input_done, batch.infer_done, monotonic_ns())
-        self._busy.discard(instance)
-        if instance.ready:
+            self.statistics.count_execution(size, batch.started, batch.input_done, batch.infer_done, monotonic_ns())
+        self._has_one_less(instance)
+        if self._queue:
+            self._dispatch()
+
+    def _given_back(self, instance: Instance, batch: Batch) -> None:
+        """Let the requests of a batch that was not begun wait again, at the head of the queue."""
+        self._has_one_less(instance)
+        for execution in reversed(batch.executions):
+            assert isinstance(execution, Pending)
+            if execution.state is State.EXECUTING:
+                execution.state = State.QUEUED
+                execution.batch = None
+                self.statistics.pending += 1
+                self._queue.put_back(execution)
+        self._dispatch()
+
+    def _has_one_less(self, instance: Instance) -> None:
+        self._held[instance] -= 1
+        if self._held[instance] == 0 and instance.ready:
             self._idle.append(instance)
-            if self._queue:
-                self._dispatch()
 
     def _ready_changed(self) -> None:
         """An instance died or came back."""
-        self._idle = [i for i in self.instances if i.ready and i not in self._busy]
+        self._idle = [instance for instance, held in self._held.items() if instance.ready and not held]
         if self.ready:
             if self._stranded is not None:
                 self._stranded.cancel()
@@ -209,16 +242,17 @@ class ServedModel(Served):
         request, batch = pending.request, pending.batch
         timeline = request.timeline
         done = timeline.done
-        infer_done = (batch.infer_done if batch else 0) or done
-        input_done = (batch.input_done if batch else 0) or timeline.started
-        timeline.input_done, timeline.infer_done = input_done, infer_done
+        if batch is not None:
+            timeline.started = batch.started
+            timeline.input_done = batch.input_done or batch.started
+            timeline.infer_done = batch.infer_done or done
         self.statistics.count_success(
             request.batch_size,
             total=done - timeline.received,
             queue=timeline.started - timeline.queued,
-            compute_input=input_done - timeline.started,
-            compute_infer=infer_done - input_done,
-            compute_output=done - infer_done,
+            compute_input=timeline.input_done - timeline.started,
+            compute_infer=timeline.infer_done - timeline.input_done,
+            compute_output=done - timeline.infer_done,
         )
         if self.statistics.first_response is not None:
             self.statistics.first_response.add((pending.first_response or done) - timeline.received)

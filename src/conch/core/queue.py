@@ -68,6 +68,13 @@ class PolicyQueue:
         waiting.append(pending)
         self._size += 1
 
+    def put_back(self, pending: Pending) -> None:
+        """Put a request that was taken and not executed at the head of its level."""
+        self._waiting[pending.level].appendleft(pending)
+        self._size += 1
+        if pending.expires:
+            self._note_expiry(pending)
+
     def pop(self, number: int) -> list[Pending]:
         """Take the first `number` requests in the order of service."""
         taken: list[Pending] = []

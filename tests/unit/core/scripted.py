@@ -41,6 +41,11 @@ class ScriptedInstance(Instance):
         self.batches: list[Batch] = []
         self.is_ready = False
         self.stopped = False
+        self.holds_ahead = 0
+
+    @property
+    def ahead(self) -> int:
+        return self.holds_ahead
 
     @property
     def ready(self) -> bool:
@@ -76,8 +81,11 @@ class ScriptedInstance(Instance):
     def die(self) -> None:
         """Break down: the batch fails, the instance is not ready."""
         self.is_ready = False
-        while self.batches:
+        if self.batches:
             self.fail("died")
+        unbegun, self.batches = self.batches, []
+        for batch in reversed(unbegun):
+            batch.give_back()
         self.on_ready_change()
 
     def recover(self) -> None:

@@ -90,8 +90,7 @@ async def test_a_queue_delay_is_kept_and_then_what_is_there_runs() -> None:
     while not worker.batches:
         await asyncio.sleep(0.001)
     (batch,) = worker.batches
-    waited = batch.executions[0].request.timeline
-    assert waited.started - waited.queued >= 300_000_000
+    assert batch.started - batch.executions[0].request.timeline.queued >= 300_000_000
     assert len(batch.executions) == 2
 
 
@@ -143,6 +142,32 @@ async def test_while_the_only_instance_is_dead_requests_are_refused_and_queued_o
     assert isinstance(second.answer, InferResponse)
 
 
+async def test_a_quick_instance_holds_requests_ahead_and_an_idle_one_goes_first() -> None:
+    model, (one, other) = await started(config(), instances=2)
+    one.holds_ahead = other.holds_ahead = 1
+    for i in range(5):
+        model.submit(request(id=str(i)), Caller())
+    held = [[batch.executions[0].request.id for batch in worker.batches] for worker in (one, other)]
+    assert held == [["1", "2"], ["0", "3"]]
+    assert model.statistics.pending == 1
+
+
+async def test_what_a_dead_instance_had_not_begun_is_executed_after_all_in_its_order() -> None:
+    model, (worker,) = await started(config())
+    worker.holds_ahead = 2
+    callers = [Caller() for _ in range(5)]
+    for i, caller in enumerate(callers):
+        model.submit(request(id=str(i)), caller)
+    worker.die()
+    assert isinstance(callers[0].answer, BackendError)
+    assert model.statistics.pending == 4
+    worker.recover()
+    assert [batch.executions[0].request.id for batch in worker.batches] == ["1", "2", "3"]
+    for _ in range(4):
+        worker.answer()
+    assert all(isinstance(caller.answer, InferResponse) for caller in callers[1:])
+
+
 async def test_stop_answers_what_still_waits() -> None:
     model, (worker,) = await started(config())
     model.submit(request(), Caller())
@@ -189,7 +214,9 @@ async def test_reshape_is_seen_by_the_backend_and_not_by_the_client() -> None:
 @given(st.lists(st.sampled_from(["submit", "cancel", "answer", "fail", "die", "recover"]), max_size=60), st.data())
 def test_every_admitted_request_ends_exactly_once(actions: list[str], data: st.DataObject) -> None:
     async def scenario() -> None:
-        model, workers = await started(dynamic(4), instances=2)
+        model, workers = await started(data.draw(st.sampled_from([dynamic(4), config(max_batch_size=4)])), instances=2)
+        for worker in workers:
+            worker.holds_ahead = data.draw(st.integers(0, 2))
         callers: list[Caller] = []
         admitted = []
         for action in actions:

@@ -47,6 +47,11 @@ class PythonInstance(Instance):
         assert self._process is not None
         self._process.execute(batch)
 
+    @property
+    def ahead(self) -> int:
+        """As the process says, by how long its executions take."""
+        return self._process.ahead if self._process is not None else 0
+
     async def stop(self) -> None:
         """Let the process finish, finalize and end. What takes longer than `stub-timeout-seconds` is killed."""
         if self._recovery is not None:

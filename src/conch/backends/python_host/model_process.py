@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,6 +31,9 @@ DEFAULT_FILENAME = "model.py"
 
 _CODES = {code.value: code for code in Code}
 
+# Batches that a model is sent ahead if its executions are shorter than this, which is about the way there and back.
+_SENT_AHEAD = 4
+_SHORT_EXECUTION_NS = 200_000
 # Outputs that have been released wait this long for a batch that takes the news along.
 _RELEASE_AFTER_S = 0.005
 # An instance without work for so long gives back the shared memory that it does not keep.
@@ -63,7 +67,9 @@ class ModelProcess:
         self._log_level = _log.getEffectiveLevel()
         self._keys = count(1)
         self._pending: dict[int, Execution] = {}
-        self._batch: Batch | None = None
+        self._batches: deque[Batch] = deque()  # in the order in which the process executes them
+        self._last_done = 0  # when it was done with the one before the first of them, monotonic ns
+        self._typical_ns = 5 * _SHORT_EXECUTION_NS  # how long an execution takes, a moving average
         self._settled = asyncio.Event()
         self._reply: asyncio.Future[Message] = self._loop.create_future()
         self._readiness: asyncio.Future[bool] | None = None
@@ -138,7 +144,7 @@ class ModelProcess:
         if level != self._log_level:
             self._log_level = level
             self._child.send((messages.SET_LOG_LEVEL, level))
-        self._batch = batch
+        self._batches.append(batch)
         self._worked_at = monotonic()
         parcel = self._tensors.parcel()
         requests = []
@@ -150,6 +156,11 @@ class ModelProcess:
         released = self._tensors.outputs.take_released()
         self._child.send((messages.EXECUTE, released, requests), parcel.parts, parcel.size)
 
+    @property
+    def ahead(self) -> int:
+        """How many batches to send ahead: enough to keep a quick model busy, none to a slow one."""
+        return _SENT_AHEAD if self._typical_ns < _SHORT_EXECUTION_NS and not self._source.config.decoupled else 0
+
     async def check_ready(self) -> bool:
         """Ask the model, if it has an opinion, whether it is ready. For a busy one its last answer stands."""
         if not self._has_is_ready:
@@ -160,7 +171,7 @@ class ModelProcess:
         try:
             return await asyncio.wait_for(asyncio.shield(self._readiness), _READINESS_LIMIT_S)
         except TimeoutError:
-            return self._batch is not None and self._last_readiness
+            return bool(self._batches) and self._last_readiness
 
     async def stop(self) -> None:
         """Let what is under way finish and the model finalize, each within the time limit; then end the process."""
@@ -209,14 +220,17 @@ class ModelProcess:
 
     def _executed(self, message: Message, payload: memoryview) -> None:
         _, released, answers, samples, input_done, infer_done = message
-        batch, self._batch = self._batch, None
-        if batch is None:
+        if not self._batches:
             raise WireError("no batch is being executed")
+        batch = self._batches.popleft()
         self._tensors.inputs.free(released)
         if samples:
             self._metrics.update(samples)
+        # One that was sent ahead has waited for the one before it.
+        batch.started = max(batch.started, self._last_done)
         batch.input_done = input_done
-        batch.infer_done = infer_done
+        batch.infer_done = self._last_done = infer_done
+        self._typical_ns += (infer_done - input_done - self._typical_ns) >> 3
         # First, so that the model works on the next batch while the answers of this one are delivered.
         batch.release()
         self._deliver(answers, payload)
@@ -323,13 +337,19 @@ class ModelProcess:
             error = BackendError(
                 f"Stub process '{self.name}' is not healthy. It {exit_} while this request was being executed."
             )
+        batches, self._batches = self._batches, deque()
+        begun = batches.popleft() if batches else None
+        # The process tells of each batch before it begins the next: of those sent ahead it has seen none.
+        unbegun = {id(execution) for batch in batches for execution in batch.executions}
         pending, self._pending = self._pending, {}
         for execution in pending.values():
-            execution.finish(error)
+            if id(execution) not in unbegun:
+                execution.finish(error)
         self._settled.set()
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            batch.release()
+        if begun is not None:
+            begun.release()
+        for batch in reversed(batches):
+            batch.give_back()
 
 
 def model_path(source: ModelSource) -> Path:

@@ -24,8 +24,8 @@ PREFIX = struct.Struct("<IQ")
 MAX_HEADER_SIZE = 1 << 26
 MAX_PAYLOAD_SIZE = 1 << 38
 
-# What one read asks for: many small frames, or a good part of a large one.
-READ_SIZE = 1 << 18
+# What one read asks for: many small frames. More than 128 KiB would be mapped and unmapped at every read.
+READ_SIZE = 1 << 16
 
 _MARSHAL_VERSION = 2
 

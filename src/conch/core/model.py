@@ -82,7 +82,7 @@ class ServedModel(Served):
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request, or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
         self._validator.check(request)
-        if not self.ready:
+        if not self._idle and not self.ready:
             raise Unavailable(self._why_not_ready())
         if self._reshaper.needed:
             self._reshaper.request(request)
@@ -99,10 +99,7 @@ class ServedModel(Served):
             pending.respond = self._order.enter(respond)
         self._enter()
         self.statistics.pending += 1
-        if self._idle or self._rules.single:
-            self._dispatch()
-        elif pending.expires:
-            self._arm(0)
+        self._dispatch()
         return pending
 
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
@@ -131,8 +128,9 @@ class ServedModel(Served):
     def _dispatch(self) -> None:
         """Run what can run now, and see to being woken for the rest."""
         wake = 0
-        if self._queue.next_expiry():
-            self._expire(monotonic_ns())
+        expiry = self._queue.next_expiry()
+        if expiry and expiry <= monotonic_ns():
+            self._expire()
         while self._queue:
             instance = self._free_instance()
             if instance is None:
@@ -142,16 +140,18 @@ class ServedModel(Served):
                 wake = decision.until
                 break
             self._run(instance, self._queue.pop(decision.number))
-        self._arm(wake)
+        if wake or expiry or self._timer.armed:
+            self._arm(wake)
 
     def _free_instance(self) -> Instance | None:
         if self._idle:
             return self._idle[-1]
-        # Batches are better formed late than held early; requests that run one by one lose nothing.
-        if self._rules.single:
-            for instance, held in self._held.items():
-                if 0 < held <= instance.ahead and instance.ready:
-                    return instance
+        # A batch is better formed late than held early, but with none held ahead server and model would take turns.
+        limit = None if self._rules.single else 1
+        for instance, held in self._held.items():
+            ahead = instance.ahead if limit is None else min(instance.ahead, limit)
+            if 0 < held <= ahead and instance.ready:
+                return instance
         return None
 
     def _decide(self) -> Run | Wait:
@@ -225,8 +225,8 @@ class ServedModel(Served):
         for pending in list(self._queue):
             pending.finish(error)
 
-    def _expire(self, now: int) -> None:
-        for pending in self._queue.expire(now):
+    def _expire(self) -> None:
+        for pending in self._queue.expire(monotonic_ns()):
             pending.finish(QueueTimeout("Request timeout expired"))
 
     def _arm(self, wake: int) -> None:

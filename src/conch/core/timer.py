@@ -36,6 +36,11 @@ class Timer:
         self._fd = -1
         self._at = 0
 
+    @property
+    def armed(self) -> bool:
+        """Whether it is going to fire."""
+        return self._at != 0
+
     def set(self, at: int) -> None:
         """Fire at `at` (monotonic ns), at once if that is past. A previous setting is forgotten."""
         if at == self._at:

@@ -265,9 +265,13 @@ class HttpConnection(asyncio.Protocol):
                 self._owner.handler(request, reply)
             except Exception:
                 _log.exception("handling %r failed", request)
-                reply.send(500, _JSON, _error_body("internal error"))
+                if reply.begun:
+                    self.abort()
+                else:
+                    reply.send(500, _JSON, _error_body("internal error"))
         self._advancing = False
-        self._regulate()
+        if self._waiting or not self._reading:
+            self._regulate()
 
     def finished(self, keep_alive: bool) -> None:
         """Hear from a reply that it is complete."""

@@ -7,7 +7,8 @@ from conch.tensor import Buffer
 
 NO_HEADERS = b""
 
-_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+_CLOSE = b"Connection: close\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +73,12 @@ def content_type(value: bytes) -> bytes:
 
 
 def sized_head(status: int, headers: bytes, length: int, keep_alive: bool) -> bytes:
-    """Write everything that stands before a body of known size."""
-    ending = b"" if keep_alive else b"Connection: close\r\n"
-    return b"HTTP/1.1 %d %s\r\n%s%sContent-Length: %d\r\n\r\n" % (status, _reason(status), headers, ending, length)
+    """Write everything that stands before a body of known size. Raises KeyError for a status that HTTP has not."""
+    line = _STATUS_LINES[status]
+    return b"%s%s%sContent-Length: %d\r\n\r\n" % (line, headers, b"" if keep_alive else _CLOSE, length)
 
 
 def streamed_head(status: int, headers: bytes, chunked: bool, keep_alive: bool) -> bytes:
     """Write everything that stands before a body that ends with its last chunk, or with the connection."""
     coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
-    ending = b"" if keep_alive else b"Connection: close\r\n"
-    return b"HTTP/1.1 %d %s\r\n%s%s%s\r\n" % (status, _reason(status), headers, ending, coding)
-
-
-def _reason(status: int) -> bytes:
-    return _REASONS.get(status, b"")
+    return b"%s%s%s%s\r\n" % (_STATUS_LINES[status], headers, b"" if keep_alive else _CLOSE, coding)

@@ -48,6 +48,11 @@ class HttpReply:
         """Whether an answer is still wanted: none was completed, and the client is there."""
         return self._channel is not None
 
+    @property
+    def begun(self) -> bool:
+        """Whether `begin` was called: what went out cannot be taken back."""
+        return self._streaming
+
     def send(self, status: int, headers: bytes, *parts: Buffer) -> None:
         """Answer with a whole body, in one write. `headers` are lines; parts are bytes or views of single bytes."""
         channel = self._channel

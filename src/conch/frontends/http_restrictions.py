@@ -30,6 +30,9 @@ class Restrictions:
             category: (name, name.lower().encode(), value.encode()) for category, (name, value) in required.items()
         }
 
+    def __bool__(self) -> bool:
+        return bool(self._required)
+
     @classmethod
     def parse(cls, values: Iterable[str]) -> "Restrictions":
         """Read values of the form `<category>[,<category>…]:<header>=<value>`. Raises ConfigError."""

@@ -5,7 +5,7 @@ Triton offers at a path and this server does not is refused by name rather than 
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import conch
@@ -66,7 +66,7 @@ class V2Http:
             inference, max_input_bytes=max_input_bytes, header_forward_pattern=header_forward_pattern
         )
         self._repository = RepositoryEndpoints(control, self._tasks)
-        self._restrictions = restrictions or Restrictions({})
+        self._restrictions = restrictions or None  # empty ones are not looked at
         self._metadata = documents.server_metadata(server_name, conch.__version__)
         self._of_server = self._server_endpoints()
         self._of_models = self._model_endpoints()
@@ -100,10 +100,11 @@ class V2Http:
 
     def _admits(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest, reply: HttpReply) -> bool:
         """Whether this client may call this endpoint with this method; if not, it is told so."""
-        violation = self._restrictions.violation(endpoint.category, request)
-        if violation is not None:
-            reply.send(403, JSON, documents.error(violation))
-            return False
+        if self._restrictions is not None:
+            violation = self._restrictions.violation(endpoint.category, request)
+            if violation is not None:
+                reply.send(403, JSON, documents.error(violation))
+                return False
         if request.method not in endpoint.methods:
             send_wrong_method(reply)
             return False
@@ -181,6 +182,7 @@ class V2Http:
         reply.send(200, JSON, documents.model_statistics(self._inference.statistics(name, version)))
 
 
+@lru_cache(maxsize=256)
 def _split_model_path(path: str) -> tuple[str, str, tuple[str, ...]] | None:
     """Split `/v2/models/<name>[/versions/<digits>][/…]` into name, version and rest; None if it is no such path."""
     parts = path.split("/")

@@ -4,7 +4,7 @@ import re
 
 from conch.core.inference import Inference
 from conch.core.served import Served
-from conch.errors import ConchError, InvalidRequest, Unsupported
+from conch.errors import ConchError, ConfigError, InvalidRequest, Unsupported
 from conch.frontends.http_errors import JSON, STATUS, send_error
 from conch.frontends.http_message import HttpRequest, content_type, header
 from conch.frontends.http_reply import HttpReply
@@ -34,10 +34,16 @@ class InferEndpoint:
     """Decodes, asks the core, encodes."""
 
     def __init__(self, inference: Inference, *, max_input_bytes: int, header_forward_pattern: str) -> None:
-        """Assign. Headers whose names the pattern is found in become parameters of the request; "" forwards none."""
+        """Assign. Headers whose names the pattern is found in become parameters of the request; "" forwards none.
+
+        Raises ConfigError for a pattern that is no regular expression.
+        """
         self._inference = inference
         self._max_input_bytes = max_input_bytes
-        self._forwarded = re.compile(header_forward_pattern) if header_forward_pattern else None
+        try:
+            self._forwarded = re.compile(header_forward_pattern) if header_forward_pattern else None
+        except re.error as error:
+            raise ConfigError(f"--http-header-forward-pattern '{header_forward_pattern}': {error}") from None
 
     def body_limit(self, request: HttpRequest) -> int:
         """Return how large a body may be: JSON is bounded, since it takes many times its size to hold."""

@@ -44,6 +44,7 @@ def pack(name: str, datatype: str, data: Any, count: int) -> bytes:
     datatype: integers must be written as such and fit, booleans are no numbers. A number beyond FP32 becomes infinity.
     """
     flat = array(data, "data")
+    # All elements at once, for a loop in Python would cost more than parsing them did.
     types = set(map(type, flat))
     if list in types:
         flat = _flatten(flat, name)

@@ -76,11 +76,12 @@ def text(value: Any, key: str) -> str:
     """Return a string that is valid Unicode."""
     if type(value) is not str:
         raise mistyped(key, "string", value)
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise InvalidRequest(f"Unable to parse '{key}': {shown(value)} is not valid UTF-8") from None
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"Unable to parse '{key}': {shown(value)} is not valid UTF-8") from None
     return value
 
 

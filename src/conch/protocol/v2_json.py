@@ -43,8 +43,8 @@ _SHARED_MEMORY_KEYS = ("shared_memory_region", "shared_memory_byte_size", "share
 class OutputOptions:
     """How the outputs of one request are to be sent.
 
-    `binary` says it for outputs that were asked for by name, `binary_default` for the others. `classes` are the outputs
-    to be sent as classifications, with the number of classes.
+    `binary` says whether as binary data, for outputs that were asked for by name, `binary_default` for the others.
+    `classes` are the outputs to be sent as classifications, with the number of classes.
     """
 
     __slots__ = ("binary", "binary_default", "classes")
@@ -55,10 +55,6 @@ class OutputOptions:
         self.binary_default = binary_default
         self.binary = binary or {}
         self.classes = classes or {}
-
-    def is_binary(self, name: str) -> bool:
-        """Whether an output is sent as binary data."""
-        return self.binary.get(name, self.binary_default)
 
 
 _ALL_JSON = OutputOptions()
@@ -183,8 +179,9 @@ def _write(
     entries: list[dict[str, Any]] = []
     binary: list[Buffer] = []
     for tensor in outputs:
-        entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-        if options.is_binary(tensor.name):
+        name = tensor.name
+        entry: dict[str, Any] = {"name": name, "datatype": tensor.datatype, "shape": tensor.shape}
+        if options.binary.get(name, options.binary_default):
             data = tensor.data if type(tensor.data) is bytes else memoryview(tensor.data).cast("B")
             entry["parameters"] = {"binary_data_size": len(data)}
             binary.append(data)

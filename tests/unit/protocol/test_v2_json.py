@@ -72,7 +72,7 @@ def test_a_request_with_everything():
     assert (request.priority, request.timeout_us) == (2, 1000)
     assert request.parameters == {"text": "ä", "int": -5, "flag": False, "double": 0.5}
     assert request.outputs == ("A", "B", "C")
-    assert [options.is_binary(name) for name in "ABC"] == [False, True, False]
+    assert options.binary == {"A": False, "B": True, "C": False}
     assert options.classes == {"C": 3}
     (tensor,) = request.inputs
     assert (tensor.name, tensor.datatype, tensor.shape) == ("INPUT0", "FP32", (1, 2))
@@ -98,11 +98,11 @@ def test_binary_inputs_are_views_of_the_body_in_order():
 
 def test_binary_is_the_default_for_outputs_that_are_not_listed():
     _, options = decode(with_input() | {"parameters": {"binary_data_output": True}})
-    assert options.is_binary("ANY")
+    assert (options.binary_default, options.binary) == (True, {})
     _, options = decode(with_input() | {"parameters": {"binary_data_output": True}, "outputs": [{"name": "A"}]})
-    assert not options.is_binary("A")
+    assert options.binary == {"A": False}
     _, options = decode(with_input() | {"outputs": []})
-    assert not options.is_binary("ANY")
+    assert (options.binary_default, options.binary) == (False, {})
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ def test_raw_request(spec, max_batch_size, body, shape, data):
     (tensor,) = request.inputs
     assert (request.model_name, request.version, tensor.name, tensor.shape) == ("m", 2, "I", shape)
     assert bytes(tensor.data) == data
-    assert options.is_binary("ANY")
+    assert options.binary_default
 
 
 @pytest.mark.parametrize(

@@ -365,6 +365,18 @@ def test_a_handler_that_fails_costs_its_own_request_only(listen, connect, caplog
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_a_handler_that_fails_in_the_middle_of_a_stream_ends_the_connection(listen, connect, caplog):
+    def fail(request: HttpRequest, reply: HttpReply) -> None:
+        reply.begin(200, NO_HEADERS)
+        reply.write(b"half of")
+        raise ZeroDivisionError
+
+    peer = connect(listen(fail))
+    peer.send(GET)
+    assert not peer.rest().endswith(b"0\r\n\r\n")
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_one_connection_too_many_is_told_so(listen, connect):
     server = listen(echo, limits={"connections": 2})
     peers = [connect(server) for _ in range(2)]

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from conch.errors import BackendError, Cancelled, Code, ConchError, ModelLoadError, QueueFull, Unavailable
+from conch.errors import BackendError, Cancelled, Code, ConchError, ConfigError, ModelLoadError, QueueFull, Unavailable
 from conch.frontends.http_restrictions import Restrictions
 from conch.tensor import Tensor, pack_bytes
 from tests.unit.frontends.http.conftest import client_of
@@ -411,6 +411,11 @@ def test_reserved_headers_are_not_forwarded(serve, name):
     with client_of(serve(header_forward_pattern="triton|prio")) as client:
         status, answer = post(client, INFER, identity(), {name: "1"})
         assert (status, name in answer["error"]) == (400, True)
+
+
+def test_a_pattern_that_is_none(serve):
+    with pytest.raises(ConfigError, match="--http-header-forward-pattern"):
+        serve(header_forward_pattern="(")
 
 
 def test_restricted_endpoints(serve):

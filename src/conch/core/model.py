@@ -50,6 +50,7 @@ class ServedModel(Served):
         self._timer = Timer(loop, self._dispatch)
         self._held = dict.fromkeys(instances, 0)  # batches that each instance has not released
         self._idle: list[Instance] = []  # ready, and holding none
+        self._dispatching = False  # whether `_dispatch` is due in this turn of the loop
         self._stranded: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -99,7 +100,10 @@ class ServedModel(Served):
             pending.respond = self._order.enter(respond)
         self._enter()
         self.statistics.pending += 1
-        self._dispatch()
+        if self._idle:
+            self._dispatch()
+        else:
+            self._dispatch_soon()
         return pending
 
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
@@ -125,8 +129,18 @@ class ServedModel(Served):
         await asyncio.gather(*(instance.stop() for instance in self.instances), return_exceptions=True)
         self._idle.clear()
 
+    def _dispatch_soon(self) -> None:
+        """Dispatch at the end of this turn of the loop, together with what else comes in it.
+
+        Only an idle instance is worth an execution of its own for every request.
+        """
+        if not self._dispatching:
+            self._dispatching = True
+            self._loop.call_soon(self._dispatch)
+
     def _dispatch(self) -> None:
         """Run what can run now, and see to being woken for the rest."""
+        self._dispatching = False
         wake = 0
         expiry = self._queue.next_expiry()
         if expiry and expiry <= monotonic_ns():
@@ -180,8 +194,11 @@ class ServedModel(Served):
             size = sum(execution.request.batch_size for execution in batch.executions)
             self.statistics.count_execution(size, batch.started, batch.input_done, batch.infer_done, monotonic_ns())
         self._has_one_less(instance)
-        if self._queue:
-            self._dispatch()
+        if self._idle:
+            if self._queue:
+                self._dispatch()
+        else:
+            self._dispatch_soon()
 
     def _given_back(self, instance: Instance, batch: Batch) -> None:
         """Let the requests of a batch that was not begun wait again, at the head of the queue."""

@@ -147,6 +147,7 @@ async def test_a_quick_instance_holds_requests_ahead_and_an_idle_one_goes_first(
     one.holds_ahead = other.holds_ahead = 1
     for i in range(5):
         model.submit(request(id=str(i)), Caller())
+    await asyncio.sleep(0)
     held = [[batch.executions[0].request.id for batch in worker.batches] for worker in (one, other)]
     assert held == [["1", "2"], ["0", "3"]]
     assert model.statistics.pending == 1

@@ -15,6 +15,7 @@ import orjson
 
 from conch.frontends.http_body import BodyReceiver
 from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest, content_type, sized_head
+from conch.frontends.http_repeat import RepeatedHead
 from conch.frontends.http_reply import HttpReply
 from conch.tensor import Buffer
 
@@ -54,6 +55,7 @@ class HttpConnection(asyncio.Protocol):
         self._limits = owner.limits
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
+        self._repeated = RepeatedHead()
         self._receiver: BodyReceiver | None = None
         # Requests that are complete, the oldest first; a refusal is the last.
         self._waiting: deque[HttpRequest | HttpRefusal] = deque()
@@ -99,7 +101,21 @@ class HttpConnection(asyncio.Protocol):
             return
         if not self._received:
             self._since = self._owner.now
+            if self._reply is None and not self._waiting:
+                repeated = self._repeated.recognise(data)
+                if repeated is not None:
+                    self._waiting.append(repeated)
+                    self._advance()
+                    return
         self._received += len(data)
+        self._parse(data)
+        if self._body_size > _IN_PLACE_BYTES and self._receiver is None and not self._deaf:
+            self._receive_in_place()
+        if self._waiting:
+            self._advance()
+
+    def _parse(self, data: bytes) -> None:
+        whole = self._received == len(data)  # nothing came before
         try:
             self._parser.feed_data(data)
             if self._request is None and self._received > self._limits.head_bytes:
@@ -113,10 +129,10 @@ class HttpConnection(asyncio.Protocol):
             self._give_up(_malformed(error))
         except HttpRefusal as refusal:
             self._give_up(refusal)
-        if self._body_size > _IN_PLACE_BYTES and self._receiver is None and not self._deaf:
-            self._receive_in_place()
-        if self._waiting:
-            self._advance()
+        if whole and len(self._waiting) == 1 and not self._received and not self._deaf:
+            request = self._waiting[0]
+            if isinstance(request, HttpRequest):
+                self._repeated.learn(data, request)
 
     def eof_received(self) -> None:
         """Close: a client that has closed its side has, as a rule, gone."""

@@ -49,6 +49,18 @@ class HttpRequest:
         self.keep_alive = True
         self.old_version = False  # HTTP/1.0: knows neither chunks nor, here, a second request
 
+    def again(self, body: Buffer) -> "HttpRequest":
+        """Return a request with the same head and another body."""
+        request = HttpRequest.__new__(HttpRequest)
+        request.method = self.method
+        request.path = self.path
+        request.fields = self.fields
+        request.headers = self.headers
+        request.keep_alive = True
+        request.old_version = False
+        request.body = body
+        return request
+
     def __repr__(self) -> str:
         return f"HttpRequest({self.method.decode()} {self.path}, {len(self.body)} B)"
 

@@ -11,10 +11,11 @@ import numpy as np
 import psutil
 import pytest
 
+from conch.backends.base import Batch
 from conch.errors import BackendError, Code, ModelLoadError
 from conch.request import InferRequest
 from conch.tensor import Tensor
-from tests.backends.python.running import IDENTITY, LIMIT_S, Runner, running
+from tests.backends.python.running import IDENTITY, LIMIT_S, Caller, Runner, running
 
 SUICIDAL = """
     import ctypes
@@ -114,6 +115,34 @@ async def test_a_dead_process_costs_its_own_batch_and_comes_back(tmp_path: Path,
         assert await runner.ready_change()
         assert runner.instance.ready
         assert await pid_of(runner) != before
+
+
+async def test_batches_sent_ahead_are_given_back(tmp_path: Path) -> None:
+    async with running(tmp_path, SUICIDAL) as runner:
+        returned: list[int] = []
+        batches = []
+        for number, how in enumerate(["", "exit", "", ""]):
+            caller = Caller(InferRequest("model", [], id=how))
+            batch = Batch([caller], runner.released.set, lambda number=number: returned.append(number))
+            batches.append((batch, caller))
+            runner.instance.execute(batch)
+        assert (await batches[0][1].response()).outputs
+        assert "exited with status 3" in (await batches[1][1].error()).message
+        assert not await runner.ready_change()
+        assert returned == [3, 2]
+        assert batches[2][1].last is batches[3][1].last is None
+        assert await runner.ready_change()
+
+
+async def test_only_a_quick_model_is_sent_batches_ahead(tmp_path: Path) -> None:
+    async with running(tmp_path, SUICIDAL) as runner:
+        assert runner.instance.ahead == 0
+        async with asyncio.timeout(LIMIT_S):
+            while not runner.instance.ahead:
+                await runner.infer()
+        os.kill(runner.pid, signal.SIGKILL)
+        assert not await runner.ready_change()
+        assert runner.instance.ahead == 0
 
 
 async def test_a_crash_leaves_its_stack_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

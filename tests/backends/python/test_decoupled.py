@@ -308,4 +308,4 @@ async def test_large_responses_reuse_shared_memory(tmp_path: Path) -> None:
             del response
         assert await caller.finished() is None
         gc.collect()
-        assert len(runner.tensors.outputs._views) == 0
+        assert runner.tensors.outputs.in_use == 0

@@ -1,13 +1,15 @@
 """Tensors to a model and back: every datatype, in the message and through shared memory."""
 
+import asyncio
 import gc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from conch.backends.python_host import model_process
 from conch.tensor import ITEM_SIZES, NUMPY_DTYPES, Tensor, pack_bytes
-from tests.backends.python.running import IDENTITY, Runner, running
+from tests.backends.python.running import IDENTITY, LIMIT_S, Runner, running
 
 LARGE = 100_000
 
@@ -89,7 +91,7 @@ def inputs_in_use(runner: Runner) -> int:
 
 def outputs_in_use(runner: Runner) -> int:
     """Outputs in shared memory that somebody in this process still looks at."""
-    return len(runner.tensors.outputs._views)
+    return runner.tensors.outputs.in_use
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, LARGE])
@@ -170,6 +172,34 @@ async def test_shared_memory_is_released_when_the_last_view_dies(tmp_path: Path)
         del part
         gc.collect()
         assert outputs_in_use(runner) == 0
+
+
+def resident_shared_memory() -> int:
+    """Bytes of memory shared with models that this process looks at."""
+    total, counting = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ")[0]:
+            counting = "memfd:conch" in line
+        elif counting and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+async def test_an_idle_instance_gives_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_process, "_TRIM_AFTER_S", 0.05)
+    array = np.ones(1_000_000)
+    async with running(tmp_path, IDENTITY, settings={"shm-default-byte-size": "65536"}) as runner:
+        response = await runner.infer(Tensor.from_numpy("IN0", array))
+        assert np.array_equal(response.outputs[0].to_numpy(), array)
+        assert resident_shared_memory() >= 2 * array.nbytes
+        runner.forget()
+        del response
+        gc.collect()
+        async with asyncio.timeout(LIMIT_S):
+            while resident_shared_memory() > 2 * 65536:
+                await asyncio.sleep(0.01)
+        response = await runner.infer(Tensor.from_numpy("IN0", array))
+        assert np.array_equal(response.outputs[0].to_numpy(), array)
 
 
 async def test_what_exceeds_shared_memory_still_travels(tmp_path: Path) -> None:

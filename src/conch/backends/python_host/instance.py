@@ -11,7 +11,7 @@ from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.environment import Environments
 from conch.backends.python_host.model_process import ModelProcess, model_path
 from conch.backends.python_host.settings import PythonSettings
-from conch.errors import ModelLoadError
+from conch.errors import ConchError, ModelLoadError
 from conch.observability.logs import MODEL_LOGGER
 
 _log = logging.getLogger(MODEL_LOGGER)
@@ -97,7 +97,7 @@ class PythonInstance(Instance):
             await asyncio.sleep(delay)
             try:
                 self._process = await self._bring_up()
-            except ModelLoadError as error:
+            except (ConchError, OSError) as error:
                 delay = self._backoff.delay(0.0)
                 self._tell(f"{error}\nit is tried again in {delay:g} s")
             else:

@@ -63,7 +63,7 @@ class ModelProcess:
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
         self._child = ChildProcess(name, self._received, self._exited)
-        self._tensors = TensorExchange(name, settings.shm_limit_size, self._output_released)
+        self._tensors: TensorExchange
         self._log_level = _log.getEffectiveLevel()
         self._keys = count(1)
         self._pending: dict[int, Execution] = {}
@@ -100,6 +100,7 @@ class ModelProcess:
     async def start(self, interpreter: Interpreter) -> None:
         """Run the process; it holds no model yet. Raises ModelLoadError."""
         main = Path(python_child.__file__).with_name("main.py")
+        self._tensors = TensorExchange(self.name, self._settings.shm_limit_size, self._output_released)
         descriptors = self._tensors.descriptors
         try:
             await self._child.start(
@@ -223,7 +224,8 @@ class ModelProcess:
         if not self._batches:
             raise WireError("no batch is being executed")
         batch = self._batches.popleft()
-        self._tensors.inputs.free(released)
+        if released:
+            self._tensors.inputs.free(released)
         if samples:
             self._metrics.update(samples)
         # One that was sent ahead has waited for the one before it.
@@ -238,7 +240,8 @@ class ModelProcess:
 
     def _answered(self, message: Message, payload: memoryview) -> None:
         _, released, answers, samples = message
-        self._tensors.inputs.free(released)
+        if released:
+            self._tensors.inputs.free(released)
         if samples:
             self._metrics.update(samples)
         self._deliver(answers, payload)
@@ -301,13 +304,14 @@ class ModelProcess:
 
     def _trim(self) -> None:
         self._trim_timer = None
-        if self._pending or monotonic() - self._worked_at < _TRIM_AFTER_S:
-            self._consider_trimming()
-            return
-        kept = self._settings.shm_kept_size
-        self._tensors.inputs.trim(kept)
-        self._tensors.outputs.high_water = kept
-        self._child.send((messages.TRIM,))
+        if not self._pending and monotonic() - self._worked_at >= _TRIM_AFTER_S:
+            kept = self._settings.shm_kept_size
+            self._release()
+            self._tensors.inputs.trim(kept)
+            if not self._tensors.outputs.in_use:
+                self._tensors.outputs.high_water = kept
+            self._child.send((messages.TRIM,))
+        self._consider_trimming()
 
     def _exited(self, exit_: Exit) -> None:
         for timer in (self._release_timer, self._trim_timer):

@@ -89,7 +89,7 @@ class ArenaWriter:
             start = -(-keep // mmap.PAGESIZE) * mmap.PAGESIZE
             if not self._blocks and start < self._high_water:
                 self._map.madvise(mmap.MADV_REMOVE, start, self.size - start)
-                self._high_water = start
+                self._high_water = keep
 
     def _allocate(self, size: int) -> Optional[int]:
         size = max(-(-size // ALIGNMENT), 1) * ALIGNMENT
@@ -128,6 +128,11 @@ class ArenaReader:
         self._views: Dict[int, Any] = {}
         self._released: List[int] = []
 
+    @property
+    def in_use(self) -> int:
+        """How many blocks somebody looks at."""
+        return len(self._views)
+
     def view(self, offset: int, size: int) -> Any:
         """Return a block as an array of bytes; it is released when neither it nor any view of it is left.
 
@@ -143,6 +148,8 @@ class ArenaReader:
 
     def take_released(self) -> Tuple[int, ...]:
         """Return the offsets of the blocks that have been released since the last call."""
+        if not self._released:
+            return ()
         released = tuple(self._released)
         # Those that another thread has added meanwhile stay for the next call.
         del self._released[: len(released)]

@@ -79,6 +79,11 @@ class Channel:
         """Begin the tensors of a frame."""
         return Parcel(self.outputs)
 
+    def disconnect(self) -> None:
+        """Give up this end: for a process that the model has forked, where it is not ours to speak."""
+        self._connection.close()
+        self.writing = threading.Lock()  # it may have been held when the fork happened
+
     def _read(self, data: bytes) -> None:
         if not data:
             raise EOFError("the server has closed the connection")

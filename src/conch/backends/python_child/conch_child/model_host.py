@@ -66,7 +66,8 @@ class ModelHost:
 
     def execute(self, message: Message, payload: memoryview) -> None:
         """Run one batch, answer what it returns, and tell the server that the next one can come."""
-        self._channel.outputs.free(message[1])
+        if message[1]:
+            self._channel.outputs.free(message[1])
         # A copy, because arrays must be writable and aligned, and because it must outlive the frame.
         data = bytearray(payload)
         requests = [InferenceRequest.from_wire(self._answerer, request, data) for request in message[2]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any, Callable, Dict
 
@@ -59,6 +60,9 @@ class Service:
         try:
             host.initialize(load_class(options["directory"], options["version"], options["filename"]), arguments)
             self._host = host
+            # What the model has built up stays: the collector need not walk through it again and again.
+            gc.collect()
+            gc.freeze()
         except BaseException as failure:
             error = describe(failure)
         self._send_samples()

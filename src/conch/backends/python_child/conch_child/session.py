@@ -7,6 +7,7 @@ still import the API.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Optional
 
 from .errors import TritonModelException
@@ -30,9 +31,10 @@ _session: Optional[Session] = None
 
 
 def begin(session: Session) -> None:
-    """Make this the process's session."""
+    """Make this the process's session, but not that of processes which the model forks."""
     global _session
     _session = session
+    os.register_at_fork(after_in_child=_end)
 
 
 def current() -> Session:
@@ -40,3 +42,10 @@ def current() -> Session:
     if _session is None:
         raise TritonModelException("this works only in the process in which the server runs the model")
     return _session
+
+
+def _end() -> None:
+    global _session
+    if _session is not None:
+        _session.channel.disconnect()
+    _session = None

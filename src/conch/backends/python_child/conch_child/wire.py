@@ -28,6 +28,7 @@ MAX_PAYLOAD_SIZE = 1 << 38
 READ_SIZE = 1 << 16
 
 _MARSHAL_VERSION = 2
+_NO_PAYLOAD = memoryview(b"")
 
 
 class WireError(Exception):
@@ -69,37 +70,32 @@ class FrameDecoder:
             data = b"".join(self._chunks)
             self._chunks.clear()
         frames: List[Frame] = []
-        position, end = 0, len(data)
-        while True:
-            size = _frame_size(data, position, end)
-            if end - position < size:
+        position, end, wanted = 0, len(data), PREFIX.size
+        while end - position >= wanted:
+            header_size, payload_size = PREFIX.unpack_from(data, position)
+            if header_size > MAX_HEADER_SIZE or payload_size > MAX_PAYLOAD_SIZE:
+                raise WireError("a frame of {} + {} bytes is no frame of ours".format(header_size, payload_size))
+            start = position + PREFIX.size
+            middle = start + header_size
+            stop = middle + payload_size
+            if stop > end:
+                wanted = stop - position
                 break
-            frames.append(_decode(data, position, position + size))
-            position += size
+            message = _decode_header(data[start:middle])
+            frames.append((message, memoryview(data)[middle:stop] if payload_size else _NO_PAYLOAD))
+            position = stop
         self._held = end - position
         if self._held:
-            self._wanted = size
+            self._wanted = wanted
             self._chunks.append(data[position:])
         return frames
 
 
-def _frame_size(data: bytes, position: int, end: int) -> int:
-    if end - position < PREFIX.size:
-        return PREFIX.size
-    header_size, payload_size = PREFIX.unpack_from(data, position)
-    if header_size > MAX_HEADER_SIZE or payload_size > MAX_PAYLOAD_SIZE:
-        raise WireError("a frame of {} + {} bytes is no frame of ours".format(header_size, payload_size))
-    return PREFIX.size + int(header_size) + int(payload_size)
-
-
-def _decode(data: bytes, start: int, end: int) -> Frame:
-    view = memoryview(data)
-    header_size, _ = PREFIX.unpack_from(data, start)
-    start += PREFIX.size
+def _decode_header(header: bytes) -> Message:
     try:
-        message = marshal.loads(view[start : start + header_size])  # noqa: S302 - see above
+        message = marshal.loads(header)  # noqa: S302 - see above
     except (ValueError, EOFError, TypeError) as error:
         raise WireError("unreadable header: {}".format(error)) from None
     if not isinstance(message, tuple) or not message:
-        raise WireError("a header must be a tuple, not {}".format(type(message).__name__))
-    return message, view[start + header_size : end]
+        raise WireError("a header must be a tuple with something in it, not {!r:.40}".format(message))
+    return message

@@ -20,9 +20,9 @@ from conch.core.lifecycle import ALL_MODELS, ModelControl
 from conch.errors import ConchError
 from conch.frontends.grpc_server import GrpcFrontend
 from conch.frontends.http_message import HttpLimits
-from conch.frontends.http_restrictions import Restrictions
 from conch.frontends.http_server import HttpServer
 from conch.frontends.metrics_http import MetricsHttp
+from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_http import V2Http
 from conch.observability import logs
 from conch.observability.metrics import Metrics
@@ -76,7 +76,7 @@ class Server:
                 server_name=options.id,
                 max_input_bytes=options.http_max_input_size,
                 header_forward_pattern=options.http_header_forward_pattern,
-                restrictions=Restrictions.parse(options.http_restricted_api),
+                restrictions=Restrictions(options.http_restricted_api, flag="--http-restricted-api"),
             )
             http = HttpServer(
                 routes,

@@ -55,24 +55,32 @@ class Batch:
     `give_back()`, in place of all that; several of them the last one first.
     """
 
-    __slots__ = ("executions", "give_back", "infer_done", "input_done", "release", "started")
+    __slots__ = ("_give_back", "_release", "executions", "infer_done", "input_done", "started")
 
     def __init__(
         self,
         executions: Sequence[Execution],
-        release: Callable[[], None],
-        give_back: Callable[[], None] | None = None,
+        release: Callable[["Batch"], None],
+        give_back: Callable[["Batch"], None] | None = None,
     ) -> None:
         self.executions = executions
-        self.release = release
-        self.give_back = give_back or self._end_unbegun
         self.started = monotonic_ns()
         self.input_done = 0
         self.infer_done = 0
+        self._release = release
+        self._give_back = give_back
 
-    def _end_unbegun(self) -> None:
-        self.fail(Unavailable("the model instance ended before it came to this request"))
-        self.release()
+    def release(self) -> None:
+        """Tell the owner that the instance can take another batch."""
+        self._release(self)
+
+    def give_back(self) -> None:
+        """Hand an unbegun batch back to the owner, who may have it executed elsewhere."""
+        if self._give_back is not None:
+            self._give_back(self)
+        else:
+            self.fail(Unavailable("the model instance ended before it came to this request"))
+            self._release(self)
 
     def fail(self, error: ConchError) -> None:
         """Finish every execution with one error. Those already finished stay as they are."""

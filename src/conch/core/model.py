@@ -6,6 +6,7 @@ while an instance is free and a request waits, the pure `batching.decide` says w
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from time import monotonic_ns
 
 from conch.backends.base import Batch, Instance
@@ -119,6 +120,8 @@ class ServedModel(Served):
             if answer is not None and self._reshaper.needed:
                 self._reshaper.response(answer)
             self._count_success(pending)
+        # Batch and requests know each other; without the cycle, large tensors go when the last of them is answered.
+        pending.batch = None
 
     async def stop(self) -> None:
         """Stop all instances; requests still unanswered are answered with UNAVAILABLE."""
@@ -179,11 +182,7 @@ class ServedModel(Served):
             self._idle.remove(instance)
         self._held[instance] += 1
         self.statistics.pending -= len(requests)
-        batch = Batch(
-            requests,
-            release=lambda: self._released(instance, batch),
-            give_back=lambda: self._given_back(instance, batch),
-        )
+        batch = Batch(requests, partial(self._released, instance), partial(self._given_back, instance))
         for pending in requests:
             pending.state = State.EXECUTING
             pending.batch = batch

@@ -59,7 +59,7 @@ class Pending:
         self.responses = 0  # sent before the final one
         self.first_response = 0  # when the first of those was sent, monotonic ns
         self.respond = respond
-        self._owner = owner
+        self._owner: Owner | None = owner
         self._notify: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -92,9 +92,14 @@ class Pending:
             return
         self.state = State.DONE
         self.request.timeline.done = monotonic_ns()
+        # Whoever is told knows this record as well. Letting go of them leaves no cycle that would keep large tensors
+        # until the garbage collector comes.
+        owner, self._owner = self._owner, None
+        respond, self.respond = self.respond, _nobody
         self._notify = None
-        self._owner.settled(self, answer, was)
-        self.respond(answer, True)
+        assert owner is not None
+        owner.settled(self, answer, was)
+        respond(answer, True)
 
     def cancel(self, why: str = "request was cancelled by the client") -> None:
         """End the request because the caller wants, or can take, no answer. Whoever works on it is told."""
@@ -102,3 +107,7 @@ class Pending:
         self.finish(Cancelled(why))
         if notify is not None:
             notify()
+
+
+def _nobody(_answer: InferResponse | ConchError | None, _final: bool) -> None:
+    """Hear of an answer that comes after the end."""

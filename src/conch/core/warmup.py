@@ -35,7 +35,7 @@ async def warm_up(instance: Instance) -> None:
 async def _executed(instance: Instance, request: InferRequest) -> None:
     execution = _Execution(request)
     released = asyncio.Event()
-    instance.execute(Batch([execution], released.set))
+    instance.execute(Batch([execution], lambda _: released.set()))
     await released.wait()
     await execution.finished
 

@@ -10,14 +10,15 @@ import grpc
 import grpc.aio
 
 from conch.core.pending import Pending
-from conch.errors import ConchError, InvalidRequest
-from conch.frontends.grpc_access import RestrictedProtocols
+from conch.errors import ConchError, InvalidRequest, Unavailable
 from conch.frontends.grpc_options import MAX_MESSAGE_SIZE
 from conch.frontends.grpc_status import abort
+from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_grpc import INFERENCE_SERVICE, Method
 from conch.frontends.v2_grpc_infer import InferEndpoint
 from conch.frontends.v2_grpc_stream import InferStream
 
+Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 UnaryHandler: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
@@ -28,9 +29,9 @@ _log = logging.getLogger(__name__)
 class Calls(grpc.GenericRpcHandler):
     """Every call that this server answers, by its path; any other is UNIMPLEMENTED by grpcio itself."""
 
-    def __init__(self, methods: dict[str, Method], endpoint: InferEndpoint, restricted: RestrictedProtocols) -> None:
+    def __init__(self, methods: dict[str, Method], endpoint: InferEndpoint, restrictions: Restrictions) -> None:
         self._endpoint = endpoint
-        self._restricted = restricted
+        self._restrictions = restrictions
         self._streams: set[InferStream] = set()
         # No serializers: the codec works on bytes, and a message that cannot be parsed gets our answer, not grpcio's.
         self._handlers: dict[str, Handler] = {
@@ -48,10 +49,24 @@ class Calls(grpc.GenericRpcHandler):
         for stream in self._streams:
             stream.stop()
 
+    def _check_access(self, category: str, metadata: Metadata) -> None:
+        """Let a call pass or raise Unavailable, the code that Triton answers with."""
+        if not self._restrictions:
+            return
+
+        def sent(key: str) -> bytes:
+            values = (value for name, value in metadata if name == key)
+            value = next(values, b"")
+            return value if isinstance(value, bytes) else value.encode()
+
+        header = self._restrictions.missing(category, sent)
+        if header is not None:
+            raise Unavailable(f"This protocol is restricted, expecting header '{header}'")
+
     def _unary(self, method: Method) -> UnaryHandler:
         async def handle(data: bytes, context: Context) -> bytes:
             try:
-                self._restricted.check(method.category, _metadata(context))
+                self._check_access(method.category, _metadata(context))
                 return await method(data)
             except ConchError as error:
                 await abort(context, error)
@@ -70,7 +85,7 @@ class Calls(grpc.GenericRpcHandler):
                 answered.set_result(answer)
 
         try:
-            self._restricted.check("inference", metadata)
+            self._check_access("inference", metadata)
             admitted = self._endpoint.infer(data, metadata, reply)
             answer = await answered
         except ConchError as error:
@@ -90,7 +105,7 @@ class Calls(grpc.GenericRpcHandler):
     async def _stream(self, _: object, context: Context) -> None:
         metadata = _metadata(context)
         try:
-            self._restricted.check("inference", metadata)
+            self._check_access("inference", metadata)
         except ConchError as error:
             await abort(context, error)
         stream = InferStream(self._endpoint, metadata)
@@ -127,7 +142,7 @@ async def _read(stream: InferStream, context: Context) -> None:
         stream.cancel()
 
 
-def _metadata(context: Context) -> Iterable[tuple[str, str | bytes]]:
+def _metadata(context: Context) -> Metadata:
     return context.invocation_metadata() or ()
 
 

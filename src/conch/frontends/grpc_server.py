@@ -10,9 +10,9 @@ import grpc.aio
 
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
-from conch.frontends.grpc_access import RestrictedProtocols
 from conch.frontends.grpc_calls import Calls
 from conch.frontends.grpc_options import channel_arguments, server_credentials
+from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_grpc import InferenceService
 from conch.frontends.v2_grpc_infer import ForwardedHeaders, InferEndpoint
 from conch.options import ServerOptions
@@ -48,7 +48,7 @@ class GrpcFrontend:
         calls = Calls(
             self._service.methods(),
             InferEndpoint(self._inference, ForwardedHeaders(self._header_forward_pattern)),
-            RestrictedProtocols(self._restricted_protocols),
+            Restrictions(self._restricted_protocols, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"),
         )
         credentials = server_credentials(options)
         server = grpc.aio.server(handlers=(calls,), options=channel_arguments(options))

@@ -14,7 +14,7 @@ import httptools
 import orjson
 
 from conch.frontends.http_body import BodyReceiver
-from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest, content_type, sized_head
+from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest, content_type, request_path, sized_head
 from conch.frontends.http_repeat import RepeatedHead
 from conch.frontends.http_reply import HttpReply
 from conch.tensor import Buffer
@@ -155,7 +155,7 @@ class HttpConnection(asyncio.Protocol):
         if self._received > self._limits.head_bytes:
             self._check_head_size()
         parser = self._parser
-        request = self._request = HttpRequest(parser.get_method(), _path(self._url), fields)
+        request = self._request = HttpRequest(parser.get_method(), request_path(self._url), fields)
         self._fields = []
         self._url = b""
         headers = request.headers
@@ -383,18 +383,6 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse(HttpRefusal(408, f"request not complete after {waited:.0f} s"))
         elif waited > limits.idle_s:
             self._close()
-
-
-def _path(url: bytes) -> str:
-    """Return the path of a request target, which may be a whole URL, without its query."""
-    if not url.startswith(b"/"):
-        try:
-            url = httptools.parse_url(url).path or b"/"
-        except httptools.HttpParserInvalidURLError:
-            raise HttpRefusal(400, "malformed request target") from None
-    if b"?" in url:
-        url = url[: url.index(b"?")]
-    return url.decode("utf-8", "replace")
 
 
 def _malformed(error: BaseException) -> HttpRefusal:

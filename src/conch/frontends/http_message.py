@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from http import HTTPStatus
 
+import httptools
+
 from conch.tensor import Buffer
 
 NO_HEADERS = b""
@@ -72,6 +74,18 @@ class HttpRefusal(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+def request_path(url: bytes) -> str:
+    """Return the path of a request target, which may be a whole URL, without its query. Raises HttpRefusal."""
+    if not url.startswith(b"/"):
+        try:
+            url = httptools.parse_url(url).path or b"/"
+        except httptools.HttpParserInvalidURLError:
+            raise HttpRefusal(400, "malformed request target") from None
+    if b"?" in url:
+        url = url[: url.index(b"?")]
+    return url.decode("utf-8", "replace")
 
 
 def header(name: bytes, value: bytes) -> bytes:

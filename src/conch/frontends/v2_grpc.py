@@ -15,23 +15,11 @@ import conch
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.errors import InvalidRequest, Unsupported
-from conch.protocol import proto_documents
+from conch.protocol import documents, proto_documents
 from conch.protocol.v2_proto import parse_version
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
-
-# What the server tells of itself: the extensions of the protocol that it has.
-EXTENSIONS = (
-    "classification",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-)
 
 # A protobuf message: its classes are made at run time and have no static types.
 Message: TypeAlias = Any
@@ -106,7 +94,7 @@ class InferenceService:
 
     async def _server_metadata(self, _: Message) -> Message:
         return service_pb2.ServerMetadataResponse(
-            name=self._server_name, version=conch.__version__, extensions=EXTENSIONS
+            name=self._server_name, version=conch.__version__, extensions=documents.EXTENSIONS
         )
 
     async def _model_metadata(self, request: Message) -> Message:

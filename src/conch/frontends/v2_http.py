@@ -15,8 +15,8 @@ from conch.errors import ConchError, InvalidRequest, Unsupported
 from conch.frontends.http_errors import JSON, send_error, send_not_found, send_wrong_method
 from conch.frontends.http_message import HttpRequest, content_type
 from conch.frontends.http_reply import HttpReply
-from conch.frontends.http_restrictions import Restrictions
 from conch.frontends.http_tasks import ReplyTasks
+from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_http_infer import InferEndpoint
 from conch.frontends.v2_http_repository import RepositoryEndpoints
 from conch.protocol import documents
@@ -101,9 +101,9 @@ class V2Http:
     def _admits(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest, reply: HttpReply) -> bool:
         """Whether this client may call this endpoint with this method; if not, it is told so."""
         if self._restrictions is not None:
-            violation = self._restrictions.violation(endpoint.category, request)
-            if violation is not None:
-                reply.send(403, JSON, documents.error(violation))
+            header = self._restrictions.missing(endpoint.category, lambda key: request.headers.get(key.encode(), b""))
+            if header is not None:
+                reply.send(403, JSON, documents.error(f"This API is restricted, expecting header '{header}'"))
                 return False
         if request.method not in endpoint.methods:
             send_wrong_method(reply)

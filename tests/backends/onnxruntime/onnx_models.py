@@ -101,7 +101,7 @@ async def answers(instance: Instance, *requests: InferRequest) -> list[Any]:
     """Run requests as one batch and return what becomes of each."""
     asked = [Asked(request) for request in requests]
     released = asyncio.Event()
-    batch = Batch(asked, released.set)
+    batch = Batch(asked, lambda _: released.set())
     instance.execute(batch)
     await released.wait()
     assert batch.input_done > 0

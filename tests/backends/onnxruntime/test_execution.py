@@ -170,7 +170,7 @@ async def test_stopping_lets_the_running_batch_finish(tmp_path: Path) -> None:
     instance = await started(write_identity(tmp_path / "m", FP32, ["n", 1]))
     asked = Asked(request(fp32([1])))
     released = asyncio.Event()
-    instance.execute(Batch([asked], released.set))
+    instance.execute(Batch([asked], lambda _: released.set()))
     await asyncio.gather(instance.stop(), instance.stop())
     assert asked.answer is not None
     assert released.is_set()

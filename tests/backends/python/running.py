@@ -93,7 +93,7 @@ class Runner:
         """Execute requests together."""
         self.released = asyncio.Event()
         callers = [Caller(request) for request in requests]
-        self.last_batch = Batch(callers, self.released.set)
+        self.last_batch = Batch(callers, lambda _: self.released.set())
         self.instance.execute(self.last_batch)
         return callers
 

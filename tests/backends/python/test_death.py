@@ -123,7 +123,7 @@ async def test_batches_sent_ahead_are_given_back(tmp_path: Path) -> None:
         batches = []
         for number, how in enumerate(["", "exit", "", ""]):
             caller = Caller(InferRequest("model", [], id=how))
-            batch = Batch([caller], runner.released.set, lambda number=number: returned.append(number))
+            batch = Batch([caller], lambda _: runner.released.set(), lambda _, number=number: returned.append(number))
             batches.append((batch, caller))
             runner.instance.execute(batch)
         assert (await batches[0][1].response()).outputs

@@ -68,7 +68,7 @@ class Asked:
 async def run(instance: Doubling, *values: int) -> list[Asked]:
     released = asyncio.Event()
     asked = [Asked(value, released.set) for value in values]
-    batch = Batch(asked, released.set)
+    batch = Batch(asked, lambda _: released.set())
     instance.execute(batch)
     await released.wait()
     return asked

@@ -1,6 +1,8 @@
 """A served model between its queue and its instances; every request ends exactly once."""
 
 import asyncio
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from conch.core.model import ServedModel
 from conch.errors import BackendError, Cancelled, FailureReason, QueueFull, QueueTimeout, Unavailable
 from conch.model_config import ModelConfig, QueuePolicy, TensorSpec
-from conch.request import InferResponse
+from conch.request import InferRequest, InferResponse
+from conch.tensor import Tensor
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
 
 
@@ -167,6 +170,29 @@ async def test_what_a_dead_instance_had_not_begun_is_executed_after_all_in_its_o
     for _ in range(4):
         worker.answer()
     assert all(isinstance(caller.answer, InferResponse) for caller in callers[1:])
+
+
+async def test_an_answered_request_leaves_nothing_for_the_garbage_collector() -> None:
+    model, (worker,) = await started(config())
+    gc.collect()
+    gc.disable()
+    try:
+        large = Tensor("IN", "FP32", (2,), bytearray(8))
+        asked = InferRequest("m", [large])
+        left = weakref.ref(_Witness(asked))
+        model.submit(asked, Caller())
+        worker.answer()
+        del large, asked
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+class _Witness(dict[str, object]):
+    """Lives for as long as the request that it is attached to."""
+
+    def __init__(self, asked: InferRequest) -> None:
+        asked.parameters = self  # type: ignore[assignment]
 
 
 async def test_stop_answers_what_still_waits() -> None:

@@ -256,7 +256,7 @@ async def test_restrictions_that_are_none_are_errors(serve, text):
 
 
 async def test_a_category_is_restricted_once(serve):
-    with pytest.raises(ConfigError, match="'health' is restricted twice"):
+    with pytest.raises(ConfigError, match="'health' is given more than once"):
         await serve(restricted_protocols=("health:k=v", "metadata,health:k=w"))
 
 

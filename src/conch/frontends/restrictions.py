@@ -1,0 +1,70 @@
+"""Groups of endpoints that answer only to clients who send a secret header.
+
+`--http-restricted-api` and `--grpc-restricted-protocol` read alike: `<category>[,<category>…]:<header>=<value>`.
+"""
+
+import hmac
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from conch.errors import ConfigError
+
+CATEGORIES = frozenset(
+    {
+        "health",
+        "metadata",
+        "inference",
+        "shared-memory",
+        "model-config",
+        "model-repository",
+        "statistics",
+        "trace",
+        "logging",
+    }
+)
+
+
+class _Secret(NamedTuple):
+    header: str  # as it was configured, and shown to clients
+    key: str  # in lower case, as it arrives
+    value: bytes
+
+
+class Restrictions:
+    """Which header each restricted category asks for."""
+
+    def __init__(self, values: Iterable[str] = (), *, flag: str = "", prefix: str = "") -> None:
+        """Read the values of a flag; `prefix` stands before the headers' names on the wire. Raises ConfigError."""
+        self._secrets: dict[str, _Secret] = {}
+        for value in values:
+            self._add(value, flag, prefix)
+
+    def __bool__(self) -> bool:
+        return bool(self._secrets)
+
+    def _add(self, text: str, flag: str, prefix: str) -> None:
+        # The value is a secret, and is not repeated in messages.
+        categories, colon, pair = text.partition(":")
+        name, equals, value = pair.partition("=")
+        if not (categories and colon and name and equals and value):
+            raise ConfigError(f"{flag}: '{categories}:…' is not of the form <category>,<category>,…:<header>=<value>")
+        for category in categories.split(","):
+            if category not in CATEGORIES:
+                raise ConfigError(
+                    f"{flag}: unknown category '{category}', expected one of {', '.join(sorted(CATEGORIES))}"
+                )
+            if category in self._secrets:
+                raise ConfigError(f"{flag}: category '{category}' is given more than once")
+            header = prefix + name
+            self._secrets[category] = _Secret(header, header.lower(), value.encode())
+
+    def missing(self, category: str, sent: Callable[[str], bytes]) -> str | None:
+        """Return the header that a client had to send rightly and did not, None if it may call.
+
+        `sent` returns what the client sent under a name in lower case, b"" for nothing.
+        """
+        secret = self._secrets.get(category)
+        # Comparing in constant time tells nobody how much of a guess was right.
+        if secret is None or hmac.compare_digest(sent(secret.key), secret.value):
+            return None
+        return secret.header

@@ -11,13 +11,12 @@ from conch.frontends.http_reply import HttpReply
 from conch.protocol import documents
 from conch.protocol.classification import classify
 from conch.protocol.compression import SUPPORTED, UnknownCoding, compress, decompress, preferred_coding
-from conch.protocol.repeated_header import RepeatedHeaders
+from conch.protocol.repeated_body import RepeatedBodies
 from conch.protocol.v2_json import (
     RESERVED_PARAMETERS,
     RESERVED_PREFIX,
     OutputOptions,
     decode_raw_request,
-    decode_request,
     encode_response,
     read_header_length,
 )
@@ -41,7 +40,7 @@ class InferEndpoint:
         """
         self._inference = inference
         self._max_input_bytes = max_input_bytes
-        self._repeated = RepeatedHeaders()
+        self._repeated = RepeatedBodies()
         try:
             self._forwarded = re.compile(header_forward_pattern) if header_forward_pattern else None
         except re.error as error:
@@ -85,8 +84,6 @@ class InferEndpoint:
                 f"request JSON of {json_size} bytes exceeds the maximum of {self._max_input_bytes} bytes "
                 "set by --http-max-input-size"
             )
-        if header_length is None:
-            return decode_request(model.config.name, version, body, None, timeline)
         return self._repeated.decode(model.config.name, version, body, header_length, timeline)
 
     def _forward_headers(self, pattern: re.Pattern[str], request: HttpRequest, infer_request: InferRequest) -> None:

@@ -7,12 +7,12 @@ once; anything else runs when the oldest request has waited for `max_queue_delay
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from conch.model_config import ModelConfig
 
 
-class Waiting(NamedTuple):
+class Waiting(Protocol):
     """What the decision needs to know about one waiting request."""
 
     batch_size: int

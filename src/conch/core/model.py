@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic_ns
 
 from conch.backends.base import Batch, Instance
-from conch.core.batching import RUN_ONE, BatchRules, Run, Wait, Waiting, decide
+from conch.core.batching import RUN_ONE, BatchRules, Run, Wait, decide
 from conch.core.ordering import ResponseOrder
 from conch.core.pending import Pending, State
 from conch.core.queue import PolicyQueue
@@ -91,7 +91,7 @@ class ServedModel(Served):
         pending = Pending(request, respond, self)
         if self._grouped:
             pending.group_key = _group_key(request)
-        now = request.timeline.queued = monotonic_ns()
+        now = pending.queued = request.timeline.queued = monotonic_ns()
         try:
             self._queue.push(pending, now)
         except QueueFull as error:
@@ -174,8 +174,7 @@ class ServedModel(Served):
     def _decide(self) -> Run | Wait:
         if self._rules.single:
             return RUN_ONE
-        waiting = (Waiting(p.request.batch_size, p.group_key, p.request.timeline.queued) for p in self._queue)
-        return decide(waiting, self._rules, monotonic_ns())
+        return decide(self._queue, self._rules, monotonic_ns())
 
     def _run(self, instance: Instance, requests: list[Pending]) -> None:
         if self._held[instance] == 0:

@@ -39,10 +39,12 @@ class Pending:
         "_notify",
         "_owner",
         "batch",
+        "batch_size",
         "expires",
         "first_response",
         "group_key",
         "level",
+        "queued",
         "request",
         "respond",
         "responses",
@@ -54,6 +56,8 @@ class Pending:
         self.state = State.QUEUED
         self.level = 0  # priority level; 1 is the most urgent, 0 where the model has none
         self.expires = 0  # when its queue policy acts, monotonic ns; 0: never
+        self.queued = 0  # when it was admitted, monotonic ns
+        self.batch_size = request.batch_size
         self.group_key: object = None  # requests with equal keys may share a batch
         self.batch: Batch | None = None
         self.responses = 0  # sent before the final one

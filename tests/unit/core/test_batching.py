@@ -1,12 +1,22 @@
 """The batching decision, rule by rule and against a plain restatement of the rules."""
 
+from typing import NamedTuple
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.core.batching import BatchRules, Run, Wait, Waiting, decide
+from conch.core.batching import BatchRules, Run, Wait, decide
 from tests.unit.core.scripted import config, dynamic
 
 US = 1000
+
+
+class Waiting(NamedTuple):
+    """One waiting request."""
+
+    batch_size: int
+    group_key: object
+    queued: int
 
 
 def waiting(*sizes: int, queued: int = 0, keys: str = "") -> list[Waiting]:

@@ -44,7 +44,7 @@ def annotate(image: bytes, defects: list[Any]) -> bytes:
 
 
 def main() -> int:
-    """Print one JSON list for each image; exit status 1 when the server refuses or cannot be reached."""
+    """Print one line of JSON for each image; exit status 1 when the server refuses or cannot be reached."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("images", nargs="+", type=Path, help="image files, sent as one batch")
     arguments.add_argument("--url", default="localhost:8000", help="host:port of the server's HTTP endpoint")
@@ -58,7 +58,7 @@ def main() -> int:
         print(f"detect at {options.url}: {error}", file=sys.stderr)
         return 1
     for path, defects in zip(options.images, found, strict=True):
-        print(json.dumps({"image": str(path), "defects": defects}, indent=2))
+        print(json.dumps({"image": str(path), "defects": defects}))
     if options.out:
         options.out.write_bytes(annotate(images[0], found[0]))
     return 0

@@ -7,7 +7,7 @@ from detector_network import ANCHORS, STRIDES, decode_boxes
 from torch import Tensor
 from torch.nn import functional as F
 
-_MAX_SIDE_RATIO = 3.5  # an anchor answers for boxes up to this much longer or shorter; decoding ends at 4
+_MAX_SIDE_RATIO = 2.2  # an anchor answers for boxes whose sides are at most this much longer or shorter
 _BOX_WEIGHT = 3.0
 
 
@@ -18,31 +18,38 @@ def detection_loss(heads: list[Tensor], truth: Tensor) -> Tensor:
     as much as the few that hold a defect.
     """
     total, answering = heads[0].new_zeros(()), 0
+    fits = match_anchors(truth)
     for level, raw in enumerate(heads):
-        image, anchor, row, column, matched = _assign(truth, raw.shape, level)
+        image, anchor, row, column, matched = _answering_cells(truth, fits[level], raw.shape, level)
         objectness = torch.zeros_like(raw[..., 4])
         if len(matched):
             answers = raw[image, anchor, row, column]
             boxes = decode_boxes(raw, level)[image, anchor, row, column]
-            quality = complete_iou(boxes, matched[:, 2:])
             wanted = F.one_hot(matched[:, 1].long(), raw.shape[-1] - 5).to(raw)
-            total = total + _BOX_WEIGHT * (1 - quality).sum()
+            total = total + _BOX_WEIGHT * (1 - complete_iou(boxes, matched[:, 2:])).sum()
             total = total + F.binary_cross_entropy_with_logits(answers[:, 5:], wanted, reduction="sum")
-            objectness[image, anchor, row, column] = quality.detach().clamp(0)
+            objectness[image, anchor, row, column] = 1.0
             answering += len(matched)
         total = total + F.binary_cross_entropy_with_logits(raw[..., 4], objectness, reduction="sum")
     return total / max(1, answering)
 
 
-def _assign(truth: Tensor, shape: torch.Size, level: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Pairs every defect with the anchors of like shape, in its own cell and the two nearest ones.
+def match_anchors(truth: Tensor) -> Tensor:
+    """Which anchors answer for which defect, BOOL [levels, 3, n]: those of like shape, and always the likest."""
+    sizes = torch.tensor(ANCHORS, dtype=truth.dtype)
+    ratio = truth[:, 4:] / sizes[:, :, None, :]
+    unlikeness = torch.maximum(ratio, 1 / ratio).amax(dim=3)
+    return (unlikeness < _MAX_SIDE_RATIO) | (unlikeness == unlikeness.amin(dim=(0, 1)))
+
+
+def _answering_cells(
+    truth: Tensor, fits: Tensor, shape: torch.Size, level: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The cell that holds a defect's centre and the two nearest to it, for each anchor of one level that fits.
 
     Returns image, anchor, row and column indices [m] and the defect's row of `truth` for each [m, 6].
     """
     rows, columns = shape[2:4]
-    sizes = torch.tensor(ANCHORS[level], dtype=truth.dtype)
-    ratio = truth[None, :, 4:] / sizes[:, None]
-    fits = torch.maximum(ratio, 1 / ratio).amax(dim=2) < _MAX_SIDE_RATIO
     anchor, index = fits.nonzero(as_tuple=True)
     matched = truth[index]
     centre = matched[:, 2:4] / STRIDES[level]

@@ -29,8 +29,8 @@ class Sample:
 
 
 SAMPLES = (
-    Sample("plate.jpg", seed=308, width=960, height=640),
-    Sample("plate_rotated.jpg", seed=102, width=540, height=900, orientation=6),
+    Sample("plate.jpg", seed=509, width=960, height=640),
+    Sample("plate_rotated.jpg", seed=59, width=540, height=900, orientation=6),
 )
 
 

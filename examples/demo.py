@@ -1,9 +1,9 @@
-"""The demo: serve the example repository, send it a photograph with the official client, show what came back.
+"""The demo: serve the example repository, send it a JPEG with the official client, show what came back.
 
     python examples/demo.py            serve until Ctrl-C
     python examples/demo.py --once     end after the first answer; the exit status says whether all went well
 
-Writes the photograph with its boxes to demo-output/annotated.jpg.
+Writes the picture with its boxes to demo-output/annotated.jpg.
 """
 
 import argparse
@@ -28,7 +28,7 @@ sys.path.insert(0, str(EXAMPLES / "clients"))
 
 from detect import annotate, detect  # noqa: E402 - found by the line above
 
-PHOTOGRAPH = EXAMPLES / "images" / "plate.jpg"
+PICTURE = EXAMPLES / "images" / "plate.jpg"
 OUTPUT = Path("demo-output")
 START_LIMIT_S = 60
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
@@ -107,18 +107,18 @@ def show_stages(metrics_url: str) -> None:
 
 
 def demonstrate(ports: dict[str, int]) -> int:
-    """Send the photograph and show the answer. Returns the number of defects found."""
-    image = PHOTOGRAPH.read_bytes()
+    """Send the picture and show the answer. Returns the number of defects found."""
+    image = PICTURE.read_bytes()
     with triton.InferenceServerClient(f"127.0.0.1:{ports['http']}") as client:
         started = time.perf_counter()
         (defects,) = detect(client, [image])
         elapsed = time.perf_counter() - started
-    console.print(f"\n[bold]{PHOTOGRAPH.name}[/] went in; after {elapsed * 1000:.0f} ms this came out:")
+    console.print(f"\n[bold]{PICTURE.name}[/] went in; after {elapsed * 1000:.0f} ms this came out:")
     console.print_json(json.dumps(defects))
     OUTPUT.mkdir(exist_ok=True)
-    picture = OUTPUT / "annotated.jpg"
-    picture.write_bytes(annotate(image, defects))
-    console.print(f"The boxes drawn into the picture: [bold]{picture}[/]\n")
+    annotated = OUTPUT / "annotated.jpg"
+    annotated.write_bytes(annotate(image, defects))
+    console.print(f"The boxes drawn into the picture: [bold]{annotated}[/]\n")
     show_stages(f"http://127.0.0.1:{ports['metrics']}/metrics")
     return len(defects)
 

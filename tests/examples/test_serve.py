@@ -1,0 +1,108 @@
+"""The example repository through a running server and the official client."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from sklearn.datasets import load_digits
+from tritonclient.utils import InferenceServerException
+
+from tests.server.process import ConchProcess
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES / "clients"))
+
+from detect import annotate, detect  # noqa: E402 - found by the line above
+
+
+@pytest.fixture(scope="module")
+def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    with ConchProcess(EXAMPLES / "models", log=tmp_path_factory.mktemp("examples") / "log") as server:
+        yield server
+
+
+@pytest.fixture
+def client(conch: ConchProcess) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(conch.http, network_timeout=60) as one:
+        yield one
+
+
+def overlap(one: list[float], other: list[float]) -> float:
+    """Intersection over union."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    both = max(width, 0) * max(height, 0)
+    area = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
+    return both / (area - both)
+
+
+def test_simple_echo(client: triton.InferenceServerClient) -> None:
+    tensor = triton.InferInput("INPUT_TEXT", [2, 1], "BYTES")
+    tensor.set_data_from_numpy(np.array([[b"one"], [b"two"]], dtype=object))
+    result = client.infer("simple_echo", [tensor]).as_numpy("OUTPUT_TEXT")
+    assert result.tolist() == [[b"echo: one"], [b"echo: two"]]
+
+
+def test_densenet_classifies_with_labels(client: triton.InferenceServerClient, conch: ConchProcess) -> None:
+    image = np.random.default_rng(0).random((2, 3, 224, 224)).astype(np.float32)
+    tensor = triton.InferInput("data_0", list(image.shape), "FP32")
+    tensor.set_data_from_numpy(image)
+    wanted = [triton.InferRequestedOutput("fc6_1", class_count=3)]
+    result = client.infer("densenet_onnx", [tensor], outputs=wanted).as_numpy("fc6_1")
+    assert result.shape == (2, 3)
+    labels = (EXAMPLES / "models" / "densenet_onnx" / "labels.txt").read_text().splitlines()
+    for entry in result.ravel():
+        _, index, label = entry.decode().split(":")
+        assert labels[int(index)] == label
+    # The configuration asks for a GPU; without one it is served on the CPU, and the log says so.
+    assert "KIND_GPU" in conch.text
+
+
+def test_digits_are_read(client: triton.InferenceServerClient) -> None:
+    digits = load_digits()
+    right = 0
+    for image, truth in zip(digits.images[-64:], digits.target[-64:], strict=True):
+        tensor = triton.InferInput("image", [1, 8, 8], "FP32")
+        tensor.set_data_from_numpy(image[None].astype(np.float32))
+        wanted = [triton.InferRequestedOutput("probabilities", class_count=1)]
+        answer = client.infer("digits", [tensor], outputs=wanted).as_numpy("probabilities").item()
+        right += int(answer.decode().split(":")[1]) == truth
+    assert right >= 61
+
+
+@pytest.mark.parametrize("name", ["plate.jpg", "plate_rotated.jpg"])
+def test_a_jpeg_goes_in_and_boxes_come_out(client: triton.InferenceServerClient, name: str) -> None:
+    image = (EXAMPLES / "images" / name).read_bytes()
+    (found,) = detect(client, [image])
+    for truth in drawn(name):
+        matching = [one for one in found if one["class_name"] == truth["class_name"]]
+        assert any(overlap(one["bbox"], truth["bbox"]) > 0.5 for one in matching), (truth, found)
+    assert annotate(image, found)[:2] == b"\xff\xd8"
+
+
+def drawn(name: str) -> list[dict[str, Any]]:
+    """The boxes that the image was drawn with."""
+    truth = json.loads((EXAMPLES / "images" / "ground_truth.json").read_text())
+    return truth[name]  # type: ignore[no-any-return]
+
+
+def test_a_batch_of_different_images_is_answered_one_by_one(client: triton.InferenceServerClient) -> None:
+    images = [(EXAMPLES / "images" / name).read_bytes() for name in ("plate.jpg", "plate_rotated.jpg", "plate.jpg")]
+    together = detect(client, images)
+    alone = [detect(client, [image])[0] for image in images]
+    for many, one in zip(together, alone, strict=True):
+        assert [d["class_name"] for d in many] == [d["class_name"] for d in one]
+        for a, b in zip(many, one, strict=True):
+            np.testing.assert_allclose(a["bbox"], b["bbox"], atol=1.5)
+
+
+def test_what_is_no_image_is_the_clients_mistake(client: triton.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        detect(client, [b"not an image"])
+    assert caught.value.status() == "400"
+    assert "preprocess" in caught.value.message()

@@ -50,7 +50,8 @@ def _log(level: int, message: str) -> None:
     try:
         session = current()
     except TritonModelException:  # a worker of the model's own: its stderr is the server's log, too
-        print("{}:{}] {}".format(file, line, message), file=sys.stderr)
+        # In one write, so that the lines of several workers do not run into each other.
+        os.write(2, "{}:{}] {}\n".format(file, line, message).encode(errors="replace"))
         return
     if level >= session.log_level:
         session.channel.send((messages.LOG, int(level), file, line, str(message)))

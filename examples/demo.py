@@ -92,13 +92,13 @@ def show_stages(metrics_url: str) -> None:
     }
     columns = {
         "requests": "nv_inference_request_success",
-        "queue µs": "nv_inference_queue_duration_us",
-        "input µs": "nv_inference_compute_input_duration_us",
-        "infer µs": "nv_inference_compute_infer_duration_us",
-        "output µs": "nv_inference_compute_output_duration_us",
-        "total µs": "nv_inference_request_duration_us",
+        "queue": "nv_inference_queue_duration_us",
+        "input": "nv_inference_compute_input_duration_us",
+        "infer": "nv_inference_compute_infer_duration_us",
+        "output": "nv_inference_compute_output_duration_us",
+        "total": "nv_inference_request_duration_us",
     }
-    table = Table("stage", title="What each stage took")
+    table = Table("stage", title="What each stage took, in µs")
     for heading in columns:
         table.add_column(heading, justify="right")
     for model in ("preprocess", "detector", "postprocess", "detect"):

@@ -4,6 +4,7 @@ What a body was found to say is remembered by the text around the values. The ne
 in pieces: behind a binary header into tensors, in JSON into the text around `data` and the array in it.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from math import prod
 
@@ -115,17 +116,9 @@ class RepeatedBodies:
             return
         if len(self._forms) >= _MAX_FORMS:
             self._forms.clear()
-        form = InferRequest(
-            "",
-            [],
-            id=request.id,
-            outputs=request.outputs,
-            parameters=dict(request.parameters),
-            correlation_id=request.correlation_id,
-            flags=request.flags,
-            priority=request.priority,
-            timeout_us=request.timeout_us,
-        )
+        form = copy(request)
+        form.inputs = []
+        form.parameters = dict(request.parameters)
         tensors = tuple((tensor.name, tensor.datatype, tensor.shape, tensor.nbytes) for tensor in request.inputs)
         self._forms[text] = _Form(form, tensors, rest, options)
 

@@ -323,7 +323,7 @@ async def test_a_stopping_server_answers_what_it_has_and_takes_no_more(frontend,
         stopped = asyncio.create_task(frontend.stop(20))
         async with triton_aio.InferenceServerClient(f"127.0.0.1:{frontend.port}") as late:
             # Which of the two depends on whether grpcio took the connection before it closed the port.
-            with pytest.raises(InferenceServerException, match="UNAVAILABLE|CANCELLED"):
+            with pytest.raises(InferenceServerException, match=r"UNAVAILABLE|CANCELLED"):
                 await late.is_server_live()
         assert not stopped.done()
         pending.answer(Tensor("OUT", "INT8", (1,), b"\7"))

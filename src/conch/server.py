@@ -91,13 +91,7 @@ class Server:
             self.http_port = http.port
             _log.info("Started HTTPService at %s:%d", options.http_address, http.port)
         if options.allow_grpc:
-            grpc = GrpcFrontend(
-                self.inference,
-                self.control,
-                options,
-                header_forward_pattern=options.grpc_header_forward_pattern,
-                restricted_protocols=options.grpc_restricted_protocol,
-            )
+            grpc = GrpcFrontend(self.inference, self.control, options)
             await grpc.start()
             self._stops.append(grpc.stop)
             self.grpc_port = grpc.port

@@ -175,9 +175,8 @@ class _Run:
     def _fail(self, step: EnsembleStep, error: ConchError) -> None:
         """Answer with the step's error, told where it happened, and let the other steps go."""
         message = f"in ensemble '{self._ensemble.config.name}', step '{step.model_name}': {error.message}"
-        wrapped = ConchError(message, error.code)
-        # Triton counts an ensemble's failures as OTHER, but a rejection or a cancellation stays what it is.
-        self.pending.finish(wrapped)
+        # Counted as OTHER, as by Triton: the step's own model has counted the reason.
+        self.pending.finish(ConchError(message, error.code))
         self._cancel_steps()
 
     def _cancel_steps(self) -> None:

@@ -164,9 +164,8 @@ class ServedModel(Served):
         if self._idle:
             return self._idle[-1]
         # A batch is better formed late than held early, but with none held ahead server and model would take turns.
-        limit = None if self._rules.single else 1
         for instance, held in self._held.items():
-            ahead = instance.ahead if limit is None else min(instance.ahead, limit)
+            ahead = instance.ahead if self._rules.single else min(instance.ahead, 1)
             if 0 < held <= ahead and instance.ready:
                 return instance
         return None

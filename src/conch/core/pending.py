@@ -47,7 +47,6 @@ class Pending:
         "queued",
         "request",
         "respond",
-        "responses",
         "state",
     )
 
@@ -60,8 +59,7 @@ class Pending:
         self.batch_size = request.batch_size
         self.group_key: object = None  # requests with equal keys may share a batch
         self.batch: Batch | None = None
-        self.responses = 0  # sent before the final one
-        self.first_response = 0  # when the first of those was sent, monotonic ns
+        self.first_response = 0  # when the first response before the final one was sent, monotonic ns
         self.respond = respond
         self._owner: Owner | None = owner
         self._notify: Callable[[], None] | None = None
@@ -84,9 +82,7 @@ class Pending:
     def send(self, response: InferResponse) -> None:
         """Pass one response on; more will follow."""
         if self.state is not State.DONE:
-            if not self.responses:
-                self.first_response = monotonic_ns()
-            self.responses += 1
+            self.first_response = self.first_response or monotonic_ns()
             self.respond(response, False)
 
     def finish(self, answer: InferResponse | ConchError | None) -> None:

@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-from collections.abc import Sequence
 
 import grpc
 import grpc.aio
@@ -21,20 +20,10 @@ from conch.options import ServerOptions
 class GrpcFrontend:
     """Serves `inference.GRPCInferenceService` and the health service. Life: `start` → `stop`."""
 
-    def __init__(
-        self,
-        inference: Inference,
-        control: ModelControl,
-        options: ServerOptions,
-        *,
-        header_forward_pattern: str = "",
-        restricted_protocols: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, inference: Inference, control: ModelControl, options: ServerOptions) -> None:
         self._options = options
         self._service = InferenceService(inference, control, options.id)
         self._inference = inference
-        self._header_forward_pattern = header_forward_pattern
-        self._restricted_protocols = restricted_protocols
         self._calls: Calls | None = None
         self._server: grpc.aio.Server | None = None
         self.port = options.grpc_port
@@ -47,8 +36,10 @@ class GrpcFrontend:
         options = self._options
         calls = Calls(
             self._service.methods(),
-            InferEndpoint(self._inference, ForwardedHeaders(self._header_forward_pattern)),
-            Restrictions(self._restricted_protocols, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"),
+            InferEndpoint(self._inference, ForwardedHeaders(options.grpc_header_forward_pattern)),
+            Restrictions(
+                options.grpc_restricted_protocol, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"
+            ),
         )
         credentials = server_credentials(options)
         server = grpc.aio.server(handlers=(calls,), options=channel_arguments(options))

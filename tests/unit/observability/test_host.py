@@ -79,8 +79,6 @@ def test_no_proc_is_no_error(tmp_path: Path) -> None:
 
 def test_this_machine_tells_something_plausible() -> None:
     usage = HostMeter(2.0).usage()
-    if not Path("/proc/stat").exists():
-        pytest.skip("no /proc")
     assert usage is not None
     assert 0.0 <= usage.cpu_utilization <= 1.0
     assert 0 < usage.memory_used_bytes < usage.memory_total_bytes

@@ -30,15 +30,11 @@ async def serve(inference, control):
     """Start frontends on free ports of the loopback address, with any options."""
     frontends: list[GrpcFrontend] = []
 
-    async def start(
-        *, header_forward_pattern: str = "", restricted_protocols: tuple[str, ...] = (), **options
-    ) -> GrpcFrontend:
+    async def start(**options) -> GrpcFrontend:
         frontend = GrpcFrontend(
             inference,
             control,
             ServerOptions(**{"grpc_address": "127.0.0.1", "grpc_port": 0} | options),
-            header_forward_pattern=header_forward_pattern,
-            restricted_protocols=restricted_protocols,
         )
         await frontend.start()
         frontends.append(frontend)

@@ -191,7 +191,7 @@ async def test_responses_are_compressed_as_asked(serve, inference, level, small)
 
 
 async def test_headers_that_match_become_parameters(serve, inference):
-    frontend = await serve(header_forward_pattern="x-.*|tenant")
+    frontend = await serve(grpc_header_forward_pattern="x-.*|tenant")
     async with triton_aio.InferenceServerClient(f"127.0.0.1:{frontend.port}") as client:
         headers = {"x-user": "ada", "my-tenant": "t1", "other": "no"}
         await client.infer("echo", zeros(), headers=headers, parameters={"own": 1})
@@ -204,7 +204,7 @@ async def test_headers_are_not_forwarded_unasked(client, inference):
 
 
 async def test_a_header_of_a_reserved_name_is_refused(serve):
-    frontend = await serve(header_forward_pattern=".*")
+    frontend = await serve(grpc_header_forward_pattern=".*")
     async with triton_aio.InferenceServerClient(f"127.0.0.1:{frontend.port}") as client:
         status, text = await refusal(client.infer("echo", zeros(), headers={"triton_x": "1"}))
     assert status == "INVALID_ARGUMENT"
@@ -213,11 +213,11 @@ async def test_a_header_of_a_reserved_name_is_refused(serve):
 
 async def test_a_pattern_that_is_none_is_an_error(serve):
     with pytest.raises(ConfigError, match=r"--grpc-header-forward-pattern: '\('"):
-        await serve(header_forward_pattern="(")
+        await serve(grpc_header_forward_pattern="(")
 
 
 async def test_restricted_protocols(serve, inference):
-    frontend = await serve(restricted_protocols=("inference,model-repository:infer-key=sesame", "health:h=1"))
+    frontend = await serve(grpc_restricted_protocol=("inference,model-repository:infer-key=sesame", "health:h=1"))
     secret = {"triton-grpc-protocol-infer-key": "sesame"}
     async with triton_aio.InferenceServerClient(f"127.0.0.1:{frontend.port}") as client:
         expected = ("UNAVAILABLE", "This protocol is restricted, expecting header 'triton-grpc-protocol-infer-key'")
@@ -235,7 +235,7 @@ async def test_restricted_protocols(serve, inference):
 
 
 async def test_a_restricted_stream_admits_nothing(serve, inference):
-    frontend = await serve(restricted_protocols=("inference:k=v",))
+    frontend = await serve(grpc_restricted_protocol=("inference:k=v",))
 
     def ask() -> grpc.RpcError:
         with grpc.insecure_channel(f"127.0.0.1:{frontend.port}") as channel:
@@ -252,12 +252,12 @@ async def test_a_restricted_stream_admits_nothing(serve, inference):
 @pytest.mark.parametrize("text", ["inference", "inference:k", "inference:=v", ":k=v", "nope:k=v"])
 async def test_restrictions_that_are_none_are_errors(serve, text):
     with pytest.raises(ConfigError, match="--grpc-restricted-protocol"):
-        await serve(restricted_protocols=(text,))
+        await serve(grpc_restricted_protocol=(text,))
 
 
 async def test_a_category_is_restricted_once(serve):
     with pytest.raises(ConfigError, match="'health' is given more than once"):
-        await serve(restricted_protocols=("health:k=v", "metadata,health:k=w"))
+        await serve(grpc_restricted_protocol=("health:k=v", "metadata,health:k=w"))
 
 
 # ---- limits and ages

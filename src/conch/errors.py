@@ -46,9 +46,11 @@ class ConchError(Exception):
     code: Code = Code.INTERNAL
     reason: FailureReason = FailureReason.OTHER
 
-    def __init__(self, message: str, code: Code | None = None) -> None:
+    def __init__(self, message: str, code: Code | None = None, *, retry_after_s: float | None = None) -> None:
+        """Make an error. `retry_after_s`: when the same request is likely to be served, where that can be said."""
         super().__init__(message)
         self.message = message
+        self.retry_after_s = retry_after_s
         if code is not None:
             self.code = code
 

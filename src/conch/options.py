@@ -1,8 +1,8 @@
 """What the server was told at start: one frozen value, read from flags and environment, checked once.
 
-Every field of `ServerOptions` is a flag of Triton's under Triton's name: `http_port` is `--http-port` and, in the
-environment, `CONCH_HTTP_PORT`. Type, default and help stand at the field and nowhere else. A flag beats its environment
-variable, which beats the default.
+Every field of `ServerOptions` is a flag, under Triton's name where Triton has it: `http_port` is `--http-port` and, in
+the environment, `CONCH_HTTP_PORT`. Type, default and help stand at the field and nowhere else. A flag beats its
+environment variable, which beats the default.
 """
 
 from collections.abc import Iterable, Mapping
@@ -101,6 +101,13 @@ class ServerOptions:
     )
     model_config_name: str = _flag(
         "", "Model repository", "Prefer <model>/configs/<name>.pbtxt to <model>/config.pbtxt.", TEXT
+    )
+    default_max_queue_size: int = _flag(
+        16384,
+        "Model repository",
+        "Requests that may wait for one model where its configuration sets no max_queue_size; 0 for any number, as "
+        "Triton has it.",
+        COUNT,
     )
     model_load_thread_count: int = _flag(
         4, "Model repository", "Models that are loaded at the same time.", AT_LEAST_ONE

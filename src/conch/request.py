@@ -5,7 +5,7 @@ Names follow Triton's C API (`TRITONSERVER_InferenceRequest`, `…Response`). Al
 
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from conch.errors import ConchError
 from conch.tensor import Tensor
@@ -42,6 +42,9 @@ class InferRequest:
     the model's default. `correlation_id` 0 or "" means that the request belongs to no sequence.
     `batch_size` is set by validation: the first dimension for batching models, else 1.
     """
+
+    # Whether it is part of a request that is admitted, so that no queue may refuse it for lack of room.
+    admitted: ClassVar[bool] = False
 
     __slots__ = (
         "batch_size",
@@ -96,6 +99,13 @@ class InferRequest:
             if tensor.name == name:
                 return tensor
         return None
+
+
+class StepRequest(InferRequest):
+    """A request that an ensemble makes on behalf of one that it has admitted."""
+
+    admitted = True
+    __slots__ = ()
 
 
 class InferResponse:

@@ -53,9 +53,9 @@ class Server:
             ModelBuilder(
                 self._backends,
                 self._catalog,
-                self.inference.infer,
                 settings=options.backend_settings,
                 auto_complete=not options.disable_auto_complete_config,
+                max_queue_size=options.default_max_queue_size,
             ),
             self._catalog,
             explicit=options.model_control_mode == "explicit",

@@ -10,7 +10,7 @@ from conch.backends.base import ModelSource
 from conch.backends.registry import BackendRegistry
 from conch.core.catalog import Catalog
 from conch.core.contract import check_ensemble
-from conch.core.ensemble import EnsembleModel, Infer
+from conch.core.ensemble import EnsembleModel
 from conch.core.instances import make_instances
 from conch.core.model import ServedModel
 from conch.core.served import Served
@@ -35,25 +35,26 @@ class Built:
 class ModelBuilder:
     """Builds models; keeps none of them.
 
-    `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices of this machine.
+    `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices of this machine;
+    `max_queue_size` bounds the queues of models whose configuration does not, 0 not at all.
     """
 
     def __init__(
         self,
         backends: BackendRegistry,
         catalog: Catalog,
-        infer: Infer,
         *,
         settings: Callable[[str], Mapping[str, str]],
         gpus: Sequence[int] = (),
         auto_complete: bool = True,
+        max_queue_size: int = 0,
     ) -> None:
         self._backends = backends
         self._catalog = catalog
-        self._infer = infer
         self._settings = settings
         self._gpus = gpus
         self._auto_complete = auto_complete
+        self._max_queue_size = max_queue_size
 
     async def configure(self, files: ModelFiles) -> ModelConfig:
         """Return the complete configuration, the model itself having been asked. Raises ConfigError, ModelLoadError."""
@@ -86,7 +87,7 @@ class ModelBuilder:
         missing: list[str] = []
         for step in config.ensemble_steps:
             try:
-                configs[step.model_name] = self._catalog.find(step.model_name, _version(step)).config
+                configs[step.model_name] = self._model_of(step).config
             except NotFound:
                 missing.append(step.model_name)
         if missing:
@@ -105,11 +106,12 @@ class ModelBuilder:
         served: Served
         try:
             if config.is_ensemble:
-                served = EnsembleModel(config, version, labels, self._infer, self._step_ready)
+                served = EnsembleModel(config, version, labels, self._model_of)
             else:
                 backend = await self._backends.get(config.backend)
                 instances = make_instances(backend, self._source(files, config, version))
-                served = ServedModel(config, version, labels, instances, asyncio.get_running_loop())
+                loop = asyncio.get_running_loop()
+                served = ServedModel(config, version, labels, instances, loop, max_queue_size=self._max_queue_size)
             await served.start()
         except ConchError as error:
             built.failures[version] = error
@@ -119,12 +121,5 @@ class ModelBuilder:
     def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
         return ModelSource(config, version, files.directory, self._settings(config.backend))
 
-    def _step_ready(self, step: EnsembleStep) -> bool:
-        try:
-            return self._catalog.find(step.model_name, _version(step)).ready
-        except NotFound:
-            return False
-
-
-def _version(step: EnsembleStep) -> int | None:
-    return None if step.model_version < 0 else step.model_version
+    def _model_of(self, step: EnsembleStep) -> Served:
+        return self._catalog.find(step.model_name, None if step.model_version < 0 else step.model_version)

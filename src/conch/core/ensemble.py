@@ -11,13 +11,13 @@ from time import monotonic_ns
 from conch.core.pending import Pending, State
 from conch.core.served import Served
 from conch.core.validation import RequestValidator
-from conch.errors import Code, ConchError, Unavailable
+from conch.errors import Code, ConchError, NotFound, QueueFull, Unavailable
 from conch.model_config import EnsembleStep, ModelConfig
-from conch.request import InferRequest, InferResponse, Respond
+from conch.request import InferRequest, InferResponse, Respond, StepRequest
 from conch.tensor import Tensor
 
-# How a step reaches its model: `Inference.infer`.
-Infer = Callable[[InferRequest, Respond], Pending]
+# How a step finds its model: by the catalog. Raises NotFound.
+FindModel = Callable[[EnsembleStep], Served]
 
 
 class EnsembleModel(Served):
@@ -28,33 +28,65 @@ class EnsembleModel(Served):
         config: ModelConfig,
         version: int,
         labels: Mapping[str, Sequence[str]],
-        infer: Infer,
-        step_ready: Callable[[EnsembleStep], bool],
+        find: FindModel,
     ) -> None:
         super().__init__(config, version, labels)
-        self.infer = infer
         self.misfit = ""  # why its steps do not fit together any more, a model of one having been reloaded
-        self._step_ready = step_ready
+        self._find = find
         self._validator = RequestValidator(config)
 
     @property
     def ready(self) -> bool:
         """Whether the model of every step is ready and fits."""
-        return not self.misfit and all(map(self._step_ready, self.config.ensemble_steps))
+        try:
+            return not self.misfit and all(model.ready for model in self._models())
+        except NotFound:
+            return False
+
+    def refusal(self, now: int) -> QueueFull | None:
+        """Return the refusal of the first step that has no room: work for a later one to refuse would be wasted."""
+        for step, model in zip(self.config.ensemble_steps, self._models(), strict=True):
+            error = model.refusal(now)
+            if error is not None:
+                return QueueFull(self.located(step, error.message), retry_after_s=error.retry_after_s)
+        return None
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
-        """Admit a request and start its first steps. Raises InvalidRequest."""
+        """Admit a request and start its first steps.
+
+        Whatever happens to the models of its steps meanwhile, it keeps those that it began with: they stay up for it,
+        and their queues take it. Raises InvalidRequest, NotFound, QueueFull, Unavailable.
+        """
         self._validator.check(request)
         if self.misfit:
             raise Unavailable(self.misfit)
-        self._enter()
-        run = _Run(self, request, respond)
+        if not request.admitted:
+            self.check_room(request.timeline)
+        models = self._models()
+        self.enter()
+        for model in models:
+            model.enter()
+        run = _Run(self, request, respond, models)
         run.advance()
         return run.pending
 
+    def located(self, step: EnsembleStep, text: str) -> str:
+        """Return the text of an error with the step it comes from."""
+        return f"in ensemble '{self.config.name}', step '{step.model_name}': {text}"
+
+    def _models(self) -> list[Served]:
+        """Return the model of each step as it is served now. Raises NotFound."""
+        models = []
+        for step in self.config.ensemble_steps:
+            try:
+                models.append(self._find(step))
+            except NotFound as error:
+                raise NotFound(self.located(step, error.message)) from error
+        return models
+
     def count(self, run: "_Run", answer: InferResponse | ConchError | None) -> None:
         """Write a finished request into the books: its compute times are the sums over its steps."""
-        self._leave()
+        self.leave()
         timeline = run.pending.request.timeline
         total = timeline.done - timeline.received
         if isinstance(answer, ConchError):
@@ -85,13 +117,16 @@ class EnsembleModel(Served):
 class _Run:
     """One request on its way through the graph."""
 
-    def __init__(self, ensemble: EnsembleModel, request: InferRequest, respond: Respond) -> None:
+    def __init__(
+        self, ensemble: EnsembleModel, request: InferRequest, respond: Respond, models: Sequence[Served]
+    ) -> None:
         self.pending = Pending(request, respond, self)
         self.pending.state = State.EXECUTING
         self.pending.on_cancel(self._cancel_steps)
         request.timeline.queued = request.timeline.started = monotonic_ns()
         self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = 0
         self._ensemble = ensemble
+        self._models = models  # of the steps
         self._tensors = {tensor.name: tensor for tensor in request.inputs}
         # Optional inputs that the client left out; steps that would take them go without.
         self._absent = {spec.name for spec in ensemble.config.inputs} - self._tensors.keys()
@@ -101,6 +136,8 @@ class _Run:
     def settled(self, _pending: Pending, answer: InferResponse | ConchError | None, _was: State) -> None:
         """Called by the pending request when it ends, however it ends."""
         self._ensemble.count(self, answer)
+        for model in self._models:
+            model.leave()
 
     def advance(self) -> None:
         """Start every step whose tensors are there; answer when none is left."""
@@ -118,7 +155,7 @@ class _Run:
 
     def _start(self, number: int, step: EnsembleStep) -> None:
         request = self.pending.request
-        inner = InferRequest(
+        inner = StepRequest(
             step.model_name,
             [
                 _renamed(self._tensors[tensor], name)
@@ -130,10 +167,11 @@ class _Run:
             outputs=tuple(step.output_map),
             parameters=request.parameters,
             priority=request.priority,
-            timeout_us=request.timeout_us,
+            timeout_us=_left(request),
         )
+        answered = partial(self._step_answered, number, step, inner)
         try:
-            self._running[number] = self._ensemble.infer(inner, partial(self._step_answered, number, step, inner))
+            self._running[number] = self._models[number].submit(inner, answered)
         except ConchError as error:
             self._fail(step, error)
 
@@ -174,15 +212,22 @@ class _Run:
 
     def _fail(self, step: EnsembleStep, error: ConchError) -> None:
         """Answer with the step's error, told where it happened, and let the other steps go."""
-        message = f"in ensemble '{self._ensemble.config.name}', step '{step.model_name}': {error.message}"
+        message = self._ensemble.located(step, error.message)
         # Counted as OTHER, as by Triton: the step's own model has counted the reason.
-        self.pending.finish(ConchError(message, error.code))
+        self.pending.finish(ConchError(message, error.code, retry_after_s=error.retry_after_s))
         self._cancel_steps()
 
     def _cancel_steps(self) -> None:
         running, self._running = self._running, {}
         for inner in running.values():
             inner.cancel("another step of the ensemble failed, or the request was cancelled")
+
+
+def _left(request: InferRequest) -> int:
+    """Return how much of its time-out a request has left for its next step, in µs: 0 is none given, never none left."""
+    if not request.timeout_us:
+        return 0
+    return max(request.timeout_us - (monotonic_ns() - request.timeline.received) // 1000, 1)
 
 
 def _renamed(tensor: Tensor, name: str) -> Tensor:

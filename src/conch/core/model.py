@@ -25,6 +25,8 @@ from conch.request import InferRequest, InferResponse, Respond
 
 # How long queued requests outlive the last ready instance: long enough for a quick restart, short enough to be told.
 _STRANDED_S = 5.0
+# What an instance usually takes to come back.
+_RESTART_S = 1.0
 
 
 class ServedModel(Served):
@@ -37,7 +39,10 @@ class ServedModel(Served):
         labels: Mapping[str, Sequence[str]],
         instances: Sequence[Instance],
         loop: asyncio.AbstractEventLoop,
+        *,
+        max_queue_size: int = 0,
     ) -> None:
+        """Assign. `max_queue_size` bounds the queue where the configuration does not; 0 does not either."""
         super().__init__(config, version, labels)
         self.instances = instances
         self._loop = loop
@@ -45,7 +50,7 @@ class ServedModel(Served):
         self._reshaper = Reshaper(config)
         self._rules = BatchRules.of(config)
         self._grouped = _needs_grouping(config, self._rules)
-        self._queue = PolicyQueue(config.dynamic_batching)
+        self._queue = PolicyQueue(config.dynamic_batching, max_queue_size)
         dynamic = config.dynamic_batching
         self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
         self._timer = Timer(loop, self._dispatch)
@@ -81,11 +86,15 @@ class ServedModel(Served):
         self._idle = [instance for instance in self.instances if instance.ready]
         self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
 
+    def refusal(self, now: int) -> QueueFull | None:
+        """Return the refusal that any request would get now; None while there is room."""
+        return self._queue.refusal(now)
+
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request, or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
         self._validator.check(request)
         if not self._idle and not self.ready:
-            raise Unavailable(self._why_not_ready())
+            raise Unavailable(self._why_not_ready(), retry_after_s=_RESTART_S)
         if self._reshaper.needed:
             self._reshaper.request(request)
         pending = Pending(request, respond, self)
@@ -99,7 +108,7 @@ class ServedModel(Served):
             raise
         if self._order is not None:
             pending.respond = self._order.enter(respond)
-        self._enter()
+        self.enter()
         self.statistics.pending += 1
         if self._idle:
             self._dispatch()
@@ -109,7 +118,7 @@ class ServedModel(Served):
 
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
         """Write a finished request into the books. Called once per admitted request, by the request itself."""
-        self._leave()
+        self.leave()
         if was is State.QUEUED:
             self.statistics.pending -= 1
             self._queue.remove(pending)
@@ -227,7 +236,7 @@ class ServedModel(Served):
 
     def _give_up(self) -> None:
         self._stranded = None
-        self._fail_waiting(Unavailable(self._why_not_ready()))
+        self._fail_waiting(Unavailable(self._why_not_ready(), retry_after_s=_RESTART_S))
 
     def _why_not_ready(self) -> str:
         return (

@@ -7,7 +7,9 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, count
+from math import inf
 
+from conch.core.pace import Pace
 from conch.core.pending import Pending, State
 from conch.errors import QueueFull
 from conch.model_config import DynamicBatching, QueuePolicy, TimeoutAction
@@ -18,10 +20,11 @@ _UNBOUNDED = QueuePolicy()
 class PolicyQueue:
     """First in, first out within a priority level; lower level numbers first; delayed requests last of their level.
 
-    Without dynamic batching there is one level and no policy, as in Triton's default scheduler.
+    Without dynamic batching there is one level and no policy, as in Triton's default scheduler. `default_size` bounds
+    each level whose policy does not; 0 bounds none.
     """
 
-    def __init__(self, batching: DynamicBatching | None) -> None:
+    def __init__(self, batching: DynamicBatching | None, default_size: int = 0) -> None:
         self._levels = batching.priority_levels if batching else 0
         self._default_level = batching.default_priority_level if batching else 0
         self._policies = {
@@ -30,12 +33,16 @@ class PolicyQueue:
             else _UNBOUNDED
             for level in self._level_numbers()
         }
+        self._bounds = {level: p.max_queue_size or default_size or inf for level, p in self._policies.items()}
+        self._least_bound = min(self._bounds.values())
+        self._room = sum(self._bounds.values())
         self._waiting: dict[int, deque[Pending]] = {level: deque() for level in self._level_numbers()}
         self._delayed: dict[int, deque[Pending]] = {level: deque() for level in self._level_numbers()}
         # In the order of service.
         self._queues = [q for level in self._level_numbers() for q in (self._waiting[level], self._delayed[level])]
         self._expiries: list[tuple[int, int, Pending]] = []
         self._order = count()
+        self._pace = Pace()
         self._size = 0
 
     def __len__(self) -> int:
@@ -57,16 +64,21 @@ class PolicyQueue:
         if not 1 <= level <= self._levels:
             level = self._default_level if self._levels else 0
         policy = self._policies[level]
-        waiting = self._waiting[level]
-        if policy.max_queue_size and len(waiting) + len(self._delayed[level]) >= policy.max_queue_size:
-            raise QueueFull("Exceeds maximum queue size")
+        if self._size >= self._least_bound and self._is_full(level) and not pending.request.admitted:
+            raise self._refusal(now)
         timeout_us = _timeout_us(policy, pending.request.timeout_us)
         if timeout_us:
             pending.expires = now + timeout_us * 1000
             self._note_expiry(pending)
         pending.level = level
-        waiting.append(pending)
+        self._waiting[level].append(pending)
         self._size += 1
+
+    def refusal(self, now: int) -> QueueFull | None:
+        """Return what `push` would raise now whatever the priority; None if some request would be admitted."""
+        if self._size < self._room or not all(map(self._is_full, self._bounds)):
+            return None
+        return self._refusal(now)
 
     def put_back(self, pending: Pending) -> None:
         """Put a request that was taken and not executed at the head of its level."""
@@ -82,6 +94,7 @@ class PolicyQueue:
             while queue and len(taken) < number:
                 taken.append(queue.popleft())
         self._size -= len(taken)
+        self._pace.taken += len(taken)
         return taken
 
     def remove(self, pending: Pending) -> None:
@@ -116,6 +129,16 @@ class PolicyQueue:
         while self._expiries and self._expiries[0][2].state is not State.QUEUED:
             heapq.heappop(self._expiries)
         return self._expiries[0][0] if self._expiries else 0
+
+    def _is_full(self, level: int) -> bool:
+        return len(self._waiting[level]) + len(self._delayed[level]) >= self._bounds[level]
+
+    def _refusal(self, now: int) -> QueueFull:
+        """Refuse for lack of room, telling when those that wait now will have been served."""
+        seconds = self._pace.seconds_for(self._size, now)
+        if seconds is None:
+            seconds = (now - next(iter(self)).queued) / 1e9
+        return QueueFull("Exceeds maximum queue size", retry_after_s=seconds)
 
     def _note_expiry(self, pending: Pending) -> None:
         # Requests leave the queue long before most of them would expire; do not let their entries pile up.

@@ -3,11 +3,13 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from time import monotonic_ns
 
 from conch.core.pending import Pending
+from conch.errors import QueueFull
 from conch.model_config import ModelConfig
 from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, Histogram, ModelStatistics
-from conch.request import InferRequest, Respond
+from conch.request import InferRequest, Respond, Timeline
 
 
 class Served(ABC):
@@ -39,6 +41,17 @@ class Served(ABC):
         """Admit a request or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
 
     @abstractmethod
+    def refusal(self, now: int) -> QueueFull | None:
+        """Return the refusal that any request would get at `now` (monotonic ns); None while there is room."""
+
+    def check_room(self, timeline: Timeline) -> None:
+        """Raise QueueFull if there is no room for any request: before any work is done for it."""
+        error = self.refusal(timeline.received)
+        if error is not None:
+            self.statistics.count_failure(monotonic_ns() - timeline.received, error.reason)
+            raise error
+
+    @abstractmethod
     async def start(self) -> None:
         """Bring the model up. Raises ModelLoadError; then nothing is left running."""
 
@@ -47,15 +60,17 @@ class Served(ABC):
         """Release everything; what is still unanswered is answered with an error."""
 
     async def drain(self) -> None:
-        """Wait until every admitted request is answered. The caller has seen to it that no new ones come."""
+        """Wait until nobody holds it: no request of its own, no ensemble's. New ones do not find it any more."""
         while self._in_flight:
             self._drained.clear()
             await self._drained.wait()
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
+        """Keep it from being stopped until `leave`: a request begins, its own or one of an ensemble that uses it."""
         self._in_flight += 1
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Note that a request has ended."""
         self._in_flight -= 1
         if self._in_flight == 0:
             self._drained.set()

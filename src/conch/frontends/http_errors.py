@@ -1,7 +1,9 @@
 """Errors as HTTP answers: the one table of status codes, and the body that every error has."""
 
+from math import ceil
+
 from conch.errors import Code, ConchError
-from conch.frontends.http_message import content_type
+from conch.frontends.http_message import content_type, header
 from conch.frontends.http_reply import HttpReply
 from conch.protocol import documents
 
@@ -21,8 +23,11 @@ STATUS = {
 
 
 def send_error(reply: HttpReply, error: ConchError) -> None:
-    """Answer with an error."""
-    reply.send(STATUS[error.code], JSON, documents.error(error.message))
+    """Answer with an error, and with the time after which to try again where it is known."""
+    headers = JSON
+    if error.retry_after_s is not None:
+        headers += header(b"Retry-After", b"%d" % max(ceil(error.retry_after_s), 1))
+    reply.send(STATUS[error.code], headers, documents.error(error.message))
 
 
 def send_not_found(reply: HttpReply) -> None:

@@ -65,6 +65,7 @@ class InferEndpoint:
         model = self.inference.model(message.message.model_name, message.version())
         if model.config.decoupled:
             raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        model.check_room(timeline)
         request, options = self.decode(message, metadata, timeline)
 
         def respond(answer: InferResponse | ConchError | None, final: bool) -> None:

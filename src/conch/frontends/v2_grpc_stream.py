@@ -156,6 +156,7 @@ class InferStream:
         exchange.id = message.message.id
         exchange.model = self._endpoint.inference.model(message.message.model_name, message.version())
         exchange.decoupled = exchange.model.config.decoupled
+        exchange.model.check_room(timeline)
         request, exchange.options = self._endpoint.decode(message, self._metadata, timeline)
         return request
 

@@ -56,6 +56,7 @@ class InferEndpoint:
         model = self._inference.model(name, version)
         if model.config.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+        model.check_room(timeline)
         try:
             infer_request, options = self._decode(request, model, version, timeline)
         except UnknownCoding as error:

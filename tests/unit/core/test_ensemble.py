@@ -9,10 +9,9 @@ import pytest
 from conch.core.contract import check_ensemble
 from conch.core.ensemble import EnsembleModel
 from conch.core.model import ServedModel
-from conch.core.pending import Pending
-from conch.errors import BackendError, Cancelled, ConchError, ConfigError
+from conch.errors import BackendError, Cancelled, ConchError, ConfigError, FailureReason, QueueFull
 from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
-from conch.request import InferRequest, InferResponse, Respond
+from conch.request import InferResponse
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 
 
@@ -33,18 +32,24 @@ DIAMOND = ensemble(
 )
 
 
-async def served(model_config: ModelConfig) -> tuple[EnsembleModel, dict[str, ScriptedInstance]]:
+async def stages(
+    model_config: ModelConfig, max_queue_size: int = 0
+) -> tuple[dict[str, ServedModel], dict[str, ScriptedInstance]]:
     models: dict[str, ServedModel] = {}
     workers: dict[str, ScriptedInstance] = {}
+    loop = asyncio.get_running_loop()
     for name in {s.model_name for s in model_config.ensemble_steps}:
         workers[name] = ScriptedInstance()
-        models[name] = ServedModel(config(name), 1, {}, [workers[name]], asyncio.get_running_loop())
+        models[name] = ServedModel(config(name), 1, {}, [workers[name]], loop, max_queue_size=max_queue_size)
         await models[name].start()
+    return models, workers
 
-    def infer(inner: InferRequest, respond: Respond) -> Pending:
-        return models[inner.model_name].submit(inner, respond)
 
-    return EnsembleModel(model_config, 1, {}, infer, lambda s: models[s.model_name].ready), workers
+async def served(
+    model_config: ModelConfig, max_queue_size: int = 0
+) -> tuple[EnsembleModel, dict[str, ScriptedInstance]]:
+    models, workers = await stages(model_config, max_queue_size)
+    return EnsembleModel(model_config, 1, {}, lambda s: models[s.model_name]), workers
 
 
 async def test_steps_run_when_their_tensors_are_there_and_independent_ones_side_by_side() -> None:
@@ -115,6 +120,66 @@ async def test_a_step_that_refuses_fails_the_request() -> None:
     workers["a"].answer()
     assert "step 'c': model 'c' version 1 is not ready" in caller.answer.message
     workers["b"].answer()
+
+
+async def test_a_request_is_refused_at_the_door_if_a_later_step_has_no_room() -> None:
+    model, workers = await served(DIAMOND, max_queue_size=1)
+    callers = [Caller() for _ in range(3)]
+    for caller in callers[:2]:
+        model.submit(request(), caller)
+        workers["a"].answer()  # one executes in b and in c, the other waits there
+    with pytest.raises(QueueFull, match="in ensemble 'e', step 'b': Exceeds maximum queue size") as caught:
+        model.submit(request(), callers[2])
+    assert caught.value.retry_after_s is not None
+    assert workers["a"].batches == []
+    assert model.statistics.failures[FailureReason.REJECTED] == 1
+    for name in "bbcc":
+        workers[name].answer()
+    assert all(isinstance(caller.answer, InferResponse) for caller in callers[:2])
+
+
+async def test_what_is_admitted_finds_room_at_every_step() -> None:
+    model, workers = await served(DIAMOND, max_queue_size=2)
+    callers = [Caller() for _ in range(3)]
+    for caller in callers:
+        model.submit(request(), caller)  # one executes in a, two wait
+    for _ in callers:
+        workers["a"].answer()
+    for name in "bbbccc":
+        workers[name].answer()
+    assert all(isinstance(caller.answer, InferResponse) for caller in callers)
+
+
+async def test_a_request_keeps_the_models_that_it_began_with() -> None:
+    old, old_workers = await stages(DIAMOND)
+    new, new_workers = await stages(DIAMOND)
+    catalog = dict(old)
+    model = EnsembleModel(DIAMOND, 1, {}, lambda s: catalog[s.model_name])
+    caller = Caller()
+    model.submit(request(), caller)
+    catalog.update(new)
+    drained = asyncio.gather(*(stage.drain() for stage in old.values()))
+    for name in "abc":
+        await asyncio.sleep(0)
+        assert not drained.done()
+        assert new_workers[name].batches == []
+        old_workers[name].answer()
+    assert isinstance(caller.answer, InferResponse)
+    await drained
+
+
+async def test_a_step_gets_what_is_left_of_the_time_of_the_request() -> None:
+    model, workers = await served(DIAMOND)
+    asked = request(timeout_us=60_000_000)
+    asked.timeline.received -= 59 * 1_000_000_000
+    model.submit(asked, Caller())
+    inner = workers["a"].batches[0].executions[0].request
+    assert 0 < inner.timeout_us <= 1_000_000
+    late = request(timeout_us=1)
+    late.timeline.received -= 1_000_000_000
+    model.submit(late, Caller())
+    workers["a"].answer()
+    assert workers["a"].batches[0].executions[0].request.timeout_us == 1  # not 0, which would be none
 
 
 async def test_an_error_of_a_backend_keeps_its_code() -> None:

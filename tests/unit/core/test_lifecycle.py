@@ -48,7 +48,7 @@ async def serving(root: Path, *, explicit: bool = True) -> AsyncIterator[tuple[M
     backends = BackendRegistry()
     catalog = Catalog()
     inference = Inference(catalog, strict_readiness=True, started=lambda: True)
-    builder = ModelBuilder(backends, catalog, inference.infer, settings=lambda name: {})
+    builder = ModelBuilder(backends, catalog, settings=lambda name: {})
     control = ModelControl(Repository([root]), builder, catalog, explicit=explicit)
     yield control, inference
     await control.stop()

@@ -2,13 +2,16 @@
 
 import pytest
 
+from conch.core.pace import Pace
 from conch.core.pending import Pending
 from conch.core.queue import PolicyQueue
 from conch.errors import QueueFull
 from conch.model_config import DynamicBatching, QueuePolicy, TimeoutAction
+from conch.request import StepRequest
 from tests.unit.core.scripted import Caller, request
 
 US = 1000
+SECOND = 1_000_000_000
 
 
 class Books:
@@ -29,6 +32,66 @@ def pushed(queue: PolicyQueue, id: str, now: int = 0, **fields: int) -> Pending:
 
 def ids(queue: PolicyQueue) -> str:
     return "".join(pending.request.id for pending in queue)
+
+
+def test_a_queue_without_a_policy_has_the_bound_of_the_server() -> None:
+    queue = PolicyQueue(None, 2)
+    pushed(queue, "a")
+    assert queue.refusal(0) is None
+    pushed(queue, "b")
+    assert queue.refusal(0) is not None
+    with pytest.raises(QueueFull):
+        pushed(queue, "c")
+    assert ids(queue) == "ab"
+
+
+def test_a_bound_of_the_configuration_goes_before_that_of_the_server() -> None:
+    queue = PolicyQueue(DynamicBatching(default_queue_policy=QueuePolicy(max_queue_size=3)), 1)
+    for id in "abc":
+        pushed(queue, id)
+    with pytest.raises(QueueFull):
+        pushed(queue, "d")
+
+
+def test_with_room_at_one_level_nobody_is_refused_before_its_level_is_known() -> None:
+    queue = PolicyQueue(DynamicBatching(priority_levels=2, default_priority_level=1), 1)
+    pushed(queue, "a", priority=1)
+    assert queue.refusal(0) is None
+    pushed(queue, "b", priority=2)
+    assert queue.refusal(0) is not None
+
+
+def test_what_is_admitted_elsewhere_is_not_refused() -> None:
+    queue = PolicyQueue(None, 1)
+    pushed(queue, "a")
+    asked = StepRequest("m", [], id="b")
+    queue.push(Pending(asked, Caller(), Books(queue)), 0)
+    assert ids(queue) == "ab"
+
+
+def test_a_refusal_says_how_long_what_waits_will_take() -> None:
+    queue = PolicyQueue(None, 100)
+    now = 50 * SECOND
+    for _ in range(100):
+        pushed(queue, "x", now).queued = now
+    refusal = queue.refusal(now + SECOND)
+    assert refusal is not None
+    assert refusal.retry_after_s == 1  # nothing is known yet but that the oldest has waited that long
+    for second in range(1, 5):
+        for _ in range(20):
+            queue.pop(1)
+            pushed(queue, "y", now)
+        refusal = queue.refusal(now + (second + 1) * SECOND)
+        assert refusal is not None
+        assert refusal.retry_after_s == 5  # 100 at 20 a second
+
+
+def test_the_pace_of_an_earlier_rush_is_forgotten() -> None:
+    pace = Pace()
+    assert pace.seconds_for(1, 0) is None
+    pace.taken = 100
+    assert pace.seconds_for(100, SECOND) == 1
+    assert pace.seconds_for(100, 3600 * SECOND) is None
 
 
 def test_one_level_is_first_in_first_out() -> None:

@@ -64,6 +64,11 @@ def config(name: str, **fields) -> ModelConfig:
     return ModelConfig(name=name, document=document, **{**values, **fields})
 
 
+def _refuse_by(error: ConchError | None) -> None:
+    if error is not None:
+        raise error
+
+
 @dataclass
 class FakeInference:
     """Models by name, each one version (1) and one behaviour; remembers what was admitted."""
@@ -78,7 +83,9 @@ class FakeInference:
 
     def add(self, name: str, behaviour: Behaviour, labels: dict | None = None, **fields) -> None:
         self.behaviours[name] = behaviour
-        self.models[name] = SimpleNamespace(config=config(name, **fields), version=1, labels=labels or {})
+        model = SimpleNamespace(config=config(name, **fields), version=1, labels=labels or {}, full=None)
+        model.check_room = lambda _timeline: _refuse_by(model.full)
+        self.models[name] = model
 
     async def wait_for(self, count: int) -> list[FakePending]:
         """Return the admitted requests once there are that many."""

@@ -8,7 +8,7 @@ from conch.core.lifecycle import IndexEntry
 from conch.errors import ConchError, InvalidRequest, NotFound
 from conch.model_config import ModelConfig, TensorSpec
 from conch.observability.statistics import ModelStatistics
-from conch.request import InferRequest, InferResponse, Respond
+from conch.request import InferRequest, InferResponse, Respond, Timeline
 from conch.tensor import Tensor
 
 LABELS = ("zero", "one", "two")
@@ -19,6 +19,11 @@ class ScriptedModel:
     config: ModelConfig
     version: int = 1
     labels: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"OUTPUT0": LABELS})
+    full: ConchError | None = None  # the refusal for lack of room
+
+    def check_room(self, _timeline: Timeline) -> None:
+        if self.full is not None:
+            raise self.full
 
 
 class Admitted:

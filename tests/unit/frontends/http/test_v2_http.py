@@ -49,6 +49,15 @@ def get(client, path: str):
 # Inference.
 
 
+@pytest.mark.parametrize(("seconds", "header"), [(None, None), (0.01, "1"), (7.2, "8")])
+def test_who_is_refused_for_lack_of_room_is_told_when_to_come_back_and_not_read(client, inference, seconds, header):
+    inference.models["identity"].full = QueueFull("Exceeds maximum queue size", retry_after_s=seconds)
+    status, body, response = client("POST", INFER, b"[ no JSON")
+    assert (status, json.loads(body)) == (503, {"error": "Exceeds maximum queue size"})
+    assert response.headers["Retry-After"] == header
+    assert inference.admitted == []
+
+
 def test_json_in_json_out(client, inference):
     status, body, response = client("POST", INFER, json.dumps(identity(id="x")).encode())
     assert status == 200

@@ -214,19 +214,21 @@ class ChildProcess:
 
 
 class Backoff:
-    """How long to wait before a dead child is started again: at first not at all, then longer, up to half a minute."""
+    """How long to wait before a dead child is started again.
+
+    Not at all if it was of use while it lived: requests that kill it must not keep it from the others. One that was of
+    none has a second chance at once, then is waited with longer and longer, up to half a minute.
+    """
 
     FIRST_S = 0.5
     LONGEST_S = 30.0
-    # Having run for so long, a child counts as healthy and its earlier deaths as forgotten.
-    STABLE_S = 60.0
 
     def __init__(self) -> None:
         self._deaths = 0
 
-    def delay(self, lived_s: float) -> float:
-        """Return the seconds to wait, after a life of so many seconds; 0 for one that never came up."""
-        if lived_s >= self.STABLE_S:
+    def delay(self, *, worked: bool) -> float:
+        """Return the seconds to wait, after a life in which it has worked or not."""
+        if worked:
             self._deaths = 0
         self._deaths += 1
         if self._deaths == 1:

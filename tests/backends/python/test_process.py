@@ -124,6 +124,6 @@ async def test_a_program_that_is_not_there() -> None:
 
 def test_backoff() -> None:
     backoff = Backoff()
-    assert [backoff.delay(1) for _ in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert backoff.delay(Backoff.STABLE_S) == 0
-    assert backoff.delay(1) == 0.5
+    assert [backoff.delay(worked=False) for _ in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert [backoff.delay(worked=True) for _ in range(3)] == [0, 0, 0]
+    assert backoff.delay(worked=False) == 0.5

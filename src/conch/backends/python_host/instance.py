@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from contextlib import suppress
-from time import monotonic
 
 from conch.backends.base import Batch, Instance, InstancePlan
 from conch.backends.process import Backoff, Exit
@@ -27,7 +26,6 @@ class PythonInstance(Instance):
         self._environments = environments
         self._process: ModelProcess | None = None
         self._backoff = Backoff()
-        self._born = 0.0
         self._recovery: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -80,14 +78,13 @@ class PythonInstance(Instance):
         except BaseException:
             await process.kill()
             raise
-        self._born = monotonic()
         return process
 
     def _died(self, exit_: Exit) -> None:
         if self._process is None or self._process.alive:
             return  # not in service yet: `_bring_up` finds out
+        delay = self._backoff.delay(worked=self._process.has_worked)
         self._process = None
-        delay = self._backoff.delay(monotonic() - self._born)
         self._tell(f"the process {exit_}; it is restarted {f'in {delay:g} s' if delay else 'at once'}")
         self._recovery = asyncio.get_running_loop().create_task(self._recover(delay))
         self.on_ready_change()
@@ -98,7 +95,7 @@ class PythonInstance(Instance):
             try:
                 self._process = await self._bring_up()
             except (ConchError, OSError) as error:
-                delay = self._backoff.delay(0.0)
+                delay = self._backoff.delay(worked=False)
                 self._tell(f"{error}\nit is tried again in {delay:g} s")
             else:
                 self.on_ready_change()

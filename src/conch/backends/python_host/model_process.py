@@ -97,6 +97,11 @@ class ModelProcess:
         """Whether the process runs."""
         return self._child.exit is None and self._child.pid != 0
 
+    @property
+    def has_worked(self) -> bool:
+        """Whether it has survived an execution."""
+        return self._last_done > 0
+
     async def start(self, interpreter: Interpreter) -> None:
         """Run the process; it holds no model yet. Raises ModelLoadError."""
         main = Path(python_child.__file__).with_name("main.py")
@@ -330,6 +335,8 @@ class ModelProcess:
         if self._readiness is not None and not self._readiness.done():
             self._readiness.set_result(False)
         self._fail_pending(exit_)
+        # At once, not when the collector comes: memory whose other end is gone is of no use to anybody.
+        del self._tensors
         if not self._stopping:
             self._on_death(exit_)
 

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.payloads import Payload
 
 WRK_SCRIPT = Path(__file__).parent / "wrk" / "post.lua"
 DEBIAN_PACKAGES = {"wrk": "wrk", "h2load": "nghttp2-client"}
 GRACE_SECONDS = 60
+COUNTED_LIMIT_SECONDS = 60
+
+Floats = npt.NDArray[np.float64]
 
 
 class LoadError(Exception):
@@ -30,19 +34,6 @@ class Load:
     p99_us: float
 
 
-@dataclass(frozen=True)
-class Ending:
-    """When h2load stops: after `seconds`, abandoning what is in flight, or after `requests`, which take as long."""
-
-    seconds: int
-    requests: int | None = None
-
-    @property
-    def option(self) -> str:
-        """The command-line option that says so."""
-        return f"--duration={self.seconds}" if self.requests is None else f"--requests={self.requests}"
-
-
 def missing_programs() -> list[str]:
     """Return the Debian packages of the load generators that are not on the PATH."""
     return [package for program, package in DEBIAN_PACKAGES.items() if shutil.which(program) is None]
@@ -56,10 +47,17 @@ def wrk(address: str, payload: Payload, body: Path, connections: int, seconds: i
     options = ["--threads=1", f"--connections={connections}", f"--duration={seconds}s", "--timeout=30s"]
     headers = [text for header in payload.headers.items() for text in header]
     url = f"http://{address}{payload.path}"
-    output = _run(["wrk", *options, f"--script={WRK_SCRIPT}", url, "--", str(body), *headers], seconds)
-    figures = json.loads(output.splitlines()[-1])
+    return wrk_load(run_program(["wrk", *options, f"--script={WRK_SCRIPT}", url, "--", str(body), *headers], seconds))
+
+
+def wrk_load(output: str) -> Load:
+    """Read what wrk printed, the figures of `WRK_SCRIPT` in its last line. Raises LoadError if a request failed."""
+    try:
+        figures = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise LoadError(f"wrk printed no figures:\n{output}") from error
     if figures["bad_status"] or figures["broken"] or not figures["requests"]:
-        raise LoadError(f"wrk at {url}: {figures}")
+        raise LoadError(f"wrk: {figures}")
     return Load(
         requests=figures["requests"],
         rate=figures["requests"] / figures["microseconds"] * 1e6,
@@ -68,46 +66,55 @@ def wrk(address: str, payload: Payload, body: Path, connections: int, seconds: i
     )
 
 
-def h2load(address: str, payload: Payload, body: Path, connections: int, ending: Ending, *, answer_bytes: int) -> Load:
-    """Post `payload`, whose bytes are in the file `body`, from one thread, one request at a time on each connection.
+def h2load(address: str, payload: Payload, body: Path, connections: int, requests: int, *, answer_bytes: int) -> Load:
+    """Post `payload`, whose bytes are in the file `body`, `requests` times from one thread over `connections`.
 
-    `answer_bytes` is the body size of one right answer. Raises LoadError when a request failed or when the bytes that
-    came are fewer than that many right answers have.
+    Each connection has one request at a time. `answer_bytes` is the body size of one right answer. Requests are
+    counted, not timed, so that none is abandoned halfway: every byte is accounted for, and a single gRPC error, which
+    is an HTTP 200 with a body that is empty or too short, raises LoadError, as does a request that failed.
     """
     timings = body.with_suffix(".timings")
     timings.unlink(missing_ok=True)
-    options = [f"--clients={connections}", ending.option, f"--data={body}", f"--log-file={timings}"]
+    options = [f"--clients={connections}", f"--requests={requests}", f"--data={body}", f"--log-file={timings}"]
     # The clients of gRPC's own library raise their limit for large messages in the same way; h2load stays at 16 KiB.
     options.append("--max-frame-size=1M")
     options += [f"--header={name}:{value}" for name, value in payload.headers.items()]
-    url = f"http://{address}{payload.path}"
-    output = _run(["h2load", *options, url], ending.seconds)
-    counts = _h2load_counts(output)
-    if counts["failed"] or counts["errored"] or counts["timeout"] or not counts["succeeded"]:
-        raise LoadError(f"h2load at {url}: {counts}")
-    if counts["data"] < counts["succeeded"] * answer_bytes:
-        raise LoadError(
-            f"h2load at {url}: {counts['data']} bytes in {counts['succeeded']} answers, of which a right one has "
-            f"{answer_bytes}: some were gRPC errors"
-        )
+    output = run_program(["h2load", *options, f"http://{address}{payload.path}"], COUNTED_LIMIT_SECONDS)
+    check_h2load(output, requests, answer_bytes)
     started, took = np.loadtxt(timings, usecols=(0, 2), ndmin=2, unpack=True)
+    return timed_load(started, took)
+
+
+def check_h2load(output: str, requests: int, answer_bytes: int) -> None:
+    """Raise LoadError unless h2load says that all requests succeeded, with exactly the bytes of as many answers."""
+    counts = {name: int(count) for count, name in re.findall(r"(\d+) (succeeded|failed|errored|timeout)\b", output)}
+    data = re.search(r"\((\d+)\) data", output)
+    if counts.keys() != {"succeeded", "failed", "errored", "timeout"} or data is None:
+        raise LoadError(f"h2load printed no figures:\n{output}")
+    if counts["succeeded"] != requests or counts["failed"] or counts["errored"] or counts["timeout"]:
+        raise LoadError(f"h2load: of {requests} requests {counts}")
+    received, right = int(data.group(1)), requests * answer_bytes
+    if received != right:
+        raise LoadError(f"h2load: {received} bytes in {requests} answers, where right ones have {right}")
+
+
+def timed_load(started: Floats, took: Floats) -> Load:
+    """Return the load of requests that started at these times and took so long, all in microseconds.
+
+    The rate is that of the first nine tenths of the answers: at the end connections run out of requests.
+    """
+    ended = np.sort(started + took)
+    counted = max(1, len(ended) * 9 // 10)
     return Load(
-        requests=counts["succeeded"],
-        rate=counts["succeeded"] / ((started + took).max() - started.min()) * 1e6,
+        requests=len(ended),
+        rate=float(counted / (ended[counted - 1] - started.min()) * 1e6),
         median_us=float(np.percentile(took, 50)),
         p99_us=float(np.percentile(took, 99)),
     )
 
 
-def _h2load_counts(output: str) -> dict[str, int]:
-    counts = {name: int(count) for count, name in re.findall(r"(\d+) (succeeded|failed|errored|timeout)\b", output)}
-    data = re.search(r"\((\d+)\) data", output)
-    if "succeeded" not in counts or data is None:
-        raise LoadError(f"h2load printed no figures:\n{output}")
-    return {**counts, "data": int(data.group(1))}
-
-
-def _run(command: list[str], seconds: int) -> str:
+def run_program(command: list[str], seconds: int) -> str:
+    """Return what a program printed that should take so many seconds. Raises LoadError if it failed or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + GRACE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:

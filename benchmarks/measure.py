@@ -1,7 +1,9 @@
 """Interleaved measurement: every round visits every peer, so that what the machine does meanwhile hits both alike."""
 
+import json
 import math
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,8 +15,8 @@ import grpc
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.answers import grpc_answer_bytes, server_version, verify
-from benchmarks.figures import Figure, Result
-from benchmarks.load import Ending, Load, LoadError, h2load, wrk
+from benchmarks.figures import ALONE, Figure, Result
+from benchmarks.load import Load, LoadError, h2load, run_program, wrk
 from benchmarks.payloads import Payload, Wire, encode
 from benchmarks.peers import Peer, PeerError, Server
 from benchmarks.repositories import Models, compose
@@ -22,7 +24,7 @@ from benchmarks.workloads import LoadWork, StartWork, Work
 
 MEASURE_ERRORS = (PeerError, LoadError, AssertionError, InferenceServerException, grpc.RpcError, OSError)
 MEGABYTE = 1e6
-PROBE_STREAMS = 10
+PROBES_PER_CONNECTION = 10
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,19 @@ class Schedule:
     rounds: int
     seconds: int
     warm_up_seconds: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one round of one peer saw, and what it cost there."""
+
+    load: Load
+    cpu_seconds: float
+    memory_bytes: int
+
+
+Take = Callable[[int], Sample]
+"""Puts load on a peer for about so many seconds."""
 
 
 class Bench:
@@ -45,7 +60,7 @@ class Bench:
         self._directory = directory
         self._progress = progress
         self.versions: dict[str, str] = {}
-        """Name and version that each peer gave of itself, filled as servers start."""
+        """The version that each peer gave of itself, filled as servers start."""
 
     def run(self, works: Sequence[Work]) -> Iterator[Result]:
         """Yield the result of each work as it is done. Errors of a server or a load run are in the result."""
@@ -62,47 +77,48 @@ class Bench:
                 servers = [running.enter_context(self._server(peer, works[0].models)) for peer in self._peers]
                 self.versions |= {server.peer.name: server_version(server) for server in servers}
             except MEASURE_ERRORS as error:
-                yield from (Result(work.name, [], error=str(error)) for work in works)
+                yield from (Result(work.name, [], work.targets, error=str(error)) for work in works)
                 return
             for work in works:
                 yield self._load_work(work, servers)
 
     def _load_work(self, work: LoadWork, servers: Sequence[Server]) -> Result:
-        result = Result(work.name, _load_figures(work))
+        result = Result(work.name, load_figures(work), work.targets)
         try:
-            runs = [self._prepare(work, server) for server in servers]
+            takes = {server.peer.name: self._prepare(work, server) for server in servers}
+            if work.alone is not None:
+                takes[ALONE] = partial(_take_alone, work.alone, work.in_flight)
             for number in range(1, self._schedule.rounds + 1):
-                for server, run in zip(servers, runs, strict=True):
-                    self._progress(f"{work.name}: round {number} of {self._schedule.rounds}, {server.peer.name}")
-                    before = server.tree.cpu_seconds()
-                    load = run(self._schedule.seconds)
-                    cpu_seconds = server.tree.cpu_seconds() - before
-                    server.check_alive()
-                    _note(result, work, server, load, cpu_seconds)
+                for name, take in takes.items():
+                    self._progress(f"{work.name}: round {number} of {self._schedule.rounds}, {name}")
+                    note(result, work, name, take(self._schedule.seconds))
+            for server in servers:
+                verify(server, work.question, work.wire)
         except MEASURE_ERRORS as error:
             result.error = str(error)
         return result
 
-    def _prepare(self, work: LoadWork, server: Server) -> Callable[[int], Load]:
+    def _prepare(self, work: LoadWork, server: Server) -> Take:
         """Verify one answer, warm the server up, and return how to run the load for some seconds."""
         self._progress(f"{work.name}: verify and warm up {server.peer.name}")
         verify(server, work.question, work.wire)
         payload = encode(work.question, work.wire, work.messages)
         body = self._directory / f"{work.name}-{server.peer.name}.body"
         body.write_bytes(payload.body)
-        run = _load_run(server, work, payload, body)
-        run(self._schedule.warm_up_seconds)
-        return run
+        load = _load_run(server, work, payload, body)
+        load(self._schedule.warm_up_seconds)
+        return partial(_take, server, load)
 
     def _start_work(self, work: StartWork) -> Result:
         ready = Figure("ready", "s", higher_is_better=False)
         memory = Figure("memory", "MB", higher_is_better=False)
         processes = Figure("processes", "", higher_is_better=False)
-        result = Result(work.name, [ready, memory, processes])
+        result = Result(work.name, [ready, memory, processes], work.targets)
+        rounds = min(self._schedule.rounds, work.rounds)
         try:
-            for number in range(1, self._schedule.rounds + 1):
+            for number in range(1, rounds + 1):
                 for peer in self._peers:
-                    self._progress(f"{work.name}: start {number} of {self._schedule.rounds}, {peer.name}")
+                    self._progress(f"{work.name}: start {number} of {rounds}, {peer.name}")
                     with self._server(peer, work.models) as server:
                         verify(server, work.question, Wire.BINARY)
                         ready.add(peer.name, server.ready_seconds)
@@ -119,41 +135,70 @@ class Bench:
         return Server(peer, repository, log=self._directory / f"{peer.name}.log")
 
 
-def _load_run(server: Server, work: LoadWork, payload: Payload, body: Path) -> Callable[[int], Load]:
-    if work.wire in (Wire.JSON, Wire.BINARY):
-        return lambda seconds: wrk(server.http_address, payload, body, work.in_flight, seconds)
-    answer_bytes = grpc_answer_bytes(server, work.question, payload.path) * payload.answers
-    until = partial(h2load, server.grpc_address, payload, body, work.in_flight, answer_bytes=answer_bytes)
-    if work.wire is Wire.GRPC:
-        return lambda seconds: until(Ending(seconds))
-    # Triton never finishes with streams that are abandoned halfway: it then hangs at its end and leaves shared memory
-    # behind. So streams are counted, not timed.
-    streams_per_second = until(Ending(seconds=1, requests=PROBE_STREAMS)).rate
-    return lambda seconds: until(Ending(seconds, requests=math.ceil(streams_per_second * seconds)))
+class CountedLoad:
+    """A load that wants to know how many requests: as many as take the wanted seconds at the rate of the last time."""
+
+    def __init__(self, load: Callable[[int], Load], first: int) -> None:
+        self._load = load
+        self._first = first
+        self._rate = 0.0
+
+    def __call__(self, seconds: int) -> Load:
+        """Run for about so many seconds; the first time send `first` requests to find the rate, before that."""
+        if not self._rate:
+            self._rate = self._load(self._first).rate
+        load = self._load(max(self._first, math.ceil(self._rate * seconds)))
+        self._rate = load.rate
+        return load
 
 
-def _load_figures(work: LoadWork) -> list[Figure]:
+def load_figures(work: LoadWork) -> list[Figure]:
     """Return empty figures for `work`, the one that counts first."""
-    rate = Figure("rate", "answers/s", higher_is_better=True)
-    latency = Figure("median latency", "µs", higher_is_better=False)
-    others = [
+    figures = [
+        Figure("rate", "answers/s", higher_is_better=True),
+        Figure("bandwidth", "MB/s", higher_is_better=True),
+        Figure("median latency", "µs", higher_is_better=False),
         Figure("p99 latency", "µs", higher_is_better=False),
         Figure("cpu", "µs/answer", higher_is_better=False),
         Figure("memory", "MB", higher_is_better=False),
     ]
-    if work.bandwidth:
-        return [Figure("bandwidth", "MB/s", higher_is_better=True), rate, latency, *others]
-    return [latency, rate, *others] if work.in_flight == 1 and work.messages == 1 else [rate, latency, *others]
+    return sorted(figures, key=lambda figure: figure.name != work.counts)
 
 
-def _note(result: Result, work: LoadWork, server: Server, load: Load, cpu_seconds: float) -> None:
+def note(result: Result, work: LoadWork, peer: str, sample: Sample) -> None:
+    """Add one round of `peer` to the figures."""
+    load = sample.load
     values = {
         "rate": load.rate * work.messages,
-        "bandwidth": load.rate * work.question.input_bytes / MEGABYTE,
+        "bandwidth": load.rate * work.messages * work.question.input_bytes / MEGABYTE,
         "median latency": load.median_us,
         "p99 latency": load.p99_us,
-        "cpu": cpu_seconds / (load.requests * work.messages) * 1e6,
-        "memory": server.tree.proportional_set_bytes() / MEGABYTE,
+        "cpu": sample.cpu_seconds / (load.requests * work.messages) * 1e6,
+        "memory": sample.memory_bytes / MEGABYTE,
     }
     for figure in result.figures:
-        figure.add(server.peer.name, values[figure.name])
+        figure.add(peer, values[figure.name])
+
+
+def _take(server: Server, load: Callable[[int], Load], seconds: int) -> Sample:
+    before = server.tree.cpu_seconds()
+    seen = load(seconds)
+    cpu_seconds = server.tree.cpu_seconds() - before
+    server.check_alive()
+    return Sample(seen, cpu_seconds, server.tree.proportional_set_bytes())
+
+
+def _take_alone(work: str, callers: int, seconds: int) -> Sample:
+    """Have `benchmarks.alone` do the work in a process of its own, which is idle, being gone, in the others' turns."""
+    printed = run_program([sys.executable, "-m", "benchmarks.alone", work, str(callers), str(seconds)], seconds)
+    figures = json.loads(printed)
+    cpu_seconds, memory_bytes = figures.pop("cpu_seconds"), figures.pop("memory_bytes")
+    return Sample(Load(**figures), cpu_seconds, memory_bytes)
+
+
+def _load_run(server: Server, work: LoadWork, payload: Payload, body: Path) -> Callable[[int], Load]:
+    if work.wire in (Wire.JSON, Wire.BINARY):
+        return partial(wrk, server.http_address, payload, body, work.in_flight)
+    answer_bytes = grpc_answer_bytes(server, work.question, payload.path) * payload.answers
+    load = partial(h2load, server.grpc_address, payload, body, work.in_flight, answer_bytes=answer_bytes)
+    return CountedLoad(load, PROBES_PER_CONNECTION * work.in_flight)

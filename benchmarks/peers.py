@@ -13,12 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from benchmarks.machine import package_versions
 from benchmarks.process_tree import ProcessTree
 from benchmarks.triton_install import TritonInstall
 
 READY_LIMIT_SECONDS = 120.0
 STOP_LIMIT_SECONDS = 40.0
 POLL_SECONDS = 0.005
+
+MODEL_PACKAGES = ("numpy", "opencv-python-headless", "pillow", "onnxruntime")
 
 
 class PeerError(Exception):
@@ -62,6 +65,9 @@ class Peer(Protocol):
     def environment(self) -> dict[str, str]:
         """Return the environment of the server's processes."""
 
+    def packages(self) -> str:
+        """Return the packages that matter and their versions."""
+
 
 class Conch:
     """The Conch of the environment that runs this harness."""
@@ -76,6 +82,10 @@ class Conch:
     def environment(self) -> dict[str, str]:
         """Return the environment of this process."""
         return dict(os.environ)
+
+    def packages(self) -> str:
+        """Return those of the environment of this process."""
+        return package_versions((*MODEL_PACKAGES, "uvloop", "httptools", "protobuf", "grpcio"))
 
 
 class Triton:
@@ -103,6 +113,10 @@ class Triton:
             "LD_LIBRARY_PATH": self._install.library_path,
             "PATH": f"{interpreter}:{os.environ['PATH']}",
         }
+
+    def packages(self) -> str:
+        """Return those that its Python models see."""
+        return package_versions(MODEL_PACKAGES, [str(self._install.site_packages)])
 
 
 class Server:

@@ -64,7 +64,7 @@ class ProcessTree:
 
     def proportional_set_bytes(self) -> int:
         """Return the memory of the tree, each shared page divided among those who map it (PSS)."""
-        return sum(_proportional_set_bytes(stat.pid) for stat in self.processes())
+        return sum(proportional_set_bytes(stat.pid) for stat in self.processes())
 
 
 def _all_processes() -> dict[int, ProcessStat]:
@@ -79,7 +79,8 @@ def _all_processes() -> dict[int, ProcessStat]:
     return stats
 
 
-def _proportional_set_bytes(pid: int) -> int:
+def proportional_set_bytes(pid: int) -> int:
+    """Return the memory of one process, each shared page divided among those who map it (PSS); 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

@@ -20,6 +20,11 @@ def own(**models: str) -> Models:
     return {name: MODELS / directory for name, directory in models.items()}
 
 
+def example(name: str) -> Models:
+    """Return the example model `name`."""
+    return {name: EXAMPLES / name}
+
+
 def example_ensemble(name: str) -> Models:
     """Return the example ensemble `name` with all its stages. Raises FileNotFoundError when it is not there."""
     config = _read_config(EXAMPLES / name)
@@ -47,6 +52,8 @@ def _serve_onnx_from_python(model: Path) -> None:
     config.backend = "python"
     config.ClearField("default_model_filename")
     config.ClearField("parameters")
+    for group in config.instance_group:  # Triton refuses KIND_GPU where there is none; Conch says so and goes on
+        group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
     (model / "config.pbtxt").write_text(text_format.MessageToString(config))
     shutil.copy(ONNX_SESSION, model / "1")
 

@@ -9,17 +9,18 @@ from rich.console import Console
 from rich.markup import escape
 
 from benchmarks.load import missing_programs
+from benchmarks.machine import machine
 from benchmarks.measure import Bench, Schedule
 from benchmarks.peers import Conch, Peer, Triton
-from benchmarks.report import machine, markdown, table, write_json
+from benchmarks.report import markdown, summary, table, write_json
 from benchmarks.triton_install import TritonInstall
 from benchmarks.workloads import Work, all_works
 
 CHECKOUT = Path(__file__).parents[1]
-FULL = Schedule(rounds=7, seconds=4, warm_up_seconds=2)
+FULL = Schedule(rounds=7, seconds=3, warm_up_seconds=2)
 QUICK = Schedule(rounds=2, seconds=1, warm_up_seconds=1)
 PEERS = ("triton", "conch")
-TABLE_COLUMNS = 180
+TABLE_COLUMNS = 240
 
 
 def bench(
@@ -38,6 +39,7 @@ def bench(
     console = Console()
     if not console.is_terminal:
         console.width = TABLE_COLUMNS
+    measured_on = machine()
     works = _chosen(all_works(), only)
     peers = _peers(console, peer)
     usual = QUICK if quick else FULL
@@ -52,12 +54,14 @@ def bench(
                 f"{result.work} ({done})" if result.error is None else f"{result.work}: {escape(result.error)}"
             )
     console.print(table(results))
-    described = {**machine(), **measuring.versions}
-    console.print(", ".join(f"{name}: {value}" for name, value in described.items()), style="dim", soft_wrap=True)
+    console.print(summary(results), soft_wrap=True)
+    versions = {each.name: f"{measuring.versions.get(each.name, '?')} with {each.packages()}" for each in peers}
+    for name, value in {**measured_on, **versions}.items():
+        console.print(f"{name}: {value}", style="dim", soft_wrap=True)
     if as_markdown:
         console.print(markdown(results), markup=False, soft_wrap=True)
     if json is not None:
-        write_json(json, results, measuring.versions)
+        write_json(json, results, measured_on, versions)
     if any(result.error is not None for result in results):
         raise typer.Exit(1)
 

@@ -42,7 +42,7 @@ class TritonInstall:
     @property
     def binary(self) -> Path:
         """The server's executable."""
-        return self._site_packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+        return self.site_packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"
 
     @property
     def library_path(self) -> str:
@@ -50,11 +50,12 @@ class TritonInstall:
 
         The second lets the stub load the same libpython that serves Conch's models, not whichever the system has.
         """
-        wheel_libraries = self._site_packages / "nvidia_pytriton.libs"
+        wheel_libraries = self.site_packages / "nvidia_pytriton.libs"
         return f"{wheel_libraries}:{sysconfig.get_config_var('LIBDIR')}"
 
     @property
-    def _site_packages(self) -> Path:
+    def site_packages(self) -> Path:
+        """Where pip puts the packages."""
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         return self.environment / "lib" / version / "site-packages"
 
@@ -75,7 +76,7 @@ class TritonInstall:
         stamp.write_text(wanted)
 
     def _arrange_backends(self) -> None:
-        carried = self._site_packages / "pytriton" / "tritonserver"
+        carried = self.site_packages / "pytriton" / "tritonserver"
         shutil.rmtree(self.backends, ignore_errors=True)
         shutil.copytree(carried / "backends", self.backends, ignore=shutil.ignore_patterns("__pycache__"))
         version = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -1,13 +1,16 @@
 """The table of works: which models, which question, over which wire, how many at once, and what counts."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from benchmarks.alone import densenet_image, densenet_scores
+from benchmarks.figures import ALONE, Target
 from benchmarks.payloads import Array, Question, Wire
-from benchmarks.repositories import EXAMPLES, Models, example_ensemble, own
+from benchmarks.repositories import EXAMPLES, Models, example, example_ensemble, own
 
 EXAMPLE_IMAGE = EXAMPLES.parent / "images" / "plate.jpg"
 
@@ -16,8 +19,9 @@ EXAMPLE_IMAGE = EXAMPLES.parent / "images" / "plate.jpg"
 class LoadWork:
     """Put one question again and again from `in_flight` connections, each with one request at a time.
 
-    The figure that counts is the median latency where only one is in flight, the bandwidth of input tensors where
-    `bandwidth` says so, and else the rate of answers. `messages` is how many questions one stream carries.
+    The figure that counts is that of the first of the `targets`; without any it is the median latency where only one is
+    in flight, and else the rate of answers. `messages` is how many questions one stream carries, `alone` what
+    `benchmarks.alone` calls the same work in one process without a server, if there is such a thing.
     """
 
     name: str
@@ -26,16 +30,29 @@ class LoadWork:
     wire: Wire
     in_flight: int
     messages: int = 1
-    bandwidth: bool = False
+    targets: Sequence[Target] = ()
+    alone: str | None = None
+
+    @property
+    def counts(self) -> str:
+        """Name of the figure that counts."""
+        if self.targets:
+            return self.targets[0].figure
+        return "median latency" if self.in_flight == 1 else "rate"
 
 
 @dataclass(frozen=True)
 class StartWork:
-    """Start the server on `models`, ask `question` once; the time until ready and the memory held then count."""
+    """Start the server on `models`, ask `question` once; the time until ready and the memory held then count.
+
+    `rounds` is how often at the most, where starting takes long.
+    """
 
     name: str
     models: Models
     question: Question
+    targets: Sequence[Target]
+    rounds: int
 
 
 Work = LoadWork | StartWork
@@ -43,16 +60,22 @@ Work = LoadWork | StartWork
 
 def all_works() -> list[Work]:
     """Return every work in the order of the table. Works on the same models stand together and share their servers."""
-    return [*_identity(), *_large(), *_batching(), *_ensemble(), *_pipeline(), *_start()]
+    return [*_identity(), *_large(), *_batching(), *_ensemble(), *_pipeline(), *_densenet(), *_start()]
 
 
 def _identity() -> list[Work]:
     models = own(identity="identity")
     question = _echo("identity", _vector(batched=True))
-    unary = [(wire, count) for wire in (Wire.JSON, Wire.BINARY, Wire.GRPC) for count in (1, 16)]
+    targets = {
+        "identity-json-1": [Target("median latency", 0.5)],
+        "identity-json-16": [Target("rate", 1.6), Target("cpu", 0.6)],
+        "identity-binary-16": [Target("rate", 1.6), Target("cpu", 0.6)],
+        "identity-grpc-16": [Target("rate", 1.0)],
+    }
+    unary = [(f"identity-{wire}-{n}", wire, n) for wire in (Wire.JSON, Wire.BINARY, Wire.GRPC) for n in (1, 16)]
     return [
-        *(LoadWork(f"identity-{wire}-{count}", models, question, wire, count) for wire, count in unary),
-        LoadWork("identity-stream-100", models, question, Wire.STREAM, in_flight=1, messages=100),
+        *(LoadWork(name, models, question, wire, n, targets=targets.get(name, ())) for name, wire, n in unary),
+        LoadWork("identity-stream-100", models, question, Wire.STREAM, 1, messages=100, targets=[Target("rate", 1.0)]),
         LoadWork(
             "unbatched-binary-16",
             own(identity="identity_unbatched"),
@@ -66,36 +89,69 @@ def _identity() -> list[Work]:
 def _large() -> list[Work]:
     models = own(identity="identity_image")
     question = _echo("identity", np.random.default_rng(7).random((1, 3, 640, 640), dtype=np.float32))
+    bounds = {Wire.BINARY: 1.3, Wire.GRPC: 1.0}
     return [
-        LoadWork(f"image-{wire}-4", models, question, wire, in_flight=4, bandwidth=True)
-        for wire in (Wire.BINARY, Wire.GRPC)
+        LoadWork(f"image-{wire}-4", models, question, wire, in_flight=4, targets=[Target("bandwidth", bound)])
+        for wire, bound in bounds.items()
     ]
 
 
 def _batching() -> list[Work]:
-    sleep = _echo("sleep", _vector(batched=True))
-    busy = _echo("busy", _vector(batched=False))
+    sleep, busy = _echo("sleep", _vector(batched=True)), _echo("busy", _vector(batched=False))
+    quick = [Target("rate", 1.5), Target("cpu", 0.6)]
     return [
-        LoadWork("sleep-2ms-binary-64", own(sleep="sleep"), sleep, Wire.BINARY, in_flight=64),
-        LoadWork("busy-5ms-binary-8", own(busy="busy"), busy, Wire.BINARY, in_flight=8),
+        LoadWork("sleep-2ms-binary-64", own(sleep="sleep"), sleep, Wire.BINARY, in_flight=64, targets=quick),
+        LoadWork("busy-5ms-binary-8", own(busy="busy"), busy, Wire.BINARY, in_flight=8, targets=[Target("rate", 1.0)]),
     ]
 
 
 def _ensemble() -> list[Work]:
     models = own(chain="chain", first="identity", second="identity", third="identity")
     question = _echo("chain", _vector(batched=True))
-    return [LoadWork(f"ensemble-{wire}-16", models, question, wire, in_flight=16) for wire in (Wire.BINARY, Wire.GRPC)]
+    targets = [Target("rate", 1.5), Target("cpu", 0.6)]
+    return [
+        LoadWork(f"ensemble-{wire}-16", models, question, wire, in_flight=16, targets=targets)
+        for wire in (Wire.BINARY, Wire.GRPC)
+    ]
 
 
 def _pipeline() -> list[Work]:
     models = example_ensemble("detect")
     photograph = np.array([[EXAMPLE_IMAGE.read_bytes()]], dtype=np.object_)
     question = Question("detect", {"RAW_IMAGE": photograph}, "DETECTION_RESULTS", check=_check_detections)
-    return [LoadWork(f"detect-binary-{count}", models, question, Wire.BINARY, count) for count in (1, 4)]
+    return [
+        LoadWork(
+            f"detect-binary-{callers}",
+            models,
+            question,
+            Wire.BINARY,
+            callers,
+            targets=[Target("rate", bound), Target("rate", 0.85, beside=ALONE)],
+            alone="detect",
+        )
+        for callers, bound in ((1, 1.3), (4, 1.7))
+    ]
+
+
+def _densenet() -> list[Work]:
+    models = example("densenet_onnx")
+    question = Question("densenet_onnx", {"data_0": densenet_image()}, "fc6_1", check=_check_scores)
+    target = Target("rate", 0.93, beside=ALONE)
+    return [
+        LoadWork(
+            f"densenet-binary-{callers}", models, question, Wire.BINARY, callers, targets=[target], alone="densenet"
+        )
+        for callers in (1, 4)
+    ]
 
 
 def _start() -> list[Work]:
-    return [StartWork("start-1", own(identity="identity"), _echo("identity", _vector(batched=True)))]
+    question = _echo("identity", _vector(batched=True))
+    many = {"identity": "identity"} | {f"identity_{number}": "identity" for number in range(2, 51)}
+    return [
+        StartWork("start-1", own(identity="identity"), question, [Target("ready", 0.6), Target("memory", 2.0)], 7),
+        StartWork("start-50", own(**many), question, [Target("ready", 0.15), Target("memory", 0.35)], 3),
+    ]
 
 
 def _check_detections(results: Array) -> None:
@@ -107,6 +163,11 @@ def _check_detections(results: Array) -> None:
         left, top, right, bottom = detection["bbox"]
         assert left < right, f"empty box {detection}"
         assert top < bottom, f"empty box {detection}"
+
+
+def _check_scores(scores: Array) -> None:
+    """Require what onnxruntime itself answers, but for the order in which threads add up."""
+    np.testing.assert_allclose(scores, densenet_scores(), rtol=1e-2, atol=1e-3)
 
 
 def _vector(*, batched: bool) -> Array:

@@ -7,29 +7,35 @@ tensor of megabytes that is most of the work, so the rest of an announced body i
 import asyncio
 from collections.abc import Callable
 
+import numpy as np
+
+from conch.tensor import Buffer
+
 
 class BodyReceiver(asyncio.BufferedProtocol):
     """Stands in for the connection's protocol until the body is full. Everything but data goes to the connection."""
 
-    def __init__(self, connection: asyncio.Protocol, body: bytearray, position: int, full: Callable[[], None]) -> None:
+    def __init__(self, connection: asyncio.Protocol, begun: Buffer, size: int, full: Callable[[], None]) -> None:
+        """Go on with a body of which `begun` has come. Raises MemoryError if there is no room for `size` bytes."""
+        # Memory is taken when it is written to: who announces a large body and does not send it costs nothing.
+        self.body = memoryview(np.empty(size, np.uint8))
+        self.position = len(begun)
+        self.body[: self.position] = begun
         self._connection = connection
-        self._view = memoryview(body)
         self._full = full
-        self.position = position
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the rest of the body, and never more
         """Offer the part that is still missing."""
-        return self._view[self.position :]
+        return self.body[self.position :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hear how much of it was filled."""
         self.position += nbytes
-        if self.position == len(self._view):
+        if self.position == len(self.body):
             self._full()
 
     def eof_received(self) -> None:
-        """Hear that the client will send no more."""
-        self._connection.eof_received()
+        """Close: what was announced will not come."""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Hear that the connection is gone."""

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 import httptools
-import orjson
 
 from conch.frontends.http_body import BodyReceiver
-from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest, content_type, request_path, sized_head
+from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest, error_in_json, request_path
 from conch.frontends.http_repeat import RepeatedHead
 from conch.frontends.http_reply import HttpReply
 from conch.tensor import Buffer
@@ -29,7 +28,6 @@ _IN_PLACE_BYTES = 65_536
 # make its system throw away the refusal.
 _LINGER_S = 3.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_JSON = content_type(b"application/json")
 
 
 class ConnectionOwner(Protocol):
@@ -67,7 +65,8 @@ class HttpConnection(asyncio.Protocol):
         # Nothing more is parsed: what still comes in is thrown away.
         self._deaf = False
         self._since = owner.now  # when it became idle, began to receive a request, or turned deaf
-        self._unwritable_since = 0.0
+        self._unsent = 0  # bytes that the client had not taken at the last look
+        self._stuck_since = 0.0  # since when it has been so many
         # Set when the server stops: the answer that is due is the last one.
         self.ending = False
         # The request that is coming in.
@@ -77,7 +76,8 @@ class HttpConnection(asyncio.Protocol):
         self._body: Buffer = b""
         self._body_size = 0  # as announced
         self._body_limit = 0
-        self._received = 0  # bytes of it
+        self._received = 0  # bytes of the whole request
+        self._barren = 0  # bytes that came late and held nothing of its body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept a client."""
@@ -117,16 +117,18 @@ class HttpConnection(asyncio.Protocol):
     def _parse(self, data: bytes) -> None:
         whole = self._received == len(data)  # nothing came before
         try:
+            size = len(self._body)
             self._parser.feed_data(data)
-            if self._request is None and self._received > self._limits.head_bytes:
-                self._check_head_size()
+            if self._received > self._limits.head_bytes and len(self._body) == size:
+                self._barren += len(data)
+                self._check_size(self._barren)
         except httptools.HttpParserUpgrade as upgrade:
             self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            self._give_up(cause if isinstance(cause, HttpRefusal) else _malformed(cause or error))
+            self._give_up(cause if isinstance(cause, HttpRefusal) else HttpRefusal.malformed(cause or error))
         except httptools.HttpParserError as error:
-            self._give_up(_malformed(error))
+            self._give_up(HttpRefusal.malformed(error))
         except HttpRefusal as refusal:
             self._give_up(refusal)
         if whole and len(self._waiting) == 1 and not self._received and not self._deaf:
@@ -134,18 +136,24 @@ class HttpConnection(asyncio.Protocol):
             if isinstance(request, HttpRequest):
                 self._repeated.learn(data, request)
 
-    def eof_received(self) -> None:
-        """Close: a client that has closed its side has, as a rule, gone."""
+    def eof_received(self) -> bool:
+        """Close, since a client that closes its side has gone; but one that announced it waits for its answer."""
+        return self._reply is not None and self._reply.last
 
     # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        """Note that a request has begun, even if all that has come of it was read along with the one before."""
+        self._received = self._received or 1
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field, or a trailer, which nobody wants."""
-        self._fields.append((name, value))
+        """Take a header field. Trailers, which nobody wants, are dropped."""
+        if self._request is None:
+            self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Decide, before any of the body is taken, whether and how it is."""
@@ -153,7 +161,8 @@ class HttpConnection(asyncio.Protocol):
         if len(fields) > self._limits.head_fields:
             raise HttpRefusal(431, f"more than {self._limits.head_fields} header fields")
         if self._received > self._limits.head_bytes:
-            self._check_head_size()
+            # What was read may hold more than the head. Each field has a colon, a space and an end of line beside it.
+            self._check_size(len(self._url) + sum(len(name) + len(value) + 4 for name, value in fields))
         parser = self._parser
         request = self._request = HttpRequest(parser.get_method(), request_path(self._url), fields)
         self._fields = []
@@ -190,15 +199,14 @@ class HttpConnection(asyncio.Protocol):
         self._request = None
         self._body = b""
         self._body_size = 0
-        self._received = 0
+        self._received = self._barren = 0
         self._waiting.append(request)
 
     # Receiving.
 
-    def _check_head_size(self) -> None:
-        """Refuse a head that is too large. Called only when a lot has come: small heads need not be added up."""
-        size = len(self._url) + sum(len(name) + len(value) for name, value in self._fields)
-        if size > self._limits.head_bytes or not self._fields:
+    def _check_size(self, size: int) -> None:
+        """Refuse a head that is too large, or as much of what is neither head nor body."""
+        if size > self._limits.head_bytes:
             raise HttpRefusal(431, f"request line and header fields exceed {self._limits.head_bytes} bytes")
 
     def _expect_body(self, request: HttpRequest, size: int) -> None:
@@ -217,11 +225,13 @@ class HttpConnection(asyncio.Protocol):
 
     def _receive_in_place(self) -> None:
         """Have the rest of an announced body written to where it belongs."""
-        body = bytearray(self._body_size)
-        body[: len(self._body)] = self._body
-        self._receiver = BodyReceiver(self, body, len(self._body), self._received_in_place)
-        self._body = body
-        self._switch_to(self._receiver)
+        try:
+            self._receiver = BodyReceiver(self, self._body, self._body_size, self._received_in_place)
+        except MemoryError:
+            self._give_up(HttpRefusal(503, f"no memory for a request body of {self._body_size} bytes"))
+        else:
+            self._body = self._receiver.body
+            self._switch_to(self._receiver)
 
     def _received_in_place(self) -> None:
         self._receiver = None
@@ -252,11 +262,13 @@ class HttpConnection(asyncio.Protocol):
         self._body_size = size = int(headers.get(b"content-length", b"0"))
         self._body = rest[:size]
         if len(self._body) < size:
+            self._received = len(rest) or 1
             self._receive_in_place()
             return
         self.on_message_complete()
         if rest[size:]:
-            self.data_received(rest[size:])
+            # Nothing can follow before the answer tells by which protocol.
+            self._give_up(HttpRefusal(400, "data behind a request to switch protocols"))
 
     def _give_up(self, refusal: HttpRefusal) -> None:
         """Take nothing more from this client; the refusal follows the answers that are due."""
@@ -271,7 +283,7 @@ class HttpConnection(asyncio.Protocol):
         if self._advancing:
             return
         self._advancing = True
-        while self._waiting and self._reply is None:
+        while self._waiting and self._reply is None and self._writable:
             request = self._waiting.popleft()
             if isinstance(request, HttpRefusal):
                 self._refuse(request)
@@ -284,7 +296,7 @@ class HttpConnection(asyncio.Protocol):
                 if reply.begun:
                     self.abort()
                 else:
-                    reply.send(500, _JSON, _error_body("internal error"))
+                    reply.send(500, *error_in_json("internal error"))
         self._advancing = False
         if self._waiting or not self._reading:
             self._regulate()
@@ -317,7 +329,6 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Hear that the client reads more slowly than it is answered: take no more from it either."""
         self._writable = False
-        self._unwritable_since = self._owner.now
         self._regulate()
 
     def resume_writing(self) -> None:
@@ -326,7 +337,7 @@ class HttpConnection(asyncio.Protocol):
         drained, self._drained = self._drained, None
         if drained is not None:
             drained.set_result(None)
-        self._regulate()
+        self._advance()
 
     def _regulate(self) -> None:
         """Read only if there is nothing to catch up with."""
@@ -342,8 +353,7 @@ class HttpConnection(asyncio.Protocol):
     def _refuse(self, refusal: HttpRefusal) -> None:
         self._deaf = True
         self._since = self._owner.now
-        body = _error_body(refusal.message)
-        self._transport.write(sized_head(refusal.status, _JSON, len(body), keep_alive=False) + body)
+        self._transport.write(refusal.answer())
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -368,9 +378,13 @@ class HttpConnection(asyncio.Protocol):
     def sweep(self) -> None:
         """End what takes too long. Called every second or so."""
         now, limits = self._owner.now, self._limits
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent = unsent
+            self._stuck_since = self._since = now
         waited = now - self._since
-        if not self._writable:
-            if now - self._unwritable_since > limits.stalled_write_s:
+        if unsent:
+            if now - self._stuck_since > limits.stalled_write_s:
                 self._transport.abort()
         elif self._reply is not None or self._waiting:
             return
@@ -383,11 +397,3 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse(HttpRefusal(408, f"request not complete after {waited:.0f} s"))
         elif waited > limits.idle_s:
             self._close()
-
-
-def _malformed(error: BaseException) -> HttpRefusal:
-    return HttpRefusal(400, f"malformed HTTP request: {error}")
-
-
-def _error_body(message: str) -> bytes:
-    return orjson.dumps({"error": message})

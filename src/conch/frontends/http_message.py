@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 import httptools
+import orjson
 
 from conch.tensor import Buffer
 
@@ -75,6 +76,16 @@ class HttpRefusal(Exception):
         self.status = status
         self.message = message
 
+    @classmethod
+    def malformed(cls, error: BaseException) -> "HttpRefusal":
+        """Refuse what is not HTTP, for the reason that the parser gave."""
+        return cls(400, f"malformed HTTP request: {error}")
+
+    def answer(self) -> bytes:
+        """Return all that is sent."""
+        headers, body = error_in_json(self.message)
+        return sized_head(self.status, headers, len(body), keep_alive=False) + body
+
 
 def request_path(url: bytes) -> str:
     """Return the path of a request target, which may be a whole URL, without its query. Raises HttpRefusal."""
@@ -96,6 +107,11 @@ def header(name: bytes, value: bytes) -> bytes:
 def content_type(value: bytes) -> bytes:
     """Write the header line for a content type."""
     return header(b"Content-Type", value)
+
+
+def error_in_json(message: str) -> tuple[bytes, bytes]:
+    """Return the headers and the body of an error of the listener's own, in the form that clients of Triton expect."""
+    return content_type(b"application/json"), orjson.dumps({"error": message})
 
 
 def sized_head(status: int, headers: bytes, length: int, keep_alive: bool) -> bytes:

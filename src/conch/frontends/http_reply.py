@@ -53,6 +53,11 @@ class HttpReply:
         """Whether `begin` was called: what went out cannot be taken back."""
         return self._streaming
 
+    @property
+    def last(self) -> bool:
+        """Whether the client has said that it will ask no more on this connection."""
+        return not self._request.keep_alive
+
     def send(self, status: int, headers: bytes, *parts: Buffer) -> None:
         """Answer with a whole body, in one write. `headers` are lines; parts are bytes or views of single bytes."""
         channel = self._channel

@@ -1,13 +1,18 @@
 """The listener against raw sockets: framing, order, limits, and peers that behave badly."""
 
 import queue
+import socket
+import threading
+import time
 
+import psutil
 import pytest
 
 from conch.frontends.http_message import NO_HEADERS, HttpRequest
 from conch.frontends.http_reply import HttpReply
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def echo(request: HttpRequest, reply: HttpReply) -> None:
@@ -82,6 +87,26 @@ def test_chunked_upload(listen, connect):
     assert peer.receive()[2] == b"POST /c hello world"
     peer.send(GET)
     assert peer.receive()[2] == b"GET /a "
+
+
+def test_trailers_are_not_fields_of_the_next_request(listen, connect):
+    def show(request: HttpRequest, reply: HttpReply) -> None:
+        reply.send(200, NO_HEADERS, *(name + b";" for name in request.headers))
+
+    peer = connect(listen(show))
+    peer.send(CHUNKED + b"3\r\nabc\r\n0\r\nSecret: 1\r\nOther: 2\r\n\r\n" + GET)
+    assert [peer.receive()[2] for _ in range(2)] == [b"transfer-encoding;", b"host;"]
+
+
+def test_bytes_of_a_body_that_look_like_the_last_request(listen, connect):
+    """They are not taken for it again, though they come in a read of their own."""
+    peer = connect(listen(echo))
+    peer.send(GET)
+    assert peer.receive()[2] == b"GET /a "
+    peer.send(GET + b"POST /b HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(GET))
+    assert peer.receive()[2] == b"GET /a "
+    peer.send(GET)
+    assert peer.receive()[2] == b"POST /b " + GET
 
 
 def test_expect_continue(listen, connect):
@@ -237,6 +262,10 @@ def test_a_handler_may_allow_more_to_some(listen, connect):
         pytest.param(b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", id="long target"),
         pytest.param(b"GET /a HTTP/1.1\r\nLong: " + b"a" * 70_000 + b"\r\n\r\n", id="long field"),
         pytest.param(b"GET /a HTTP/1.1\r\nEndless: " + b"a" * 700_000, id="endless field"),
+        pytest.param(b"GET /a HTTP/1.1\r\nHost: x\r\nEndless: " + b"a" * 700_000, id="another field before it"),
+        pytest.param(CHUNKED + b"0\r\nEndless: " + b"a" * 700_000, id="endless trailer"),
+        pytest.param(CHUNKED + b"0\r\n" + b"Trailer: a\r\n" * 70_000, id="many trailers"),
+        pytest.param(CHUNKED + b"1;" + b"e" * 700_000, id="endless extension of a chunk"),
         pytest.param(b"GET /a HTTP/1.1\r\n" + b"A: b\r\n" * 129 + b"\r\n", id="many fields"),
     ],
 )
@@ -250,9 +279,18 @@ def test_heads_beyond_the_limits_are_refused(listen, connect, head):
 def test_an_upgrade_is_declined_by_answering(listen, connect, body):
     """What `curl --http2` sends; the parser would take the body for another protocol's data."""
     peer = connect(listen(echo))
-    peer.send(post(b"/u", body, b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: x") + GET)
+    peer.send(post(b"/u", body, b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: x"))
     assert peer.receive()[2] == b"POST /u " + body
+    peer.send(GET)
     assert peer.receive()[2] == b"GET /a "
+
+
+def test_nothing_may_follow_a_request_to_switch_protocols(listen, connect):
+    peer = connect(listen(echo))
+    peer.send((b"GET /u HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n") * 3000)
+    assert peer.receive()[2] == b"GET /u "
+    assert peer.receive()[0] == 400
+    assert peer.rest() == b""
 
 
 def test_streamed_answer(listen, connect):
@@ -312,6 +350,19 @@ def test_a_client_that_leaves_is_noticed(listen, connect, loop_thread):
     assert handler.left.get(timeout=20) == "/left"
     assert not reply.open
     loop_thread.call(lambda: reply.send(200, NO_HEADERS, b"too late"))
+
+
+@pytest.mark.parametrize("head", [b"GET /a HTTP/1.0\r\n\r\n", b"GET /a HTTP/1.1\r\nConnection: close\r\n\r\n"])
+def test_a_client_that_has_announced_its_last_request_may_close_its_side(listen, connect, loop_thread, head):
+    handler = Holding()
+    peer = connect(listen(handler))
+    peer.send(head)
+    peer.socket.shutdown(socket.SHUT_WR)
+    _, reply = handler.next()
+    loop_thread.call(lambda: None)  # a turn of the loop, in which it reads that nothing will follow
+    loop_thread.call(lambda: reply.send(200, NO_HEADERS, b"last"))
+    assert peer.receive()[2] == b"last"
+    assert peer.rest() == b""
 
 
 def test_a_client_that_leaves_a_stream_ends_the_waiting(listen, connect, loop_thread):
@@ -407,6 +458,55 @@ def test_a_request_that_does_not_get_complete_is_given_up(listen, connect, begin
     peer = connect(listen(echo, limits={"receive_grace_s": 0.0}))
     peer.send(beginning)
     assert peer.receive()[0] == 408
+    assert peer.rest() == b""
+
+
+def test_a_client_that_reads_slowly_gets_all_of_its_answer(listen, connect):
+    size = 30_000_000
+    peer = connect(listen(lambda _, reply: reply.send(200, NO_HEADERS, bytes(size)), limits={"stalled_write_s": 1.5}))
+    peer.send(b"GET /a HTTP/1.1\r\nConnection: close\r\n\r\n")
+    got = 0
+    for _ in range(5):  # longer than a stall may last, and than a client that was refused is waited for
+        got += len(peer.socket.recv(1_000_000))
+        time.sleep(0.7)
+    while got < size and (data := peer.socket.recv(1_000_000)):
+        got += len(data)
+    assert got >= size
+
+
+def test_answers_wait_for_a_client_that_does_not_read_them(listen, connect, loop_thread):
+    """A read may hold thousands of requests with large answers: they are not computed ahead of their reader."""
+    answered = []
+
+    def answer(request: HttpRequest, reply: HttpReply) -> None:
+        answered.append(request)
+        reply.send(200, NO_HEADERS, bytes(20_000))
+
+    peer = connect(listen(answer))
+    sender = threading.Thread(target=peer.send, args=(GET * 20_000,), daemon=True)
+    sender.start()
+    before = -1
+    while before != (before := loop_thread.call(lambda: len(answered))):
+        time.sleep(0.2)
+    assert 0 < before < 2_000
+    assert all(len(peer.receive()[2]) == 20_000 for _ in range(20_000))
+    sender.join()
+
+
+def test_a_large_body_that_is_only_announced_takes_no_memory(listen, connect):
+    server = listen(echo, body_limit=lambda _: 2**62)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    for _ in range(5):
+        peer = connect(server)
+        peer.send(b"POST /p HTTP/1.1\r\nContent-Length: %d\r\n\r\nabc" % 2**30)
+        other = connect(server)
+        other.send(GET)
+        assert other.receive()[2] == b"GET /a "
+    assert process.memory_info().rss - before < 2**28
+    peer = connect(server)
+    peer.send(b"POST /p HTTP/1.1\r\nContent-Length: %d\r\n\r\nabc" % 2**61)
+    assert peer.receive()[0] == 503
     assert peer.rest() == b""
 
 

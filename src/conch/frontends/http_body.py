@@ -18,7 +18,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
     def __init__(self, connection: asyncio.Protocol, begun: Buffer, size: int, full: Callable[[], None]) -> None:
         """Go on with a body of which `begun` has come. Raises MemoryError if there is no room for `size` bytes."""
         # Memory is taken when it is written to: who announces a large body and does not send it costs nothing.
-        self.body = memoryview(np.empty(size, np.uint8))
+        self.body = np.empty(size, np.uint8).data
         self.position = len(begun)
         self.body[: self.position] = begun
         self._connection = connection

@@ -23,7 +23,7 @@ from conch.errors import ConchError, QueueFull, QueueTimeout, Unavailable
 from conch.model_config import ModelConfig
 from conch.request import InferRequest, InferResponse, Respond
 
-# How long queued requests outlive the last ready instance: long enough for a quick restart, short enough to be told.
+# How long requests wait for an instance when none is ready: long enough for a quick restart, short enough to be told.
 _STRANDED_S = 5.0
 # What an instance usually takes to come back.
 _RESTART_S = 1.0
@@ -93,7 +93,7 @@ class ServedModel(Served):
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request, or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
         self._validator.check(request)
-        if not self._idle and not self.ready:
+        if not self._idle and self._stranded is None and not self.ready:
             raise Unavailable(self._why_not_ready(), retry_after_s=_RESTART_S)
         if self._reshaper.needed:
             self._reshaper.request(request)

@@ -112,12 +112,16 @@ async def test_cancelling_the_request_cancels_its_steps() -> None:
     assert running.cancelled
 
 
-async def test_a_step_that_refuses_fails_the_request() -> None:
+async def test_a_step_that_refuses_fails_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conch.core.model._STRANDED_S", 0.001)
     model, workers = await served(DIAMOND)
     caller = Caller()
     model.submit(request(), caller)
     workers["c"].die()
     workers["a"].answer()
+    async with asyncio.timeout(10):
+        while not caller.finals:
+            await asyncio.sleep(0.001)
     assert "step 'c': model 'c' version 1 is not ready" in caller.answer.message
     workers["b"].answer()
 

@@ -130,19 +130,38 @@ async def test_preserved_order_holds_back_the_quicker_instance() -> None:
     assert (first.finals, second.finals) == (1, 1)
 
 
-async def test_while_the_only_instance_is_dead_requests_are_refused_and_queued_ones_wait_for_it() -> None:
+async def test_while_the_only_instance_is_dead_requests_wait_for_it() -> None:
     model, (worker,) = await started(config())
-    first, second = Caller(), Caller()
+    first, second, third = Caller(), Caller(), Caller()
     model.submit(request(), first)
     model.submit(request(), second)
     worker.die()
     assert isinstance(first.answer, BackendError)
     assert not model.ready
+    model.submit(request(), third)
+    worker.recover()
+    worker.answer()
+    worker.answer()
+    assert isinstance(second.answer, InferResponse)
+    assert isinstance(third.answer, InferResponse)
+
+
+async def test_if_no_instance_comes_back_soon_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conch.core.model._STRANDED_S", 0.001)
+    model, (worker,) = await started(config())
+    worker.die()
+    caller = Caller()
+    model.submit(request(), caller)
+    async with asyncio.timeout(10):
+        while not caller.finals:
+            await asyncio.sleep(0.001)
+    assert isinstance(caller.answer, Unavailable)
     with pytest.raises(Unavailable, match="not ready"):
         model.submit(request(), Caller())
     worker.recover()
+    model.submit(request(), recovered := Caller())
     worker.answer()
-    assert isinstance(second.answer, InferResponse)
+    assert isinstance(recovered.answer, InferResponse)
 
 
 async def test_a_quick_instance_holds_requests_ahead_and_an_idle_one_goes_first() -> None:

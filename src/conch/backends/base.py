@@ -2,8 +2,7 @@
 
     Backend     one per `backend:` name; knows how to complete a configuration and make instances
     Instance    one executor of one model version: a thread or a child process; runs one batch at a time
-    Batch       the requests that the scheduler put together, and the times of their shared execution
-    Execution   one request of a batch in the hands of an instance
+    Batch       the requests that the scheduler put together, each of them an Execution; see `batch`
 
 A backend knows no queue, no version policy and no protocol.
 """
@@ -12,80 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any
 
-from conch.errors import ConchError, Unavailable
+from conch.backends.batch import Batch
 from conch.model_config import InstanceKind, ModelConfig
 from conch.observability.custom_metrics import MetricSample
-from conch.request import InferRequest, InferResponse
-
-
-class Execution(Protocol):
-    """One admitted request while an instance works on it. All methods belong to the event loop's thread.
-
-    A request ends exactly once: `finish` settles it, and whatever comes after that, from whichever side, is dropped
-    without harm. So an instance need not ask whether the caller has already gone.
-    """
-
-    @property
-    def request(self) -> InferRequest:
-        """What was asked."""
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the caller wants no answer any more."""
-
-    def on_cancel(self, notify: Callable[[], None]) -> None:
-        """Have `notify` called once when the caller cancels; at once if that has happened."""
-
-    def send(self, response: InferResponse) -> None:
-        """Deliver one response of a decoupled model; more may follow."""
-
-    def finish(self, answer: InferResponse | ConchError | None) -> None:
-        """Deliver the last response or the error; None ends a decoupled request without a further response."""
-
-
-class Batch:
-    """Requests that are executed together.
-
-    The instance stamps `input_done` and `infer_done` (`time.monotonic_ns()`; `started` too, if it began later than it
-    was given the batch), finishes every execution, and calls `release()` exactly once, when it can take another batch.
-    It may release before decoupled executions are finished. A batch that it holds and will never begin it hands back by
-    `give_back()`, in place of all that; several of them the last one first.
-    """
-
-    __slots__ = ("_give_back", "_release", "executions", "infer_done", "input_done", "started")
-
-    def __init__(
-        self,
-        executions: Sequence[Execution],
-        release: Callable[["Batch"], None],
-        give_back: Callable[["Batch"], None] | None = None,
-    ) -> None:
-        self.executions = executions
-        self.started = monotonic_ns()
-        self.input_done = 0
-        self.infer_done = 0
-        self._release = release
-        self._give_back = give_back
-
-    def release(self) -> None:
-        """Tell the owner that the instance can take another batch."""
-        self._release(self)
-
-    def give_back(self) -> None:
-        """Hand an unbegun batch back to the owner, who may have it executed elsewhere."""
-        if self._give_back is not None:
-            self._give_back(self)
-        else:
-            self.fail(Unavailable("the model instance ended before it came to this request"))
-            self._release(self)
-
-    def fail(self, error: ConchError) -> None:
-        """Finish every execution with one error. Those already finished stay as they are."""
-        for execution in self.executions:
-            execution.finish(error)
 
 
 @dataclass(frozen=True, slots=True)

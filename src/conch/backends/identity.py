@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
 
-from conch.backends.base import Backend, Batch, Execution, Instance, InstancePlan, ModelSource
+from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.backends.batch import Batch, Execution
 from conch.errors import ModelLoadError
 from conch.request import InferResponse
 from conch.tensor import Tensor

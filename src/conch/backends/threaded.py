@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from conch.backends.base import Batch, Instance, InstancePlan
+from conch.backends.base import Instance, InstancePlan
+from conch.backends.batch import Batch
 from conch.backends.stacking import join, split
 from conch.errors import BackendError, ConchError, ModelLoadError
 from conch.request import InferRequest, InferResponse

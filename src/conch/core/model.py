@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
 
-from conch.backends.base import Batch, Instance
+from conch.backends.base import Instance
+from conch.backends.batch import Batch
 from conch.core.batching import RUN_ONE, BatchRules, Run, Wait, decide
 from conch.core.ordering import ResponseOrder
 from conch.core.pending import Pending, State

@@ -14,7 +14,7 @@ from conch.errors import Cancelled, ConchError
 from conch.request import InferRequest, InferResponse, Respond
 
 if TYPE_CHECKING:
-    from conch.backends.base import Batch
+    from conch.backends.batch import Batch
 
 
 class State(Enum):

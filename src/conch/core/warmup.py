@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from conch.backends.base import Batch, Instance
+from conch.backends.base import Instance
+from conch.backends.batch import Batch
 from conch.core.validation import RequestValidator
 from conch.errors import ConchError, ModelLoadError
 from conch.model_config import ModelConfig, Warmup, WarmupTensor

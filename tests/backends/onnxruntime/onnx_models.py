@@ -8,7 +8,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from conch.backends.base import Batch, Instance, InstancePlan, ModelSource
+from conch.backends.base import Instance, InstancePlan, ModelSource
+from conch.backends.batch import Batch
 from conch.backends.onnxruntime import OnnxRuntimeBackend
 from conch.errors import ConchError
 from conch.model_config import InstanceKind, ModelConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from conch.backends.base import Batch
+from conch.backends.batch import Batch
 from conch.backends.onnxruntime import OnnxRuntimeBackend
 from conch.errors import BackendError, Code, ModelLoadError
 from conch.tensor import Tensor

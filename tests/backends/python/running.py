@@ -7,7 +7,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from conch.backends.base import Batch, InstancePlan, ModelSource
+from conch.backends.base import InstancePlan, ModelSource
+from conch.backends.batch import Batch
 from conch.backends.python import PythonBackend
 from conch.backends.python_host.instance import PythonInstance
 from conch.backends.python_host.model_process import ModelProcess

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from conch.backends.base import Batch
+from conch.backends.batch import Batch
 from conch.errors import BackendError, Code, ModelLoadError
 from conch.request import InferRequest
 from conch.tensor import Tensor

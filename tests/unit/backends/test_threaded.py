@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from conch.backends.base import Batch, InstancePlan, ModelSource
+from conch.backends.base import InstancePlan, ModelSource
+from conch.backends.batch import Batch
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, ConchError, ModelLoadError, Unsupported
 from conch.model_config import InstanceKind, ModelConfig, TensorSpec

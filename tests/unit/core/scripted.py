@@ -5,7 +5,8 @@ from time import monotonic_ns
 
 import numpy as np
 
-from conch.backends.base import Batch, Instance, InstancePlan, ModelSource
+from conch.backends.base import Instance, InstancePlan, ModelSource
+from conch.backends.batch import Batch
 from conch.errors import BackendError
 from conch.model_config import DynamicBatching, InstanceKind, ModelConfig, TensorSpec
 from conch.request import InferRequest, InferResponse

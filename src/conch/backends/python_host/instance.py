@@ -4,8 +4,10 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from conch.backends.base import Batch, Instance, InstancePlan
-from conch.backends.process import Backoff, Exit
+from conch.backends.base import Instance, InstancePlan
+from conch.backends.batch import Batch
+from conch.backends.launch import Exit
+from conch.backends.process import Backoff
 from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.environment import Environments
 from conch.backends.python_host.model_process import ModelProcess, model_path
@@ -68,10 +70,10 @@ class PythonInstance(Instance):
     async def _bring_up(self) -> ModelProcess:
         source = self.plan.source
         model_path(source)  # before anything is started, because it is the commonest mistake
-        interpreter = await self._environments.interpreter(source)
+        launcher = await self._environments.launcher(source)
         process = ModelProcess(self.plan.name, source, self._settings, self.metrics, self._died)
         try:
-            await process.start(interpreter)
+            await process.start(launcher)
             await process.initialize(self.plan)
             if not process.alive:
                 raise ModelLoadError(f"the process of model instance '{self.plan.name}' ended after initialize")

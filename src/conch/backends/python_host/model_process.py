@@ -12,13 +12,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from conch.backends import python_child
-from conch.backends.base import Batch, Execution, InstancePlan, ModelSource
-from conch.backends.process import ChildProcess, Exit
+from conch.backends.base import InstancePlan, ModelSource
+from conch.backends.batch import Batch, Execution
+from conch.backends.launch import Exit, Launcher
+from conch.backends.process import ChildProcess
 from conch.backends.python_child.conch_child import messages
 from conch.backends.python_child.conch_child.wire import Message, WireError
 from conch.backends.python_host.custom_metrics import InstanceMetrics
-from conch.backends.python_host.environment import Interpreter
 from conch.backends.python_host.settings import PythonSettings
 from conch.backends.python_host.tensor_exchange import TensorExchange
 from conch.errors import BackendError, Code, ConchError, ModelLoadError, Unavailable
@@ -102,18 +102,14 @@ class ModelProcess:
         """Whether it has survived an execution."""
         return self._last_done > 0
 
-    async def start(self, interpreter: Interpreter) -> None:
-        """Run the process; it holds no model yet. Raises ModelLoadError."""
-        main = Path(python_child.__file__).with_name("main.py")
-        self._tensors = TensorExchange(self.name, self._settings.shm_limit_size, self._output_released)
-        descriptors = self._tensors.descriptors
+    async def start(self, launcher: Launcher) -> None:
+        """Start the process; it holds no model yet. Raises ModelLoadError."""
         try:
-            await self._child.start(
-                [interpreter.program, str(main)],
-                [*map(str, descriptors), self.name],
-                environment=interpreter.environment,
-                inherited=descriptors,
-            )
+            self._tensors = TensorExchange(self.name, self._settings.shm_limit_size, self._output_released)
+        except OSError as error:
+            raise ModelLoadError(f"no shared memory for model instance '{self.name}': {error.strerror}") from error
+        try:
+            await self._child.start(launcher, self._tensors.descriptors)
         finally:
             self._tensors.close_descriptors()
 

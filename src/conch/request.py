@@ -93,6 +93,22 @@ class InferRequest:
         version = "" if self.version is None else f"/{self.version}"
         return f"InferRequest({self.model_name}{version}, id={self.id!r}, inputs={self.inputs})"
 
+    def with_inputs(self, inputs: list[Tensor], timeline: Timeline | None = None) -> "InferRequest":
+        """Return a request that asks the same of other inputs, with parameters of its own."""
+        return InferRequest(
+            self.model_name,
+            inputs,
+            version=self.version,
+            id=self.id,
+            outputs=self.outputs,
+            parameters=dict(self.parameters),
+            correlation_id=self.correlation_id,
+            flags=self.flags,
+            priority=self.priority,
+            timeout_us=self.timeout_us,
+            timeline=timeline,
+        )
+
     def input(self, name: str) -> Tensor | None:
         """Return the input of that name, if the request carries it."""
         for tensor in self.inputs:

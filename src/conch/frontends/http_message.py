@@ -43,24 +43,24 @@ class HttpRequest:
 
     __slots__ = ("body", "fields", "headers", "keep_alive", "method", "old_version", "path")
 
-    def __init__(self, method: bytes, path: str, fields: list[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self,
+        method: bytes,
+        path: str,
+        fields: list[tuple[bytes, bytes]],
+        headers: dict[bytes, bytes] | None = None,
+    ) -> None:
         self.method = method
         self.path = path
         self.fields = fields
-        self.headers = {name.lower(): value for name, value in fields}
+        self.headers = {name.lower(): value for name, value in fields} if headers is None else headers
         self.body: Buffer = b""
         self.keep_alive = True
         self.old_version = False  # HTTP/1.0: knows neither chunks nor, here, a second request
 
     def again(self, body: Buffer) -> "HttpRequest":
         """Return a request with the same head and another body."""
-        request = HttpRequest.__new__(HttpRequest)
-        request.method = self.method
-        request.path = self.path
-        request.fields = self.fields
-        request.headers = self.headers
-        request.keep_alive = True
-        request.old_version = False
+        request = HttpRequest(self.method, self.path, self.fields, self.headers)
         request.body = body
         return request
 

@@ -4,7 +4,6 @@ What a body was found to say is remembered by the text around the values. The ne
 in pieces: behind a binary header into tensors, in JSON into the text around `data` and the array in it.
 """
 
-from copy import copy
 from dataclasses import dataclass
 from math import prod
 
@@ -33,21 +32,10 @@ class _Form:
         self, model_name: str, version: int | None, tensors: list[Tensor], timeline: Timeline
     ) -> tuple[InferRequest, OutputOptions]:
         """Return a request of this form."""
-        known = self.request
-        return InferRequest(
-            model_name,
-            tensors,
-            version=version,
-            id=known.id,
-            outputs=known.outputs,
-            # Forwarded headers are added to them.
-            parameters=dict(known.parameters),
-            correlation_id=known.correlation_id,
-            flags=known.flags,
-            priority=known.priority,
-            timeout_us=known.timeout_us,
-            timeline=timeline,
-        ), self.options
+        request = self.request.with_inputs(tensors, timeline)
+        request.model_name = model_name
+        request.version = version
+        return request, self.options
 
 
 class RepeatedBodies:
@@ -116,9 +104,7 @@ class RepeatedBodies:
             return
         if len(self._forms) >= _MAX_FORMS:
             self._forms.clear()
-        form = copy(request)
-        form.inputs = []
-        form.parameters = dict(request.parameters)
+        form = request.with_inputs([])
         tensors = tuple((tensor.name, tensor.datatype, tensor.shape, tensor.nbytes) for tensor in request.inputs)
         self._forms[text] = _Form(form, tensors, rest, options)
 

@@ -1,24 +1,21 @@
-"""A child process that the server talks to: started, listened to, its end noticed and explained.
+"""A child process that the server talks to: brought up, listened to, its end noticed and explained.
 
-Who uses it gives meaning to the messages; `python_child/conch_child/wire.py` says how they look. The child inherits
-one end of a socket pair. It leads a process group of its own: a Ctrl-C in the terminal is the server's to handle, and
-whatever the child has started goes when the child goes.
+Who uses it gives meaning to the messages; `python_child/conch_child/wire.py` says how they look. How it comes into
+being is for a `Launcher` to know. It leads a process group of its own: a Ctrl-C in the terminal is the server's to
+handle, and whatever the child has started goes when the child goes.
 """
 
 import asyncio
 import logging
 import os
 import signal
-import socket
-import subprocess
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+from conch.backends.launch import Connection, Exit, Launcher, Process
 from conch.backends.python_child.conch_child.wire import FrameDecoder, Message, WireError, encode
 from conch.errors import ModelLoadError
 from conch.observability.logs import MODEL_LOGGER
@@ -29,21 +26,6 @@ _log = logging.getLogger(MODEL_LOGGER)
 _GRACE_S = 1.0
 
 _LONGEST_LINE = 1 << 14
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a process ended. `status` is its exit status, or minus the number of the signal that killed it."""
-
-    status: int
-
-    def __str__(self) -> str:
-        if self.status >= 0:
-            return f"exited with status {self.status}"
-        try:
-            return f"was killed by {signal.Signals(-self.status).name}"
-        except ValueError:
-            return f"was killed by signal {-self.status}"
 
 
 class ChildProcess:
@@ -63,13 +45,16 @@ class ChildProcess:
         self.exit: Exit | None = None
         self._on_message = on_message
         self._on_exit = on_exit
+        self._birth: asyncio.Future[None] | None = None
+        self._first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._control: asyncio.WriteTransport | None = None
         self._streams: set[asyncio.BaseTransport] = set()
         self._status: int | None = None
         self._pidfd = -1
         self._timer: asyncio.TimerHandle | None = None
+        self._unwanted = False
         self._last_words: deque[str] = deque(maxlen=8)
 
     def __repr__(self) -> str:
@@ -77,7 +62,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, 0 before `start`."""
+        """Process id, 0 as long as there is none."""
         return self._process.pid if self._process is not None else 0
 
     @property
@@ -85,50 +70,14 @@ class ChildProcess:
         """The last lines that the child wrote to its standard error."""
         return "\n".join(self._last_words)
 
-    async def start(
-        self,
-        program: Sequence[str],
-        arguments: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        inherited: Sequence[int] = (),
-    ) -> None:
-        """Run `program <fd of the socket> arguments…`. `inherited` file descriptors keep their numbers.
+    async def start(self, launcher: Launcher, shared: Sequence[int] = ()) -> None:
+        """Bring the process up, with descriptors that it shall have besides its own. Raises ModelLoadError.
 
-        Raises ModelLoadError if it cannot be run.
+        Cancelled, it goes on in the background: `kill` and `wait` are needed in any case.
         """
-        ours, theirs = socket.socketpair()
-        try:
-            # In the loop's thread, for milliseconds: the child asks to be killed when its parent *thread* ends.
-            self._process = process = subprocess.Popen(  # noqa: ASYNC220 - see above
-                [*program, str(theirs.fileno()), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                pass_fds=(theirs.fileno(), *inherited),
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            raise ModelLoadError(f"cannot run '{program[0]}': {error.strerror or error}") from error
-        finally:
-            theirs.close()
-        loop = asyncio.get_running_loop()
-        self._pidfd = os.pidfd_open(process.pid)
-        loop.add_reader(self._pidfd, self._process_ended)
-        ours.setblocking(False)
-        pipes = [(process.stdout, "stdout"), (process.stderr, "stderr")]
-        try:
-            self._control, _ = await loop.create_unix_connection(lambda: _Control(self), sock=ours)
-            while pipes:
-                pipe, stream = pipes.pop()
-                await loop.connect_read_pipe(partial(_Output, self, stream), pipe)
-        except BaseException:
-            for pipe, _ in pipes:
-                if pipe is not None:
-                    pipe.close()
-            raise
+        self._birth = asyncio.ensure_future(self._come_up(launcher, shared))
+        self._birth.add_done_callback(lambda birth: birth.cancelled() or birth.exception())
+        await asyncio.shield(self._birth)
 
     def send(self, message: Message, payload: Sequence[Any] = (), payload_size: int = 0) -> None:
         """Send a message. Nothing happens if the child has gone; that is told by `on_exit`."""
@@ -136,7 +85,8 @@ class ChildProcess:
             self._control.write(encode(message, payload, payload_size))
 
     def kill(self) -> None:
-        """End the child and what it has started at once. Does nothing if it has ended."""
+        """End the child and what it has started at once, or as soon as it is there. Does nothing if it has ended."""
+        self._unwanted = True
         if self._process is not None and self._status is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -146,7 +96,7 @@ class ChildProcess:
 
         There is nothing to wait for if it could not be started.
         """
-        if self._process is None:
+        if self._birth is None:
             return True
         try:
             await asyncio.wait_for(self._gone.wait(), limit_s)
@@ -156,7 +106,10 @@ class ChildProcess:
 
     def received(self, message: Message, payload: memoryview) -> None:
         """Pass a message on."""
-        self._on_message(message, payload)
+        if self._process is not None:
+            self._on_message(message, payload)
+        elif not self._first.done():
+            self._first.set_result(message)
 
     def log(self, level: int, text: str, source: str = "") -> None:
         """Log what the child has to say, or what is to be said about it, under its name."""
@@ -184,8 +137,46 @@ class ChildProcess:
         if self._status is not None:
             if not self._streams:
                 self._finish()
-        elif stream is self._control and self._timer is None:
+        elif stream is not self._control:
+            pass
+        elif self._process is None:
+            if not self._first.done():
+                self._first.set_exception(EOFError())
+        elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GRACE_S, self.kill)
+
+    async def _come_up(self, launcher: Launcher, shared: Sequence[int]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            connection = await self._connect()
+            try:
+                process = await launcher.launch(self.name, connection, shared, self._first)
+            finally:
+                connection.close_child_ends()
+            self._pidfd = _watched(process)
+        except BaseException as error:
+            for stream in list(self._streams):
+                stream.close()
+            self._gone.set()
+            if isinstance(error, OSError):
+                raise ModelLoadError(f"cannot start a process: {error.strerror or error}") from error
+            raise
+        self._process = process
+        loop.add_reader(self._pidfd, self._process_ended)
+        if self._unwanted:
+            self.kill()
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        connection = Connection()
+        try:
+            self._control, _ = await loop.create_unix_connection(lambda: _Control(self), sock=connection.control)
+            await loop.connect_read_pipe(lambda: _Output(self, "stdout"), connection.output)
+            await loop.connect_read_pipe(lambda: _Output(self, "stderr"), connection.error)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _process_ended(self) -> None:
         assert self._process is not None
@@ -211,6 +202,16 @@ class ChildProcess:
             stream.close()
         self._on_exit(self.exit)
         self._gone.set()
+
+
+def _watched(process: Process) -> int:
+    """Return a descriptor that tells when the process ends. Raises OSError, the process having been ended."""
+    try:
+        return os.pidfd_open(process.pid)
+    except OSError:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
 
 
 class Backoff:

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.backends.fork_server import ForkServer
 from conch.backends.python_host.completion import complete
 from conch.backends.python_host.custom_metrics import total
 from conch.backends.python_host.environment import Environments
@@ -29,12 +30,15 @@ class PythonBackend(Backend):
     name = "python"
     default_model_filename = DEFAULT_FILENAME
 
-    def __init__(self) -> None:
-        self._environments = Environments()
+    def __init__(self, fork_server: ForkServer | None = None) -> None:
+        """Make the backend; `fork_server` is one that has been started already, ahead of time."""
+        self._fork_server = fork_server or ForkServer()
+        self._environments = Environments(self._fork_server)
         self._instances: WeakSet[PythonInstance] = WeakSet()
 
     async def stop(self) -> None:
-        """Remove what was unpacked for models that bring their own environment."""
+        """End the fork server; remove what was unpacked for models that bring their own environment."""
+        self._fork_server.stop()
         await self._environments.remove()
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:

@@ -28,10 +28,16 @@ MODEL = """
 BARE: dict[str, Any] = {"name": "model", "backend": "python", "max_batch_size": 0, "input": [], "output": []}
 
 
-async def completed(directory: Path, statements: str, document: Mapping[str, Any] = BARE, **options: Any) -> Any:
-    write_model(directory, MODEL.replace("{statements}", statements))
+async def completed(
+    directory: Path, statements: str, document: Mapping[str, Any] = BARE, *, code: str = MODEL, **options: Any
+) -> Any:
+    write_model(directory, code.replace("{statements}", statements))
     original = copy.deepcopy(document)
-    result = await PythonBackend().complete(source(directory, document=document, **options))
+    backend = PythonBackend()
+    try:
+        result = await backend.complete(source(directory, document=document, **options))
+    finally:
+        await backend.stop()
     assert document == original
     return result
 
@@ -113,8 +119,10 @@ async def test_a_model_that_does_not_mention_it_is_not_run(tmp_path: Path) -> No
 
 
 async def test_a_model_that_only_mentions_it(tmp_path: Path) -> None:
-    write_model(tmp_path, "class TritonPythonModel:  # without auto_complete_config\n    pass")
-    assert await PythonBackend().complete(source(tmp_path, document=BARE)) == BARE
+    assert (
+        await completed(tmp_path, "pass", code="class TritonPythonModel:  # without auto_complete_config\n    pass")
+        == BARE
+    )
 
 
 async def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conch.backends.base import ModelSource
+from conch.backends.fork_server import ForkServer
+from conch.backends.launch import Program
 from conch.backends.python_host.environment import Environments
 from conch.errors import ModelLoadError
 from tests.backends.python.running import running, source
@@ -28,6 +31,12 @@ WHERE = """
 
 def is_there(path: Path) -> bool:
     return path.exists()
+
+
+async def program(environments: Environments, model: ModelSource) -> str:
+    launcher = await environments.launcher(model)
+    assert isinstance(launcher, Program)
+    return launcher.command[0]
 
 
 @pytest.fixture
@@ -61,9 +70,9 @@ async def test_an_archive_is_unpacked_once_and_removed(tmp_path: Path, environme
         assert prefix != environment
         assert is_there(prefix)
         environments = runner.backend._environments
-        assert (await environments.interpreter(model)).program == str(prefix / "bin/python")
+        assert await program(environments, model) == str(prefix / "bin/python")
         os.utime(archive, ns=(1, 1))
-        changed = (await environments.interpreter(model)).program
+        changed = await program(environments, model)
         assert changed != str(prefix / "bin/python")
     assert not is_there(prefix)
     assert not is_there(Path(changed))
@@ -73,14 +82,14 @@ async def test_what_is_no_environment(tmp_path: Path) -> None:
     garbage = tmp_path / "garbage.tar.gz"
     garbage.write_bytes(b"garbage")
     (tmp_path / "empty").mkdir()
-    environments = Environments()
+    environments = Environments(ForkServer())
     for path, words in [
         (tmp_path / "absent", "cannot be read: No such file or directory"),
         (garbage, "cannot be unpacked"),
         (tmp_path / "empty", "has no bin/python"),
     ]:
         with pytest.raises(ModelLoadError, match=f"EXECUTION_ENV_PATH '{path}' {words}"):
-            await environments.interpreter(source(tmp_path, parameters={"EXECUTION_ENV_PATH": str(path)}))
+            await environments.launcher(source(tmp_path, parameters={"EXECUTION_ENV_PATH": str(path)}))
     await environments.remove()
 
 
@@ -94,9 +103,9 @@ async def test_an_archive_writes_nothing_elsewhere(tmp_path: Path, name: str) ->
         link.type, link.linkname = tarfile.SYMTYPE, str(outside)
         tar.addfile(link)
         tar.addfile(tarfile.TarInfo(name), io.BytesIO())
-    environments = Environments()
+    environments = Environments(ForkServer())
     with pytest.raises(ModelLoadError, match="cannot be unpacked"):
-        await environments.interpreter(source(tmp_path, parameters={"EXECUTION_ENV_PATH": str(archive)}))
+        await environments.launcher(source(tmp_path, parameters={"EXECUTION_ENV_PATH": str(archive)}))
     await environments.remove()
     assert list(outside.iterdir()) == []
 

@@ -160,6 +160,7 @@ async def test_instances_add_up_and_vanish(tmp_path: Path) -> None:
     finally:
         for runner in runners:
             await runner.instance.stop()
+        await backend.stop()
     assert backend.custom_metrics() == []
 
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from conch.backends.process import Backoff, ChildProcess, Exit
+from conch.backends.launch import Exit, Program
+from conch.backends.process import Backoff, ChildProcess
 from conch.backends.python_child.conch_child import wire
 from conch.errors import ModelLoadError
 from tests.backends.python.running import LIMIT_S
 
 ECHO = """
 import socket, sys
-sys.path.insert(0, sys.argv[2])
+sys.path.insert(0, FOLDER)
 from wire import FrameDecoder, encode
 connection = socket.socket(fileno=int(sys.argv[1]))
 decoder = FrameDecoder()
@@ -45,7 +46,8 @@ class Host:
 
     async def start(self, code: str = ECHO) -> None:
         folder = str(Path(wire.__file__).parent)
-        await self.child.start([sys.executable, "-c", code], [folder], environment={})
+        program = Program([sys.executable, "-c", code.replace("FOLDER", repr(folder))], {})
+        await self.child.start(program)
 
     async def ended(self) -> Exit:
         assert await self.child.wait(LIMIT_S)
@@ -118,7 +120,7 @@ async def test_a_child_that_only_closes_its_socket_is_ended() -> None:
 async def test_a_program_that_is_not_there() -> None:
     host = Host()
     with pytest.raises(ModelLoadError, match="cannot run '/no/such/python': No such file or directory"):
-        await host.child.start(["/no/such/python"], [], environment={})
+        await host.child.start(Program(["/no/such/python"], {}))
     assert await host.child.wait(0)
 
 

@@ -23,11 +23,11 @@ async def complete(source: ModelSource, settings: PythonSettings, environments: 
     code = await asyncio.to_thread(model_path(source).read_bytes)
     if _METHOD not in code:
         return document
-    interpreter = await environments.interpreter(source)
+    launcher = await environments.launcher(source)
     name = f"{source.config.name}_autocomplete"
     process = ModelProcess(name, source, settings, InstanceMetrics(), on_death=lambda _: None)
     try:
-        await process.start(interpreter)
+        await process.start(launcher)
         completed: dict[str, Any] = json.loads(await process.complete(json.dumps(document)))
     finally:
         await process.kill()

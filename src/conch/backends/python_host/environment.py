@@ -3,31 +3,27 @@
 import asyncio
 import os
 import shutil
-import sys
 import tarfile
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from conch.backends.base import ModelSource
+from conch.backends.fork_server import MAIN, ForkServer, own_environment
+from conch.backends.launch import Launcher, Program
 from conch.errors import ModelLoadError
 
 PARAMETER = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 
-@dataclass(frozen=True, slots=True)
-class Interpreter:
-    """What to run, and with which environment variables."""
-
-    program: str
-    environment: dict[str, str]
-
-
 class Environments:
-    """The environments that models bring. Archives are unpacked into a temporary folder, each state of each once."""
+    """The interpreters of models: the server's, forked; or their own, of which each process is a new one.
 
-    def __init__(self) -> None:
+    Archives are unpacked into a temporary folder, each state of each once.
+    """
+
+    def __init__(self, fork_server: ForkServer) -> None:
+        self._fork_server = fork_server
         self._directory: Path | None = None
         self._unpacking: dict[tuple[Path, int], asyncio.Task[Path]] = {}
 
@@ -38,11 +34,11 @@ class Environments:
         if directory is not None:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
-    async def interpreter(self, source: ModelSource) -> Interpreter:
-        """Return the interpreter for a model. Raises ModelLoadError if its environment is not there or is none."""
+    async def launcher(self, source: ModelSource) -> Launcher:
+        """Return what starts a model's processes. Raises ModelLoadError if its environment is not there or is none."""
         value = source.config.parameters.get(PARAMETER, "")
         if not value:
-            return Interpreter(sys.executable, _environment(None))
+            return self._fork_server
         path = Path(value.replace(_MODEL_DIRECTORY, str(source.directory)))
         if not path.is_absolute():
             path = source.directory / path
@@ -52,7 +48,7 @@ class Environments:
             raise ModelLoadError(
                 f"{PARAMETER} '{path}' has no bin/python: it must be an environment or an archive of one"
             )
-        return Interpreter(str(program), _environment(root))
+        return Program([str(program), str(MAIN)], _environment(root))
 
     async def _unpacked(self, archive: Path) -> Path:
         try:
@@ -81,13 +77,10 @@ def _unpack(archive: Path, target: Path) -> Path:
     return target
 
 
-def _environment(root: Path | None) -> dict[str, str]:
-    variables = dict(os.environ)
-    # Lines appear in the log when they are printed, not when some buffer is full.
-    variables["PYTHONUNBUFFERED"] = "1"
-    if root is not None:
-        for name in ("PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX"):
-            variables.pop(name, None)
-        variables["VIRTUAL_ENV"] = str(root)
-        variables["PATH"] = f"{root / 'bin'}{os.pathsep}{variables.get('PATH', '')}"
+def _environment(root: Path) -> dict[str, str]:
+    variables = own_environment()
+    for name in ("PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX"):
+        variables.pop(name, None)
+    variables["VIRTUAL_ENV"] = str(root)
+    variables["PATH"] = f"{root / 'bin'}{os.pathsep}{variables.get('PATH', '')}"
     return variables

@@ -26,6 +26,7 @@ ANSWERED = 35  # released, answers, samples; outside or before the end of `execu
 READINESS = 36  # bool
 LOG = 37  # level, file, line, text
 SAMPLES = 38  # samples
+BORN = 39  # process id, or 0 and an error text; the first message of a process that was forked
 
 # Levels of LOG, as the standard library numbers them; VERBOSE is its DEBUG.
 ERROR, WARNING, INFO, VERBOSE = 40, 30, 20, 10

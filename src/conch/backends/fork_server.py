@@ -1,0 +1,163 @@
+"""The server's side of the fork server: one process that has imported what the process of every model needs.
+
+`python_child/conch_child/fork_server.py` is the other side. It is started at the first need, or before that by who
+knows that there will be one, and again when it has ended. The processes that it forks are children of this process and
+do not depend on it any further.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from conch.backends import python_child
+from conch.backends.launch import Connection, Exit, Process
+from conch.backends.python_child.conch_child import prctl
+from conch.backends.python_child.conch_child.wire import Message
+from conch.errors import ModelLoadError
+
+MAIN = Path(python_child.__file__).with_name("main.py")
+
+# A new interpreter may import from a slow disk; one that is there answers in milliseconds.
+_LIMIT_S = 60.0
+
+# Requests under way: so few that they never fill the socket, so many that it never waits for us.
+_AT_A_TIME = 8
+
+# What it has printed is not much: why it could not start.
+_WORDS_SIZE = 1 << 14
+# How long the end of a process can take to show.
+_MOMENT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Forked:
+    """A process that this one has adopted."""
+
+    pid: int
+
+    def wait(self) -> int:
+        """Wait for its end and return its exit status, or minus the number of the signal that killed it."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+class ForkServer:
+    """Launches processes by forking them off a process that this starts. Belongs to one thread."""
+
+    def __init__(self, command: Sequence[str] = (sys.executable, str(MAIN), "fork")) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
+        self._output: FileIO | None = None
+        self._turns = asyncio.Semaphore(_AT_A_TIME)
+        self._unborn = 0
+        self._adopted_before = False
+
+    @property
+    def pid(self) -> int:
+        """Process id, 0 if it does not run."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else 0
+
+    def start(self) -> None:
+        """Start it unless it runs. Returns before it is ready to fork. Raises ModelLoadError if it cannot be run."""
+        if self.pid:
+            return
+        self.stop()
+        try:
+            self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                # No pipe: nobody reads before there is something to explain.
+                self._output = FileIO(os.memfd_create("conch fork server output", os.MFD_CLOEXEC), "r+")
+                self._process = subprocess.Popen(
+                    [*self._command, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._output,
+                    stderr=self._output,
+                    env=own_environment(),
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self.stop()
+            raise ModelLoadError(f"cannot run '{self._command[0]}': {error.strerror or error}") from error
+
+    def stop(self) -> None:
+        """End it, if it runs. What it has forked lives on."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        for end in (self._requests, self._output):
+            if end is not None:
+                end.close()
+        self._process = self._requests = self._output = None
+
+    async def launch(
+        self, name: str, connection: Connection, shared: Sequence[int], first: Awaitable[Message]
+    ) -> Process:
+        """Have a process forked; it is there when it has spoken. Raises ModelLoadError."""
+        async with self._turns:
+            with self._adopting():
+                self._request(name, connection, shared)
+                connection.close_child_ends()
+                try:
+                    async with asyncio.timeout(_LIMIT_S):
+                        _, pid, error = await first
+                except TimeoutError:
+                    self.stop()
+                    raise ModelLoadError(f"killed the fork server, which forked nothing for {_LIMIT_S:g} s") from None
+                except EOFError:
+                    raise ModelLoadError(await self._obituary()) from None
+        if error:
+            raise ModelLoadError(f"cannot fork a process: {error}")
+        return _Forked(pid)
+
+    def _request(self, name: str, connection: Connection, shared: Sequence[int]) -> None:
+        self.start()
+        assert self._requests is not None
+        ends = (connection.child_control, connection.child_output, connection.child_error)
+        try:
+            # If it has just ended, nobody holds the child's ends and nobody will speak.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                socket.send_fds(self._requests, [name.encode()], [*(end.fileno() for end in ends), *shared])
+        except OSError as error:
+            raise ModelLoadError(f"cannot ask the fork server for a process: {error.strerror}") from error
+
+    @contextmanager
+    def _adopting(self) -> Iterator[None]:
+        """Be the parent of orphans while a process is forked, and not longer: others are not ours to wait for."""
+        if not self._unborn:
+            self._adopted_before = prctl.adopts()
+            prctl.adopt(True)
+        self._unborn += 1
+        try:
+            yield
+        finally:
+            self._unborn -= 1
+            if not self._unborn:
+                prctl.adopt(self._adopted_before)
+
+    async def _obituary(self) -> str:
+        process, output = self._process, self._output
+        if process is None or output is None:
+            return "the fork server was stopped"
+        # What it held is closed a little before it can be waited for.
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(process.wait, _MOMENT_S)
+        if process.returncode is None:
+            return "the process ended before it was ready to load a model"
+        words = ""
+        with suppress(ValueError):  # another one has been started meanwhile
+            words = os.pread(output.fileno(), _WORDS_SIZE, 0).decode(errors="replace").rstrip()
+        return f"the fork server {Exit(process.returncode)}" + (f":\n{words}" if words else "")
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment of models that run in this interpreter."""
+    # Lines appear in the log when they are printed, not when some buffer is full.
+    return {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -96,7 +96,7 @@ class ChildProcess:
 
         There is nothing to wait for if it could not be started.
         """
-        if self._birth is None:
+        if self._birth is None or self._gone.is_set():
             return True
         try:
             await asyncio.wait_for(self._gone.wait(), limit_s)

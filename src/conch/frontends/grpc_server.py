@@ -1,16 +1,12 @@
-"""The gRPC frontend: grpcio's asynchronous server on the event loop, from opening its port to the last call."""
+"""The gRPC frontend: the service on an HTTP/2 listener, from opening its port to the last call."""
 
-import errno
 import os
-import socket
-
-import grpc
-import grpc.aio
 
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
-from conch.frontends.grpc_calls import Calls
-from conch.frontends.grpc_options import channel_arguments, server_credentials
+from conch.frontends.grpc_calls import Calls, Opener
+from conch.frontends.grpc_options import http2_limits, tls_context
+from conch.frontends.http2.server import Http2Server
 from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_grpc import InferenceService
 from conch.frontends.v2_grpc_infer import ForwardedHeaders, InferEndpoint
@@ -25,7 +21,7 @@ class GrpcFrontend:
         self._service = InferenceService(inference, control, options.id)
         self._inference = inference
         self._calls: Calls | None = None
-        self._server: grpc.aio.Server | None = None
+        self._server: Http2Server[Opener] | None = None
         self.port = options.grpc_port
 
     async def start(self) -> None:
@@ -34,24 +30,30 @@ class GrpcFrontend:
         Raises OSError if the address cannot be had, ConfigError for files, patterns and restrictions that are wrong.
         """
         options = self._options
+        limits = http2_limits(options)
         calls = Calls(
             self._service.methods(),
             InferEndpoint(self._inference, ForwardedHeaders(options.grpc_header_forward_pattern)),
             Restrictions(
                 options.grpc_restricted_protocol, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"
             ),
+            compression=options.grpc_infer_response_compression_level,
+            header_limit=limits.header_bytes,
         )
-        credentials = server_credentials(options)
-        server = grpc.aio.server(handlers=(calls,), options=channel_arguments(options))
-        address = _join(options.grpc_address, options.grpc_port)
+        server: Http2Server[Opener] = Http2Server(
+            options.grpc_address,
+            options.grpc_port,
+            interpret=calls.interpret,
+            accept=lambda opener, stream: opener(stream),
+            limits=limits,
+            tls=tls_context(options),
+            reuse_port=options.reuse_grpc_port,
+        )
         try:
-            if credentials is None:
-                self.port = server.add_insecure_port(address)
-            else:
-                self.port = server.add_secure_port(address, credentials)
-        except RuntimeError:
-            raise _cannot_listen(options.grpc_address, options.grpc_port) from None
-        await server.start()
+            await server.start()
+        except OSError as error:
+            raise _cannot_listen(options.grpc_address, options.grpc_port, error) from None
+        self.port = server.port
         self._calls = calls
         self._server = server
 
@@ -62,17 +64,7 @@ class GrpcFrontend:
             await self._server.stop(grace_s)
 
 
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host or '0.0.0.0'}:{port}"  # noqa: S104 - what "" means
-
-
-def _cannot_listen(host: str, port: int) -> OSError:
-    """Make the error that grpcio keeps to itself, by trying once more what it tried."""
-    reason = errno.EADDRNOTAVAIL
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.bind(address)
-    except OSError as error:
-        reason = error.errno or reason
-    return OSError(reason, f"gRPC cannot listen on {_join(host, port)}: {os.strerror(reason)}")
+def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
+    address = f"[{host}]:{port}" if ":" in host else f"{host or '0.0.0.0'}:{port}"  # noqa: S104 - what "" means
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return OSError(error.errno, f"gRPC cannot listen on {address}: {reason}")

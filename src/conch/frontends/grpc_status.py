@@ -1,21 +1,36 @@
-"""Error codes of the server as status codes of gRPC, and texts in the form that a status can carry."""
+"""How gRPC says how a call went: status codes, texts in the form that a status can carry, header blocks with both."""
 
-from typing import NoReturn
-
-import grpc
-import grpc.aio
+from enum import IntEnum
 
 from conch.errors import Code, ConchError
+from conch.frontends.http2.headers import response_block, trailers_block
+
+
+class Status(IntEnum):
+    """The status codes of gRPC that this server gives."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
 
 STATUS_CODES = {
-    Code.UNKNOWN: grpc.StatusCode.UNKNOWN,
-    Code.INTERNAL: grpc.StatusCode.INTERNAL,
-    Code.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
-    Code.INVALID_ARG: grpc.StatusCode.INVALID_ARGUMENT,
-    Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    Code.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
-    Code.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
-    Code.CANCELLED: grpc.StatusCode.CANCELLED,
+    Code.UNKNOWN: Status.UNKNOWN,
+    Code.INTERNAL: Status.INTERNAL,
+    Code.NOT_FOUND: Status.NOT_FOUND,
+    Code.INVALID_ARG: Status.INVALID_ARGUMENT,
+    Code.UNAVAILABLE: Status.UNAVAILABLE,
+    Code.UNSUPPORTED: Status.UNIMPLEMENTED,
+    Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
+    Code.CANCELLED: Status.CANCELLED,
 }
 
 # A status travels in the trailers, of which clients accept 8 KiB in all by default; more fails the call with a text of
@@ -23,10 +38,34 @@ STATUS_CODES = {
 _TEXT_LIMIT = 6000
 _LEFT_OUT = " [… the rest is left out]"
 
+CONTENT_TYPE = (b"content-type", b"application/grpc")
+CODINGS = (b"grpc-accept-encoding", b"identity, deflate, gzip")
+OK_TRAILERS = trailers_block([(b"grpc-status", b"0")])
 
-async def abort(context: "grpc.aio.ServicerContext[bytes, bytes]", error: ConchError) -> NoReturn:
-    """End a call with the status of an error."""
-    await context.abort(STATUS_CODES[error.code], status_text(error.message))
+
+class GrpcError(Exception):
+    """A call that ends with a status that is gRPC's own, and no error of the server."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def error_fields(error: ConchError | GrpcError) -> list[tuple[bytes, bytes]]:
+    """Return the trailers that tell of an error."""
+    status = error.status if isinstance(error, GrpcError) else STATUS_CODES[error.code]
+    return [(b"grpc-status", b"%d" % status), (b"grpc-message", _percent_encoded(status_text(error.message)))]
+
+
+def error_trailers(error: ConchError | GrpcError) -> bytes:
+    """Return the block that ends an answer of which something was sent."""
+    return trailers_block(error_fields(error))
+
+
+def error_block(error: ConchError | GrpcError) -> bytes:
+    """Return the block that is the whole answer to a call that failed."""
+    return response_block(200, [CONTENT_TYPE, *error_fields(error)])
 
 
 def status_text(text: str) -> str:
@@ -37,3 +76,12 @@ def status_text(text: str) -> str:
         if size > _TEXT_LIMIT:
             return text[:index] + _LEFT_OUT
     return text
+
+
+def _percent_encoded(text: str) -> bytes:
+    if text.isascii() and text.isprintable() and "%" not in text:
+        return text.encode()
+    return b"".join(
+        bytes((octet,)) if 0x20 <= octet <= 0x7E and octet != 0x25 else b"%%%02X" % octet
+        for octet in text.encode(errors="replace")
+    )

@@ -1,7 +1,7 @@
 """`inference.GRPCInferenceService` and `grpc.health.v1.Health`, without the wire: message bytes in, message bytes out.
 
-Here is what each call means; `grpc_server` and its kind know how bytes come and go. So another transport can take the
-place of grpcio without a change here. ModelInfer and ModelStreamInfer are in `v2_grpc_infer` and `v2_grpc_stream`.
+Here is what each call means; `grpc_server` and its kind know how bytes come and go. ModelInfer and ModelStreamInfer are
+in `v2_grpc_infer` and `v2_grpc_stream`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,6 +17,7 @@ from conch.core.lifecycle import ModelControl
 from conch.errors import InvalidRequest, Unsupported
 from conch.protocol import documents, proto_documents
 from conch.protocol.v2_proto import parse_version
+from conch.tensor import Buffer
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -32,7 +33,7 @@ class Method(NamedTuple):
     request: type[Message]
     answer: Callable[[Message], Awaitable[Message]]
 
-    async def __call__(self, data: bytes) -> bytes:
+    async def __call__(self, data: Buffer) -> bytes:
         """Answer a serialized request. Raises ConchError."""
         try:
             request = self.request.FromString(data)

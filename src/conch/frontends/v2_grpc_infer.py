@@ -1,7 +1,7 @@
 """ModelInfer without the wire: one serialized request in, one serialized response or error out."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from conch.core.inference import Inference
@@ -12,10 +12,12 @@ from conch.protocol.classification import classify
 from conch.protocol.v2_proto import InferMessage, ResponseOptions, encode_infer_response, read_infer_request
 from conch.protocol.v2_proto_parameters import is_reserved
 from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
+from conch.tensor import Buffer
 
 # Keys are lower case; values of keys that end in "-bin" are bytes.
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
-Reply: TypeAlias = Callable[[bytes | ConchError], None]
+# A serialized message in parts, or what went wrong.
+Reply: TypeAlias = Callable[[Sequence[Buffer] | ConchError], None]
 
 
 class ForwardedHeaders:
@@ -55,7 +57,7 @@ class InferEndpoint:
         self._forwarded.add(request.parameters, metadata)
         return request, options
 
-    def infer(self, data: bytes, metadata: Metadata, reply: Reply) -> Pending:
+    def infer(self, data: Buffer, metadata: Metadata, reply: Reply) -> Pending:
         """Serve one ModelInfer call: `reply` gets its response or error, once, later or before this returns.
 
         Raises ConchError if the request is refused; then `reply` is not called.
@@ -75,7 +77,9 @@ class InferEndpoint:
         return self.inference.infer(request, respond)
 
 
-def encode(answer: InferResponse | ConchError | None, model: Served, options: ResponseOptions) -> bytes | ConchError:
+def encode(
+    answer: InferResponse | ConchError | None, model: Served, options: ResponseOptions
+) -> Sequence[Buffer] | ConchError:
     """Return what the client of a ModelInfer call gets."""
     if isinstance(answer, InferResponse):
         try:

@@ -1,19 +1,20 @@
 """ModelStreamInfer without the wire: many requests in, their responses out, each at its time.
 
 A transport calls `receive` for each message, `end` when the client has sent its last and `cancel` when it has gone; it
-takes what is to be sent by `next`. How the responses are ordered:
+gets what is to be sent by its `Sink`. How the responses are ordered:
 
     ordinary models     as their requests came: a response waits until those before it are out
     decoupled models    as they come
 
-Memory is bounded twice. `room` holds back the reading of further requests, and with it the client by flow control,
+Memory is bounded twice. `full` holds back the reading of further requests, and with it the client by flow control,
 while what it has asked for and not taken could come to `_BUDGET` bytes by the size of the largest message so far. A
 decoupled model cannot be held back that way: when more than `_UNSENT_LIMIT` bytes wait for a client that does not
 read, its stream is ended and its requests are cancelled. Other streams notice nothing of either.
 """
 
-import asyncio
 from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
 
 from conch.core.pending import Pending
 from conch.core.served import Served
@@ -26,6 +27,7 @@ from conch.protocol.v2_proto import (
     read_infer_request,
 )
 from conch.request import InferRequest, InferResponse, Timeline
+from conch.tensor import Buffer
 
 _MOST_UNTAKEN = 256
 _BUDGET = 64 * 2**20
@@ -34,27 +36,51 @@ _UNSENT_LIMIT = 256 * 2**20
 _MESSAGE_OVERHEAD = 128
 
 
+class Sink(Protocol):
+    """How messages go out."""
+
+    @property
+    def clear(self) -> bool:
+        """Whether all that was sent has gone; else `InferStream.drained` is called when it has."""
+
+    def send(self, message: Sequence[Buffer]) -> None:
+        """Send a message."""
+
+    def finish(self, error: ConchError | None) -> None:
+        """End the call, well or with an error. Called once at most, and nothing after it."""
+
+    def resume(self) -> None:
+        """Hear that there is room for requests again. Called often, and for nothing if none waits."""
+
+
 class InferStream:
     """One ModelStreamInfer call. All methods belong to the event loop's thread."""
 
-    def __init__(self, endpoint: InferEndpoint, metadata: Metadata) -> None:
+    def __init__(self, endpoint: InferEndpoint, metadata: Metadata, sink: Sink) -> None:
         self._endpoint = endpoint
         self._metadata = tuple(metadata)
+        self._sink = sink
         # Whether errors of the core and of models end the call instead of travelling in messages.
         self.status_errors = ("triton_grpc_error", "true") in self._metadata
         self._ordered: deque[_Exchange] = deque()  # for ordinary models, until their responses are released
         self._decoupled: set[_Exchange] = set()  # for decoupled models, until their final response
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[Sequence[Buffer]] = deque()
         self._unsent_bytes = 0
         self._largest = _BUDGET // _MOST_UNTAKEN
         self._ended = False  # no request will follow
         self.closed = False  # nothing more will be put in the queue
+        self._finished = False  # nothing more will be sent
         self._error: ConchError | None = None  # how the call ends, if not well
-        self._changed = asyncio.Event()
 
     # ---- for the transport
 
-    def receive(self, data: bytes) -> None:
+    @property
+    def full(self) -> bool:
+        """Whether the next request has to wait. One that is received all the same is served."""
+        untaken = len(self._ordered) + len(self._decoupled) + len(self._unsent)
+        return untaken * self._largest >= _BUDGET and not self._ended
+
+    def receive(self, data: Buffer) -> None:
         """Serve one request. What is wrong with it becomes a message of its own; the stream goes on."""
         if self._ended:
             return
@@ -80,7 +106,7 @@ class InferStream:
     def end(self) -> None:
         """The client sends no more requests; those that are here are still answered."""
         self._ended = True
-        self._changed.set()
+        self._advance()
 
     def stop(self) -> None:
         """The server stops: take no more requests, answer those that are here, then say why."""
@@ -90,35 +116,13 @@ class InferStream:
 
     def cancel(self) -> None:
         """The client has gone: cancel what it asked for and forget what it would have got."""
-        self._close()
+        self._finished = True
         self._unsent.clear()
+        self._close()
 
-    async def next(self) -> bytes | None:
-        """Return the next message to send, None after the last. Raises the ConchError that ends the call."""
-        while not self._unsent:
-            if self._ended and not self._ordered and not self._decoupled:
-                self.closed = True
-                if self._error is not None:
-                    raise self._error
-                return None
-            await self._change()
-        message = self._unsent.popleft()
-        self._unsent_bytes -= len(message) + _MESSAGE_OVERHEAD
-        self._changed.set()
-        return message
-
-    async def room(self) -> bool:
-        """Wait until another request may be read; False if none is wanted any more."""
-        while not self._ended and self._untaken() * self._largest >= _BUDGET:
-            await self._change()
-        return not self._ended
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
-
-    def _untaken(self) -> int:
-        return len(self._ordered) + len(self._decoupled) + len(self._unsent)
+    def drained(self) -> None:
+        """What was sent has gone: send more, and take more."""
+        self._advance()
 
     # ---- for the exchanges
 
@@ -126,15 +130,17 @@ class InferStream:
         """Learn how large messages are."""
         self._largest = max(self._largest, size)
 
-    def send(self, message: bytes) -> None:
-        """Queue a message for the transport."""
+    def send(self, message: Sequence[Buffer]) -> None:
+        """Send a message, or queue it behind those that wait."""
+        if not self._unsent and self._sink.clear:
+            self._sink.send(message)
+            return
         self._unsent.append(message)
-        self._unsent_bytes += len(message) + _MESSAGE_OVERHEAD
+        self._unsent_bytes += sum(map(len, message)) + _MESSAGE_OVERHEAD
         if self._unsent_bytes > _UNSENT_LIMIT:
             waiting = len(self._unsent)
             self._unsent.clear()
             self.fail(Unavailable(f"the client reads too slowly: {waiting} responses were waiting for it"))
-        self._changed.set()
 
     def settle(self, exchange: "_Exchange") -> None:
         """Note that a request is answered; release what was waiting for that."""
@@ -143,14 +149,27 @@ class InferStream:
         while ordered and ordered[0].done and not self.closed:
             for message in ordered.popleft().messages:
                 self.send(message)
-        self._changed.set()
+        self._advance()
 
     def fail(self, error: ConchError) -> None:
         """End the call with an error, after the messages that are queued already."""
         self._error = error
         self._close()
 
-    def _decode(self, data: bytes, exchange: "_Exchange") -> InferRequest:
+    def _advance(self) -> None:
+        """Send what may be sent; end the call if that was all; take more if there is room."""
+        unsent = self._unsent
+        while unsent and self._sink.clear:
+            message = unsent.popleft()
+            self._unsent_bytes -= sum(map(len, message)) + _MESSAGE_OVERHEAD
+            self._sink.send(message)
+        if not self._ended:
+            self._sink.resume()
+        elif not (unsent or self._ordered or self._decoupled or self._finished):
+            self.closed = self._finished = True
+            self._sink.finish(self._error)
+
+    def _decode(self, data: Buffer, exchange: "_Exchange") -> InferRequest:
         timeline = Timeline()
         message = read_infer_request(data)
         exchange.id = message.message.id
@@ -173,7 +192,7 @@ class InferStream:
         self._decoupled.clear()
         for exchange in unanswered:
             exchange.cancel()
-        self._changed.set()
+        self._advance()
 
 
 class _Exchange:
@@ -188,7 +207,7 @@ class _Exchange:
         self.options = ResponseOptions()
         self.decoupled = False
         self.admitted: Pending | None = None
-        self.messages: list[bytes] = []  # an ordinary model's, until it is their turn
+        self.messages: list[Sequence[Buffer]] = []  # an ordinary model's, until it is their turn
         self.done = False
 
     def cancel(self) -> None:
@@ -210,9 +229,9 @@ class _Exchange:
         else:
             self._deliver(self._message(answer, final), final)
 
-    def _deliver(self, message: bytes | None, final: bool) -> None:
+    def _deliver(self, message: Sequence[Buffer] | None, final: bool) -> None:
         if message is not None:
-            self._stream.saw(len(message))
+            self._stream.saw(sum(map(len, message)))
             if self.decoupled:
                 self._stream.send(message)
             else:
@@ -221,7 +240,7 @@ class _Exchange:
             self.done = True
             self._stream.settle(self)
 
-    def _message(self, answer: InferResponse | ConchError | None, final: bool) -> bytes | None:
+    def _message(self, answer: InferResponse | ConchError | None, final: bool) -> Sequence[Buffer] | None:
         model = self.model
         assert model is not None  # nothing is admitted without
         if answer is None and self.decoupled:

@@ -119,7 +119,7 @@ class InferMessage(NamedTuple):
         return tuple(names), classification
 
 
-def read_infer_request(data: bytes) -> InferMessage:
+def read_infer_request(data: Buffer) -> InferMessage:
     """Parse a serialized ModelInferRequest. Raises InvalidRequest if it is none."""
     parts = _split(data) if len(data) >= _SPLIT_FROM else None
     head, raw_contents = parts or (data, None)
@@ -143,28 +143,29 @@ def parse_version(text: str) -> int | None:
     )
 
 
-def encode_infer_response(response: InferResponse, parameters: Mapping[str, ParameterValue] | None = None) -> bytes:
-    """Serialize a ModelInferResponse; `parameters` are added to those of the response.
+def encode_infer_response(
+    response: InferResponse, parameters: Mapping[str, ParameterValue] | None = None
+) -> list[Buffer]:
+    """Serialize a ModelInferResponse, in parts; `parameters` are added to those of the response.
 
     Raises ConchError if a parameter does not fit its message.
     """
-    return b"".join(_response_parts(response, parameters))
+    return _response_parts(response, parameters)
 
 
-def encode_stream_response(response: InferResponse, final: bool) -> bytes:
-    """Serialize a ModelStreamInferResponse that says whether more will follow. Raises as encode_infer_response."""
+def encode_stream_response(response: InferResponse, final: bool) -> list[Buffer]:
+    """Serialize a ModelStreamInferResponse that says whether more will follow. As encode_infer_response."""
     parts = _response_parts(response, {"triton_final_response": final})
-    size = sum(memoryview(part).nbytes for part in parts)
-    return b"".join((_STREAM_INFER_RESPONSE, _varint(size), *parts))
+    return [_STREAM_INFER_RESPONSE, _varint(sum(map(len, parts))), *parts]
 
 
-def encode_stream_error(text: str, request_id: str, final: bool | None) -> bytes:
+def encode_stream_error(text: str, request_id: str, final: bool | None) -> list[Buffer]:
     """Serialize the ModelStreamInferResponse of a failed request; `final` None where it was refused at the door."""
     answer = service_pb2.ModelStreamInferResponse(error_message=text)
     answer.infer_response.id = request_id
     if final is not None:
         answer.infer_response.parameters["triton_final_response"].bool_param = final
-    return bytes(answer.SerializeToString())
+    return [answer.SerializeToString()]
 
 
 def _response_parts(response: InferResponse, extra: Mapping[str, ParameterValue] | None) -> list[Buffer]:
@@ -205,7 +206,7 @@ def _class_count(entry: Message) -> int:
     return int(value.int64_param)
 
 
-def _split(data: bytes) -> tuple[bytes, list[memoryview]] | None:
+def _split(data: Buffer) -> tuple[bytes, list[memoryview]] | None:
     """Part a message from its `raw_input_contents`.
 
     Returns None for a message with anything but complete length-delimited fields of numbers below 16, of which a
@@ -231,7 +232,7 @@ def _split(data: bytes) -> tuple[bytes, list[memoryview]] | None:
     return b"".join(head), raw_contents
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+def _read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """Read a length of at most five bytes; returns it, -1 if it is none, and the position after it."""
     value = 0
     for shift, byte in zip(range(0, 35, 7), data[position : position + 5], strict=False):

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from conch.errors import ConfigError
-from conch.frontends.grpc_options import channel_arguments
+from conch.frontends.grpc_options import http2_limits
 from conch.options import ServerOptions
 from conch.tensor import Tensor
 from tests.unit.frontends.grpc.test_v2_grpc import refusal
@@ -269,37 +269,26 @@ async def test_messages_beyond_the_usual_four_megabytes(client):
     assert (await client.infer("echo", [tensor])).as_numpy("OUT_INPUT0").size == large.size
 
 
-def test_every_flag_reaches_grpc():
-    options = ServerOptions(
-        reuse_grpc_port=True,
-        grpc_keepalive_time=1,
-        grpc_keepalive_timeout=2,
-        grpc_keepalive_permit_without_calls=True,
-        grpc_http2_max_pings_without_data=3,
-        grpc_http2_min_recv_ping_interval_without_data=4,
-        grpc_http2_max_ping_strikes=5,
-        grpc_infer_response_compression_level="medium",
-        grpc_max_connection_age=6,
-        grpc_max_connection_age_grace=7,
+def test_flags_are_limits_of_a_connection():
+    limits = http2_limits(
+        ServerOptions(
+            grpc_keepalive_time=1000,
+            grpc_keepalive_timeout=2000,
+            grpc_keepalive_permit_without_calls=True,
+            grpc_http2_max_pings_without_data=3,
+            grpc_http2_min_recv_ping_interval_without_data=4000,
+            grpc_http2_max_ping_strikes=5,
+            grpc_max_connection_age=6000,
+            grpc_max_connection_age_grace=7000,
+        )
     )
-    assert dict(channel_arguments(options)) == {
-        "grpc.so_reuseport": 1,
-        "grpc.max_receive_message_length": 2**31 - 1,
-        "grpc.max_send_message_length": 2**31 - 1,
-        "grpc.keepalive_time_ms": 1,
-        "grpc.keepalive_timeout_ms": 2,
-        "grpc.keepalive_permit_without_calls": 1,
-        "grpc.http2.max_pings_without_data": 3,
-        "grpc.http2.min_ping_interval_without_data_ms": 4,
-        "grpc.http2.max_ping_strikes": 5,
-        "grpc.default_compression_level": 2,
-        "grpc.max_connection_age_ms": 6,
-        "grpc.max_connection_age_grace_ms": 7,
-    }
+    assert (limits.keepalive_s, limits.keepalive_timeout_s, limits.keepalive_idle) == (1, 2, True)
+    assert (limits.pings_without_data, limits.ping_interval_s, limits.ping_strikes) == (3, 4, 5)
+    assert (limits.age_s, limits.age_grace_s) == (6, 7)
 
 
 def test_connections_do_not_age_by_default():
-    assert not any("connection_age" in name for name, _ in channel_arguments(ServerOptions()))
+    assert http2_limits(ServerOptions()).age_s == 0
 
 
 async def test_an_aged_connection_is_renewed_unnoticed(serve):

@@ -1,0 +1,125 @@
+"""Messages as gRPC frames them: one byte that says whether it is compressed, four of length, the message."""
+
+import zlib
+from collections.abc import Sequence
+from struct import Struct
+
+from conch.frontends.grpc_status import GrpcError, Status
+from conch.tensor import Buffer
+
+# The largest message that gRPC can express, as in Triton: tensors are large, and the limit of 4 MiB is no protection.
+MAX_MESSAGE_SIZE = 2**31 - 1
+
+PREFIX = Struct(">BL")
+PREFIX_SIZE = PREFIX.size
+IDENTITY = b"identity"
+_WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
+CODINGS = frozenset({IDENTITY, *_WINDOW_BITS})
+# A message gets its room at once up to this size, and beyond it as it comes: an announcement costs the client nothing.
+_ROOM = 64 * 2**20
+# Decompressed this much at a time.
+_PIECE = 2**20
+
+
+class MessageReader:
+    """Cuts the data of one stream into messages: `add` what came, then take messages by `next` until there is none."""
+
+    __slots__ = ("_body", "_coding", "_compressed", "_data", "_filled", "_position", "_prefix", "_size")
+
+    def __init__(self, coding: bytes) -> None:
+        """Assign. `coding` is what compressed messages are compressed by."""
+        self._coding = coding
+        self._data: Buffer = b""
+        self._position = 0
+        self._prefix = b""  # what has come of it, if not all
+        self._body: bytearray | None = None  # of a message that has not come whole
+        self._filled = 0
+        self._size = 0
+        self._compressed = False
+
+    @property
+    def midway(self) -> bool:
+        """Whether something has come that is not a whole message."""
+        return self._body is not None or bool(self._prefix) or self._position < len(self._data)
+
+    def add(self, data: Buffer) -> None:
+        """Take data, of which nothing is copied before `next` is called. There must be none left of earlier data."""
+        self._data = data
+        self._position = 0
+
+    def next(self) -> Buffer | None:
+        """Return the next message, decompressed; None if it has not come whole. Raises GrpcError if it is none."""
+        if self._body is None and not self._read_prefix():
+            return None
+        position, size = self._position, self._size
+        available = len(self._data) - position
+        if self._body is None:
+            if available >= size:
+                self._position = position + size
+                message = self._data[position : position + size]
+                return self._finished(message if isinstance(message, bytes) else bytes(message))
+            self._body = bytearray(min(size, _ROOM))
+            self._filled = 0
+        taken = min(size - self._filled, available)
+        self._fill(self._data[position : position + taken])
+        self._position = position + taken
+        if self._filled < size:
+            self._data = b""
+            self._position = 0
+            return None
+        body, self._body = self._body, None
+        return self._finished(body)
+
+    def _read_prefix(self) -> bool:
+        data, position = self._data, self._position
+        missing = PREFIX_SIZE - len(self._prefix)
+        piece = data[position : position + missing]
+        self._position += len(piece)
+        if len(piece) < missing:
+            self._prefix += piece
+            return False
+        compressed, self._size = PREFIX.unpack(self._prefix + piece)
+        self._prefix = b""
+        if compressed > 1:
+            raise GrpcError(Status.INTERNAL, f"a message begins with {compressed}, expected 0 or 1 (compressed)")
+        if self._size > MAX_MESSAGE_SIZE:
+            raise GrpcError(
+                Status.RESOURCE_EXHAUSTED, f"message of {self._size} bytes exceeds the maximum of {MAX_MESSAGE_SIZE}"
+            )
+        self._compressed = bool(compressed)
+        return True
+
+    def _fill(self, piece: Buffer) -> None:
+        body = self._body
+        assert body is not None
+        filled = self._filled + len(piece)
+        if filled > len(body):
+            body.extend(bytes(min(self._size, max(filled, 2 * len(body))) - len(body)))
+        with memoryview(body) as view:  # assigning to the bytearray itself would copy twice
+            view[self._filled : filled] = piece
+        self._filled = filled
+
+    def _finished(self, message: Buffer) -> Buffer:
+        return _decompressed(message, self._coding) if self._compressed else message
+
+
+def _decompressed(message: Buffer, coding: bytes) -> bytes:
+    window_bits = _WINDOW_BITS.get(coding)
+    if window_bits is None:
+        raise GrpcError(Status.INTERNAL, "a message is compressed, and grpc-encoding does not say how")
+    inflater = zlib.decompressobj(window_bits)
+    try:
+        plain = inflater.decompress(message, MAX_MESSAGE_SIZE)
+    except zlib.error as error:
+        raise GrpcError(Status.INTERNAL, f"a message is not valid {coding.decode()} data: {error}") from None
+    if inflater.unconsumed_tail:
+        raise GrpcError(Status.RESOURCE_EXHAUSTED, f"decompressed message exceeds {MAX_MESSAGE_SIZE} bytes")
+    if not inflater.eof or inflater.unused_data:
+        raise GrpcError(Status.INTERNAL, f"a message is not one whole piece of {coding.decode()} data")
+    return plain
+
+
+def compressed(parts: Sequence[Buffer], coding: bytes, level: int) -> list[Buffer]:
+    """Compress a message given in parts."""
+    deflater = zlib.compressobj(level, zlib.DEFLATED, _WINDOW_BITS[coding])
+    return [*(deflater.compress(part) for part in parts), deflater.flush()]

@@ -1,0 +1,148 @@
+"""ModelStreamInfer on its HTTP/2 stream: messages in as fast as there is room for them, messages out as they come."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from conch.errors import ConchError, InvalidRequest
+from conch.frontends.grpc_answers import AnswerForm
+from conch.frontends.grpc_messages import MessageReader
+from conch.frontends.grpc_request import GrpcRequest
+from conch.frontends.grpc_status import OK_TRAILERS, GrpcError, Status, error_block, error_trailers
+from conch.frontends.grpc_unary import unexpected
+from conch.frontends.http2.stream import Http2Stream
+from conch.frontends.v2_grpc_infer import InferEndpoint
+from conch.frontends.v2_grpc_stream import InferStream
+from conch.tensor import Buffer
+
+
+class StreamCall:
+    """One such call: the receiver of its stream, and what its `InferStream` sends by."""
+
+    unhurried = True
+
+    def __init__(
+        self,
+        endpoint: InferEndpoint,
+        request: GrpcRequest,
+        form: AnswerForm,
+        stream: Http2Stream,
+        closed: Callable[["StreamCall"], None],
+    ) -> None:
+        self._form = form
+        self._stream = stream
+        self._closed = closed
+        self._reader = MessageReader(request.coding)
+        self._unread: deque[Buffer] = deque()  # data that there was no room for
+        self._unread_bytes = 0
+        self._ended = False  # the client's last data have come
+        self._begun = False
+        self._reading = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self.inference = InferStream(endpoint, request.metadata, self)
+        if request.timeout_s is not None:
+            self._deadline = asyncio.get_running_loop().call_later(request.timeout_s, self._expired)
+
+    # For the session.
+
+    def data(self, data: Buffer, ended: bool) -> bool:
+        """Take a piece of the client's messages; serve those that are complete while there is room."""
+        self._ended = ended
+        if self._unread or self.inference.full:
+            self._unread.append(bytes(data))
+            return False
+        self._reader.add(data)
+        self._read()
+        return True
+
+    def aborted(self) -> None:
+        """Cancel: the client has gone."""
+        self._release()
+        self.inference.cancel()
+
+    def drained(self) -> None:
+        """Go on sending."""
+        self.inference.drained()
+
+    def overdue(self) -> None:
+        """Nothing: a stream may rest."""
+
+    # For InferStream.
+
+    @property
+    def clear(self) -> bool:
+        """Whether a message may be sent."""
+        return self._stream.clear
+
+    def send(self, message: Sequence[Buffer]) -> None:
+        """Send one message."""
+        try:
+            parts, size = self._form.message(message)
+        except InvalidRequest as error:
+            self._stop(error)
+            return
+        if not self._begun:
+            self._begun = True
+            self._stream.begin(self._form.head)
+        self._stream.write(parts, size)
+
+    def finish(self, error: ConchError | None) -> None:
+        """End the call, well or with an error."""
+        self._release()
+        self._end(error)
+
+    def resume(self) -> None:
+        """Hear that there is room again."""
+        self._read()
+
+    def _read(self) -> None:
+        """Serve what has come, as far as there is room."""
+        if self._reading:
+            return
+        self._reading = True
+        try:
+            while not self.inference.full and not self._stream.closed:
+                message = self._reader.next()
+                if message is not None:
+                    self.inference.receive(message)
+                elif self._unread:
+                    data = self._unread.popleft()
+                    self._reader.add(data)
+                    self._stream.took(len(data))
+                elif self._ended:
+                    if self._reader.midway:
+                        raise InvalidRequest("the call ends within a message")
+                    self.inference.end()
+                    break
+                else:
+                    break
+        except (ConchError, GrpcError) as error:
+            self._stop(error)
+        except Exception as error:
+            self._stop(unexpected(error))
+        finally:
+            self._reading = False
+
+    def _stop(self, error: ConchError | GrpcError) -> None:
+        """End the call now, and all that is asked for on it."""
+        self._release()
+        self._end(error)
+        self.inference.cancel()
+
+    def _end(self, error: ConchError | GrpcError | None) -> None:
+        if not self._begun and error is not None:
+            self._stream.answer_head(error_block(error))
+            return
+        if not self._begun:
+            self._begun = True
+            self._stream.begin(self._form.head)
+        self._stream.end(OK_TRAILERS if error is None else error_trailers(error))
+
+    def _expired(self) -> None:
+        self._stop(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
+
+    def _release(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._closed(self)

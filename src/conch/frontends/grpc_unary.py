@@ -1,0 +1,199 @@
+"""Calls with one request and one answer: ModelInfer by callback, the others by a coroutine."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from conch.core.pending import Pending
+from conch.errors import ConchError, InvalidRequest
+from conch.frontends.grpc_answers import AnswerForm
+from conch.frontends.grpc_messages import PREFIX, PREFIX_SIZE, MessageReader
+from conch.frontends.grpc_request import GrpcRequest
+from conch.frontends.grpc_status import OK_TRAILERS, GrpcError, Status, error_block
+from conch.frontends.http2.stream import Http2Stream
+from conch.frontends.v2_grpc import Method
+from conch.frontends.v2_grpc_infer import InferEndpoint
+from conch.tensor import Buffer
+
+_log = logging.getLogger(__name__)
+
+
+class UnaryCall(ABC):
+    """One such call: the receiver of its stream."""
+
+    __slots__ = ("_deadline", "_form", "_message", "_reader", "_request", "_stream")
+
+    unhurried = False
+
+    def __init__(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> None:
+        self._request = request
+        self._form = form
+        self._stream = stream
+        self._reader: MessageReader | None = None  # made for a request that comes in pieces
+        self._message: Buffer | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        if request.timeout_s is not None:
+            self._deadline = asyncio.get_running_loop().call_later(request.timeout_s, self._expired)
+
+    @abstractmethod
+    def _serve(self, message: Buffer) -> None:
+        """Begin to answer. Raises ConchError for a request that is refused."""
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """Hear, once the stream is closed, that no answer is wanted any more."""
+
+    # For the session.
+
+    def data(self, data: Buffer, ended: bool) -> bool:
+        """Take a piece of the request; answer it when it has come whole."""
+        if self._stream.closed:
+            return True
+        try:
+            message = self._whole(data) if ended and self._reader is None else None
+            if message is None:
+                message = self._assembled(data, ended)
+            if message is not None:
+                self._serve(message)
+        except (ConchError, GrpcError) as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(unexpected(error))
+        return True
+
+    def aborted(self) -> None:
+        """Cancel: the client has gone."""
+        self._disarm()
+        self._cancel()
+
+    def drained(self) -> None:  # noqa: B027 - not to be overridden
+        """Nothing follows an answer."""
+
+    def overdue(self) -> None:
+        """Refuse a request that does not come."""
+        self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request has not come within the time allowed"))
+
+    # For the answer.
+
+    def _reply(self, answer: Sequence[Buffer] | ConchError) -> None:
+        if self._stream.closed:
+            return
+        if isinstance(answer, ConchError):
+            self._fail(answer)
+            return
+        try:
+            parts, size = self._form.message(answer)
+        except InvalidRequest as error:
+            self._fail(error)
+            return
+        self._disarm()
+        self._stream.answer(self._form.head, parts, size, OK_TRAILERS)
+
+    def _fail(self, error: ConchError | GrpcError) -> None:
+        self._disarm()
+        self._stream.answer_head(error_block(error))
+
+    def _expired(self) -> None:
+        self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
+        self._cancel()
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    @staticmethod
+    def _whole(data: Buffer) -> Buffer | None:
+        """Return the message that these data are, if they are one, and plain."""
+        if len(data) < PREFIX_SIZE:
+            return None
+        compressed, size = PREFIX.unpack_from(data)
+        if compressed or size != len(data) - PREFIX_SIZE:
+            return None
+        message = data[PREFIX_SIZE:]
+        return message if isinstance(message, bytes) else bytes(message)
+
+    def _assembled(self, data: Buffer, ended: bool) -> Buffer | None:
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = MessageReader(self._request.coding)
+        reader.add(data)
+        message = reader.next()
+        if message is not None:
+            if self._message is not None:
+                raise InvalidRequest("more than one message in a call that takes one")
+            self._message = message
+        if reader.midway and (ended or self._message is not None):
+            raise InvalidRequest("the call ends within a message" if ended else "data behind the message of the call")
+        if not ended:
+            return None
+        if self._message is None:
+            raise InvalidRequest("a call without a message")
+        message, self._message = self._message, None
+        return message
+
+
+class InferCall(UnaryCall):
+    """ModelInfer: neither a task nor a future is made for it."""
+
+    __slots__ = ("_admitted", "_endpoint")
+
+    def __init__(self, endpoint: InferEndpoint, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> None:
+        super().__init__(request, form, stream)
+        self._endpoint = endpoint
+        self._admitted: Pending | None = None
+
+    def _serve(self, message: Buffer) -> None:
+        admitted = self._endpoint.infer(message, self._request.metadata, self._answered)
+        if not self._stream.closed:
+            self._admitted = admitted
+
+    def _answered(self, answer: Sequence[Buffer] | ConchError) -> None:
+        self._admitted = None
+        self._reply(answer)
+
+    def _cancel(self) -> None:
+        admitted, self._admitted = self._admitted, None
+        if admitted is not None:
+            admitted.cancel()
+
+
+class TaskCall(UnaryCall):
+    """Any other: rare, and they may wait for something. What they do is finished, whether the client waits or not."""
+
+    __slots__ = ("_method", "_tasks")
+
+    def __init__(
+        self,
+        method: Method,
+        tasks: set[asyncio.Task[None]],
+        request: GrpcRequest,
+        form: AnswerForm,
+        stream: Http2Stream,
+    ) -> None:
+        super().__init__(request, form, stream)
+        self._method = method
+        self._tasks = tasks
+
+    def _serve(self, message: Buffer) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _cancel(self) -> None:
+        pass
+
+    async def _answer(self, message: Buffer) -> None:
+        try:
+            self._reply([await self._method(message)])
+        except ConchError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(unexpected(error))
+
+
+def unexpected(error: Exception) -> ConchError:
+    """Log a fault of the server, and return what the client is told of it."""
+    _log.exception("gRPC: a call failed unexpectedly", exc_info=error)
+    return ConchError(f"internal error: {type(error).__name__}: {error}")

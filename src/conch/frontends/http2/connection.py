@@ -1,0 +1,113 @@
+"""The socket of one HTTP/2 client."""
+
+import asyncio
+import contextlib
+from typing import Any, Protocol, cast
+
+from conch.frontends.http2.frames import ErrorCode
+from conch.frontends.http2.session import Http2Session
+from conch.frontends.http2.streams import StreamsOwner
+from conch.tensor import Buffer
+
+# How much may wait in the transport before the streams wait instead.
+_WRITE_AHEAD = 2**20
+# How long a client may go on sending after the last word was said. Closing at once would make its system throw away
+# that word.
+_LINGER_S = 1.0
+
+
+class ConnectionOwner(StreamsOwner[Any], Protocol):
+    """What a connection needs of the server that accepted it."""
+
+    def opened(self, connection: "Http2Connection") -> bool:
+        """Count a connection in; False if there are too many."""
+
+    def closed(self, connection: "Http2Connection") -> None:
+        """Count it out."""
+
+
+class Http2Connection(asyncio.Protocol):
+    """The protocol object of one client. Belongs to the event loop's thread."""
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self._transport: asyncio.Transport
+        self.session: Http2Session[Any] = Http2Session(owner, self)
+        self.writable = True
+        self._unwritable_since = 0.0
+        self._closed_at: float | None = None  # when the last word was said
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept a client."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no common class
+        self._transport.set_write_buffer_limits(high=_WRITE_AHEAD)
+        self.session.start()
+        if not self._owner.opened(self):
+            self.session.fail(ErrorCode.ENHANCE_YOUR_CALM, "too many connections")
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - why it left does not matter
+        """Let go of everything; whoever works for this client is told."""
+        self._owner.closed(self)
+        self._closed_at = self._owner.now
+        self.session.lost()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        if self._closed_at is None:
+            self.session.receive(data)
+
+    def eof_received(self) -> None:
+        """Close: a client that has closed its side has, as a rule, gone."""
+
+    def pause_writing(self) -> None:
+        """Hear that the client reads more slowly than it is answered: take no more from it either."""
+        self.writable = False
+        self._unwritable_since = self._owner.now
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Hear that it has caught up."""
+        self.writable = True
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+            self.session.resume()
+
+    # Called by the session.
+
+    def write(self, data: Buffer) -> None:
+        """Send one buffer."""
+        if self._closed_at is None:
+            self._transport.write(data)
+
+    def write_parts(self, parts: list[Buffer]) -> None:
+        """Send several without joining them."""
+        if self._closed_at is None:
+            self._transport.writelines(parts)
+
+    def close(self) -> None:
+        """Close when everything written has gone out, and the client has had a moment to read it."""
+        if self._closed_at is not None:
+            return
+        self._closed_at = self._owner.now
+        if self._transport.can_write_eof():
+            with contextlib.suppress(OSError):  # the client has gone, and the loop has not seen it
+                self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    # Called by the server.
+
+    def abort(self) -> None:
+        """Close without regard to what is going on."""
+        self._transport.abort()
+
+    def sweep(self) -> None:
+        """End what takes too long. Called every second or so."""
+        now = self._owner.now
+        if not self.writable and now - self._unwritable_since > self._owner.limits.stalled_write_s:
+            self._transport.abort()
+        elif self._closed_at is None:
+            self.session.sweep()
+        elif now - self._closed_at > _LINGER_S:
+            self._transport.abort()

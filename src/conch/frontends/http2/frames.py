@@ -1,0 +1,129 @@
+"""Frames of HTTP/2 (RFC 9113, sections 4 and 6): their layout, and the small ones that a server sends."""
+
+from enum import IntEnum
+from struct import Struct
+
+DATA = 0
+HEADERS = 1
+PRIORITY = 2
+RST_STREAM = 3
+SETTINGS = 4
+PUSH_PROMISE = 5
+PING = 6
+GOAWAY = 7
+WINDOW_UPDATE = 8
+CONTINUATION = 9
+
+END_STREAM = 0x01
+ACK = 0x01
+END_HEADERS = 0x04
+PADDED = 0x08
+PRIORITISED = 0x20
+
+# Parameters of SETTINGS.
+HEADER_TABLE_SIZE = 1
+ENABLE_PUSH = 2
+MAX_CONCURRENT_STREAMS = 3
+INITIAL_WINDOW_SIZE = 4
+MAX_FRAME_SIZE = 5
+MAX_HEADER_LIST_SIZE = 6
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_SIZE = 9
+DEFAULT_WINDOW = 65_535
+DEFAULT_FRAME_SIZE = 16_384
+LARGEST_FRAME_SIZE = 2**24 - 1
+LARGEST_WINDOW = 2**31 - 1
+LARGEST_ID = 2**31 - 1
+
+# Length in 24 bits, as 8 and 16; type; flags; stream.
+HEAD = Struct(">BHBBL")
+_SETTING = Struct(">HL")
+_NUMBER = Struct(">L")
+_GOAWAY = Struct(">LL")
+
+
+class ErrorCode(IntEnum):
+    """Why a stream or a connection ends (section 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class ConnectionFault(Exception):
+    """The peer broke a rule such that nothing after it on this connection can be trusted: it ends by GOAWAY."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(f"{code.name}: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+class StreamFault(Exception):
+    """The peer broke a rule within one stream: that ends by RST_STREAM, and the others go on."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(f"{code.name}: {reason}")
+        self.code = code
+
+
+def frame_head(size: int, kind: int, flags: int, stream: int) -> bytes:
+    """Write what stands before a frame's payload of `size` bytes."""
+    return HEAD.pack(size >> 16, size & 0xFFFF, kind, flags, stream)
+
+
+def settings_frame(values: dict[int, int]) -> bytes:
+    """Announce parameters."""
+    payload = b"".join(_SETTING.pack(key, value) for key, value in values.items())
+    return frame_head(len(payload), SETTINGS, 0, 0) + payload
+
+
+SETTINGS_ACK = frame_head(0, SETTINGS, ACK, 0)
+
+
+def read_settings(payload: bytes) -> list[tuple[int, int]]:
+    """Return the parameters in the order in which they are to be applied. Raises ConnectionFault."""
+    if len(payload) % _SETTING.size:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+    return list(_SETTING.iter_unpack(payload))
+
+
+def window_update_frame(stream: int, increment: int) -> bytes:
+    """Allow so many more bytes; stream 0 is the connection."""
+    return frame_head(4, WINDOW_UPDATE, 0, stream) + _NUMBER.pack(increment)
+
+
+def reset_frame(stream: int, code: ErrorCode) -> bytes:
+    """End one stream."""
+    return frame_head(4, RST_STREAM, 0, stream) + _NUMBER.pack(code)
+
+
+def ping_frame(payload: bytes, flags: int = 0) -> bytes:
+    """Ask for eight bytes back, or give them back with ACK."""
+    return frame_head(8, PING, flags, 0) + payload
+
+
+def goaway_frame(last_stream: int, code: ErrorCode, reason: str = "") -> bytes:
+    """Say up to which stream anything was or will be done."""
+    text = reason.encode("ascii", "replace")
+    return frame_head(8 + len(text), GOAWAY, 0, 0) + _GOAWAY.pack(last_stream, code) + text
+
+
+def read_number(payload: bytes, what: str) -> int:
+    """Return the one number that a frame consists of. Raises ConnectionFault for any other size."""
+    if len(payload) != _NUMBER.size:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"{what} of {len(payload)} bytes")
+    number: int = _NUMBER.unpack(payload)[0]
+    return number

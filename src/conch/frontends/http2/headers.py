@@ -1,0 +1,138 @@
+"""Header blocks: what clients send, decompressed by `hpack`, and what a server sends, which it does not compress.
+
+Clients repeat themselves: once their compression has learned the fields of a call, each further call is the same few
+bytes again. So what a block was found to say is remembered as long as the table that it refers to does not change.
+Blocks that are sent refer to nothing, so that one and the same serves all connections.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+from hpack import Decoder, HPACKError, OversizedHeaderListError
+from hpack.table import HeaderTable
+
+from conch.frontends.http2.frames import ConnectionFault, ErrorCode, StreamFault
+
+Field = tuple[bytes, bytes]
+Head = TypeVar("Head")
+
+_MAX_REMEMBERED = 64
+_OF_A_CONNECTION = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
+_OF_A_REQUEST = frozenset({b":method", b":scheme", b":path", b":authority"})
+_NEW_TABLE_SIZE = 0x20
+_STATUS_FIELD = 8  # index of `:status: 200` in the static table; the name alone is its index as well
+
+
+class RequestHead(NamedTuple):
+    """What a client asks for. `fields` are without the pseudo-fields, `size` is of all as RFC 9113 counts them."""
+
+    method: bytes
+    path: bytes
+    fields: list[Field]
+    size: int
+
+
+class _Table(HeaderTable):
+    """A table that says whether an entry came in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = False
+
+    def add(self, name: bytes, value: bytes) -> None:
+        """Add an entry, which moves all others."""
+        self.changed = True
+        super().add(name, value)
+
+
+class HeaderBlocks(Generic[Head]):
+    """The decompression of one connection, and what is made of the fields by `interpret`."""
+
+    def __init__(self, interpret: Callable[[RequestHead], Head], limit: int) -> None:
+        """Assign. A list of fields above `limit` bytes ends the connection."""
+        self._interpret = interpret
+        self._decoder = Decoder(max_header_list_size=limit)
+        self._table = self._decoder.header_table = _Table()
+        self._remembered: dict[bytes, Head] = {}
+
+    def request(self, block: bytes) -> Head:
+        """Return what a block says. Raises ConnectionFault if it cannot be read, StreamFault if it is no request."""
+        head = self._remembered.get(block)
+        if head is not None:
+            return head
+        head = self._interpret(_request_head(self._fields(block)))
+        if not self._table.changed:
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[block] = head
+        return head
+
+    def skip(self, block: bytes) -> None:
+        """Read a block for nothing but its effect on the table. Raises ConnectionFault."""
+        self._fields(block)
+
+    def _fields(self, block: bytes) -> Iterable[Field]:
+        # A new size of the table can only stand at the beginning.
+        self._table.changed = block[:1] != b"" and block[0] & 0xE0 == _NEW_TABLE_SIZE
+        try:
+            return self._decoder.decode(block, raw=True)
+        except OversizedHeaderListError:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header list too large") from None
+        except (HPACKError, IndexError) as error:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"{type(error).__name__}") from None
+        finally:
+            if self._table.changed:
+                self._remembered.clear()
+
+
+def _request_head(fields: Iterable[Field]) -> RequestHead:
+    """Part pseudo-fields from the others. Raises StreamFault for what RFC 9113, section 8.2 calls malformed."""
+    pseudo: dict[bytes, bytes] = {}
+    regular: list[Field] = []
+    size = 0
+    for name, value in fields:
+        size += len(name) + len(value) + 32
+        if name[:1] == b":":
+            if regular or name in pseudo or name not in _OF_A_REQUEST:
+                raise StreamFault(ErrorCode.PROTOCOL_ERROR, "misplaced pseudo-field")
+            pseudo[name] = value
+        elif not name or name != name.lower() or name in _OF_A_CONNECTION or not _is_text(name, value):
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "malformed field")
+        elif name == b"te" and value != b"trailers":
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "te other than trailers")
+        else:
+            regular.append((name, value))
+    method, path = pseudo.get(b":method"), pseudo.get(b":path")
+    if not method or not path or not pseudo.get(b":scheme"):
+        raise StreamFault(ErrorCode.PROTOCOL_ERROR, "missing pseudo-field")
+    return RequestHead(method, path, regular, size)
+
+
+def _is_text(name: bytes, value: bytes) -> bool:
+    return not any(mark in text for text in (name, value) for mark in (b"\0", b"\r", b"\n"))
+
+
+def response_block(status: int, fields: Iterable[Field]) -> bytes:
+    """Write the header block of an answer."""
+    text = b"%d" % status
+    head = bytes((0x80 | _STATUS_FIELD,)) if status == 200 else bytes((_STATUS_FIELD,)) + _string(text)
+    return head + trailers_block(fields)
+
+
+def trailers_block(fields: Iterable[Field]) -> bytes:
+    """Write fields, none of which enters the client's table. Names are in lower case."""
+    return b"".join(b"\0" + _string(name) + _string(value) for name, value in fields)
+
+
+def _string(text: bytes) -> bytes:
+    """Write a length with a prefix of seven bits (RFC 7541, section 5) and the text as it is."""
+    size = len(text)
+    if size < 0x7F:
+        return bytes((size,)) + text
+    octets = bytearray((0x7F,))
+    size -= 0x7F
+    while size >= 0x80:
+        octets.append(size & 0x7F | 0x80)
+        size >>= 7
+    octets.append(size)
+    return bytes(octets) + text

@@ -1,0 +1,68 @@
+"""Pings: those that ask whether a silent client is still there, and those of a client that asks too often."""
+
+from enum import Enum
+
+from conch.frontends.http2.limits import Http2Limits
+
+# The least time between two pings of a client that has nothing to ask for (RFC 1122, 4.2.3.6, as gRPC has it).
+_IDLE_INTERVAL_S = 7200.0
+
+
+class Check(Enum):
+    """What is to be done about a connection."""
+
+    NOTHING = "nothing"
+    PING = "ping"
+    CLOSE = "close"
+
+
+class Keepalive:
+    """The pings of one connection, both ways. Times are monotonic seconds."""
+
+    __slots__ = ("_limits", "_pinged", "_sent", "_strikes", "_waiting_since")
+
+    def __init__(self, limits: Http2Limits) -> None:
+        self._limits = limits
+        self._pinged: float | None = None  # when the client's last ping came
+        self._strikes = 0
+        self._waiting_since: float | None = None  # for the answer to a ping of ours
+        self._sent = 0  # pings since there last was data to send
+
+    def data_sent(self) -> None:
+        """Hear that something other than control was sent since this was last called: counting begins anew."""
+        self._pinged = None
+        self._strikes = 0
+        self._sent = 0
+
+    def pinged(self, now: float, streams: int) -> bool:
+        """Count a client's ping; False if there were too many too soon."""
+        limits = self._limits
+        interval = limits.ping_interval_s
+        if not streams and not limits.keepalive_idle:
+            interval = max(interval, _IDLE_INTERVAL_S)
+        early = self._pinged is not None and now < self._pinged + interval
+        self._pinged = now
+        if early:
+            self._strikes += 1
+        return not limits.ping_strikes or self._strikes <= limits.ping_strikes
+
+    def answered(self) -> None:
+        """Hear that the client has answered."""
+        self._waiting_since = None
+
+    def check(self, now: float, heard: float, streams: int) -> Check:
+        """Decide what to do about a client that was last heard of at `heard`."""
+        limits = self._limits
+        if self._waiting_since is not None:
+            if heard > self._waiting_since:
+                self._waiting_since = None
+            elif now - self._waiting_since > limits.keepalive_timeout_s:
+                return Check.CLOSE
+            return Check.NOTHING
+        if now - heard < limits.keepalive_s or not (streams or limits.keepalive_idle):
+            return Check.NOTHING
+        if limits.pings_without_data and self._sent >= limits.pings_without_data:
+            return Check.NOTHING
+        self._sent += 1
+        self._waiting_since = now
+        return Check.PING

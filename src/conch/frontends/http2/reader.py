@@ -1,0 +1,219 @@
+"""Cutting what a client sends into frames, and joining those that make up one header block.
+
+A frame of data is passed on as it arrives, in pieces if need be, so that no frame's size makes anybody keep it; all
+other frames are small and are passed on whole.
+"""
+
+from typing import Protocol
+
+from conch.frontends.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEAD_SIZE,
+    HEADERS,
+    PADDED,
+    PREFACE,
+    PRIORITISED,
+    SETTINGS,
+    ConnectionFault,
+    ErrorCode,
+)
+from conch.frontends.http2.limits import Http2Limits
+from conch.tensor import Buffer
+
+# Below this size a copy is cheaper than a view.
+_VIEW_FROM = 4096
+
+
+class StreamTarget(Protocol):
+    """What hears of frames that belong to streams."""
+
+    def data(self, stream: int, data: Buffer, size: int, ended: bool) -> None:
+        """Take a piece of data; `size` is what it counts in the windows, its share of padding included."""
+
+    def headers(self, stream: int, block: bytes, ended: bool) -> None:
+        """Take a whole header block."""
+
+
+class FrameTarget(Protocol):
+    """What hears of all other frames."""
+
+    def frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
+        """Take a whole frame."""
+
+
+class FrameReader:
+    """The incoming side of one connection. `feed` raises ConnectionFault, and what the targets raise."""
+
+    __slots__ = (
+        "_block",
+        "_block_ends",
+        "_block_of",
+        "_block_pieces",
+        "_ends",
+        "_limits",
+        "_missing",
+        "_padding",
+        "_preface",
+        "_rest",
+        "_stream",
+        "_streams",
+        "_target",
+        "greeted",
+    )
+
+    def __init__(self, streams: StreamTarget, target: FrameTarget, limits: Http2Limits) -> None:
+        self._streams = streams
+        self._target = target
+        self._limits = limits
+        self.greeted = False  # whether preface and SETTINGS have come
+        self._preface = PREFACE  # what of it has not come
+        self._rest = b""  # of a frame that is not complete
+        # The frame of data that is coming in.
+        self._missing = 0
+        self._padding = 0
+        self._stream = 0
+        self._ends = False
+        # The header block that is coming in, in several frames.
+        self._block = bytearray()
+        self._block_of = 0  # its stream, 0 if there is none
+        self._block_ends = False
+        self._block_pieces = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take what has arrived."""
+        if self._preface:
+            data = self._greet(data)
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        position = self._continue(data) if self._missing or self._padding else 0
+        end = len(data)
+        streams, limits = self._streams, self._limits
+        while end - position >= HEAD_SIZE:
+            high, low, kind, flags, stream = HEAD.unpack_from(data, position)
+            size = high << 16 | low
+            stream &= 0x7FFFFFFF
+            start = position + HEAD_SIZE
+            following = start + size
+            if self._block_of or not self.greeted:
+                self._check_order(kind)
+            if kind == DATA:
+                if size > limits.frame_bytes:
+                    raise _too_large(size)
+                if following <= end and not flags & PADDED:
+                    payload = data[start:following] if size < _VIEW_FROM else memoryview(data)[start:following]
+                    position = following
+                    streams.data(stream, payload, size, bool(flags & END_STREAM))
+                    continue
+                begin = self._begin(data, start, size, flags, stream)
+                if begin < 0:
+                    break
+                position = self._continue(data, begin)
+                continue
+            if size > limits.header_bytes_hard:
+                raise _too_large(size)
+            if following > end:
+                break
+            position = following
+            if kind == HEADERS:
+                self._headers(stream, flags, data[start:following])
+            elif kind == CONTINUATION:
+                self._continuation(stream, flags, data[start:following])
+            else:
+                self._target.frame(kind, stream, flags, data[start:following])
+        if position < end:
+            self._rest = data[position:]
+
+    def _greet(self, data: bytes) -> bytes:
+        """Take off the preface, or what has come of it."""
+        wanted = self._preface
+        if not data.startswith(wanted[: len(data)]):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2, and that was none")
+        self._preface = wanted[len(data) :]
+        return data[len(wanted) :]
+
+    def _check_order(self, kind: int) -> None:
+        """Refuse anything within a header block, and before the client's SETTINGS."""
+        if kind != (CONTINUATION if self._block_of else SETTINGS):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"unexpected frame of type {kind}")
+        self.greeted = True
+
+    def _headers(self, stream: int, flags: int, payload: bytes) -> None:
+        if not stream:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
+        if flags & (PADDED | PRIORITISED):
+            payload = _bare(flags, payload)
+        if flags & END_HEADERS:
+            self._streams.headers(stream, payload, bool(flags & END_STREAM))
+        else:
+            self._block += payload
+            self._block_of, self._block_ends, self._block_pieces = stream, bool(flags & END_STREAM), 0
+
+    def _continuation(self, stream: int, flags: int, payload: bytes) -> None:
+        limits = self._limits
+        if not stream or stream != self._block_of:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION of nothing")
+        self._block += payload
+        self._block_pieces += 1
+        if len(self._block) > limits.header_bytes_hard or self._block_pieces > limits.continuations:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
+        if flags & END_HEADERS:
+            block, self._block = bytes(self._block), bytearray()
+            self._block_of = 0
+            self._streams.headers(stream, block, self._block_ends)
+
+    def _begin(self, data: bytes, start: int, size: int, flags: int, stream: int) -> int:
+        """Enter a frame of data that is padded or not complete. Returns where its data begin, -1 if unknown yet."""
+        self._padding = 0
+        padding_size = 0
+        if flags & PADDED:
+            if not size:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "padded frame without a length of the padding")
+            if len(data) <= start:
+                return -1
+            padding_size = 1
+            self._padding = data[start]
+        self._missing = size - padding_size - self._padding
+        if self._missing < 0:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
+        self._stream = stream
+        self._ends = bool(flags & END_STREAM)
+        if padding_size or not self._missing:
+            # Padding counts in the windows like data; all of it is counted where it is announced.
+            ended = self._ends and not self._missing
+            self._streams.data(stream, b"", padding_size + self._padding, ended)
+        return start + padding_size
+
+    def _continue(self, data: bytes, position: int = 0) -> int:
+        """Pass on what there is of the frame of data that is coming in. Returns the position behind it."""
+        if self._missing:
+            piece = memoryview(data)[position : position + self._missing]
+            if not piece:
+                return position
+            position += len(piece)
+            self._missing -= len(piece)
+            self._streams.data(self._stream, piece, len(piece), self._ends and not self._missing)
+        skipped = min(self._padding, len(data) - position)
+        self._padding -= skipped
+        return position + skipped
+
+
+def _too_large(size: int) -> ConnectionFault:
+    return ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"frame of {size} bytes")
+
+
+def _bare(flags: int, payload: bytes) -> bytes:
+    """Take padding and priority off a HEADERS frame. Raises ConnectionFault."""
+    start, end = 0, len(payload)
+    if flags & PADDED:
+        start = 1
+        end -= payload[0] if payload else 0
+    if flags & PRIORITISED:
+        start += 5
+    if start > end:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
+    return payload[start:end]

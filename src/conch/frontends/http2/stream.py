@@ -1,0 +1,316 @@
+"""The sending side: one stream's answer, the windows that bound it, and who may send next."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from conch.frontends.http2.frames import (
+    DATA,
+    DEFAULT_FRAME_SIZE,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEADERS,
+    LARGEST_WINDOW,
+    ErrorCode,
+    frame_head,
+)
+from conch.frontends.http2.limits import ReceiveWindow
+from conch.tensor import Buffer
+
+# Up to this size, copying parts together is cheaper than handing several to the kernel.
+_JOIN_BYTES = 32_768
+# What one stream may send before it is the next one's turn.
+_TURN_BYTES = 512 * 1024
+_LAST_HEADERS = END_HEADERS | END_STREAM
+
+
+class Channel(Protocol):
+    """The way to the client."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client keeps up with what is written."""
+
+    def write(self, data: Buffer) -> None:
+        """Send one buffer."""
+
+    def write_parts(self, parts: list[Buffer]) -> None:
+        """Send several without joining them; they must not change until they have gone out."""
+
+    def close(self) -> None:
+        """Close when everything written has gone out."""
+
+
+class Receiver(Protocol):
+    """What becomes of one stream. No method may raise."""
+
+    @property
+    def unhurried(self) -> bool:
+        """Whether the client may take any time to send the rest."""
+
+    def data(self, data: Buffer, ended: bool) -> bool:
+        """Take a piece of the client's data; a view keeps all that was read at once. `ended` says that it was the last.
+
+        Returns whether the client may send as much again; if not, `Http2Stream.took` is to be called later.
+        """
+
+    def aborted(self) -> None:
+        """Hear that the client wants or can take no answer any more."""
+
+    def drained(self) -> None:
+        """Hear that all has been sent that was written; until then nothing more should be."""
+
+    def overdue(self) -> None:
+        """Hear that the client takes too long to send its request; the stream must be answered."""
+
+
+class StreamOwner(Protocol):
+    """What a stream tells its session."""
+
+    def sent(self, stream: "Http2Stream") -> None:
+        """The answer is complete."""
+
+    def give_up(self, stream: "Http2Stream", code: ErrorCode) -> None:
+        """The stream is to end without an answer, or without the rest of it."""
+
+    def took(self, stream: "Http2Stream", size: int) -> None:
+        """So much of what was received has been used up."""
+
+
+class Outlet:
+    """What the streams of a connection share: its window, the size of its frames, whose turn it is."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.window = DEFAULT_WINDOW
+        self.initial_window = DEFAULT_WINDOW
+        self.frame_bytes = DEFAULT_FRAME_SIZE
+        self.used = False  # whether something other than control went out since this was last asked
+        self._waiting: dict[int, Http2Stream] = {}
+
+    def wait(self, stream: "Http2Stream") -> None:
+        """Note that a stream has more to send than it may."""
+        self._waiting[stream.id] = stream
+
+    def forget(self, stream: "Http2Stream") -> None:
+        """Note that it has not."""
+        self._waiting.pop(stream.id, None)
+
+    def open(self, increment: int) -> bool:
+        """Widen the connection's window; False if that is more than the protocol allows."""
+        self.window += increment
+        return self.window <= LARGEST_WINDOW
+
+    def pump(self) -> None:
+        """Send what windows and client allow, the streams in turn."""
+        progress = True
+        while progress and self._waiting and self.window > 0:
+            progress = False
+            for stream in tuple(self._waiting.values()):
+                if not self.channel.writable:
+                    return
+                progress = stream.send_some() or progress
+
+
+class Http2Stream:
+    """One request and its answer: whole by `answer`, or in pieces by `begin`, `write`… and `end`.
+
+    Parts that are written must not change until they have gone out. Once the stream is closed, by the end of the answer
+    or by either side giving up, writing does nothing.
+    """
+
+    __slots__ = (
+        "_outgoing",
+        "_outgoing_bytes",
+        "_outlet",
+        "_owner",
+        "_stalled",
+        "_trailers",
+        "_window",
+        "closed",
+        "ended",
+        "id",
+        "receive_window",
+        "received",
+        "receiver",
+        "since",
+        "untaken",
+    )
+
+    receiver: Receiver  # set by the session, at once
+
+    def __init__(self, owner: StreamOwner, outlet: Outlet, number: int, now: float) -> None:
+        self._owner = owner
+        self._outlet = outlet
+        self.id = number
+        self._window = outlet.initial_window
+        self._outgoing: deque[memoryview] = deque()
+        self._outgoing_bytes = 0
+        self._trailers: bytes | None = None
+        self.ended = False  # the client has sent its last
+        self.closed = False
+        self.receive_window: ReceiveWindow | None = None  # made where a request does not come in one piece
+        self.received = 0  # bytes, as all that follow
+        self.untaken = 0  # received, and not used up
+        self.since = now  # monotonic seconds
+        self._stalled = 0.0  # when it was first seen that what waits does not go out, 0 if it does
+
+    # What is sent.
+
+    @property
+    def clear(self) -> bool:
+        """Whether all that was written has been handed on."""
+        return not self._outgoing_bytes
+
+    def answer(self, head: bytes, parts: Sequence[Buffer], size: int, trailers: bytes) -> None:
+        """Send a whole answer: header block, `size` bytes in parts, block of trailers."""
+        outlet = self._outlet
+        if self.closed:
+            return
+        if size > _JOIN_BYTES or size > self._window or size > outlet.window or size > outlet.frame_bytes:
+            self.begin(head)
+            self.write(parts, size)
+            self.end(trailers)
+            return
+        self._window -= size
+        outlet.window -= size
+        outlet.used = True
+        number = self.id
+        outlet.channel.write(
+            b"".join(
+                (
+                    HEAD.pack(0, len(head), HEADERS, END_HEADERS, number),
+                    head,
+                    HEAD.pack(0, size, DATA, 0, number),
+                    *parts,
+                    HEAD.pack(0, len(trailers), HEADERS, _LAST_HEADERS, number),
+                    trailers,
+                )
+            )
+        )
+        self._finish()
+
+    def answer_head(self, block: bytes) -> None:
+        """Send an answer that is a header block and nothing else."""
+        if not self.closed:
+            self._outlet.used = True
+            self._outlet.channel.write(frame_head(len(block), HEADERS, _LAST_HEADERS, self.id) + block)
+            self._finish()
+
+    def begin(self, head: bytes) -> None:
+        """Send the header block of an answer."""
+        if not self.closed:
+            self._outlet.used = True
+            self._outlet.channel.write(frame_head(len(head), HEADERS, END_HEADERS, self.id) + head)
+
+    def write(self, parts: Sequence[Buffer], size: int) -> None:
+        """Send `size` bytes of data, at once as far as windows allow."""
+        outlet = self._outlet
+        if self.closed or not size:
+            return
+        if not (
+            self._outgoing_bytes
+            or size > _JOIN_BYTES
+            or size > self._window
+            or size > outlet.window
+            or size > outlet.frame_bytes
+        ):
+            self._window -= size
+            outlet.window -= size
+            outlet.used = True
+            outlet.channel.write(b"".join((HEAD.pack(0, size, DATA, 0, self.id), *parts)))
+            return
+        waiting = self._outgoing_bytes
+        self._outgoing.extend(memoryview(part) for part in parts if len(part))
+        self._outgoing_bytes += size
+        outlet.wait(self)
+        if not waiting:
+            outlet.pump()
+
+    def end(self, trailers: bytes) -> None:
+        """Send the block of trailers, after all data."""
+        if self.closed:
+            return
+        if self._outgoing_bytes:
+            self._trailers = trailers
+            return
+        self._outlet.channel.write(frame_head(len(trailers), HEADERS, _LAST_HEADERS, self.id) + trailers)
+        self._finish()
+
+    def reset(self, code: ErrorCode) -> None:
+        """Give the stream up."""
+        if not self.closed:
+            self._owner.give_up(self, code)
+
+    def took(self, size: int) -> None:
+        """Tell the client that so much of its data has been used up; it may send as much again."""
+        self._owner.took(self, size)
+
+    # For the session.
+
+    def open(self, increment: int) -> bool:
+        """Widen the window; False if that is more than the protocol allows."""
+        self._window += increment
+        return self._window <= LARGEST_WINDOW
+
+    def stalled_for(self, now: float) -> float:
+        """Return for how many seconds the client has let nothing out of what waits."""
+        if not self._outgoing_bytes:
+            return 0.0
+        self._stalled = self._stalled or now
+        return now - self._stalled
+
+    def send_some(self) -> bool:
+        """Send a turn's worth of what waits. Returns whether anything was sent."""
+        outlet = self._outlet
+        allowed = min(self._window, outlet.window, _TURN_BYTES, self._outgoing_bytes)
+        if allowed <= 0:
+            return False
+        self._window -= allowed
+        outlet.window -= allowed
+        outlet.used = True
+        self._outgoing_bytes -= allowed
+        self._stalled = 0.0
+        parts: list[Buffer] = []
+        while allowed:
+            size = min(allowed, outlet.frame_bytes)
+            parts.append(frame_head(size, DATA, 0, self.id))
+            self._move(size, parts)
+            allowed -= size
+        done = self._outgoing_bytes == 0
+        if done:
+            outlet.forget(self)
+            if self._trailers is not None:
+                parts += (frame_head(len(self._trailers), HEADERS, _LAST_HEADERS, self.id), self._trailers)
+        outlet.channel.write_parts(parts)
+        if done:
+            if self._trailers is not None:
+                self._finish()
+            else:
+                self.receiver.drained()
+        return True
+
+    def forget(self) -> None:
+        """Close, and let go of what has not been sent."""
+        self.closed = True
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        self._outlet.forget(self)
+
+    def _move(self, size: int, parts: list[Buffer]) -> None:
+        outgoing = self._outgoing
+        while size:
+            part = outgoing[0]
+            if len(part) <= size:
+                outgoing.popleft()
+            else:
+                outgoing[0] = part[size:]
+                part = part[:size]
+            size -= len(part)
+            parts.append(part)
+
+    def _finish(self) -> None:
+        self.closed = True
+        self._owner.sent(self)

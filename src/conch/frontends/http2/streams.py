@@ -1,0 +1,253 @@
+"""The streams of one connection: opened, fed, answered and ended, none to the harm of the others."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from conch.frontends.http2 import frames
+from conch.frontends.http2.frames import ConnectionFault, ErrorCode, StreamFault
+from conch.frontends.http2.headers import HeaderBlocks, RequestHead
+from conch.frontends.http2.limits import Allowance, Http2Limits, ReceiveWindow
+from conch.frontends.http2.stream import Channel, Http2Stream, Outlet, Receiver
+from conch.tensor import Buffer
+
+Head = TypeVar("Head")
+
+# Streams that were reset here: what was under way to them is no fault.
+_REMEMBERED_RESETS = 256
+
+
+class StreamsOwner(Protocol[Head]):
+    """What the streams need of the server."""
+
+    limits: Http2Limits
+    now: float  # monotonic seconds, brought up to date once a second or more often
+    interpret: Callable[[RequestHead], Head]  # its result is remembered for equal header blocks; may raise StreamFault
+    accept: Callable[[Head, Http2Stream], Receiver]
+
+
+class Streams(Generic[Head]):
+    """All open streams of a connection. Methods that take frames raise ConnectionFault."""
+
+    def __init__(
+        self, owner: StreamsOwner[Head], channel: Channel, trifles: Allowance, emptied: Callable[[], None]
+    ) -> None:
+        """Assign. `trifles` counts frames that do nothing; `emptied` is called when the last stream has ended."""
+        limits = owner.limits
+        self._owner = owner
+        self._limits = limits
+        self._channel = channel
+        self._trifles = trifles
+        self._emptied = emptied
+        self._blocks = HeaderBlocks(owner.interpret, limits.header_bytes_hard)
+        self._window = ReceiveWindow(limits.connection_window)
+        self._open: dict[int, Http2Stream] = {}
+        self._resets: deque[int] = deque(maxlen=_REMEMBERED_RESETS)
+        self._given_up = Allowance(limits.resets, limits.resets_per_s, owner.now)
+        self.outlet = Outlet(channel)
+        self.last = 0  # the newest stream
+        self.refusing = False  # whether new ones are turned away
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # Frames, as the reader finds them.
+
+    def headers(self, stream: int, block: bytes, ended: bool) -> None:
+        """Take a header block: a request, or trailers."""
+        if stream <= self.last:
+            self._late_headers(stream, block, ended)
+            return
+        if not stream & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a client's stream cannot be number {stream}")
+        if self.refusing:
+            self._blocks.skip(block)
+            self._channel.write(frames.reset_frame(stream, ErrorCode.REFUSED_STREAM))
+            return
+        self.last = stream
+        try:
+            head = self._blocks.request(block)
+        except StreamFault as fault:
+            self._refuse(stream, fault.code)
+            return
+        if len(self._open) >= self._limits.streams:
+            self._refuse(stream, ErrorCode.REFUSED_STREAM)
+            return
+        opened = Http2Stream(self, self.outlet, stream, self._owner.now)
+        opened.ended = ended
+        self._open[stream] = opened
+        opened.receiver = self._owner.accept(head, opened)
+        if ended and not opened.closed:
+            opened.receiver.data(b"", True)
+
+    def data(self, stream: int, data: Buffer, size: int, ended: bool) -> None:
+        """Take a piece of a DATA frame."""
+        if not self._window.receive(size):
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
+        receiving = self._open.get(stream)
+        if receiving is None or receiving.ended:
+            self._give_back(0, self._window, size)
+            self._late_data(stream)
+            return
+        if ended:
+            receiving.ended = True
+        elif not size:
+            self._trifles.spend(self._owner.now, "empty frames")
+        elif not self._window_of(receiving).receive(size):
+            self._give_back(0, self._window, size)
+            self._spoil(receiving, ErrorCode.FLOW_CONTROL_ERROR)
+            return
+        receiving.received += size
+        receiving.untaken += size
+        if receiving.receiver.data(data, ended):
+            self.took(receiving, size)
+
+    def reset(self, stream: int) -> None:
+        """Take an RST_STREAM frame."""
+        if stream > self.last or not stream & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream}, which is not open")
+        ended = self._open.get(stream)
+        if ended is not None:
+            self._count_given_up()
+            self._drop(ended)
+
+    def window_update(self, stream: int, increment: int) -> None:
+        """Take a WINDOW_UPDATE frame."""
+        if not stream:
+            if not increment:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
+            if not self.outlet.open(increment):
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window larger than 2^31-1")
+        elif stream > self.last or not stream & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {stream}, which is not open")
+        elif stream in self._open:
+            if not increment:
+                self._spoil(self._open[stream], ErrorCode.PROTOCOL_ERROR)
+            elif not self._open[stream].open(increment):
+                self._spoil(self._open[stream], ErrorCode.FLOW_CONTROL_ERROR)
+        self.outlet.pump()
+
+    def initial_window(self, size: int) -> None:
+        """Take the setting of that name."""
+        if size > frames.LARGEST_WINDOW:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE of {size}")
+        change = size - self.outlet.initial_window
+        self.outlet.initial_window = size
+        for stream in self._open.values():
+            if not stream.open(change):
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window larger than 2^31-1")
+
+    def priority(self, stream: int, payload: bytes) -> None:
+        """Take a PRIORITY frame, which means nothing."""
+        if not stream:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        self._trifles.spend(self._owner.now, "PRIORITY")
+        if len(payload) != 5:
+            self._refuse(stream, ErrorCode.FRAME_SIZE_ERROR)
+
+    # What streams say.
+
+    def sent(self, stream: Http2Stream) -> None:
+        """Hear that an answer is complete."""
+        if not stream.ended:
+            # The client may stop sending what nobody will read.
+            self._resets.append(stream.id)
+            self._channel.write(frames.reset_frame(stream.id, ErrorCode.NO_ERROR))
+        self._closed(stream)
+
+    def give_up(self, stream: Http2Stream, code: ErrorCode) -> None:
+        """End a stream from this side."""
+        self._resets.append(stream.id)
+        self._channel.write(frames.reset_frame(stream.id, code))
+        self._drop(stream)
+
+    def took(self, stream: Http2Stream, size: int) -> None:
+        """Open the windows again by what was used up."""
+        size = min(size, stream.untaken)  # the end of a stream takes all
+        stream.untaken -= size
+        self._give_back(0, self._window, size)
+        if stream.receive_window is not None and not stream.ended and not stream.closed:
+            self._give_back(stream.id, stream.receive_window, size)
+
+    # For the session.
+
+    def sweep(self) -> None:
+        """End streams that take too long."""
+        now, limits = self._owner.now, self._limits
+        for stream in tuple(self._open.values()):
+            if stream.stalled_for(now) > limits.stalled_write_s:
+                self.give_up(stream, ErrorCode.CANCEL)
+            elif not stream.ended and not stream.receiver.unhurried:
+                allowed_s = limits.receive_grace_s + stream.received / limits.receive_bytes_per_s
+                if now - stream.since > allowed_s:
+                    stream.receiver.overdue()
+
+    def abort(self) -> None:
+        """End all streams, and tell whoever works for them."""
+        streams = tuple(self._open.values())
+        self._open.clear()
+        for stream in streams:
+            stream.forget()
+            stream.receiver.aborted()
+
+    def _late_headers(self, stream: int, block: bytes, ended: bool) -> None:
+        """Take trailers, or what comes on a stream that has ended; its effect on the table is needed anyhow."""
+        self._blocks.skip(block)
+        receiving = self._open.get(stream)
+        if receiving is None:
+            if stream not in self._resets:
+                raise ConnectionFault(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream}, which has ended")
+        elif receiving.ended:
+            self._spoil(receiving, ErrorCode.STREAM_CLOSED)
+        elif not ended:
+            self._spoil(receiving, ErrorCode.PROTOCOL_ERROR)
+        else:
+            receiving.ended = True
+            receiving.receiver.data(b"", True)
+
+    def _late_data(self, stream: int) -> None:
+        if stream > self.last or not stream & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream}, which is not open")
+        if stream in self._open:
+            self._spoil(self._open[stream], ErrorCode.STREAM_CLOSED)
+        elif stream not in self._resets:
+            self._trifles.spend(self._owner.now, "frames on streams that have ended")
+
+    def _window_of(self, stream: Http2Stream) -> ReceiveWindow:
+        if stream.receive_window is None:
+            stream.receive_window = ReceiveWindow(self._limits.stream_window)
+        return stream.receive_window
+
+    def _give_back(self, stream: int, window: ReceiveWindow, size: int) -> None:
+        increment = window.take(size)
+        if increment:
+            self._channel.write(frames.window_update_frame(stream, increment))
+
+    def _spoil(self, stream: Http2Stream, code: ErrorCode) -> None:
+        """Reset a stream for a fault of the client, of which there may not be too many either."""
+        self._count_given_up()
+        self.give_up(stream, code)
+
+    def _refuse(self, stream: int, code: ErrorCode) -> None:
+        """Reset a stream that may not have been opened."""
+        self._count_given_up()
+        if stream in self._open:
+            self.give_up(self._open[stream], code)
+            return
+        self._resets.append(stream)
+        self._channel.write(frames.reset_frame(stream, code))
+
+    def _drop(self, stream: Http2Stream) -> None:
+        stream.forget()
+        self._closed(stream)
+        stream.receiver.aborted()
+
+    def _closed(self, stream: Http2Stream) -> None:
+        self._open.pop(stream.id, None)
+        if stream.untaken:
+            self.took(stream, stream.untaken)
+        if self.refusing and not self._open:
+            self._emptied()
+
+    def _count_given_up(self) -> None:
+        self._given_up.spend(self._owner.now, "streams are given up")

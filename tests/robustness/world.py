@@ -1,0 +1,155 @@
+"""A whole server without ports, and connections to it without sockets: what fuzzing needs to be fast and to see inside.
+
+The models are of the identity backend, which answers on the event loop, so that a case is over after a few turns of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from conch.frontends.http_connection import HttpConnection
+from conch.frontends.http_message import HttpLimits, HttpRequest
+from conch.frontends.http_reply import HttpReply
+from conch.frontends.v2_http import V2Http
+from conch.options import ServerOptions
+from conch.server import Server
+from tests.server.models import tensor, write_config, write_identity
+
+# Far more than any case needs: a case that takes them all hangs.
+MOST_TURNS = 2_000
+MAX_INPUT_BYTES = 20_000
+DATATYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP32", "FP64", "STRING")
+
+
+class Finding(AssertionError):
+    """The server did what it must not do."""
+
+
+def write_models(root: Path) -> None:
+    """Write the models that the generators ask."""
+    write_identity(root, "number", "FP32", 4, batch=8)
+    write_identity(root, "open", "INT32", -1)
+    write_identity(root, "square", "INT16", -1, -1, batch=4)
+    write_identity(root, "text", "STRING", -1, batch=4)
+    write_identity(root, "raw_text", "STRING", 1)
+    write_identity(root, "half", "FP16", -1)
+    write_identity(root, "stream", "INT32", -1, extra="model_transaction_policy { decoupled: true }")
+    write_identity(
+        root,
+        "queue",
+        "FP32",
+        4,
+        batch=4,
+        extra="dynamic_batching { priority_levels: 3 default_priority_level: 2 "
+        "default_queue_policy { allow_timeout_override: true } }",
+    )
+    inputs = ", ".join(tensor(f"IN_{name}", name, -1, extra="optional: true") for name in DATATYPES)
+    outputs = ", ".join(tensor(f"OUT_{name}", name, -1) for name in DATATYPES)
+    write_config(root, "any", f'backend: "identity" input [{inputs}] output [{outputs}]')
+
+
+class _Watch(logging.Handler):
+    """Keeps what the server complains about."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(logging.Formatter().format(record))
+
+
+class World:
+    """The server of all cases, and the places to look for traces that they leave."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.handled: list[bytes] = []  # methods of the requests that reached the handler, in order
+        self.now = 0.0
+        self.limits = HttpLimits(body_bytes=MAX_INPUT_BYTES, head_bytes=4096, head_fields=32)
+        self.connections: set[HttpConnection] = set()
+        self._routes = V2Http(
+            server.inference, server.control, max_input_bytes=MAX_INPUT_BYTES, header_forward_pattern="X-Forward.*"
+        )
+        self._watch = _Watch()
+        self._loop_errors: list[dict[str, Any]] = []
+
+    # What a connection knows of its owner.
+
+    def handler(self, request: HttpRequest, reply: HttpReply) -> None:
+        self.handled.append(request.method)
+        self._routes(request, reply)
+
+    @property
+    def body_limit(self) -> Callable[[HttpRequest], int]:
+        return self._routes.body_limit
+
+    def opened(self, connection: HttpConnection) -> bool:
+        self.connections.add(connection)
+        return True
+
+    def closed(self, connection: HttpConnection) -> None:
+        self.connections.discard(connection)
+
+    # What a case may leave behind.
+
+    def check_clean(self) -> None:
+        """Raise Finding if anything is left of the cases so far, or was complained about."""
+        if self._watch.seen or self._loop_errors:
+            seen, self._watch.seen = self._watch.seen, []
+            errors, self._loop_errors = self._loop_errors, []
+            raise Finding(f"complaints: {seen} {errors}")
+        if self.connections:
+            raise Finding(f"connections left: {self.connections}")
+        for served in self.server.inference.statistics():
+            if served.pending:
+                raise Finding(f"{served.pending} requests of {served.model_name} are still pending")
+
+    def forget(self) -> None:
+        """Begin anew after a finding."""
+        self._watch.seen.clear()
+        self._loop_errors.clear()
+        self.handled.clear()
+        for connection in tuple(self.connections):
+            connection.abort()
+        self.connections.clear()
+
+    def watch(self) -> None:
+        logging.getLogger().addHandler(self._watch)
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: self._loop_errors.append(context))
+
+    def unwatch(self) -> None:
+        logging.getLogger().removeHandler(self._watch)
+
+
+@asynccontextmanager
+async def world(directory: Path) -> AsyncIterator[World]:
+    """Run a server on models written to `directory`."""
+    write_models(directory)
+    options = ServerOptions(model_repository=(str(directory),), allow_http=False, allow_grpc=False, allow_metrics=False)
+    async with Server(options).running() as server:
+        place = World(server)
+        place.watch()
+        try:
+            yield place
+        finally:
+            place.unwatch()
+
+
+async def settle(done: Callable[[], bool]) -> None:
+    """Turn the loop until `done`. Raises Finding if it never is."""
+    for _ in range(MOST_TURNS):
+        if done():
+            return
+        await asyncio.sleep(0)
+    raise Finding("hangs")
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process holds."""
+    return int(psutil.Process().memory_info().rss)

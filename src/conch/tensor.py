@@ -35,6 +35,9 @@ ITEM_SIZES: dict[str, int] = {
     "FP32": 4,
     "FP64": 8,
 }
+# Dimensions of a shape that a client may send: more than any framework takes. Without a bound, multiplying out a shape
+# is work quadratic in its length, and messages about it are as long.
+MAX_RANK = 64
 DATATYPES: frozenset[str] = frozenset(ITEM_SIZES) | {BYTES}
 
 # Wire datatype → numpy dtype, where numpy has one (it has no bfloat16). BYTES are arrays of `bytes` objects.

@@ -26,12 +26,10 @@ from conch.protocol.json_document import (
     unsigned,
 )
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, ParameterValue, Timeline
-from conch.tensor import BYTES, DATATYPES, Buffer, Tensor, byte_size, pack_bytes
+from conch.tensor import BYTES, DATATYPES, MAX_RANK, Buffer, Tensor, byte_size, pack_bytes
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
-# More than any framework takes. Without a bound, multiplying out a shape is work quadratic in its length.
-MAX_RANK = 64
 
 RESERVED_PREFIX = "triton_"
 RESERVED_PARAMETERS = frozenset(

@@ -19,7 +19,7 @@ from conch.errors import InvalidRequest, Unsupported
 from conch.protocol.v2_proto_contents import pack_contents
 from conch.protocol.v2_proto_parameters import decode_parameters, encode_parameters, parameter_value
 from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
-from conch.tensor import DATATYPES, Buffer, Tensor
+from conch.tensor import DATATYPES, MAX_RANK, Buffer, Tensor
 
 # A message class of service_pb2: made at run time by protobuf, so without static types.
 Message: TypeAlias = Any
@@ -84,6 +84,10 @@ class InferMessage(NamedTuple):
             if datatype not in DATATYPES:
                 raise InvalidRequest(
                     f"invalid datatype for input {name}: '{datatype}', expected one of {', '.join(sorted(DATATYPES))}"
+                )
+            if len(shape) > MAX_RANK:
+                raise InvalidRequest(
+                    f"shape of input '{name}' has {len(shape)} dimensions, at most {MAX_RANK} are possible"
                 )
             if shape and min(shape) < 0:
                 raise InvalidRequest(f"shape of input '{name}' has a negative dimension: {list(shape)}")

@@ -204,6 +204,12 @@ def test_negative_dimensions():
     )
 
 
+def test_endless_shapes():
+    assert refusal(message(("X", "INT8", [2**62] * 100_000), raw_input_contents=[b""])) == (
+        "shape of input 'X' has 100000 dimensions, at most 64 are possible"
+    )
+
+
 def test_versions():
     assert [parse_version(text) for text in ("", "0", "3", str(2**63 - 1))] == [None, 0, 3, 2**63 - 1]
     for text in ("abc", "-1", "1.5", " 1", "٣", str(2**63), "9" * 5000):

@@ -53,10 +53,29 @@ async def test_zero_threads_means_unsaid(tmp_path: Path) -> None:
     assert found.intra_op_num_threads == 5
 
 
-@pytest.mark.parametrize(("text", "spinning"), [("", "0"), (parameter("session.intra_op.allow_spinning", "1"), "1")])
-async def test_threads_spin_only_if_told_to(tmp_path: Path, text: str, spinning: str) -> None:
-    found = await options(tmp_path, text)
-    assert found.get_session_config_entry("session.intra_op.allow_spinning") == spinning
+@pytest.mark.parametrize(("version", "spinning"), [((1, 25), ("0", "")), ((1, 26), ("1", "20"))])
+async def test_threads_spin_for_a_moment_where_that_can_be_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], spinning: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(module, "_VERSION", version)
+    assert spinning_of(await options(tmp_path)) == spinning
+
+
+async def test_parameters_say_whether_and_how_long_threads_spin(tmp_path: Path) -> None:
+    never = parameter("session.intra_op.allow_spinning", "0")
+    long = parameter("session.intra_op.spin_duration_us", "5000")
+    assert spinning_of(await options(tmp_path, never + long)) == ("0", "5000")
+
+
+def spinning_of(found: ort.SessionOptions) -> tuple[str, ...]:
+    return tuple(entry(found, f"session.intra_op.{key}") for key in ("allow_spinning", "spin_duration_us"))
+
+
+def entry(found: ort.SessionOptions, key: str) -> str:
+    try:
+        return str(found.get_session_config_entry(key))
+    except RuntimeError:  # onnxruntime's way to say that it was never set
+        return ""
 
 
 @pytest.mark.parametrize(

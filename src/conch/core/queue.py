@@ -135,10 +135,10 @@ class PolicyQueue:
 
     def _refusal(self, now: int) -> QueueFull:
         """Refuse for lack of room, telling when those that wait now will have been served."""
-        seconds = self._pace.seconds_for(self._size, now)
-        if seconds is None:
-            seconds = (now - next(iter(self)).queued) / 1e9
-        return QueueFull("Exceeds maximum queue size", retry_after_s=seconds)
+        # The pace may have fallen since it was measured: it will not take less than the first of them has waited.
+        waited = (now - next(iter(self)).queued) / 1e9
+        seconds = self._pace.seconds_for(self._size, now) or 0.0
+        return QueueFull("Exceeds maximum queue size", retry_after_s=max(seconds, waited))
 
     def _note_expiry(self, pending: Pending) -> None:
         # Requests leave the queue long before most of them would expire; do not let their entries pile up.

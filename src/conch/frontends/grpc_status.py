@@ -1,6 +1,7 @@
 """How gRPC says how a call went: status codes, texts in the form that a status can carry, header blocks with both."""
 
 from enum import IntEnum
+from math import ceil
 
 from conch.errors import Code, ConchError
 from conch.frontends.http2.headers import response_block, trailers_block
@@ -53,9 +54,14 @@ class GrpcError(Exception):
 
 
 def error_fields(error: ConchError | GrpcError) -> list[tuple[bytes, bytes]]:
-    """Return the trailers that tell of an error."""
+    """Return the trailers that tell of an error, and where it is known of the time after which to try again."""
     status = error.status if isinstance(error, GrpcError) else STATUS_CODES[error.code]
-    return [(b"grpc-status", b"%d" % status), (b"grpc-message", _percent_encoded(status_text(error.message)))]
+    fields = [(b"grpc-status", b"%d" % status), (b"grpc-message", _percent_encoded(status_text(error.message)))]
+    if isinstance(error, ConchError) and error.retry_after_s is not None:
+        seconds = max(ceil(error.retry_after_s), 1)
+        # The first is what gRPC's own retries go by, the second says the same as its namesake in HTTP.
+        fields += [(b"grpc-retry-pushback-ms", b"%d000" % seconds), (b"retry-after", b"%d" % seconds)]
+    return fields
 
 
 def error_trailers(error: ConchError | GrpcError) -> bytes:

@@ -80,10 +80,13 @@ def test_a_refusal_says_how_long_what_waits_will_take() -> None:
     for second in range(1, 5):
         for _ in range(20):
             queue.pop(1)
-            pushed(queue, "y", now)
+            pushed(queue, "y").queued = now + second * SECOND
         refusal = queue.refusal(now + (second + 1) * SECOND)
         assert refusal is not None
         assert refusal.retry_after_s == 5  # 100 at 20 a second
+    refusal = queue.refusal(now + 9 * SECOND)
+    assert refusal is not None
+    assert refusal.retry_after_s == 9 - 0  # none was served for a while, and the oldest is from the beginning
 
 
 def test_the_pace_of_an_earlier_rush_is_forgotten() -> None:

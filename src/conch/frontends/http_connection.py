@@ -45,7 +45,7 @@ class ConnectionOwner(Protocol):
         """Count it out."""
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection:
     """The protocol object of one client. Belongs to the event loop's thread."""
 
     def __init__(self, owner: ConnectionOwner) -> None:
@@ -78,6 +78,14 @@ class HttpConnection(asyncio.Protocol):
         self._body_limit = 0
         self._received = 0  # bytes of the whole request
         self._barren = 0  # bytes that came late and held nothing of its body
+
+    @property
+    def protocol(self) -> asyncio.Protocol:
+        """Itself, as the event loop knows it.
+
+        It has a protocol's methods and is no subclass: below a class that is not compiled, a compiled one is slow.
+        """
+        return cast("asyncio.Protocol", self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept a client."""
@@ -226,7 +234,7 @@ class HttpConnection(asyncio.Protocol):
     def _receive_in_place(self) -> None:
         """Have the rest of an announced body written to where it belongs."""
         try:
-            self._receiver = BodyReceiver(self, self._body, self._body_size, self._received_in_place)
+            self._receiver = BodyReceiver(self.protocol, self._body, self._body_size, self._received_in_place)
         except MemoryError:
             self._give_up(HttpRefusal(503, f"no memory for a request body of {self._body_size} bytes"))
         else:
@@ -237,7 +245,7 @@ class HttpConnection(asyncio.Protocol):
         self._receiver = None
         # The old parser still waits for the body.
         self._parser = httptools.HttpRequestParser(self)
-        self._switch_to(self)
+        self._switch_to(self.protocol)
         if not self._deaf:
             self.on_message_complete()
             self._advance()

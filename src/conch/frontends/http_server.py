@@ -56,7 +56,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         self.now = loop.time()
         self._server = await loop.create_server(
-            lambda: HttpConnection(self),
+            lambda: HttpConnection(self).protocol,
             self._host,
             self._port,
             backlog=_BACKLOG,

@@ -116,7 +116,7 @@ def _quoted(element: bytes) -> bytes:
 
 
 def _escaped(character: str) -> bytes:
-    if "\udc80" <= character <= "\udcff":
+    if 0xDC80 <= ord(character) <= 0xDCFF:  # what "surrogateescape" makes of such a byte
         return character.encode("utf-8", "surrogateescape")
     return orjson.dumps(character)[1:-1]
 

@@ -48,6 +48,8 @@ class ModelProcess:
     `on_death` is called if it ends without having been stopped, after all its requests have been answered.
     """
 
+    __deletable__ = ["_tensors"]  # noqa: RUF012 - what mypyc wants to know of an attribute that is deleted
+
     def __init__(
         self,
         name: str,

@@ -1,0 +1,71 @@
+"""Compiles the request path when a wheel is built.
+
+The modules named in pyproject.toml are ordinary typed Python. mypyc makes C extensions of them, which Python imports in
+place of the sources that lie beside them. Where that cannot be done, for want of a C compiler say, the wheel holds the
+sources alone: the same server, slower. An editable install is never compiled, so that an edit takes effect.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# "no": sources alone; "must": no wheel rather than an uncompiled one; else: compiled if that is possible.
+SETTING = "CONCH_COMPILE"
+
+_SETUP = """
+import json, sys
+from mypyc.build import mypycify
+from setuptools import setup
+modules, options, scratch = json.loads(sys.argv.pop())
+extensions = mypycify([*options, *modules], group_name="conch", opt_level="2", debug_level="0", target_dir=scratch)
+setup(name="conch", packages=[], ext_modules=extensions)
+"""
+# What the modules import need not be installed where they are built: its types are unknown then, and the code generic.
+_OPTIONS = ["--config-file=", "--ignore-missing-imports", "--no-site-packages", "--no-warn-no-return"]
+
+
+class CompileHook(BuildHookInterface[Any]):
+    """The `custom` build hook of hatchling."""
+
+    _work: TemporaryDirectory[str] | None = None
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the compiled modules to a wheel."""
+        setting = os.environ.get(SETTING, "")
+        if version == "editable" or setting == "no":
+            return
+        self._work = TemporaryDirectory(prefix="conch-build-")
+        built = self._compile(Path(self._work.name))
+        if built is None:
+            if setting == "must":
+                raise RuntimeError("the request path could not be compiled; see above")
+            self.app.display_warning("conch: not compiled (see above); the server runs from its sources, slower")
+            return
+        build_data["force_include"].update((str(file), str(file.relative_to(built))) for file in built.rglob("*.so"))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """Remove what is not needed any more."""
+        if self._work is not None:
+            self._work.cleanup()
+
+    def _compile(self, work: Path) -> Path | None:
+        """Return the folder with the extension modules, None if they could not be made."""
+        self.app.display_info("conch: compiling the request path; this takes about a minute")
+        built = work / "built"
+        job = json.dumps([self.config["modules"], _OPTIONS, str(work / "c")])
+        steps = ["build_ext", f"--build-lib={built}", f"--build-temp={work / 'objects'}", job]
+        # From inside src, where no pyproject.toml is that setuptools would take for its own.
+        command = [sys.executable, "-c", _SETUP, *steps]
+        done = subprocess.run(command, cwd=Path(self.root) / "src", capture_output=True, text=True, check=False)
+        if done.returncode:
+            self.app.display_warning((done.stdout + done.stderr)[-4000:])
+            return None
+        return built

@@ -1,0 +1,56 @@
+"""The wheel, as users get it: with the request path compiled, it passes the tests that talk to a server from outside."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# What the hook has to make: an extension module for each source that pyproject.toml names.
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+
+pytestmark = pytest.mark.skipif(
+    shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is None,
+    reason="no C compiler: wheels made here hold the sources alone",
+)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the wheel, and with the packages of this one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = ["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", f"--wheel-dir={folder}"]
+    _run(sys.executable, *build, str(ROOT), CONCH_COMPILE="must")
+    (wheel,) = folder.glob("*.whl")
+    environment = folder / "environment"
+    venv.create(environment, with_pip=False)
+    target = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", f"--target={target}"]
+    _run(sys.executable, *install, str(wheel))
+    # After its own folder, so that the wheel hides the sources which are installed here.
+    (target / "packages.pth").write_text(sysconfig.get_path("purelib"))
+    return environment / "bin" / "python"
+
+
+def test_the_request_path_is_compiled(python: Path) -> None:
+    code = "import conch.core.model as model, conch.frontends.http_connection as http; print(model.__file__, http.__file__)"
+    assert [file.endswith(SUFFIX) for file in _run(str(python), "-c", code, folder=Path("/")).split()] == [True, True]
+
+
+def test_a_server_from_the_wheel_answers_as_one_from_the_sources(python: Path) -> None:
+    output = _run(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance", "tests/robustness")
+    assert " passed" in output, output
+
+
+def _run(*command: str, folder: Path = ROOT, **environment: str) -> str:
+
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
+    return done.stdout

@@ -12,6 +12,7 @@ from logging import getLogger
 
 import uvloop
 
+from conch.backends.fork_server import ForkServer
 from conch.backends.registry import BackendRegistry
 from conch.core.builder import ModelBuilder
 from conch.core.catalog import Catalog
@@ -34,12 +35,15 @@ _log = getLogger(__name__)
 
 
 class Server:
-    """One server. Life: `start` → `load_models` → `stop`; `running` does all of it around a block."""
+    """One server. Life: `start` → `load_models` → `stop`; `running` does all of it around a block.
 
-    def __init__(self, options: ServerOptions) -> None:
+    `fork_server` is one that has been started ahead of time.
+    """
+
+    def __init__(self, options: ServerOptions, fork_server: ForkServer | None = None) -> None:
         self._options = options
         self._catalog = Catalog()
-        self._backends = BackendRegistry()
+        self._backends = BackendRegistry({"python": {"fork_server": fork_server}})
         self._accepting = False
         self.inference = Inference(
             self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
@@ -152,18 +156,18 @@ class Server:
         )
 
 
-def run(options: ServerOptions) -> int:
+def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the start failed or the stop took too long."""
     logs.configure(options)
     for notice in options.notices:
         _log.warning("%s", notice)
-    status: int = uvloop.run(_serve(options))
+    status: int = uvloop.run(_serve(options, fork_server))
     return status
 
 
-async def _serve(options: ServerOptions) -> int:
+async def _serve(options: ServerOptions, fork_server: ForkServer | None) -> int:
     stopping = _stop_signals()
-    server = Server(options)
+    server = Server(options, fork_server)
     try:
         await server.start()
         starting = asyncio.ensure_future(server.load_models())

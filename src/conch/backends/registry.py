@@ -1,8 +1,9 @@
 """From `backend: "x"` to `conch/backends/x.py`, imported when a model first asks for it."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
+from typing import Any
 
 from conch.backends.base import Backend
 from conch.errors import ModelLoadError
@@ -25,9 +26,13 @@ _REQUIREMENTS = {
 
 
 class BackendRegistry:
-    """The backends of one server, started at first use and stopped together."""
+    """The backends of one server, started at first use and stopped together.
 
-    def __init__(self) -> None:
+    `arguments` are what backends are made with, by the backend's name.
+    """
+
+    def __init__(self, arguments: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self._arguments = arguments or {}
         self._backends: dict[str, Backend] = {}
         self._starting: dict[str, asyncio.Task[Backend]] = {}
 
@@ -52,13 +57,13 @@ class BackendRegistry:
 
     async def _start(self, name: str) -> Backend:
         # Frameworks take their time to import; requests for other models do not wait for it.
-        backend = await asyncio.to_thread(load_backend, name)
+        backend = await asyncio.to_thread(load_backend, name, self._arguments.get(name, {}))
         await backend.start()
         self._backends[name] = backend
         return backend
 
 
-def load_backend(name: str) -> Backend:
+def load_backend(name: str, arguments: Mapping[str, Any]) -> Backend:
     """Import and make a backend. Raises ModelLoadError naming the cure if it is unknown or not installed."""
     if name not in _REQUIREMENTS:
         known = ", ".join(sorted(_REQUIREMENTS))
@@ -72,5 +77,5 @@ def load_backend(name: str) -> Backend:
         raise ModelLoadError(
             f"backend '{name}' needs the package '{package}': pip install 'conch-server[{extra}]'"
         ) from error
-    backend: Backend = module.backend()
+    backend: Backend = module.backend(**arguments)
     return backend

@@ -1,43 +1,30 @@
-"""The `conch` command. Each sub-command is a module of its own, which imports what it needs when it runs."""
+"""The `conch` command. Each sub-command is a function in a module, both of its name, imported when it is run."""
 
-from typing import Annotated
+import sys
+from importlib import import_module
 
-import typer
-
-from conch import __version__
-from conch.cli.serve import serve
-
-app = typer.Typer(
-    name="conch",
-    help="An inference server for Triton's model repositories, in Python.",
-    no_args_is_help=True,
-    add_completion=False,
-    # A traceback with the values of variables would show secrets.
-    pretty_exceptions_enable=False,
-    # Rich takes longer to import than everything else together.
-    rich_markup_mode=None,
-)
-
-# Flags are not typer's business: `conch.options` reads Triton's whole command line, its --help included.
-_RAW = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-app.command("serve", context_settings=_RAW)(serve)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"conch {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
-    pass
+# Sub-command → what it does. It reads its own arguments and returns the exit status.
+_COMMANDS = {"serve": "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"}
 
 
 def main() -> None:
     """Run the command line of this process and exit with its status."""
-    app(prog_name="conch")
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in _COMMANDS:
+        name = arguments[0]
+        sys.exit(getattr(import_module(f"conch.cli.{name}"), name)(arguments[1:]))
+    _explain(arguments or ["--help"])
+
+
+def _explain(arguments: list[str]) -> None:
+    """Answer what is no sub-command: --help, --version, or a mistake. Ends the process."""
+    from argparse import ArgumentParser
+
+    from conch import __version__
+
+    parser = ArgumentParser("conch", description="An inference server for Triton's model repositories, in Python.")
+    parser.add_argument("--version", action="version", version=f"conch {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="command", required=True)
+    for name, purpose in _COMMANDS.items():
+        commands.add_parser(name, help=purpose)
+    parser.parse_args(arguments)

@@ -2,34 +2,57 @@
 
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+if TYPE_CHECKING:
+    from conch.backends.fork_server import ForkServer
+    from conch.options import ServerOptions
 
 _USAGE_ERROR = 2
 _START_FAILURE = 1
 
 
-def serve(context: typer.Context) -> None:
-    """Serve a model repository over HTTP and gRPC."""
-    if "--help" in context.args or "-h" in context.args:
+def serve(arguments: Sequence[str]) -> int:
+    """Serve a model repository over HTTP and gRPC until told to stop; return the exit status."""
+    if "--help" in arguments or "-h" in arguments:
         from conch.cli.flag_help import print_help
 
         print_help()
-        return
+        return 0
     from conch.options import OptionError, parse
 
     try:
-        options = parse(context.args, os.environ)
+        options = parse(arguments, os.environ)
     except OptionError as error:
         for problem in error.problems:
             print(f"conch serve: {problem}", file=sys.stderr)
         print("conch serve --help lists all flags.", file=sys.stderr)
-        raise typer.Exit(_USAGE_ERROR) from None
-    from conch.server import run
+        return _USAGE_ERROR
+    with _fork_server(options) as fork_server:
+        from conch.server import run
 
+        try:
+            return run(options, fork_server)
+        except OSError as error:  # the log file, before there is a log to say it in
+            print(f"conch serve: cannot start: {error}", file=sys.stderr)
+            return _START_FAILURE
+
+
+@contextmanager
+def _fork_server(options: "ServerOptions") -> Iterator["ForkServer"]:
+    """Make the fork server. If there are Python models to come, it starts while the rest of the program is imported."""
+    from conch.backends.fork_server import ForkServer
+    from conch.errors import ModelLoadError
+
+    server = ForkServer()
+    waits_for_orders = options.model_control_mode == "explicit" and not options.load_model
+    if not waits_for_orders and any(any(Path(root).glob("*/*/model.py")) for root in options.model_repository):
+        with suppress(ModelLoadError):  # the first model that needs it says so again
+            server.start()
     try:
-        status = run(options)
-    except OSError as error:  # the log file, before there is a log to say it in
-        print(f"conch serve: cannot start: {error}", file=sys.stderr)
-        raise typer.Exit(_START_FAILURE) from None
-    raise typer.Exit(status)
+        yield server
+    finally:
+        server.stop()

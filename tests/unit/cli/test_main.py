@@ -23,7 +23,7 @@ def test_help_names_the_commands() -> None:
     result = conch_command("--help")
     assert result.returncode == 0
     assert "serve" in result.stdout
-    assert "Usage: conch " in result.stdout
+    assert "usage: conch " in result.stdout
 
 
 def test_help_loads_nothing_that_it_does_not_need() -> None:

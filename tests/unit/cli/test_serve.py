@@ -4,12 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from conch.cli.main import app
+from conch.cli.serve import serve
 from conch.options import ServerOptions
-
-runner = CliRunner()
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +20,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[ServerOptions]:
     """Collect the options instead of serving; the server's exit status is 7."""
     collected: list[ServerOptions] = []
 
-    def run(options: ServerOptions) -> int:
+    def run(options: ServerOptions, _: object) -> int:
         collected.append(options)
         return 7
 
@@ -36,8 +33,7 @@ def test_flags_reach_the_server_as_written_and_its_status_the_shell(
 ) -> None:
     monkeypatch.setenv("CONCH_GRPC_PORT", "5001")
     arguments = ["--model-repository", str(tmp_path), "--http-port=5000", "--disable-auto-complete-config"]
-    result = runner.invoke(app, ["serve", *arguments, "--log-verbose", "2"])
-    assert result.exit_code == 7
+    assert serve([*arguments, "--log-verbose", "2"]) == 7
     assert served == [
         ServerOptions(
             model_repository=(str(tmp_path),),
@@ -49,10 +45,11 @@ def test_flags_reach_the_server_as_written_and_its_status_the_shell(
     ]
 
 
-def test_every_mistake_is_a_line_and_the_status_is_2(served: list[ServerOptions]) -> None:
-    result = runner.invoke(app, ["serve", "--http-prt=1", "stray", "-x"])
-    assert result.exit_code == 2
-    assert result.stderr.splitlines() == [
+def test_every_mistake_is_a_line_and_the_status_is_2(
+    served: list[ServerOptions], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve(["--http-prt=1", "stray", "-x"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
         "conch serve: unknown flag '--http-prt'; did you mean '--http-port'?",
         "conch serve: unexpected argument 'stray'; flags begin with two dashes",
         "conch serve: unexpected argument '-x'; flags begin with two dashes",
@@ -62,16 +59,19 @@ def test_every_mistake_is_a_line_and_the_status_is_2(served: list[ServerOptions]
     assert not served
 
 
-def test_a_log_file_that_cannot_be_opened_is_a_start_failure(tmp_path: Path) -> None:
-    result = runner.invoke(app, ["serve", f"--model-repository={tmp_path}", f"--log-file={tmp_path}"])
-    assert result.exit_code == 1
-    assert result.stderr.startswith("conch serve: cannot start: ")
-    assert str(tmp_path) in result.stderr
+def test_a_log_file_that_cannot_be_opened_is_a_start_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve([f"--model-repository={tmp_path}", f"--log-file={tmp_path}"]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("conch serve: cannot start: ")
+    assert str(tmp_path) in errors
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_lists_the_flags_and_serves_nothing(served: list[ServerOptions], flag: str) -> None:
-    result = runner.invoke(app, ["serve", "--http-port=1", flag])
-    assert result.exit_code == 0
-    assert "--http-port=<port>" in result.stdout
+def test_help_lists_the_flags_and_serves_nothing(
+    served: list[ServerOptions], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve(["--http-port=1", flag]) == 0
+    assert "--http-port=<port>" in capsys.readouterr().out
     assert not served

@@ -133,6 +133,8 @@ async def world(directory: Path) -> AsyncIterator[World]:
     write_models(directory)
     options = ServerOptions(model_repository=(str(directory),), allow_http=False, allow_grpc=False, allow_metrics=False)
     async with Server(options).running() as server:
+        if not server.inference.ready():
+            raise Finding(f"the models did not come up: {server.control.index(ready_only=False)}")
         place = World(server)
         place.watch()
         try:

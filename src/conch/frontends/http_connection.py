@@ -76,7 +76,8 @@ class HttpConnection:
         self._body: Buffer = b""
         self._body_size = 0  # as announced
         self._body_limit = 0
-        self._received = 0  # bytes of the whole request
+        self._received = 0  # bytes of the whole request, at most
+        self._read = 0  # bytes of the last read
         self._barren = 0  # bytes that came late and held nothing of its body
 
     @property
@@ -115,7 +116,8 @@ class HttpConnection:
                     self._waiting.append(repeated)
                     self._advance()
                     return
-        self._received += len(data)
+        self._read = len(data)
+        self._received += self._read
         self._parse(data)
         if self._body_size > _IN_PLACE_BYTES and self._receiver is None and not self._deaf:
             self._receive_in_place()
@@ -151,8 +153,8 @@ class HttpConnection:
     # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """Note that a request has begun, even if all that has come of it was read along with the one before."""
-        self._received = self._received or 1
+        """Note that a request has begun; if it was read along with the one before, how much of it is not known."""
+        self._received = self._received or self._read
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""

@@ -275,6 +275,16 @@ def test_heads_beyond_the_limits_are_refused(listen, connect, head):
     assert peer.receive()[0] == 431
 
 
+def test_the_size_of_a_head_is_the_same_whatever_was_read_along_with_it(listen, connect):
+    server = listen(echo, limits={"head_bytes": 1000})
+    fits, exceeds = (b"GET /a HTTP/1.1\r\nLong: " + b"a" * size + b"\r\n\r\n" for size in (980, 1100))
+    for parts in ((fits + exceeds,), (fits, exceeds), (fits[:-1], fits[-1:] + exceeds)):
+        peer = connect(server)
+        for part in parts:
+            peer.send(part)
+        assert [peer.receive()[0] for _ in range(2)] == [200, 431]
+
+
 @pytest.mark.parametrize("body", [b"", b"small", b"x" * 200_000])
 def test_an_upgrade_is_declined_by_answering(listen, connect, body):
     """What `curl --http2` sends; the parser would take the body for another protocol's data."""

@@ -1,4 +1,4 @@
-"""The wheel, as users get it: with the request path compiled, it passes the tests that talk to a server from outside."""
+"""The wheel, as users get it, with the request path compiled: it passes the tests that ask a server from outside."""
 
 import os
 import shutil
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# What the hook has to make: an extension module for each source that pyproject.toml names.
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 pytestmark = pytest.mark.skipif(
@@ -38,8 +37,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_request_path_is_compiled(python: Path) -> None:
-    code = "import conch.core.model as model, conch.frontends.http_connection as http; print(model.__file__, http.__file__)"
-    assert [file.endswith(SUFFIX) for file in _run(str(python), "-c", code, folder=Path("/")).split()] == [True, True]
+    code = "from conch.core import model; from conch.frontends import http_connection as http; print(model, http)"
+    assert _run(str(python), "-c", code, folder=Path("/")).count(SUFFIX) == 2
 
 
 def test_a_server_from_the_wheel_answers_as_one_from_the_sources(python: Path) -> None:

@@ -163,9 +163,10 @@ def _decoded(decode: object) -> object:
 
 
 def _fields(request: InferRequest) -> dict[str, object]:
-    names = set(InferRequest.__slots__) - {"inputs", "timeline"}
+    # A compiled class has no __slots__ to be asked.
+    names = {name for name in dir(request) if not name.startswith("__")} - {"inputs", "timeline"}
     inputs = [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in request.inputs]
-    return {"inputs": inputs, **{name: repr(getattr(request, name)) for name in names}}
+    return {"inputs": inputs, **{name: repr(value) for name in names if not callable(value := getattr(request, name))}}
 
 
 def _options(options: OutputOptions) -> tuple[object, ...]:

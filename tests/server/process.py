@@ -104,6 +104,14 @@ class ConchProcess:
             time.sleep(0.02)
         raise AssertionError(f"{path} is not {status} after {START_LIMIT_S} s: {self.text}")
 
+    def until_logged(self, pattern: str) -> None:
+        """Return when the log has this in it; fail if the server ends or takes too long."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while not re.search(pattern, self.text):
+            assert self.process.poll() is None, f"the server ended: {self.text}"
+            assert time.monotonic() < deadline, f"no '{pattern}' after {START_LIMIT_S} s: {self.text}"
+            time.sleep(0.02)
+
     def _find_ports(self) -> None:
         deadline = time.monotonic() + START_LIMIT_S
         wanted = [name for name in _LISTENING if f"--allow-{name}=false" not in self._flags]

@@ -76,7 +76,7 @@ class HttpConnection:
         self._body: Buffer = b""
         self._body_size = 0  # as announced
         self._body_limit = 0
-        self._received = 0  # bytes of the whole request, at most
+        self._received = 0  # bytes of the whole request, but for those read along with the one before
         self._read = 0  # bytes of the last read
         self._barren = 0  # bytes that came late and held nothing of its body
 
@@ -153,8 +153,8 @@ class HttpConnection:
     # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """Note that a request has begun; if it was read along with the one before, how much of it is not known."""
-        self._received = self._received or self._read
+        """Note that a request has begun, even if all that has come of it was read along with the one before."""
+        self._received = self._received or 1
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
@@ -170,7 +170,7 @@ class HttpConnection:
         fields = self._fields
         if len(fields) > self._limits.head_fields:
             raise HttpRefusal(431, f"more than {self._limits.head_fields} header fields")
-        if self._received > self._limits.head_bytes:
+        if self._received > self._limits.head_bytes or self._read > self._limits.head_bytes:
             # What was read may hold more than the head. Each field has a colon, a space and an end of line beside it.
             self._check_size(len(self._url) + sum(len(name) + len(value) + 4 for name, value in fields))
         parser = self._parser

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
-from tritonclient.grpc import service_pb2
 
 import conch
 from conch.core.inference import Inference
@@ -18,6 +17,7 @@ from conch.errors import InvalidRequest, Unsupported
 from conch.protocol import documents, proto_documents
 from conch.protocol.v2_proto import parse_version
 from conch.tensor import Buffer
+from conch.triton_messages import service_pb2
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from google.protobuf import json_format
-from tritonclient.grpc import model_config_pb2, service_pb2
 
 from conch.errors import InvalidRequest
 from conch.model_config import ModelConfig, TensorSpec
 from conch.observability.statistics import Duration, ModelStatistics
+from conch.triton_messages import model_config_pb2, service_pb2
 
 # A message class of service_pb2: made at run time by protobuf, so without static types.
 Message: TypeAlias = Any

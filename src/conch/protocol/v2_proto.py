@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2
 
 from conch.errors import InvalidRequest, Unsupported
 from conch.protocol.v2_proto_contents import pack_contents
 from conch.protocol.v2_proto_parameters import decode_parameters, encode_parameters, parameter_value
 from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
 from conch.tensor import DATATYPES, MAX_RANK, Buffer, Tensor
+from conch.triton_messages import service_pb2
 
 # A message class of service_pb2: made at run time by protobuf, so without static types.
 Message: TypeAlias = Any

@@ -6,10 +6,9 @@ The order of the formats is Triton's: the first that fits is taken.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
-
 from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
+from conch.triton_messages import ModelConfig as ConfigMessage
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
-from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
-
 from conch.backends.base import Backend
 from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
+from conch.triton_messages import ModelConfig as ConfigMessage
+from conch.triton_messages import ModelInstanceGroup
 
 
 def fill_defaults(message: ConfigMessage, backend: Backend | None, gpus: Sequence[int]) -> list[str]:

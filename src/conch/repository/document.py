@@ -11,10 +11,10 @@ from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
 
 from conch.errors import ConfigError
 from conch.repository.hints import unknown_field, unknown_value
+from conch.triton_messages import ModelConfig as ConfigMessage
 
 _WIDE_INTEGERS = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
 

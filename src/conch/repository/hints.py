@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor
-from tritonclient.grpc.model_config_pb2 import DESCRIPTOR as SCHEMA
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
+
+from conch.triton_messages import ModelConfig as ConfigMessage
+from conch.triton_messages import model_config_pb2
 
 # Names that other tools give to Triton's datatypes.
 _ALIASES = {
@@ -28,7 +29,7 @@ def unknown_field(message_type: str, field: str) -> str:
     `message_type` is protobuf's full name, such as `inference.ModelInput`.
     """
     said = f"unknown field '{field}' in {_short(message_type)}"
-    descriptor: Descriptor = SCHEMA.pool.FindMessageTypeByName(message_type)
+    descriptor: Descriptor = model_config_pb2.DESCRIPTOR.pool.FindMessageTypeByName(message_type)
     known = [each.name for each in descriptor.fields]
     if near := get_close_matches(field, known, n=1):
         return f"{said}; did you mean '{near[0]}'?"
@@ -39,7 +40,7 @@ def unknown_field(message_type: str, field: str) -> str:
 
 def unknown_value(enum_type: str, value: str) -> str:
     """Say that an enum has no such value, and which are allowed. `value` is as written, quotes included."""
-    descriptor: EnumDescriptor = SCHEMA.pool.FindEnumTypeByName(enum_type)
+    descriptor: EnumDescriptor = model_config_pb2.DESCRIPTOR.pool.FindEnumTypeByName(enum_type)
     known = [each.name for each in descriptor.values]
     bare = value.strip("\"'")
     said = f"unknown value {value} of {_short(enum_type)}"

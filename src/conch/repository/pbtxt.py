@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
 
 from conch.errors import ConfigError
 from conch.repository.hints import unknown_field, unknown_value
+from conch.triton_messages import ModelConfig as ConfigMessage
 
 _TOKEN = re.compile(r"\"[^\"\n]*\"?|[\w.+-]+|.")
 

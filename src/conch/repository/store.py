@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
-
 from conch.errors import ConfigError, NotFound, Unsupported
 from conch.model_config import ModelConfig
 from conch.repository.backend_fields import fill_backend_fields
@@ -23,6 +21,7 @@ from conch.repository.validate import validate_configuration
 from conch.repository.values import to_model_config
 from conch.repository.versions import version_files, versions_on_disk
 from conch.repository.watch import Fingerprint, fingerprint
+from conch.triton_messages import ModelConfig as ConfigMessage
 
 _CONFIG_FILE = "config.pbtxt"
 

@@ -6,10 +6,9 @@ Refused is what would change answers; accepted, with a notice, what only changes
 from collections.abc import Iterator
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
-
 from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
+from conch.triton_messages import ModelConfig as ConfigMessage
 
 
 def refuse_unserved(message: ConfigMessage) -> None:

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
-from tritonclient.grpc.model_config_pb2 import ModelInput, ModelInstanceGroup, ModelQueuePolicy
-
 from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
 from conch.repository.validate_ensemble import validate_ensemble
+from conch.triton_messages import ModelConfig as ConfigMessage
+from conch.triton_messages import ModelInput, ModelInstanceGroup, ModelQueuePolicy
 
 _TENSORRT = "tensorrt_plan"
 

@@ -5,10 +5,9 @@ Whether the tensors of two stages fit each other is checked where the stages are
 
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
-
 from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
+from conch.triton_messages import ModelConfig as ConfigMessage
 
 
 def validate_ensemble(message: ConfigMessage) -> None:

@@ -4,9 +4,6 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
-from tritonclient.grpc import model_config_pb2 as schema
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigMessage
-
 from conch.errors import ConfigError
 from conch.model_config import (
     DynamicBatching,
@@ -24,6 +21,8 @@ from conch.model_config import (
 )
 from conch.repository.document import to_document
 from conch.tensor import BYTES
+from conch.triton_messages import ModelConfig as ConfigMessage
+from conch.triton_messages import model_config_pb2 as schema
 
 
 def to_model_config(message: ConfigMessage) -> ModelConfig:

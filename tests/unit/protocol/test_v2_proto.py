@@ -346,7 +346,7 @@ def test_a_response_is_a_message_that_protobuf_reads(size):
     text = Tensor("TEXT", "BYTES", (1,), b"\1\0\0\0x")
     raw = Tensor("RAW", "UINT8", (size,), memoryview(bytes(size)))
     response = InferResponse("m", 2, [text, raw], id="7", parameters={"p": 1.5})
-    answer = service_pb2.ModelInferResponse.FromString(encode_infer_response(response))
+    answer = service_pb2.ModelInferResponse.FromString(b"".join(encode_infer_response(response)))
     assert (answer.model_name, answer.model_version, answer.id) == ("m", "2", "7")
     assert [(o.name, o.datatype, list(o.shape)) for o in answer.outputs] == [
         ("TEXT", "BYTES", [1]),
@@ -355,7 +355,7 @@ def test_a_response_is_a_message_that_protobuf_reads(size):
     assert list(answer.raw_output_contents) == [b"\1\0\0\0x", bytes(size)]
     assert answer.parameters["p"].double_param == 1.5
     for final in (False, True):
-        streamed = service_pb2.ModelStreamInferResponse.FromString(encode_stream_response(response, final))
+        streamed = service_pb2.ModelStreamInferResponse.FromString(b"".join(encode_stream_response(response, final)))
         assert streamed.infer_response.parameters.pop("triton_final_response").bool_param is final
         assert streamed.infer_response == answer
 
@@ -363,7 +363,7 @@ def test_a_response_is_a_message_that_protobuf_reads(size):
 def test_tensors_over_any_buffer():
     array = np.arange(6, dtype=np.int32).reshape(2, 3)
     for data in (array.tobytes(), bytearray(array.tobytes()), memoryview(array.tobytes()), array.data):
-        encoded = encode_infer_response(InferResponse("m", 1, [Tensor("A", "INT32", (2, 3), data)]))
+        encoded = b"".join(encode_infer_response(InferResponse("m", 1, [Tensor("A", "INT32", (2, 3), data)])))
         assert service_pb2.ModelInferResponse.FromString(encoded).raw_output_contents[0] == array.tobytes()
 
 
@@ -373,10 +373,10 @@ def test_a_response_parameter_beyond_64_bits():
 
 
 def test_stream_errors():
-    refused = service_pb2.ModelStreamInferResponse.FromString(encode_stream_error("no", "7", None))
+    refused = service_pb2.ModelStreamInferResponse.FromString(b"".join(encode_stream_error("no", "7", None)))
     assert (refused.error_message, refused.infer_response.id) == ("no", "7")
     assert not refused.infer_response.parameters
-    failed = service_pb2.ModelStreamInferResponse.FromString(encode_stream_error("no", "7", False))
+    failed = service_pb2.ModelStreamInferResponse.FromString(b"".join(encode_stream_error("no", "7", False)))
     assert failed.infer_response.parameters["triton_final_response"].WhichOneof("parameter_choice") == "bool_param"
 
 

@@ -1,0 +1,49 @@
+"""Triton's protobuf messages as `tritonclient` has them, without the gRPC library that its package imports.
+
+They are the very modules that `tritonclient.grpc` uses: whoever imports that later in the same process, a test or a
+program around the server, gets the same classes, since one process can define a protobuf file only once.
+"""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+_PACKAGE = "tritonclient.grpc"
+
+
+def _load(name: str) -> Any:
+    """Import a module of the package without running the package, unless somebody has."""
+    if _PACKAGE in sys.modules:
+        return import_module(f"{_PACKAGE}.{name}")
+    parent = find_spec(_PACKAGE.partition(".")[0])
+    if parent is None or parent.submodule_search_locations is None:
+        raise ModuleNotFoundError("tritonclient is not installed; Conch needs its protobuf messages")
+    stand_in = ModuleType(_PACKAGE)
+    stand_in.__path__ = [str(Path(location) / "grpc") for location in parent.submodule_search_locations]
+    sys.modules[_PACKAGE] = stand_in
+    try:
+        return import_module(f"{_PACKAGE}.{name}")
+    finally:
+        del sys.modules[_PACKAGE]
+
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2, service_pb2
+    from tritonclient.grpc.model_config_pb2 import (
+        ModelConfig,
+        ModelInput,
+        ModelInstanceGroup,
+        ModelQueuePolicy,
+    )
+else:
+    model_config_pb2 = _load("model_config_pb2")
+    service_pb2 = _load("service_pb2")
+    ModelConfig = model_config_pb2.ModelConfig
+    ModelInput = model_config_pb2.ModelInput
+    ModelInstanceGroup = model_config_pb2.ModelInstanceGroup
+    ModelQueuePolicy = model_config_pb2.ModelQueuePolicy
+
+__all__ = ["ModelConfig", "ModelInput", "ModelInstanceGroup", "ModelQueuePolicy", "model_config_pb2", "service_pb2"]

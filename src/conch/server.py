@@ -13,6 +13,7 @@ from logging import getLogger
 import uvloop
 
 from conch.backends.fork_server import ForkServer
+from conch.backends.python_child.conch_child import heap
 from conch.backends.registry import BackendRegistry
 from conch.core.builder import ModelBuilder
 from conch.core.catalog import Catalog
@@ -118,6 +119,7 @@ class Server:
             self._polling = asyncio.create_task(self.control.poll(self._options.repository_poll_secs))
         self._accepting = True
         _spare_the_collector()
+        heap.keep_freed_memory()
         return all(row.state == "READY" or row.reason == "unloaded" for row in rows if row.version)
 
     async def stop(self) -> bool:

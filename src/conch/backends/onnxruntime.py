@@ -273,9 +273,10 @@ def _session_options(plan: InstancePlan) -> ort.SessionOptions:
 def _spinning() -> dict[str, str]:
     """Return how threads wait for the next operator, unless the model's parameters say otherwise: spin for a moment.
 
-    Sleeping at once makes waking them cost more than many an operator takes: on two idle cores DenseNet ran for 60 ms in
-    place of 35. Spinning for as long as onnxruntime would, milliseconds, takes the cores from the event loop and from
-    other models: beside one busy process it ran for 180 ms in place of 74. A moment is as good as the better in both.
+    Sleeping at once makes waking them cost more than many an operator takes: on two idle cores DenseNet ran for 60 ms
+    in place of 35. Spinning for as long as onnxruntime would, milliseconds, takes the cores from the event loop and
+    from other models: beside one busy process it ran for 180 ms in place of 74. A moment is as good as the better in
+    both.
     """
     if _VERSION < _SPIN_DURATION_SINCE:  # a longer spin than wanted would be the only one to be had
         return {"session.intra_op.allow_spinning": "0"}

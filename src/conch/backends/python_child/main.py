@@ -7,6 +7,7 @@ main.py fork <requests fd>                                    the fork server; s
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import socket
 import sys
@@ -18,18 +19,23 @@ def main() -> None:
     # At the end of the path, so that names in this folder hide none of the model's.
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [*(path for path in sys.path if path != here), here]
-    from conch_child import prctl
+    from conch_child import heap, prctl
 
     prctl.die_with_parent()
     prctl.renounce_privileges()
+    heap.keep_freed_memory()
     # A crash in native code leaves its Python stack in the server's log.
     faulthandler.enable()
+    # All of what is imported stays, and is shared with forked processes for as long as nobody writes to it.
+    gc.disable()
 
     import triton_python_backend_utils  # noqa: F401 - this one, whatever the model's folder holds
     from conch_child.arena import ArenaReader, ArenaWriter
     from conch_child.channel import Channel
     from conch_child.service import Service
 
+    gc.freeze()
+    gc.enable()
     if sys.argv[1] == "fork":
         from conch_child.fork_server import next_child
 

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List
 
-from . import messages
+from . import heap, messages
 from .arena import ArenaReader, ArenaWriter, Parcel
 from .wire import READ_SIZE, Frame, FrameDecoder, Message, encode
 
@@ -38,7 +38,7 @@ class Channel:
         self._handlers: Dict[int, Callable[[Message], None]] = {
             messages.CANCEL: self._cancel,
             messages.RELEASE: lambda message: self.outputs.free(message[1]),
-            messages.TRIM: lambda _: self.outputs.trim(self.kept_size),
+            messages.TRIM: self._trim,
         }
 
     def receive(self) -> Frame:
@@ -94,6 +94,10 @@ class Channel:
                 self._inbox.append(frame)
             else:
                 handler(frame[0])
+
+    def _trim(self, _: Message) -> None:
+        self.outputs.trim(self.kept_size)
+        heap.give_back()
 
     def _cancel(self, message: Message) -> None:
         # A cancellation may come after the answer, so that nobody asks for it and takes it out: the oldest go instead.

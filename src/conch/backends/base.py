@@ -76,6 +76,9 @@ class Instance(ABC):
     async def stop(self) -> None:
         """Finish what is running, release everything. Safe to call at any time, more than once."""
 
+    async def kill(self) -> None:  # noqa: B027 - most instances end with the server's process
+        """End at once, whatever is running, if that is possible: the time for `stop` is over. May interrupt a `stop`."""
+
     @property
     def ahead(self) -> int:
         """How many batches it wants to hold while it runs one, so that it need not wait for the next.

@@ -91,6 +91,12 @@ class ChildProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
+    def resume(self) -> None:
+        """Let the child go on if somebody has stopped it (SIGSTOP)."""
+        if self._process is not None and self._status is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGCONT)
+
     async def wait(self, limit_s: float | None) -> bool:
         """Wait until the child has gone and `on_exit` been called; return whether that was within the limit.
 

@@ -59,7 +59,7 @@ class ModelControl:
         self._locks: dict[str, asyncio.Lock] = {}
         self._loaded: dict[str, ModelFiles] = {}
         self._seen: Mapping[str, Fingerprint] = {}
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring: dict[asyncio.Task[None], list[Served]] = {}
 
     # ── what clients may ask for ──
 
@@ -131,10 +131,11 @@ class ModelControl:
         await asyncio.gather(*self._retiring)
 
     async def abandon(self) -> None:
-        """Stop every model without waiting for answers: the time to stop gracefully is over."""
+        """End every model without waiting for answers: the time to stop gracefully is over."""
+        models = [*self._catalog, *(model for retiring in self._retiring.values() for model in retiring)]
         for task in self._retiring:
             task.cancel()
-        await asyncio.gather(*(served.stop() for served in list(self._catalog)))
+        await asyncio.gather(*(model.kill() for model in models))
 
     # ── the steps ──
 
@@ -250,9 +251,10 @@ class ModelControl:
                 if record is not None and record.state is VersionState.UNLOADING:
                     self._catalog.note(unloaded, model.version, VersionState.UNAVAILABLE, UNLOADED)
 
-        task = asyncio.create_task(retire(list(old)))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+        models = list(old)
+        task = asyncio.create_task(retire(models))
+        self._retiring[task] = models
+        task.add_done_callback(self._retiring.pop)
 
     async def _discard(self, built: Built, files: ModelFiles) -> None:
         await asyncio.gather(*(served.stop() for served in built.served.values()))

@@ -75,8 +75,9 @@ class ServedModel(Served):
         return bool(ready) and all(await asyncio.gather(*(instance.check_ready() for instance in ready)))
 
     async def start(self) -> None:
-        """Start all instances side by side. Raises ModelLoadError; then nothing is left running."""
+        """Start all instances side by side. Raises ModelLoadError, OSError; then nothing is left running."""
         started = monotonic_ns()
+        self._timer.start()
         for instance in self.instances:
             instance.on_ready_change = self._ready_changed
         results = await asyncio.gather(*map(_bring_up, self.instances), return_exceptions=True)
@@ -141,6 +142,10 @@ class ServedModel(Served):
             self._stranded.cancel()
         await asyncio.gather(*(instance.stop() for instance in self.instances), return_exceptions=True)
         self._idle.clear()
+
+    async def kill(self) -> None:
+        """End all instances at once."""
+        await asyncio.gather(*(instance.kill() for instance in self.instances))
 
     def _dispatch_soon(self) -> None:
         """Dispatch at the end of this turn of the loop, together with what else comes in it.

@@ -59,6 +59,9 @@ class Served(ABC):
     async def stop(self) -> None:
         """Release everything; what is still unanswered is answered with an error."""
 
+    async def kill(self) -> None:  # noqa: B027 - an ensemble has nothing of its own
+        """Release at once what would outlive this process; the time for `stop` is over."""
+
     async def drain(self) -> None:
         """Wait until nobody holds it: no request of its own, no ensemble's. New ones do not find it any more."""
         while self._in_flight:

@@ -28,7 +28,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Timer:
-    """Calls `callback` on the loop once `time.monotonic_ns()` has passed the moment it was last set to."""
+    """Calls `callback` on the loop once `time.monotonic_ns()` has passed the moment it was last set to.
+
+    Life: `start` → `set`, `cancel` → `close`.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop
@@ -41,12 +44,21 @@ class Timer:
         """Whether it is going to fire."""
         return self._at != 0
 
+    def start(self) -> None:
+        """Get ready. Raises OSError if there is no descriptor left: at a start, where that can be told."""
+        fd = _libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), f"timerfd_create: {os.strerror(ctypes.get_errno())}")
+        self._fd = fd
+        self._loop.add_reader(fd, self._fired)
+
     def set(self, at: int) -> None:
-        """Fire at `at` (monotonic ns), at once if that is past. A previous setting is forgotten."""
-        if at == self._at:
+        """Fire at `at` (monotonic ns), at once if that is past. A previous setting is forgotten.
+
+        Does nothing once closed.
+        """
+        if at == self._at or self._fd < 0:
             return
-        if self._fd < 0:
-            self._open()
         # All zeros would disarm it.
         seconds, nanoseconds = divmod(max(at, 1), 1_000_000_000)
         spec = _Itimerspec(_Timespec(0, 0), _Timespec(seconds, nanoseconds))
@@ -68,13 +80,6 @@ class Timer:
             os.close(self._fd)
             self._fd = -1
             self._at = 0
-
-    def _open(self) -> None:
-        fd = _libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
-        if fd < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-        self._fd = fd
-        self._loop.add_reader(fd, self._fired)
 
     def _fired(self) -> None:
         try:

@@ -27,6 +27,7 @@ class PythonInstance(Instance):
         self._settings = settings
         self._environments = environments
         self._process: ModelProcess | None = None
+        self._withdrawn: ModelProcess | None = None  # what was in service when the instance was stopped
         self._backoff = Backoff()
         self._recovery: asyncio.Task[None] | None = None
 
@@ -54,14 +55,16 @@ class PythonInstance(Instance):
 
     async def stop(self) -> None:
         """Let the process finish, finalize and end. What takes longer than `stub-timeout-seconds` is killed."""
-        if self._recovery is not None:
-            self._recovery.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._recovery
-        process, self._process = self._process, None
-        if process is not None:
-            await process.stop()
+        await self._withdraw()
+        if self._withdrawn is not None:
+            await self._withdrawn.stop()
         self.metrics.clear()
+
+    async def kill(self) -> None:
+        """Kill the process."""
+        await self._withdraw()
+        if self._withdrawn is not None:
+            await self._withdrawn.kill()
 
     async def check_ready(self) -> bool:
         """Ask the model's `is_ready`, if it has one."""
@@ -81,6 +84,15 @@ class PythonInstance(Instance):
             await process.kill()
             raise
         return process
+
+    async def _withdraw(self) -> None:
+        """Take the process out of service, and have no other take its place."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._recovery
+        if self._process is not None:
+            self._withdrawn, self._process = self._process, None
 
     def _died(self, exit_: Exit) -> None:
         if self._process is None or self._process.alive:

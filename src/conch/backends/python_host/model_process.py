@@ -180,14 +180,18 @@ class ModelProcess:
     async def stop(self) -> None:
         """Let what is under way finish and the model finalize, each within the time limit; then end the process."""
         self._stopping = True
+        self._child.resume()
         limit = self._settings.stop_limit_s
-        if self._pending:
-            with suppress(TimeoutError):
+        unfinished = "finish what it was executing"
+        with suppress(TimeoutError):
+            if self._pending:
                 await asyncio.wait_for(self._settled.wait(), limit)
-        self._child.send((messages.FINALIZE,))
-        if not await self._child.wait(limit):
-            self._child.log(logging.WARNING, f"killed, because it did not finalize within {limit:g} s")
-            await self.kill()
+            self._child.send((messages.FINALIZE,))
+            if await self._child.wait(limit):
+                return
+            unfinished = "finalize"
+        self._child.log(logging.WARNING, f"killed, because it did not {unfinished} within {limit:g} s")
+        await self.kill()
 
     async def kill(self) -> None:
         """End the process at once."""

@@ -77,7 +77,7 @@ class Instance(ABC):
         """Finish what is running, release everything. Safe to call at any time, more than once."""
 
     async def kill(self) -> None:  # noqa: B027 - most instances end with the server's process
-        """End at once, whatever is running, if that is possible: the time for `stop` is over. May interrupt a `stop`."""
+        """End at once, whatever is running, if that can be done: the time for `stop` is over. It may be under way."""
 
     @property
     def ahead(self) -> int:

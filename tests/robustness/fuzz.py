@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
+from tests.robustness.grpc_targets import GRPC_TARGETS
 from tests.robustness.http_targets import HTTP_TARGETS, check_alive
 from tests.robustness.mutate import mutated
 from tests.robustness.world import World, resident_bytes, world
@@ -45,7 +46,7 @@ class Target(Protocol):
         """Try any input and say what became of it. Whatever is raised is a finding."""
 
 
-ALL_TARGETS: tuple[type[Target], ...] = (*HTTP_TARGETS,)
+ALL_TARGETS: tuple[type[Target], ...] = (*HTTP_TARGETS, *GRPC_TARGETS)
 
 
 @dataclass
@@ -123,7 +124,7 @@ async def _blind(arguments: argparse.Namespace) -> int:
         print(report.row())
     for report in [*warm, *reports]:
         for text, data in report.findings.items():
-            print(f"\n{report.name}: {text}\n  input: {data!r}"[:6000])
+            print(f"\n{report.name}: {text[:500]}\n  input: {data!r}"[:3000])
     print(f"\nseed {arguments.seed}; memory grew by {grown / 2**20:.1f} MiB, objects by {more}")
     return 1 if any(report.findings for report in [*warm, *reports]) else 0
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 from conch.errors import ConchError
+from conch.frontends.http_connection import HttpConnection
 from conch.protocol.compression import decompress
 from conch.protocol.repeated_body import RepeatedBodies
 from conch.protocol.repository_json import read_index, read_load, read_unload
@@ -33,9 +34,10 @@ async def talk(
     `allowed` are the statuses from 500 on that may be: nothing that a client sends is the server's fault.
     """
     before = len(place.handled)
-    wire = Wire(place)
+    connection = HttpConnection(place)
+    wire = Wire(connection)
     await wire.feed(parts, take)
-    await wire.finish()
+    await wire.finish(lambda: connection._reply is not None)
     methods = place.handled[before:]
     del place.handled[before:]
     answers = read_answers(bytes(wire.sent), methods)

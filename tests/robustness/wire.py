@@ -1,11 +1,10 @@
 """A connection without a socket: bytes go in by pieces, what comes out is kept and taken apart."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from conch.frontends.http_connection import HttpConnection
-from tests.robustness.world import Finding, World, settle
+from tests.robustness.world import Finding, settle
 
 _HIGH_WATER = 65_536
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -20,9 +19,9 @@ class Answer(NamedTuple):
 
 
 class Wire(asyncio.Transport):
-    """The transport of one connection to a World."""
+    """The transport of one connection, which may be of any protocol."""
 
-    def __init__(self, place: World) -> None:
+    def __init__(self, connection: Any) -> None:
         super().__init__()
         self.sent = bytearray()  # by the server
         self.ended = False  # the server sends nothing more
@@ -30,30 +29,30 @@ class Wire(asyncio.Transport):
         self.reading = True
         self._closing = False
         self._unsent = 0
-        self._connection = HttpConnection(place)
-        self._protocol: asyncio.BaseProtocol = self._connection
-        self._connection.connection_made(self)
+        self._connection = connection
+        self._protocol: asyncio.BaseProtocol = connection
+        connection.connection_made(self)
 
     async def feed(self, pieces: Sequence[bytes], take: bool = True) -> None:
         """Deliver pieces as a socket would; with `take` off the client reads nothing before all are delivered."""
         for piece in pieces:
             rest = piece
             while rest and not self.gone:
-                if not take and self._unsent > _HIGH_WATER:
-                    self._taken()
-                await settle(lambda: self.reading or self.gone)
+                await settle(self._accepts)
                 if not self.gone:
                     rest = self._deliver(rest)
             if take:
                 self._taken()
 
-    async def finish(self) -> None:
-        """Wait for the answers that are due, then leave."""
-        # Several turns: an answer may take as many, and nothing outside tells that none is under way.
-        for _ in range(12):
+    async def finish(self, busy: Callable[[], bool], turns: int = 12) -> None:
+        """Wait for the answers that are due, then leave.
+
+        Several turns in any case: an answer may take as many, and nothing outside tells that none is under way.
+        """
+        for _ in range(turns):
             self._taken()
             await asyncio.sleep(0)
-        await settle(lambda: self.gone or self._connection._reply is None)
+        await settle(lambda: self.gone or not busy())
         self.abort()
         await settle(lambda: self.gone)
 
@@ -67,6 +66,12 @@ class Wire(asyncio.Transport):
             return data[len(part) :]
         self._connection.data_received(data)
         return b""
+
+    def _accepts(self) -> bool:
+        """Whether more may be delivered. A client that cannot send reads what it was sent."""
+        if not self.reading:
+            self._taken()
+        return self.reading or self.gone
 
     def _taken(self) -> None:
         """Have the client take all that was written."""
@@ -113,6 +118,9 @@ class Wire(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.reading = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The one limit is as good as another."""
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Sequence
 from struct import Struct
 
+from conch.errors import InvalidRequest
 from conch.frontends.grpc_status import GrpcError, Status
 from conch.tensor import Buffer
 
@@ -17,8 +18,8 @@ _WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 CODINGS = frozenset({IDENTITY, *_WINDOW_BITS})
 # A message gets its room at once up to this size, and beyond it as it comes: an announcement costs the client nothing.
 _ROOM = 64 * 2**20
-# Decompressed this much at a time.
-_PIECE = 2**20
+# What a compressed message may grow to. A client sends a thousandth of it, and the server does all the work.
+MAX_DECOMPRESSED = 256 * 2**20
 
 
 class MessageReader:
@@ -48,7 +49,7 @@ class MessageReader:
         self._position = 0
 
     def next(self) -> Buffer | None:
-        """Return the next message, decompressed; None if it has not come whole. Raises GrpcError if it is none."""
+        """Return the next message, decompressed; None if it has not come whole. Raises GrpcError, InvalidRequest."""
         if self._body is None and not self._read_prefix():
             return None
         position, size = self._position, self._size
@@ -81,7 +82,7 @@ class MessageReader:
         compressed, self._size = PREFIX.unpack(self._prefix + piece)
         self._prefix = b""
         if compressed > 1:
-            raise GrpcError(Status.INTERNAL, f"a message begins with {compressed}, expected 0 or 1 (compressed)")
+            raise InvalidRequest(f"a message begins with {compressed}, expected 0 or 1 (compressed)")
         if self._size > MAX_MESSAGE_SIZE:
             raise GrpcError(
                 Status.RESOURCE_EXHAUSTED, f"message of {self._size} bytes exceeds the maximum of {MAX_MESSAGE_SIZE}"
@@ -106,16 +107,19 @@ class MessageReader:
 def _decompressed(message: Buffer, coding: bytes) -> bytes:
     window_bits = _WINDOW_BITS.get(coding)
     if window_bits is None:
-        raise GrpcError(Status.INTERNAL, "a message is compressed, and grpc-encoding does not say how")
+        raise InvalidRequest("a message is compressed, and grpc-encoding does not say how")
     inflater = zlib.decompressobj(window_bits)
     try:
-        plain = inflater.decompress(message, MAX_MESSAGE_SIZE)
+        # One byte more than allowed tells "too large" from "just fits".
+        plain = inflater.decompress(message, MAX_DECOMPRESSED + 1)
     except zlib.error as error:
-        raise GrpcError(Status.INTERNAL, f"a message is not valid {coding.decode()} data: {error}") from None
-    if inflater.unconsumed_tail:
-        raise GrpcError(Status.RESOURCE_EXHAUSTED, f"decompressed message exceeds {MAX_MESSAGE_SIZE} bytes")
+        raise InvalidRequest(f"a message is not valid {coding.decode()} data: {error}") from None
+    if len(plain) > MAX_DECOMPRESSED:
+        raise GrpcError(
+            Status.RESOURCE_EXHAUSTED, f"decompressed message exceeds the maximum of {MAX_DECOMPRESSED} bytes"
+        )
     if not inflater.eof or inflater.unused_data:
-        raise GrpcError(Status.INTERNAL, f"a message is not one whole piece of {coding.decode()} data")
+        raise InvalidRequest(f"a message is not one whole piece of {coding.decode()} data")
     return plain
 
 

@@ -125,7 +125,8 @@ class UnaryCall(ABC):
                 raise InvalidRequest("more than one message in a call that takes one")
             self._message = message
         if reader.midway and (ended or self._message is not None):
-            raise InvalidRequest("the call ends within a message" if ended else "data behind the message of the call")
+            whole = self._message is not None
+            raise InvalidRequest("data behind the message of the call" if whole else "the call ends within a message")
         if not ended:
             return None
         if self._message is None:

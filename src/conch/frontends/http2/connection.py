@@ -105,9 +105,10 @@ class Http2Connection(asyncio.Protocol):
     def sweep(self) -> None:
         """End what takes too long. Called every second or so."""
         now = self._owner.now
-        if not self.writable and now - self._unwritable_since > self._owner.limits.stalled_write_s:
+        stalled_write_s = self._owner.limits.stalled_write_s
+        if not self.writable and now - self._unwritable_since > stalled_write_s:
             self._transport.abort()
         elif self._closed_at is None:
             self.session.sweep()
-        elif now - self._closed_at > _LINGER_S:
+        elif now - self._closed_at > (stalled_write_s if self._transport.get_write_buffer_size() else _LINGER_S):
             self._transport.abort()

@@ -17,6 +17,8 @@ Field = tuple[bytes, bytes]
 Head = TypeVar("Head")
 
 _MAX_REMEMBERED = 64
+# Blocks of repeated calls are short: nearly every field is a reference.
+_MAX_REMEMBERED_BYTES = 1024
 _OF_A_CONNECTION = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 _OF_A_REQUEST = frozenset({b":method", b":scheme", b":path", b":authority"})
 _NEW_TABLE_SIZE = 0x20
@@ -61,7 +63,7 @@ class HeaderBlocks(Generic[Head]):
         if head is not None:
             return head
         head = self._interpret(_request_head(self._fields(block)))
-        if not self._table.changed:
+        if not self._table.changed and len(block) <= _MAX_REMEMBERED_BYTES:
             if len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.clear()
             self._remembered[block] = head

@@ -29,9 +29,7 @@ _LAST_HEADERS = END_HEADERS | END_STREAM
 class Channel(Protocol):
     """The way to the client."""
 
-    @property
-    def writable(self) -> bool:
-        """Whether the client keeps up with what is written."""
+    writable: bool  # whether the client keeps up with what is written
 
     def write(self, data: Buffer) -> None:
         """Send one buffer."""
@@ -111,7 +109,10 @@ class Outlet:
             for stream in tuple(self._waiting.values()):
                 if not self.channel.writable:
                     return
-                progress = stream.send_some() or progress
+                if stream.send_some():
+                    progress = True
+                    if not stream.clear:  # behind those that wait as well
+                        self._waiting[stream.id] = self._waiting.pop(stream.id)
 
 
 class Http2Stream:
@@ -212,6 +213,7 @@ class Http2Stream:
             return
         if not (
             self._outgoing_bytes
+            or not outlet.channel.writable
             or size > _JOIN_BYTES
             or size > self._window
             or size > outlet.window

@@ -75,10 +75,11 @@ class Streams(Generic[Head]):
             return
         opened = Http2Stream(self, self.outlet, stream, self._owner.now)
         opened.ended = ended
-        self._open[stream] = opened
         opened.receiver = self._owner.accept(head, opened)
-        if ended and not opened.closed:
-            opened.receiver.data(b"", True)
+        if not opened.closed:  # by an answer that needs no more than the head
+            self._open[stream] = opened
+            if ended:
+                opened.receiver.data(b"", True)
 
     def data(self, stream: int, data: Buffer, size: int, ended: bool) -> None:
         """Take a piece of a DATA frame."""

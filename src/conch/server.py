@@ -20,6 +20,7 @@ from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.lifecycle import ALL_MODELS, ModelControl
 from conch.errors import ConchError
+from conch.frontends.descriptors import use_all_descriptors
 from conch.frontends.grpc_server import GrpcFrontend
 from conch.frontends.http_message import HttpLimits
 from conch.frontends.http_server import HttpServer
@@ -161,6 +162,7 @@ class Server:
 def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the start failed or the stop took too long."""
     logs.configure(options)
+    use_all_descriptors()
     for notice in options.notices:
         _log.warning("%s", notice)
     status: int = uvloop.run(_serve(options, fork_server))

@@ -25,7 +25,8 @@ def main(name: str, options: list[str]) -> None:
     corpus = directory / "corpus"
     corpus.mkdir()
     loop = asyncio.new_event_loop()
-    place = loop.run_until_complete(world(directory / "models").__aenter__())
+    running = world(directory / "models")
+    place = loop.run_until_complete(running.__aenter__())
     (target,) = chosen(place, [name])
     random = Random(0)
     for number in range(_EXAMPLES):

@@ -1,12 +1,14 @@
 """A real `conch serve` in a process of its own, on ports that the system chooses."""
 
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,8 +25,12 @@ _LISTENING = {
 class ConchProcess:
     """Use as a context manager: inside, the server is ready; at the end it has stopped with status 0."""
 
-    def __init__(self, repository: Path, *flags: str, log: Path, wait: str = "ready") -> None:
+    def __init__(
+        self, repository: Path, *flags: str, log: Path, wait: str = "ready", descriptors: int | None = None
+    ) -> None:
+        """Assign. `descriptors` is how many files the server may have open."""
         self.log = log
+        self._prepare = _limited_to(descriptors) if descriptors else None
         self._wait = wait
         self._flags = [
             f"--model-repository={repository}",
@@ -59,7 +65,7 @@ class ConchProcess:
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "conch", "serve", *self._flags]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=self._prepare)
         try:
             self._find_ports()
             if self._wait:
@@ -121,3 +127,7 @@ class ConchProcess:
             text = self.text
             self.ports = {name: int(m[1]) for name in wanted if (m := _LISTENING[name].search(text))}
             time.sleep(0.02)
+
+
+def _limited_to(descriptors: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))

@@ -92,7 +92,7 @@ class HttpConnection:
         """Accept a client."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no common class
         if not self._owner.opened(self):
-            self._refuse(HttpRefusal(503, f"the limit of {self._limits.connections} connections is reached"))
+            self._refuse(HttpRefusal(503, "this server has as many connections as it takes"))
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - why it left does not matter
         """Let go of everything; a request that is being answered is told."""

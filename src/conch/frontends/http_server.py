@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from conch.frontends.descriptors import affordable_connections
 from conch.frontends.http_connection import Handler, HttpConnection
 from conch.frontends.http_message import HttpLimits, HttpRequest
 
@@ -32,6 +33,7 @@ class HttpServer:
         self.handler = handler
         self.limits = limits or HttpLimits()
         self.body_limit = body_limit
+        self._most_connections = self.limits.connections
         self.now = 0.0
         self._host = host
         self._port = port
@@ -54,6 +56,7 @@ class HttpServer:
     async def start(self) -> None:
         """Listen. Raises OSError if the address cannot be had."""
         loop = asyncio.get_running_loop()
+        self._most_connections = affordable_connections(self.limits.connections)
         self.now = loop.time()
         self._server = await loop.create_server(
             lambda: HttpConnection(self).protocol,
@@ -87,7 +90,7 @@ class HttpServer:
     def opened(self, connection: HttpConnection) -> bool:
         """Count a connection in; False if there are too many."""
         self._connections.add(connection)
-        return len(self._connections) <= self.limits.connections
+        return len(self._connections) <= self._most_connections
 
     def closed(self, connection: HttpConnection) -> None:
         """Count a connection out."""

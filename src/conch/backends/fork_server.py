@@ -24,9 +24,6 @@ from conch.errors import ModelLoadError
 
 MAIN = Path(python_child.__file__).with_name("main.py")
 
-# A new interpreter may import from a slow disk; one that is there answers in milliseconds.
-_LIMIT_S = 60.0
-
 # Requests under way: so few that they never fill the socket, so many that it never waits for us.
 _AT_A_TIME = 8
 
@@ -48,10 +45,14 @@ class _Forked:
 
 
 class ForkServer:
-    """Launches processes by forking them off a process that this starts. Belongs to one thread."""
+    """Launches processes by forking them off a process that this starts. Belongs to one thread.
 
-    def __init__(self, command: Sequence[str] = (sys.executable, str(MAIN), "fork")) -> None:
+    `limit_s` is for a new process of it, which may have to import from a slow disk; then a fork takes milliseconds.
+    """
+
+    def __init__(self, command: Sequence[str] = (sys.executable, str(MAIN), "fork"), *, limit_s: float = 60.0) -> None:
         self._command = command
+        self._limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
         self._output: FileIO | None = None
@@ -106,11 +107,11 @@ class ForkServer:
                 self._request(name, connection, shared)
                 connection.close_child_ends()
                 try:
-                    async with asyncio.timeout(_LIMIT_S):
+                    async with asyncio.timeout(self._limit_s):
                         _, pid, error = await first
                 except TimeoutError:
                     self.stop()
-                    raise ModelLoadError(f"killed the fork server, which forked nothing for {_LIMIT_S:g} s") from None
+                    raise ModelLoadError(f"the fork server has forked nothing for {self._limit_s:g} s") from None
                 except EOFError:
                     raise ModelLoadError(await self._obituary()) from None
         if error:

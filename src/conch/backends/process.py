@@ -73,11 +73,15 @@ class ChildProcess:
     async def start(self, launcher: Launcher, shared: Sequence[int] = ()) -> None:
         """Bring the process up, with descriptors that it shall have besides its own. Raises ModelLoadError.
 
-        Cancelled, it goes on in the background: `kill` and `wait` are needed in any case.
+        Cancelled, it still waits until there is a process, or none; `kill` ends it.
         """
         self._birth = asyncio.ensure_future(self._come_up(launcher, shared))
-        self._birth.add_done_callback(lambda birth: birth.cancelled() or birth.exception())
-        await asyncio.shield(self._birth)
+        self._birth.add_done_callback(lambda birth: birth.cancelled() or birth.exception())  # it may interest nobody
+        try:
+            await asyncio.shield(self._birth)
+        except asyncio.CancelledError:
+            await asyncio.wait([self._birth])
+            raise
 
     def send(self, message: Message, payload: Sequence[Any] = (), payload_size: int = 0) -> None:
         """Send a message. Nothing happens if the child has gone; that is told by `on_exit`."""
@@ -148,6 +152,7 @@ class ChildProcess:
         elif self._process is None:
             if not self._first.done():
                 self._first.set_exception(EOFError())
+                self._first.exception()  # it may be that nobody waits for it
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GRACE_S, self.kill)
 

@@ -1,5 +1,6 @@
 """`conch serve`: from the command line to a running server."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,8 +33,12 @@ def serve(arguments: Sequence[str]) -> int:
         print("conch serve --help lists all flags.", file=sys.stderr)
         return _USAGE_ERROR
     with _fork_server(options) as fork_server:
+        # All of what is imported stays: the collector would walk through it again and again and find nothing.
+        gc.disable()
         from conch.server import run
 
+        gc.freeze()
+        gc.enable()
         try:
             return run(options, fork_server)
         except OSError as error:  # the log file, before there is a log to say it in

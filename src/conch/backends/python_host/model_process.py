@@ -110,10 +110,14 @@ class ModelProcess:
             self._tensors = TensorExchange(self.name, self._settings.shm_limit_size, self._output_released)
         except OSError as error:
             raise ModelLoadError(f"no shared memory for model instance '{self.name}': {error.strerror}") from error
+        tensors = self._tensors
         try:
-            await self._child.start(launcher, self._tensors.descriptors)
+            await self._child.start(launcher, tensors.descriptors)
+        except ModelLoadError:
+            del self._tensors  # as the end of a process does
+            raise
         finally:
-            self._tensors.close_descriptors()
+            tensors.close_descriptors()
 
     async def initialize(self, plan: InstancePlan) -> None:
         """Import the model and have it initialize itself. Raises ModelLoadError with the cause."""

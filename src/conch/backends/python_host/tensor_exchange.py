@@ -11,19 +11,27 @@ from conch.tensor import Tensor
 
 
 class TensorExchange:
-    """Two arenas of `size` bytes each. `on_release` is called, in any thread, when the process may reuse an output."""
+    """Two arenas of `size` bytes each. `on_release` is called, in any thread, when the process may reuse an output.
+
+    Raises OSError where the system gives no more memory or descriptors.
+    """
 
     def __init__(self, name: str, size: int, on_release: Callable[[], None]) -> None:
         # For the process to inherit; to be closed when it has.
-        self.descriptors = (create(f"conch {name} inputs", size), create(f"conch {name} outputs", size))
-        self.inputs = ArenaWriter(self.descriptors[0])
-        self.outputs = ArenaReader(self.descriptors[1], on_release)
+        self.descriptors: list[int] = []
+        try:
+            for direction in ("inputs", "outputs"):
+                self.descriptors.append(create(f"conch {name} {direction}", size))
+            self.inputs = ArenaWriter(self.descriptors[0])
+            self.outputs = ArenaReader(self.descriptors[1], on_release)
+        except OSError:
+            self.close_descriptors()
+            raise
 
     def close_descriptors(self) -> None:
         """Close what only the process needs; the memory stays for as long as either side looks at it."""
-        for descriptor in self.descriptors:
-            os.close(descriptor)
-        self.descriptors = (-1, -1)
+        while self.descriptors:
+            os.close(self.descriptors.pop())
 
     def parcel(self) -> Parcel:
         """Begin the tensors of a message."""

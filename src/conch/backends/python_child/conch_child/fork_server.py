@@ -11,7 +11,6 @@ orphans meanwhile. So the server waits for it and learns its exit status, whatev
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import select
 import socket
@@ -34,9 +33,6 @@ def next_child(requests: socket.socket) -> Tuple[str, int, int, int]:
     Ends the process when the server has gone. There must be no other thread.
     """
     server = os.getppid()
-    gc.collect()
-    # What is there now stays, and is shared for as long as nobody writes to it.
-    gc.freeze()
     while True:
         name, descriptors, _, _ = socket.recv_fds(requests, _LONGEST_NAME, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not name:

@@ -1,0 +1,15 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.robustness.rude import write_models
+from tests.server.process import ConchProcess
+
+
+@pytest.fixture(scope="session")
+def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    """One server for all rude clients: what one of them leaves behind, the next one finds."""
+    root = tmp_path_factory.mktemp("rude")
+    write_models(root / "models")
+    with ConchProcess(root / "models", log=root / "conch.log") as server:
+        yield server

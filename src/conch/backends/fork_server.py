@@ -30,7 +30,7 @@ _AT_A_TIME = 8
 # What it has printed is not much: why it could not start.
 _WORDS_SIZE = 1 << 14
 # How long the end of a process can take to show.
-_MOMENT_S = 1.0
+_MOMENT_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,14 @@ class _Forked:
     pid: int
 
     def wait(self) -> int:
-        """Wait for its end and return its exit status, or minus the number of the signal that killed it."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        """Wait for its end and return its exit status, or minus the number of the signal that killed it.
+
+        0 if somebody else has been told, as for a `subprocess.Popen`.
+        """
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:
+            return 0
 
 
 class ForkServer:
@@ -151,7 +157,7 @@ class ForkServer:
         with suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(process.wait, _MOMENT_S)
         if process.returncode is None:
-            return "the process ended before it was ready to load a model"
+            return "the fork server forked nothing, or what it forked ended at once"
         words = ""
         with suppress(ValueError):  # another one has been started meanwhile
             words = os.pread(output.fileno(), _WORDS_SIZE, 0).decode(errors="replace").rstrip()

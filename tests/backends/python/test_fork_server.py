@@ -24,6 +24,8 @@ from conch.errors import ModelLoadError
 from conch.request import InferRequest
 from tests.backends.python.running import LIMIT_S, Runner, plan, source, write_model
 from tests.backends.python.test_death import SUICIDAL, descriptors, gone, pid_of
+from tests.server.models import ECHO, tensor, write_identity, write_python
+from tests.server.process import ConchProcess
 
 TELLS_ABOUT_ITSELF = """
     import faulthandler, gc, json, multiprocessing, os, random, resource, signal, sys, threading
@@ -154,6 +156,11 @@ def open_files() -> int:
     return descriptors()
 
 
+def kill_and_wait(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 def ours() -> list[psutil.Process]:
     return psutil.Process().children()
 
@@ -222,6 +229,15 @@ async def test_nobody_needs_a_fork_server_that_has_forked(tmp_path: Path, fork_s
         assert "was killed by SIGSEGV" in error.message
         assert stays.instance.ready
         assert await pid_of(stays) == before
+
+
+async def test_an_end_that_somebody_else_has_waited_for(tmp_path: Path, fork_server: ForkServer) -> None:
+    write_model(tmp_path, SUICIDAL)
+    async with instances(tmp_path, fork_server) as (runner,):
+        kill_and_wait(runner.pid)
+        assert not await runner.ready_change()
+        assert await runner.ready_change()
+        assert await pid_of(runner)
 
 
 async def test_cycles_leave_nothing_behind(tmp_path: Path, fork_server: ForkServer) -> None:
@@ -379,7 +395,7 @@ async def test_a_fork_server_without_free_descriptors_says_so(tmp_path: Path, fo
     async with instances(tmp_path, fork_server):
         pass
     before = resource.prlimit(fork_server.pid, resource.RLIMIT_NOFILE)
-    for files, words in [(3, "ended before"), (6, "Too many open files")]:
+    for files, words in [(3, "the fork server forked nothing"), (6, "Too many open files")]:
         resource.prlimit(fork_server.pid, resource.RLIMIT_NOFILE, (files, before[1]))
         with pytest.raises(ModelLoadError, match=words):
             async with instances(tmp_path, fork_server):
@@ -397,3 +413,24 @@ async def test_what_has_been_given_up_does_not_disturb_the_others(tmp_path: Path
         assert (await callers[0].response()).outputs
         assert not await dies.ready_change()
         assert await dies.ready_change()
+
+
+async def test_a_server_of_other_models_has_no_fork_server(tmp_path: Path) -> None:
+    write_identity(tmp_path / "models", "plain", "INT32", 1)
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+        assert psutil.Process(server.process.pid).children() == []
+
+
+async def test_a_server_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_python(tmp_path / "models", name, f"input {tensor('INPUT0', 'INT32', 1)}", ECHO)
+    # Not as a context manager, which wants a server to stop by itself.
+    server = ConchProcess(tmp_path / "models", log=tmp_path / "log").__enter__()
+    try:
+        family = psutil.Process(server.process.pid).children(recursive=True)
+        assert {process.name() for process in family} >= {"conch one_0", "conch two_0"}
+        assert len(family) == 3
+    finally:
+        assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+    for process in family:
+        await gone(process.pid)

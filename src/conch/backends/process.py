@@ -23,7 +23,7 @@ from conch.observability.logs import MODEL_LOGGER
 _log = logging.getLogger(MODEL_LOGGER)
 
 # A child that has closed its socket but lives on is ended; one that is gone is buried although its output goes on.
-_GRACE_S = 1.0
+_GRACE_S = 0.5
 
 _LONGEST_LINE = 1 << 14
 

@@ -31,9 +31,16 @@ INLINE_LIMIT = 1 << 16
 
 
 def create(name: str, size: int) -> int:
-    """Make an arena of `size` bytes and return its file descriptor; it costs nothing until it is written to."""
+    """Make an arena of `size` bytes and return its file descriptor; it costs nothing until it is written to.
+
+    Raises OSError if there is no descriptor left, or if files of this process may not be so large (`ulimit -f`).
+    """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, size)
+    try:
+        os.ftruncate(descriptor, size)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

@@ -69,7 +69,7 @@ class Instance(ABC):
     def execute(self, batch: Batch) -> None:
         """Run one batch. Returns at once; the batch is finished and released later, on the event loop.
 
-        The caller guarantees that the instance is ready and holds no more than `ahead` batches.
+        The caller guarantees that the instance is ready and holds no more batches than it wants ahead.
         """
 
     @abstractmethod
@@ -87,6 +87,11 @@ class Instance(ABC):
         taken by another instance that becomes free.
         """
         return 0
+
+    @property
+    def ahead_when_crowded(self) -> int:
+        """The same while a full batch waits for every instance, so that holding one takes no work from another."""
+        return self.ahead
 
     async def check_ready(self) -> bool:
         """Ask the model itself (`is_ready` of a Python model); by default what `ready` says."""

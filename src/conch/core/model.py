@@ -50,6 +50,8 @@ class ServedModel(Served):
         self._validator = RequestValidator(config)
         self._reshaper = Reshaper(config)
         self._rules = BatchRules.of(config)
+        # So many waiting are a full batch for every instance.
+        self._crowd = len(instances) * (1 if self._rules.single else self._rules.max_batch_size)
         self._grouped = _needs_grouping(config, self._rules)
         self._queue = PolicyQueue(config.dynamic_batching, max_queue_size)
         dynamic = config.dynamic_batching
@@ -180,7 +182,11 @@ class ServedModel(Served):
             return self._idle[-1]
         # A batch is better formed late than held early, but with none held ahead server and model would take turns.
         for instance, held in self._held.items():
-            ahead = instance.ahead if self._rules.single else min(instance.ahead, 1)
+            # What an instance holds is out of reach of the queue's time-outs.
+            if len(self._queue) >= self._crowd and not self._queue.next_expiry():
+                ahead = instance.ahead_when_crowded
+            else:
+                ahead = instance.ahead if self._rules.single else min(instance.ahead, 1)
             if 0 < held <= ahead and instance.ready:
                 return instance
         return None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from conch.frontends.descriptors import affordable_connections
 from conch.frontends.http_connection import Handler, HttpConnection
 from conch.frontends.http_message import HttpLimits, HttpRequest
+from conch.frontends.http_turns import Turns
 
 _SWEEP_S = 1.0
 _BACKLOG = 1024
@@ -30,7 +31,7 @@ class HttpServer:
         reuse_port: bool = False,
     ) -> None:
         """Assign. `body_limit` tells how large a body may be for a request that exceeds the limit of the others."""
-        self.handler = handler
+        self.handler: Handler = Turns(handler)
         self.limits = limits or HttpLimits()
         self.body_limit = body_limit
         self._most_connections = self.limits.connections

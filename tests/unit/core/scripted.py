@@ -43,10 +43,15 @@ class ScriptedInstance(Instance):
         self.is_ready = False
         self.stopped = False
         self.holds_ahead = 0
+        self.holds_when_crowded = 0
 
     @property
     def ahead(self) -> int:
         return self.holds_ahead
+
+    @property
+    def ahead_when_crowded(self) -> int:
+        return max(self.holds_ahead, self.holds_when_crowded)
 
     @property
     def ready(self) -> bool:

@@ -175,6 +175,21 @@ async def test_a_quick_instance_holds_requests_ahead_and_an_idle_one_goes_first(
     assert model.statistics.pending == 1
 
 
+async def test_only_when_a_full_batch_waits_for_each_are_instances_that_are_not_quick_sent_one_ahead() -> None:
+    model, workers = await started(dynamic(2), instances=2)
+    for worker in workers:
+        worker.holds_when_crowded = 1
+    for _ in range(5):
+        model.submit(request(1, 2), Caller())
+        await asyncio.sleep(0)
+    assert [[len(batch.executions) for batch in worker.batches] for worker in workers] == [[1], [1]]
+    for _ in range(2):
+        model.submit(request(1, 2), Caller())
+        await asyncio.sleep(0)
+    assert sum(len(batch.executions) for worker in workers for batch in worker.batches) == 4
+    assert model.statistics.pending == 3  # no crowd any more
+
+
 async def test_what_a_dead_instance_had_not_begun_is_executed_after_all_in_its_order() -> None:
     model, (worker,) = await started(config())
     worker.holds_ahead = 2

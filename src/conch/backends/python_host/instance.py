@@ -53,6 +53,11 @@ class PythonInstance(Instance):
         """As the process says, by how long its executions take."""
         return self._process.ahead if self._process is not None else 0
 
+    @property
+    def ahead_when_crowded(self) -> int:
+        """How many batches to send ahead while a full one waits for every instance."""
+        return self._process.ahead_when_crowded if self._process is not None else 0
+
     async def stop(self) -> None:
         """Let the process finish, finalize and end. What takes longer than `stub-timeout-seconds` is killed."""
         await self._withdraw()

@@ -34,6 +34,7 @@ _CODES = {code.value: code for code in Code}
 # Batches that a model is sent ahead if its executions are shorter than this, which is about the way there and back.
 _SENT_AHEAD = 4
 _SHORT_EXECUTION_NS = 200_000
+_BRIEF_EXECUTION_NS = 10_000_000
 # Outputs that have been released wait this long for a batch that takes the news along.
 _RELEASE_AFTER_S = 0.005
 # An instance without work for so long gives back the shared memory that it does not keep.
@@ -168,6 +169,16 @@ class ModelProcess:
     def ahead(self) -> int:
         """How many batches to send ahead: enough to keep a quick model busy, none to a slow one."""
         return _SENT_AHEAD if self._typical_ns < _SHORT_EXECUTION_NS and not self._source.config.decoupled else 0
+
+    @property
+    def ahead_when_crowded(self) -> int:
+        """The same while a full batch waits for every instance.
+
+        When many clients ask, the server is slower to hear that a batch is done than short executions take.
+        """
+        if self.ahead or self._typical_ns > _BRIEF_EXECUTION_NS or self._source.config.decoupled:
+            return self.ahead
+        return 1
 
     async def check_ready(self) -> bool:
         """Ask the model, if it has an opinion, whether it is ready. For a busy one its last answer stands."""

@@ -99,6 +99,20 @@ class ModelHost:
             self._log_error("finalize of model instance '{}' failed:\n{}".format(self._name, traceback_of(error)))
 
     def _run(self, requests: List[InferenceRequest], responders: List[Responder]) -> List[Outcome]:
+        if self._channel.cancelled:
+            return self._run_wanted(requests, responders)
+        return self._run_all(requests, responders)
+
+    def _run_wanted(self, requests: List[InferenceRequest], responders: List[Responder]) -> List[Outcome]:
+        """Leave out what was cancelled while it waited behind another batch."""
+        cancelled = self._channel.cancelled
+        dropped = [responder for responder in responders if responder.key in cancelled]
+        wanted = [request for request in requests if request._own_responder().key not in cancelled]
+        kept = [responder for responder in responders if responder.key not in cancelled]
+        error = TritonError("the request was cancelled before it was executed", TritonError.CANCELLED)
+        return [(responder, error) for responder in dropped] + (self._run_all(wanted, kept) if wanted else [])
+
+    def _run_all(self, requests: List[InferenceRequest], responders: List[Responder]) -> List[Outcome]:
         try:
             returned = self._model.execute(requests)
             if inspect.iscoroutine(returned):

@@ -4,6 +4,8 @@ import zlib
 from collections.abc import Sequence
 from struct import Struct
 
+import numpy as np
+
 from conch.errors import InvalidRequest
 from conch.frontends.grpc_status import GrpcError, Status
 from conch.tensor import Buffer
@@ -16,8 +18,6 @@ PREFIX_SIZE = PREFIX.size
 IDENTITY = b"identity"
 _WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 CODINGS = frozenset({IDENTITY, *_WINDOW_BITS})
-# A message gets its room at once up to this size, and beyond it as it comes: an announcement costs the client nothing.
-_ROOM = 64 * 2**20
 # What a compressed message may grow to. A client sends a thousandth of it, and the server does all the work.
 MAX_DECOMPRESSED = 256 * 2**20
 
@@ -33,7 +33,7 @@ class MessageReader:
         self._data: Buffer = b""
         self._position = 0
         self._prefix = b""  # what has come of it, if not all
-        self._body: bytearray | None = None  # of a message that has not come whole
+        self._body: memoryview | None = None  # of a message that has not come whole
         self._filled = 0
         self._size = 0
         self._compressed = False
@@ -59,10 +59,11 @@ class MessageReader:
                 self._position = position + size
                 message = self._data[position : position + size]
                 return self._finished(message if isinstance(message, bytes) else bytes(message))
-            self._body = bytearray(min(size, _ROOM))
+            self._body = _room(size)
             self._filled = 0
         taken = min(size - self._filled, available)
-        self._fill(self._data[position : position + taken])
+        self._body[self._filled : self._filled + taken] = self._data[position : position + taken]
+        self._filled += taken
         self._position = position + taken
         if self._filled < size:
             self._data = b""
@@ -90,18 +91,16 @@ class MessageReader:
         self._compressed = bool(compressed)
         return True
 
-    def _fill(self, piece: Buffer) -> None:
-        body = self._body
-        assert body is not None
-        filled = self._filled + len(piece)
-        if filled > len(body):
-            body.extend(bytes(min(self._size, max(filled, 2 * len(body))) - len(body)))
-        with memoryview(body) as view:  # assigning to the bytearray itself would copy twice
-            view[self._filled : filled] = piece
-        self._filled = filled
-
     def _finished(self, message: Buffer) -> Buffer:
         return _decompressed(message, self._coding) if self._compressed else message
+
+
+def _room(size: int) -> memoryview:
+    """Return memory for a message, which is taken when it is written to: an announcement costs the client nothing."""
+    try:
+        return np.empty(size, np.uint8).data
+    except MemoryError:
+        raise GrpcError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {size} bytes") from None
 
 
 def _decompressed(message: Buffer, coding: bytes) -> bytes:

@@ -11,6 +11,8 @@ from conch.tensor import Buffer
 
 # How much may wait in the transport before the streams wait instead.
 _WRITE_AHEAD = 2**20
+# Up to this size what gathers is joined, which is cheaper than handing many parts to the kernel.
+_JOIN_BYTES = 65_536
 # How long a client may go on sending after the last word was said. Closing at once would make its system throw away
 # that word.
 _LINGER_S = 1.0
@@ -32,14 +34,20 @@ class Http2Connection(asyncio.Protocol):
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
         self._transport: asyncio.Transport
+        self._loop: asyncio.AbstractEventLoop
         self.session: Http2Session[Any] = Http2Session(owner, self)
         self.writable = True
         self._unwritable_since = 0.0
+        # What goes out in one system call: at the end of a read, or of the loop's turn. Each costs more than an answer.
+        self._gathered: list[Buffer] = []
+        self._gathered_bytes = 0
+        self._gathering = False
         self._closed_at: float | None = None  # when the last word was said
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept a client."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no common class
+        self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=_WRITE_AHEAD)
         self.session.start()
         if not self._owner.opened(self):
@@ -54,7 +62,9 @@ class Http2Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came."""
         if self._closed_at is None:
+            self._gathering = True
             self.session.receive(data)
+            self._flush()
 
     def eof_received(self) -> None:
         """Close: a client that has closed its side has, as a rule, gone."""
@@ -77,24 +87,60 @@ class Http2Connection(asyncio.Protocol):
 
     def write(self, data: Buffer) -> None:
         """Send one buffer."""
-        if self._closed_at is None:
+        if self._gathering:
+            self._gather(data)
+        elif self._closed_at is None:
             self._transport.write(data)
+
+    def write_soon(self, data: Buffer) -> None:
+        """Send one buffer, with others that follow in the same turn of the loop."""
+        if not self._gathering and self._closed_at is None:
+            self._gathering = True
+            self._loop.call_soon(self._flush)
+        self._gather(data)
 
     def write_parts(self, parts: list[Buffer]) -> None:
         """Send several without joining them."""
-        if self._closed_at is None:
+        if self._gathering:
+            for part in parts:
+                self._gather(part)
+            if self._gathered_bytes > _WRITE_AHEAD:
+                self._flush()
+        elif self._closed_at is None:
             self._transport.writelines(parts)
 
     def close(self) -> None:
         """Close when everything written has gone out, and the client has had a moment to read it."""
         if self._closed_at is not None:
             return
+        self._flush()
         self._closed_at = self._owner.now
         if self._transport.can_write_eof():
             with contextlib.suppress(OSError):  # the client has gone, and the loop has not seen it
                 self._transport.write_eof()
         else:
             self._transport.close()
+
+    def _gather(self, data: Buffer) -> None:
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+
+    def _flush(self) -> None:
+        """Send what has gathered."""
+        self._gathering = False
+        gathered, size = self._gathered, self._gathered_bytes
+        if not gathered:
+            return
+        self._gathered = []
+        self._gathered_bytes = 0
+        if self._closed_at is not None:
+            return
+        if len(gathered) == 1:
+            self._transport.write(gathered[0])
+        elif size <= _JOIN_BYTES:
+            self._transport.write(b"".join(gathered))
+        else:
+            self._transport.writelines(gathered)
 
     # Called by the server.
 

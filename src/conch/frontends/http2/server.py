@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from conch.frontends.descriptors import affordable_connections
 from conch.frontends.http2.connection import Http2Connection
 from conch.frontends.http2.frames import ErrorCode
 from conch.frontends.http2.headers import RequestHead
@@ -44,6 +45,7 @@ class Http2Server(Generic[Head]):
         self.interpret = interpret
         self.accept = accept
         self.limits = limits
+        self._most_connections = limits.connections
         self.now = 0.0
         self._host = host
         self._port = port
@@ -67,6 +69,7 @@ class Http2Server(Generic[Head]):
     async def start(self) -> None:
         """Listen. Raises OSError if the address cannot be had."""
         loop = asyncio.get_running_loop()
+        self._most_connections = affordable_connections(self.limits.connections)
         self.now = loop.time()
         self._server = await loop.create_server(
             lambda: Http2Connection(self),
@@ -108,7 +111,7 @@ class Http2Server(Generic[Head]):
     def opened(self, connection: Http2Connection) -> bool:
         """Count a connection in; False if there are too many."""
         self._connections.add(connection)
-        return len(self._connections) <= self.limits.connections
+        return len(self._connections) <= self._most_connections
 
     def closed(self, connection: Http2Connection) -> None:
         """Count a connection out."""

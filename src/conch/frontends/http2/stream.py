@@ -34,6 +34,9 @@ class Channel(Protocol):
     def write(self, data: Buffer) -> None:
         """Send one buffer."""
 
+    def write_soon(self, data: Buffer) -> None:
+        """Send one buffer, with others that follow in the same turn of the loop."""
+
     def write_parts(self, parts: list[Buffer]) -> None:
         """Send several without joining them; they must not change until they have gone out."""
 
@@ -67,6 +70,10 @@ class Receiver(Protocol):
 class StreamOwner(Protocol):
     """What a stream tells its session."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other stream is open: nothing else will be sent in this turn of the loop."""
+
     def sent(self, stream: "Http2Stream") -> None:
         """The answer is complete."""
 
@@ -98,8 +105,12 @@ class Outlet:
 
     def open(self, increment: int) -> bool:
         """Widen the connection's window; False if that is more than the protocol allows."""
-        self.window += increment
-        return self.window <= LARGEST_WINDOW
+        was, self.window = self.window, self.window + increment
+        if self.window > LARGEST_WINDOW:
+            return False
+        if was <= 0:  # else it is not what streams wait for, of which there may be many
+            self.pump()
+        return True
 
     def pump(self) -> None:
         """Send what windows and client allow, the streams in turn."""
@@ -107,7 +118,7 @@ class Outlet:
         while progress and self._waiting and self.window > 0:
             progress = False
             for stream in tuple(self._waiting.values()):
-                if not self.channel.writable:
+                if not self.channel.writable or self.window <= 0:
                     return
                 if stream.send_some():
                     progress = True
@@ -179,7 +190,8 @@ class Http2Stream:
         outlet.window -= size
         outlet.used = True
         number = self.id
-        outlet.channel.write(
+        write = outlet.channel.write if self._owner.alone else outlet.channel.write_soon
+        write(
             b"".join(
                 (
                     HEAD.pack(0, len(head), HEADERS, END_HEADERS, number),
@@ -204,7 +216,7 @@ class Http2Stream:
         """Send the header block of an answer."""
         if not self.closed:
             self._outlet.used = True
-            self._outlet.channel.write(frame_head(len(head), HEADERS, END_HEADERS, self.id) + head)
+            self._outlet.channel.write_soon(frame_head(len(head), HEADERS, END_HEADERS, self.id) + head)
 
     def write(self, parts: Sequence[Buffer], size: int) -> None:
         """Send `size` bytes of data, at once as far as windows allow."""
@@ -222,7 +234,7 @@ class Http2Stream:
             self._window -= size
             outlet.window -= size
             outlet.used = True
-            outlet.channel.write(b"".join((HEAD.pack(0, size, DATA, 0, self.id), *parts)))
+            outlet.channel.write_soon(b"".join((HEAD.pack(0, size, DATA, 0, self.id), *parts)))
             return
         waiting = self._outgoing_bytes
         self._outgoing.extend(memoryview(part) for part in parts if len(part))
@@ -238,7 +250,7 @@ class Http2Stream:
         if self._outgoing_bytes:
             self._trailers = trailers
             return
-        self._outlet.channel.write(frame_head(len(trailers), HEADERS, _LAST_HEADERS, self.id) + trailers)
+        self._outlet.channel.write_soon(frame_head(len(trailers), HEADERS, _LAST_HEADERS, self.id) + trailers)
         self._finish()
 
     def reset(self, code: ErrorCode) -> None:
@@ -256,6 +268,11 @@ class Http2Stream:
         """Widen the window; False if that is more than the protocol allows."""
         self._window += increment
         return self._window <= LARGEST_WINDOW
+
+    def pump(self) -> None:
+        """Send what its own window lets out."""
+        while self._outgoing_bytes and self._outlet.channel.writable and self.send_some():
+            pass
 
     def stalled_for(self, now: float) -> float:
         """Return for how many seconds the client has let nothing out of what waits."""

@@ -126,7 +126,8 @@ class Streams(Generic[Head]):
                 self._spoil(self._open[stream], ErrorCode.PROTOCOL_ERROR)
             elif not self._open[stream].open(increment):
                 self._spoil(self._open[stream], ErrorCode.FLOW_CONTROL_ERROR)
-        self.outlet.pump()
+            else:
+                self._open[stream].pump()
 
     def initial_window(self, size: int) -> None:
         """Take the setting of that name."""
@@ -146,7 +147,12 @@ class Streams(Generic[Head]):
         if len(payload) != 5:
             self._refuse(stream, ErrorCode.FRAME_SIZE_ERROR)
 
-    # What streams say.
+    # What streams ask and say.
+
+    @property
+    def alone(self) -> bool:
+        """Whether one stream is open, or none."""
+        return len(self._open) <= 1
 
     def sent(self, stream: Http2Stream) -> None:
         """Hear that an answer is complete."""

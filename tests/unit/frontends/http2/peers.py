@@ -112,6 +112,8 @@ class Server:
     def write(self, data) -> None:
         self.written += bytes(data)
 
+    write_soon = write
+
     def write_parts(self, parts) -> None:
         self.written += b"".join(parts)
 

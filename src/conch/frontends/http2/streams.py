@@ -45,7 +45,8 @@ class Streams(Generic[Head]):
         self._resets: deque[int] = deque(maxlen=_REMEMBERED_RESETS)
         self._given_up = Allowance(limits.resets, limits.resets_per_s, owner.now)
         self.outlet = Outlet(channel)
-        self.last = 0  # the newest stream
+        self._newest = 0  # stream that the client has opened
+        self.last = 0  # and the newest that was not turned away
         self.refusing = False  # whether new ones are turned away
 
     def __len__(self) -> int:
@@ -55,14 +56,15 @@ class Streams(Generic[Head]):
 
     def headers(self, stream: int, block: bytes, ended: bool) -> None:
         """Take a header block: a request, or trailers."""
-        if stream <= self.last:
+        if stream <= self._newest:
             self._late_headers(stream, block, ended)
             return
         if not stream & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a client's stream cannot be number {stream}")
+        self._newest = stream
         if self.refusing:
             self._blocks.skip(block)
-            self._channel.write(frames.reset_frame(stream, ErrorCode.REFUSED_STREAM))
+            self._refuse(stream, ErrorCode.REFUSED_STREAM)
             return
         self.last = stream
         try:
@@ -105,7 +107,7 @@ class Streams(Generic[Head]):
 
     def reset(self, stream: int) -> None:
         """Take an RST_STREAM frame."""
-        if stream > self.last or not stream & 1:
+        if stream > self._newest or not stream & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream}, which is not open")
         ended = self._open.get(stream)
         if ended is not None:
@@ -119,7 +121,7 @@ class Streams(Generic[Head]):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
             if not self.outlet.open(increment):
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window larger than 2^31-1")
-        elif stream > self.last or not stream & 1:
+        elif stream > self._newest or not stream & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {stream}, which is not open")
         elif stream in self._open:
             if not increment:
@@ -213,7 +215,7 @@ class Streams(Generic[Head]):
             receiving.receiver.data(b"", True)
 
     def _late_data(self, stream: int) -> None:
-        if stream > self.last or not stream & 1:
+        if stream > self._newest or not stream & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream}, which is not open")
         if stream in self._open:
             self._spoil(self._open[stream], ErrorCode.STREAM_CLOSED)

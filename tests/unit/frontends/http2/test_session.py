@@ -529,7 +529,9 @@ def test_an_old_connection_takes_what_was_under_way_and_then_no_more():
     client.send(frame(HEADERS, 3, client.encoder.encode(REQUEST), 4))
     (last,) = client.send(frame(PING, 0, ping.payload, 1))
     assert (last.kind, last.payload[:4]) == (GOAWAY, number(3))
-    (refused,) = client.send(client.request(5))
+    (refused,) = client.send(
+        client.request(5, b"late"), frame(WINDOW_UPDATE, 5, number(1)), frame(RST_STREAM, 5, number(8))
+    )
     assert (refused.kind, refused.number) == (RST_STREAM, ErrorCode.REFUSED_STREAM)
     assert not client.server.closed
     client.send(frame(DATA, 3, b"", 1))

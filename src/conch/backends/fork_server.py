@@ -7,6 +7,7 @@ do not depend on it any further.
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ _AT_A_TIME = 8
 # What it has printed is not much: why it could not start.
 _WORDS_SIZE = 1 << 14
 # How long the end of a process can take to show.
-_MOMENT_S = 0.3
+_MOMENTS, _MOMENT_S = 30, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class ForkServer:
     @property
     def pid(self) -> int:
         """Process id, 0 if it does not run."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else 0
+        return self._process.pid if self._process is not None and not _has_ended(self._process) else 0
 
     def start(self) -> None:
         """Start it unless it runs. Returns before it is ready to fork. Raises ModelLoadError if it cannot be run."""
@@ -96,9 +97,13 @@ class ForkServer:
 
     def stop(self) -> None:
         """End it, if it runs. What it has forked lives on."""
-        if self._process is not None:
-            self._process.kill()
+        if self._process is not None and self._process.returncode is None:
+            # With what it is about to fork. Until it is waited for nobody else can have its process group's number.
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            with suppress(ChildProcessError):
+                while True:
+                    os.waitpid(-self._process.pid, 0)
         for end in (self._requests, self._output):
             if end is not None:
                 end.close()
@@ -153,15 +158,28 @@ class ForkServer:
         process, output = self._process, self._output
         if process is None or output is None:
             return "the fork server was stopped"
-        # What it held is closed a little before it can be waited for.
-        with suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(process.wait, _MOMENT_S)
-        if process.returncode is None:
+        # What it held is closed a little before its end shows.
+        for _ in range(_MOMENTS):
+            if _has_ended(process):
+                break
+            await asyncio.sleep(_MOMENT_S)
+        else:
             return "the fork server forked nothing, or what it forked ended at once"
         words = ""
-        with suppress(ValueError):  # another one has been started meanwhile
+        with suppress(ValueError):  # somebody else has asked before
             words = os.pread(output.fileno(), _WORDS_SIZE, 0).decode(errors="replace").rstrip()
+        if process is self._process:
+            self.stop()
         return f"the fork server {Exit(process.returncode)}" + (f":\n{words}" if words else "")
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has ended. It has not been waited for then."""
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # or it has
+        process.poll()
+        return True
 
 
 def own_environment() -> dict[str, str]:

@@ -197,6 +197,7 @@ class ChildProcess:
         # Before it is waited for: until then nobody else can have its process group's number.
         self.kill()
         self._status = self._process.wait()
+        _bury(self._process.pid)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_later(_GRACE_S, self._finish)
@@ -213,6 +214,14 @@ class ChildProcess:
             stream.close()
         self._on_exit(self.exit)
         self._gone.set()
+
+
+def _bury(group: int) -> None:
+    """Wait for those of an ended process group who have become this process's children, as orphans: now and later."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+        asyncio.get_running_loop().call_later(_GRACE_S, _bury, group)
 
 
 def _watched(process: Process) -> int:

@@ -264,6 +264,24 @@ async def test_cycles_leave_nothing_behind(tmp_path: Path, fork_server: ForkServ
     assert not prctl.adopts()
 
 
+async def test_orphans_of_the_dead_are_waited_for(tmp_path: Path, fork_server: ForkServer) -> None:
+    write_model(tmp_path, SUICIDAL)
+    prctl.adopt(True)  # as the first process of a container does; the fork server then leaves it as it is
+    try:
+        async with instances(tmp_path, fork_server) as (runner,):
+            for _ in range(3):
+                assert (await runner.infer(id="child")).outputs
+            await runner.error(id="kill")
+            assert not await runner.ready_change()
+            assert await runner.ready_change()
+            async with asyncio.timeout(LIMIT_S):
+                while {process.pid for process in ours()} != {fork_server.pid, runner.pid}:
+                    await asyncio.sleep(0.01)
+        assert prctl.adopts()
+    finally:
+        prctl.adopt(False)
+
+
 async def test_a_start_that_is_given_up_leaves_nothing_behind(tmp_path: Path, fork_server: ForkServer) -> None:
     write_model(tmp_path, SUICIDAL)
     async with instances(tmp_path, fork_server):

@@ -123,6 +123,8 @@ class OnnxRuntimeInstance(ThreadedInstance):
         self._given = {info.name: info for info in (*signature.inputs, *signature.optional_inputs)}
         self._has_bf16 = "BF16" in {info.datatype for info in (*self._given.values(), *signature.outputs)}
         self._run_options = _run_options(source.config.parameters)
+        if self.session.get_providers() == [_CPU]:
+            self.concurrent_runs = options.intra_op_num_threads
         _log.info(
             "instance '%s': %s, %d intra-op threads (%d cores, %d instances)",
             self.plan.name,

@@ -2,11 +2,14 @@
 
 The event loop puts a batch into the thread's mailbox; all its answers come home in one call on the loop. Joining and
 splitting happen in the thread too.
+
+A framework that can be called by several threads at once says so by `concurrent_runs`; then a batch may run in parts.
 """
 
 import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from logging import getLogger
 from queue import SimpleQueue
 from threading import Thread
@@ -17,6 +20,7 @@ import numpy.typing as npt
 
 from conch.backends.base import Instance, InstancePlan
 from conch.backends.batch import Batch
+from conch.backends.side_by_side import SideBySide
 from conch.backends.stacking import join, split
 from conch.errors import BackendError, ConchError, ModelLoadError
 from conch.request import InferRequest, InferResponse
@@ -35,6 +39,7 @@ class ThreadedInstance(Instance):
 
     def __init__(self, plan: InstancePlan) -> None:
         self.plan = plan
+        self.concurrent_runs = 1  # how many may call `compute` at once; for `load` to say
         self._mailbox: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._ended = asyncio.Event()
@@ -96,8 +101,10 @@ class ThreadedInstance(Instance):
             loop.call_soon_threadsafe(self._load_ended, loaded, error)
         else:
             loop.call_soon_threadsafe(self._load_ended, loaded, None)
+            threads = SideBySide(self.concurrent_runs, self.plan.name)
             while (batch := self._mailbox.get()) is not None:
-                loop.call_soon_threadsafe(_deliver, batch, self._answers(batch))
+                loop.call_soon_threadsafe(_deliver, batch, self._answers(batch, threads))
+            threads.close()
             self.unload()
         finally:
             loop.call_soon_threadsafe(self._ended.set)
@@ -112,11 +119,11 @@ class ThreadedInstance(Instance):
             self._ready = True
             loaded.set_result(None)
 
-    def _answers(self, batch: Batch) -> _Answers:
+    def _answers(self, batch: Batch, threads: SideBySide) -> _Answers:
         """Run a batch in the thread: one answer for each execution."""
         requests = [execution.request for execution in batch.executions]
         try:
-            return list(self._run(requests, batch))
+            return [*threads.run(partial(self._run, batch), requests)]
         except Exception as error:
             if len(requests) == 1:
                 return [self._as_error(error)]
@@ -124,12 +131,12 @@ class ThreadedInstance(Instance):
 
     def _alone(self, request: InferRequest, batch: Batch) -> InferResponse | ConchError:
         try:
-            return self._run([request], batch)[0]
+            return self._run(batch, [request])[0]
         except Exception as error:
             return self._as_error(error)
 
-    def _run(self, requests: Sequence[InferRequest], batch: Batch) -> list[InferResponse]:
-        """Run requests together, and stamp the batch."""
+    def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
+        """Run requests of a batch together, and stamp the batch; where parts of it run at once, the last one counts."""
         source = self.plan.source
         config = source.config
         inputs = join(requests)

@@ -1,0 +1,90 @@
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from conch.backends.side_by_side import Choice, SideBySide
+
+
+@pytest.fixture
+def three() -> Iterator[SideBySide]:
+    threads = SideBySide(3, "m_0")
+    yield threads
+    threads.close()
+
+
+class Model:
+    """Doubles numbers, and remembers in which parts it was given them; 0 fails."""
+
+    def __init__(self) -> None:
+        self.parts: list[list[int]] = []
+
+    def __call__(self, items: Sequence[int]) -> list[int]:
+        self.parts.append(list(items))
+        if 0 in items:
+            raise ValueError("zero")
+        return [2 * item for item in items]
+
+
+def test_both_ways_are_tried_and_answer_in_the_order_of_the_items(three: SideBySide) -> None:
+    model = Model()
+    assert three.run(model, [1, 2, 3, 4, 5, 6, 7]) == [2, 4, 6, 8, 10, 12, 14]
+    assert model.parts == [[1, 2, 3, 4, 5, 6, 7]]
+    assert three.run(model, [1, 2, 3, 4, 5, 6, 7]) == [2, 4, 6, 8, 10, 12, 14]
+    assert sorted(model.parts[1:]) == [[1, 2], [3, 4], [5, 6, 7]]
+
+
+def test_fewer_items_than_threads_have_a_thread_each(three: SideBySide) -> None:
+    model = Model()
+    three.run(model, [1, 2])
+    three.run(model, [1, 2])
+    assert sorted(model.parts[1:]) == [[1], [2]]
+
+
+@pytest.mark.parametrize(("threads", "items"), [(1, [1, 2, 3]), (3, [1])])
+def test_one_thread_or_one_item_makes_no_parts(threads: int, items: list[int]) -> None:
+    model, alone = Model(), SideBySide(threads, "m_0")
+    for _ in range(5):
+        alone.run(model, items)
+    assert model.parts == [items] * 5
+    alone.close()
+
+
+@pytest.mark.parametrize("bad", range(3))
+def test_a_failing_part_fails_the_whole_after_the_others_have_ended(three: SideBySide, bad: int) -> None:
+    three.run(Model(), [1, 2, 3])
+    ended: list[int] = []
+    started = threading.Barrier(3)
+
+    def run(items: Sequence[int]) -> list[int]:
+        started.wait()
+        if items[0] == bad:
+            raise ValueError("bad")
+        ended.extend(items)
+        return list(items)
+
+    with pytest.raises(ValueError, match="bad"):
+        three.run(run, [0, 1, 2])
+    assert sorted(ended) == [item for item in range(3) if item != bad]
+
+
+def test_the_way_that_took_less_time_is_taken_and_the_other_tried_again_seldom() -> None:
+    choice = Choice()
+    taken = []
+    for _ in range(1000):
+        way = choice.next()
+        taken.append(way)
+        choice.took(way, 5.0 if way else 10.0)
+    assert taken[:2] == [False, True]
+    assert 5 <= taken.count(False) <= 15
+
+
+def test_a_change_of_mind_is_noticed() -> None:
+    choice = Choice()
+    for _ in range(300):
+        way = choice.next()
+        choice.took(way, 5.0 if way else 10.0)
+    for _ in range(1500):
+        way = choice.next()
+        choice.took(way, 20.0 if way else 10.0)
+    assert [choice.next() for _ in range(20)].count(False) >= 19

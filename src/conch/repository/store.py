@@ -24,6 +24,7 @@ from conch.repository.watch import Fingerprint, fingerprint
 from conch.triton_messages import ModelConfig as ConfigMessage
 
 _CONFIG_FILE = "config.pbtxt"
+_LONGEST_NAME = 255  # of a file, on any file system in use
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,8 @@ class Repository:
 
 
 def _check_name(name: str) -> None:
+    if len(name.encode()) > _LONGEST_NAME:
+        raise ConfigError(f"model name '{name[:60]}…' is not the name of a folder: {_LONGEST_NAME} bytes are the most")
     if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
         raise ConfigError(f"model name '{name}' is not the name of a folder: it must not be empty or contain a path")
 

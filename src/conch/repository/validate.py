@@ -7,6 +7,7 @@ these while polling); `validate_tensors` holds once the model has completed the 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import prod
+from pathlib import PurePosixPath
 from typing import Any
 
 from conch.errors import ConfigError
@@ -36,7 +37,8 @@ def validate_configuration(message: ConfigMessage) -> None:
     for warmup in message.model_warmup:
         _validate_warmup(warmup, name)
     _validate_metrics(message.model_metrics, name)
-    if "/" in message.default_model_filename.strip("/") and ".." in message.default_model_filename.split("/"):
+    filename = PurePosixPath(message.default_model_filename)
+    if filename.is_absolute() or ".." in filename.parts:
         raise ConfigError(
             f"default_model_filename '{message.default_model_filename}' of {name} leads out of its folder"
         )

@@ -62,6 +62,8 @@ def test_what_is_right_passes(text: str) -> None:
             "Ensemble model 'm' must have platform type 'ensemble' and empty backend type",
         ),
         ('default_model_filename: "../other/1/model.py"', "leads out of its folder"),
+        ('default_model_filename: ".."', "leads out of its folder"),
+        ('default_model_filename: "/models/model.onnx"', "leads out of its folder"),
         # inputs and outputs
         ("input { data_type: TYPE_FP32 dims: 1 }", "model input must specify 'name' for m: input[0]"),
         ('output { name: "b" dims: 1 }', "model output 'b' must specify 'data_type' for m: output[0]"),

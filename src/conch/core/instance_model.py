@@ -1,0 +1,238 @@
+"""A served model version that instances execute: bringing them up, giving them batches, taking the answers in.
+
+What waits and what runs next is the business of a scheduler, a subclass: `model.ServedModel` and
+`sequence_model.SequenceModel`. Everything here runs on the event loop, so there are no locks.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from time import monotonic_ns
+
+from conch.backends.base import Instance
+from conch.backends.batch import Batch, Execution
+from conch.core.pending import Pending, State
+from conch.core.reshape import Reshaper
+from conch.core.served import Served
+from conch.core.timer import Timer
+from conch.core.validation import RequestValidator
+from conch.core.warmup import warm_up
+from conch.errors import ConchError, Unavailable
+from conch.model_config import ModelConfig
+from conch.request import InferRequest, InferResponse
+
+# How long requests wait for an instance when none is ready: long enough for a quick restart, short enough to be told.
+_STRANDED_S = 5.0
+# What an instance usually takes to come back.
+_RESTART_S = 1.0
+
+
+class InstanceModel(Served):
+    """Instances, the batches in their hands, and the books. A subclass decides what they are given."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        instances: Sequence[Instance],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(config, version, labels)
+        self.instances = instances
+        self._loop = loop
+        self._validator = RequestValidator(config)
+        self._reshaper = Reshaper(config)
+        self._timer = Timer(loop, self._dispatch)
+        self._held = dict.fromkeys(instances, 0)  # batches that each instance has not released
+        self._idle: list[Instance] = []  # ready, and holding none
+        self._dispatching = False  # whether `_dispatch` is due in this turn of the loop
+        self._stranded: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        held = sum(self._held.values())
+        waiting = self.statistics.pending
+        return f"<{type(self).__name__} {self.config.name}/{self.version} {waiting} waiting, {held} held>"
+
+    # ── what a scheduler implements ──
+
+    @abstractmethod
+    def _dispatch(self) -> None:
+        """Run what can run now, and see to being woken for the rest."""
+
+    @abstractmethod
+    def _waiting(self) -> Iterable[Pending]:
+        """Return the requests that no instance has."""
+
+    @abstractmethod
+    def _forget(self, pending: Pending) -> None:
+        """Take out a request that has ended while it waited."""
+
+    @abstractmethod
+    def _put_back(self, pending: Pending) -> None:
+        """Take a request back, before all others, that an instance had and did not begin."""
+
+    @abstractmethod
+    def _freed(self, batch: Batch) -> None:
+        """Go on: an instance has released a batch."""
+
+    # ── what is the same for all ──
+
+    @property
+    def ready(self) -> bool:
+        """Whether some instance can execute. A model all of whose processes are dead is not ready."""
+        return any(instance.ready for instance in self.instances)
+
+    async def check_ready(self) -> bool:
+        """Ask the model itself as well, where it has an opinion (`is_ready` of a Python model)."""
+        ready = [instance for instance in self.instances if instance.ready]
+        return bool(ready) and all(await asyncio.gather(*(instance.check_ready() for instance in ready)))
+
+    async def start(self) -> None:
+        """Start all instances side by side. Raises ModelLoadError, OSError; then nothing is left running."""
+        started = monotonic_ns()
+        self._timer.start()
+        for instance in self.instances:
+            instance.on_ready_change = self._ready_changed
+        results = await asyncio.gather(*map(_bring_up, self.instances), return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            await self.stop()
+            raise failures[0]
+        self._idle = [instance for instance in self.instances if instance.ready]
+        self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
+
+    def _admissible(self, request: InferRequest) -> None:
+        """Check a request and give it the backend's shapes, or raise: InvalidRequest, Unavailable."""
+        self._validator.check(request)
+        if not self._idle and self._stranded is None and not self.ready:
+            raise Unavailable(self._why_not_ready(), retry_after_s=_RESTART_S)
+        if self._reshaper.needed:
+            self._reshaper.request(request)
+
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
+        """Write a finished request into the books. Called once per admitted request, by the request itself."""
+        self.leave()
+        if was is State.QUEUED:
+            self.statistics.pending -= 1
+            self._forget(pending)
+        timeline = pending.request.timeline
+        if isinstance(answer, ConchError):
+            self.statistics.count_failure(timeline.done - timeline.received, answer.reason)
+        else:
+            if answer is not None and self._reshaper.needed:
+                self._reshaper.response(answer)
+            self._count_success(pending)
+        # Batch and requests know each other; without the cycle, large tensors go when the last of them is answered.
+        pending.batch = None
+
+    async def stop(self) -> None:
+        """Stop all instances; requests still unanswered are answered with UNAVAILABLE."""
+        self._fail_waiting(Unavailable(f"model '{self.config.name}' is being unloaded"))
+        self._timer.close()
+        if self._stranded is not None:
+            self._stranded.cancel()
+        await asyncio.gather(*(instance.stop() for instance in self.instances), return_exceptions=True)
+        self._idle.clear()
+
+    async def kill(self) -> None:
+        """End all instances at once."""
+        await asyncio.gather(*(instance.kill() for instance in self.instances))
+
+    def _dispatch_soon(self) -> None:
+        """Dispatch at the end of this turn of the loop, together with what else comes in it.
+
+        Only an idle instance is worth an execution of its own for every request.
+        """
+        if not self._dispatching:
+            self._dispatching = True
+            self._loop.call_soon(self._dispatch)
+
+    def _run(
+        self, instance: Instance, requests: Sequence[Pending], executions: Sequence[Execution] | None = None
+    ) -> None:
+        """Give an instance requests to run together, or `executions` that have them among them."""
+        if self._held[instance] == 0:
+            self._idle.remove(instance)
+        self._held[instance] += 1
+        self.statistics.pending -= len(requests)
+        batch = Batch(executions or requests, partial(self._released, instance), partial(self._given_back, instance))
+        for pending in requests:
+            pending.state = State.EXECUTING
+            pending.batch = batch
+        instance.execute(batch)
+
+    def _released(self, instance: Instance, batch: Batch) -> None:
+        if batch.infer_done:
+            size = sum(execution.request.batch_size for execution in batch.executions)
+            self.statistics.count_execution(size, batch.started, batch.input_done, batch.infer_done, monotonic_ns())
+        self._has_one_less(instance)
+        self._freed(batch)
+
+    def _given_back(self, instance: Instance, batch: Batch) -> None:
+        """Let the requests of a batch that was not begun wait again."""
+        self._has_one_less(instance)
+        for execution in reversed(batch.executions):
+            assert isinstance(execution, Pending)
+            if execution.state is State.EXECUTING:
+                execution.state = State.QUEUED
+                execution.batch = None
+                self.statistics.pending += 1
+                self._put_back(execution)
+        self._dispatch()
+
+    def _has_one_less(self, instance: Instance) -> None:
+        self._held[instance] -= 1
+        if self._held[instance] == 0 and instance.ready:
+            self._idle.append(instance)
+
+    def _ready_changed(self) -> None:
+        """An instance died or came back."""
+        self._idle = [instance for instance, held in self._held.items() if instance.ready and not held]
+        if self.ready:
+            if self._stranded is not None:
+                self._stranded.cancel()
+                self._stranded = None
+            self._dispatch()
+        elif self._stranded is None:
+            self._stranded = self._loop.call_later(_STRANDED_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._stranded = None
+        self._fail_waiting(Unavailable(self._why_not_ready(), retry_after_s=_RESTART_S))
+
+    def _why_not_ready(self) -> str:
+        return (
+            f"model '{self.config.name}' version {self.version} is not ready: "
+            "none of its instances is healthy; they are being restarted"
+        )
+
+    def _fail_waiting(self, error: ConchError) -> None:
+        for pending in list(self._waiting()):
+            pending.finish(error)
+
+    def _count_success(self, pending: Pending) -> None:
+        request, batch = pending.request, pending.batch
+        timeline = request.timeline
+        done = timeline.done
+        if batch is not None:
+            timeline.started = batch.started
+            timeline.input_done = batch.input_done or batch.started
+            timeline.infer_done = batch.infer_done or done
+        self.statistics.count_success(
+            request.batch_size,
+            total=done - timeline.received,
+            queue=timeline.started - timeline.queued,
+            compute_input=timeline.input_done - timeline.started,
+            compute_infer=timeline.infer_done - timeline.input_done,
+            compute_output=done - timeline.infer_done,
+        )
+        if self.statistics.first_response is not None:
+            self.statistics.first_response.add((pending.first_response or done) - timeline.received)
+
+
+async def _bring_up(instance: Instance) -> None:
+    await instance.start()
+    if instance.plan.source.config.warmups:
+        await warm_up(instance)

@@ -1,4 +1,4 @@
-"""A server process from its start to its end: exit statuses, readiness, draining, dead children, reloads under load."""
+"""A server process from its start to its end: exit statuses, readiness, draining, dead children, changed folders."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -174,42 +173,6 @@ def test_a_child_that_cannot_come_back_is_not_ready(tmp_path: Path) -> None:
             ask(server, "m", 1)
         (tmp_path / "models" / "m" / "poisoned").unlink()
         server.until("/v2/models/m/ready")
-
-
-def test_reloads_under_load_lose_no_request(tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    write_python(models, "m", ONE_INT, ECHO)
-    flags = ["--model-control-mode=explicit", "--load-model=m"]
-    with ConchProcess(models, *flags, log=tmp_path / "log") as server:
-        stop = threading.Event()
-        counts: list[int] = []
-
-        def load() -> None:
-            asked = 0
-            with triton.InferenceServerClient(server.http, network_timeout=30) as client:
-                given = triton.InferInput("INPUT0", [1], "INT32")
-                while not stop.is_set():
-                    given.set_data_from_numpy(np.array([asked], np.int32))
-                    assert int(client.infer("m", [given]).as_numpy("OUTPUT0")[0]) == asked
-                    asked += 1
-            counts.append(asked)
-
-        with ThreadPoolExecutor(4) as pool, triton.InferenceServerClient(server.http) as control:
-            loads = [pool.submit(load) for _ in range(4)]
-            family = children(server)
-            for i in range(5):
-                source = models / "m" / "1" / "model.py"
-                source.write_text(source.read_text() + f"\n# change {i}\n")
-                control.load_model("m")
-                family = list({*family, *children(server)})
-            stop.set()
-            for one in loads:
-                one.result()
-        assert min(counts) > 0
-        deadline = time.monotonic() + 20
-        while sum(child.is_running() for child in family) > 2:  # the fork server, and the last one brought up
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
 
 
 def test_polling_follows_the_folder(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from logging import getLogger
+from weakref import WeakValueDictionary
 
 from conch.core.builder import Built, ModelBuilder
 from conch.core.catalog import Catalog, VersionState
@@ -16,11 +17,15 @@ from conch.core.served import Served
 from conch.errors import Code, ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.repository.override import Override
 from conch.repository.store import ModelFiles, Repository
-from conch.repository.watch import Fingerprint, changes
+from conch.repository.watch import Fingerprint, changes, settled, sources
 
 _log = getLogger(__name__)
 
 UNLOADED = "unloaded"
+# How long files must have kept still before polling takes them for complete.
+_SETTLE_S = 2.0
+# How often a load begins anew because the model's files changed meanwhile.
+_ATTEMPTS = 3
 ALL_MODELS = "*"
 
 
@@ -56,7 +61,8 @@ class ModelControl:
         self._explicit = explicit
         self._load_retries = load_retries
         self._slots = asyncio.Semaphore(load_threads)
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._waits_for: dict[str, str] = {}  # ensembles that are being loaded → the step that each waits for
         self._loaded: dict[str, ModelFiles] = {}
         self._seen: Mapping[str, Fingerprint] = {}
         self._retiring: dict[asyncio.Task[None], list[Served]] = {}
@@ -114,7 +120,7 @@ class ModelControl:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                now = await asyncio.to_thread(self._repository.snapshot)
+                now = await self._look(min(interval_s, _SETTLE_S))
             except ConchError as error:
                 _log.error("polling the model repository: %s", error)
                 continue
@@ -139,6 +145,14 @@ class ModelControl:
 
     # ── the steps ──
 
+    async def _look(self, settle_s: float) -> Mapping[str, Fingerprint]:
+        """Return the state of the repository, without what somebody is just writing."""
+        now = await asyncio.to_thread(self._repository.snapshot)
+        if not changes(self._seen, now):
+            return now
+        await asyncio.sleep(settle_s)
+        return settled(self._seen, now, await asyncio.to_thread(self._repository.snapshot))
+
     def _require_explicit(self) -> None:
         if not self._explicit:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
@@ -155,34 +169,52 @@ class ModelControl:
             await self._load(name, None)
         except ConchError as error:
             _log.error("%s", error)
+        except Exception:  # of one model: the others are still to be looked after
+            _log.exception("loading model '%s' failed unexpectedly", name)
 
     async def _load(self, name: str, override: Override | None, path: tuple[str, ...] = ()) -> None:
         """Load a model and, before it, the models of its steps. `path` are the ensembles that this load is for."""
         async with self._locks.setdefault(name, asyncio.Lock()):
             if override is None and await self._unchanged(name):
                 return
-            try:
-                files = await asyncio.to_thread(self._repository.read, name, override)
-            except NotFound as error:
-                raise NotFound(f"failed to load '{name}', failed to poll from model repository: {error}") from error
-            except ConchError as error:
-                raise self._unreadable(name, override, error) from error
-            for step in files.config.ensemble_steps:
-                await self._load_step(step.model_name, (*path, name))
-            await self._replace(name, files)
+            for _ in range(_ATTEMPTS):
+                files = await self._read(name, override)
+                for step in files.config.ensemble_steps:
+                    await self._load_step(step.model_name, (*path, name))
+                if await self._replace(name, files):
+                    return
+            raise self._unloadable(name, files)
+
+    async def _read(self, name: str, override: Override | None) -> ModelFiles:
+        try:
+            return await asyncio.to_thread(self._repository.read, name, override)
+        except NotFound as error:
+            raise NotFound(f"failed to load '{name}', failed to poll from model repository: {error}") from error
+        except ConchError as error:
+            raise self._unreadable(name, override, error) from error
 
     async def _load_step(self, name: str, path: tuple[str, ...]) -> None:
         """See to it that a step's model is there. If it is not, the check of the ensemble will say so."""
-        if name in path:
-            raise ModelLoadError(f"circular ensemble: {' → '.join((*path, name))}", Code.INVALID_ARG)
+        waited_for: str | None = name
+        while waited_for is not None:  # in this load, or by way of another one that waits for this
+            if waited_for in path:
+                raise ModelLoadError(f"circular ensemble: {' → '.join((*path, name))}", Code.INVALID_ARG)
+            waited_for = self._waits_for.get(waited_for)
         if not self._catalog.served(name):
+            self._waits_for[path[-1]] = name
             try:
                 await self._load(name, None, path)
             except ConchError as error:
                 _log.error("%s", error)
+            finally:
+                del self._waits_for[path[-1]]
 
-    async def _replace(self, name: str, files: ModelFiles) -> None:
-        """Bring the model up from its files and put it in the place of what is served now."""
+    async def _replace(self, name: str, files: ModelFiles) -> bool:
+        """Bring the model up from its files and put it in the place of what is served now.
+
+        Returns whether that is how it stands: False if the files were changed meanwhile. Then nothing is served of what
+        may be half from the old ones and half from the new ones.
+        """
         before = self._catalog.served(name)
         for version in files.versions_on_disk:
             if version not in before:
@@ -193,6 +225,9 @@ class ModelControl:
                 break
             await asyncio.gather(*(served.stop() for served in built.served.values()))
             built = await self._build(files)
+        if not files.temporary and await self._has_changed(files):
+            await self._discard(built, files)
+            return False
         for version in files.versions_on_disk:
             if version not in before and version not in built.served:
                 self._catalog.note(name, version, VersionState.UNAVAILABLE, UNLOADED)
@@ -205,6 +240,7 @@ class ModelControl:
             self._publish(name, built, files)
         if built.failures:
             raise _load_failure(name, built.failures)
+        return True
 
     async def _build(self, files: ModelFiles) -> Built:
         try:
@@ -267,6 +303,11 @@ class ModelControl:
             return False
         return loaded.fingerprint == await asyncio.to_thread(self._repository.fingerprint, name)
 
+    async def _has_changed(self, files: ModelFiles) -> bool:
+        """Whether what the model is made from is not what it was when its configuration was read."""
+        now = await asyncio.to_thread(self._repository.fingerprint, files.name)
+        return sources(now) != sources(files.fingerprint)
+
     def _check_ensembles_of(self, name: str) -> None:
         """See whether ensembles still fit to a model that has just been replaced."""
         for served in self._catalog:
@@ -289,6 +330,13 @@ class ModelControl:
         if not self._catalog.served(name):
             self._catalog.note(name, 1, VersionState.UNAVAILABLE, error.message)
         return ModelLoadError(text)
+
+    def _unloadable(self, name: str, files: ModelFiles) -> ModelLoadError:
+        error = ModelLoadError(f"the files of model '{name}' kept changing while it was being loaded")
+        for version in files.versions_on_disk:
+            if version not in self._catalog.served(name):
+                self._catalog.note(name, version, VersionState.UNAVAILABLE, error.message)
+        return error
 
 
 def _load_failure(name: str, failures: Mapping[int, ConchError]) -> ModelLoadError:

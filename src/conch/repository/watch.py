@@ -1,4 +1,4 @@
-"""Whether a model's files have changed: their names, sizes and modification times, and two such looks compared."""
+"""Whether a model's files have changed: their names, sizes and modification times, and several such looks compared."""
 
 import os
 import re
@@ -13,6 +13,8 @@ Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
 # Written by an interpreter or an editor that looks at the model, not by somebody who changes it: a Python model that
 # is loaded leaves its bytecode beside it, and would be reloaded for ever.
 _BYSTANDERS = re.compile(r"__pycache__$|.*\.py[co]$|\..*\.sw.$|.*~$|\.#.*|#.*#$|4913$|\.DS_Store$|\.nfs.*")
+
+_SOURCES = (".pbtxt", ".py", ".onnx")
 
 
 def fingerprint(directory: Path) -> Fingerprint:
@@ -51,6 +53,23 @@ def _collect(
             _collect(child.path, path + "/", above | {identity}, entries)
         else:
             entries.append((path, status.st_mtime_ns, status.st_size))
+
+
+def sources(stamps: Fingerprint) -> Fingerprint:
+    """Return what a model is made from and does not write itself, unlike caches and logs."""
+    return tuple(entry for entry in stamps if entry[0].endswith(_SOURCES))
+
+
+def settled(
+    seen: Mapping[str, Fingerprint], earlier: Mapping[str, Fingerprint], later: Mapping[str, Fingerprint]
+) -> dict[str, Fingerprint]:
+    """Return what to take for the state of a repository after two looks at it, some time apart.
+
+    A model that changed in between is being written: it counts as it was `seen` before, until it keeps still.
+    """
+    moving = {name for name in earlier.keys() | later.keys() if earlier.get(name) != later.get(name)}
+    still = {name: stamps for name, stamps in later.items() if name not in moving}
+    return still | {name: stamps for name, stamps in seen.items() if name in moving}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.lifecycle import IndexEntry, ModelControl
 from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
-from conch.repository.store import Repository
+from conch.model_config import ModelConfig
+from conch.repository.override import Override
+from conch.repository.store import ModelFiles, Repository
 from tests.unit.core.scripted import Caller, request
 
 TENSOR = '{ name: "%s" data_type: TYPE_FP32 dims: [ 2 ] }'
@@ -238,6 +241,68 @@ async def test_a_circle_of_ensembles_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as (control, _):
         with pytest.raises(ModelLoadError):
             await asyncio.wait_for(control.load("e", None, {}), 5)
+
+
+async def test_circles_of_ensembles_that_are_loaded_side_by_side_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write_ensemble(tmp_path, "e", "f")
+    write_ensemble(tmp_path, "f", "g")
+    write_ensemble(tmp_path, "g", "e")
+    write_ensemble(tmp_path, "fine", "a")
+    async with serving(tmp_path) as (control, _):
+        await asyncio.wait_for(control.load_at_start(["*"]), 5)
+        assert {row.name for row in control.index(ready_only=True)} == {"a", "fine"}
+
+
+async def test_a_load_whose_files_change_meanwhile_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "m")
+    async with serving(tmp_path) as (control, inference):
+        meanwhile = ModelBuilder.configure
+        changes = iter([4, 5])
+
+        async def configure(self: ModelBuilder, files: ModelFiles) -> ModelConfig:
+            for size in changes:
+                write(tmp_path, "m", extra=f"max_batch_size: {size}")
+                break
+            return await meanwhile(self, files)
+
+        monkeypatch.setattr(ModelBuilder, "configure", configure)
+        await control.load("m", None, {})
+        assert inference.model("m", None).config.max_batch_size == 5
+
+
+async def test_a_model_whose_files_never_keep_still_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m")
+    async with serving(tmp_path) as (control, _):
+        sizes = count(1)
+        monkeypatch.setattr(Repository, "fingerprint", lambda self, name: ((f"{name}/config.pbtxt", next(sizes), 1),))
+        with pytest.raises(ModelLoadError, match="'m' kept changing while it was being loaded"):
+            await control.load("m", None, {})
+        (row,) = control.index(ready_only=False)
+        assert (row.state, "kept changing" in row.reason) == ("UNAVAILABLE", True)
+
+
+async def test_an_unexpected_failure_of_one_model_does_not_end_the_polling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Repository.read
+
+    def fragile(self: Repository, name: str, override: Override | None = None) -> ModelFiles:
+        if name == "bad":
+            raise RuntimeError("boom")
+        return read(self, name, override)
+
+    monkeypatch.setattr(Repository, "read", fragile)
+    async with serving(tmp_path, explicit=False) as (control, _):
+        await control.load_at_start(["*"])
+        polling = asyncio.create_task(control.poll(0.01))
+        for name in ("bad", "good"):
+            write(tmp_path, name)
+            await asyncio.sleep(0.05)
+        await until(control, IndexEntry("good", "1", "READY"))
+        polling.cancel()
 
 
 async def test_an_ensemble_whose_step_is_reloaded_with_another_shape_is_not_ready(tmp_path: Path) -> None:

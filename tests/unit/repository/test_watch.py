@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conch.repository.store import Repository
-from conch.repository.watch import Changes, changes, fingerprint
+from conch.repository.watch import Changes, changes, fingerprint, settled, sources
 
 
 @pytest.fixture
@@ -80,3 +80,27 @@ def test_a_snapshot_is_of_all_models_broken_ones_included(model: Path) -> None:
     (root / "broken").mkdir()
     (root / "broken" / "config.pbtxt").write_text("no { configuration")
     assert Repository([root]).snapshot() == {"m": fingerprint(model), "broken": fingerprint(root / "broken")}
+
+
+def test_what_moves_between_two_looks_counts_as_it_was() -> None:
+    old, half, whole = ((("a", number, number),) for number in (1, 2, 3))
+    seen = {"still": old, "written": old, "moved": old, "gone": old}
+    earlier = {"still": old, "written": whole, "moved": half, "new": half, "complete": whole}
+    later = {"still": old, "written": whole, "moved": whole, "new": whole, "complete": whole}
+    state = settled(seen, earlier, later)
+    assert state == {"still": old, "written": whole, "moved": old, "complete": whole}
+    assert changes(seen, state) == Changes(added=("complete",), changed=("written",), removed=("gone",))
+
+
+def test_a_model_that_was_away_for_a_moment_is_not_removed() -> None:
+    stamps = (("a", 1, 1),)
+    assert settled({"m": stamps}, {}, {"m": stamps}) == {"m": stamps}
+
+
+def test_what_a_model_writes_itself_is_none_of_its_sources(model: Path) -> None:
+    before = sources(fingerprint(model))
+    (model / "1" / "compiled.cache").write_text("")
+    (model / "1" / "run.log").write_text("")
+    assert sources(fingerprint(model)) == before
+    (model / "1" / "helper.py").write_text("")
+    assert sources(fingerprint(model)) != before

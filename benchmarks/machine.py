@@ -21,7 +21,7 @@ def machine() -> dict[str, str]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "generators": f"{_first_words('wrk', '--version')}, {_first_words('h2load', '--version')}",
-        "revision": _first_words("git", "-C", str(CHECKOUT), "describe", "--always", "--dirty"),
+        "revision": _revision(),
     }
 
 
@@ -36,6 +36,13 @@ def package_versions(names: Iterable[str], path: list[str] | None = None) -> str
     found = distributions() if path is None else distributions(path=path)
     versions = {each.metadata["Name"].lower(): each.version for each in found}
     return ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
+
+
+def _revision() -> str:
+    """Return the commit that is measured, and whether files differ from it."""
+    if not (CHECKOUT / ".git").exists():
+        return "unknown"
+    return _first_words("git", "-C", str(CHECKOUT), "describe", "--always", "--dirty")
 
 
 def _first_words(*command: str) -> str:

@@ -165,7 +165,11 @@ def ours() -> list[psutil.Process]:
     return psutil.Process().children()
 
 
-async def test_a_forked_process_is_like_one_that_was_started_anew(tmp_path: Path, fork_server: ForkServer) -> None:
+async def test_a_forked_process_is_like_one_that_was_started_anew(
+    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX"):  # of no meaning to an interpreter that models bring
+        monkeypatch.delenv(variable, raising=False)
     write_model(tmp_path, TELLS_ABOUT_ITSELF)
     new = {"EXECUTION_ENV_PATH": sys.prefix}
     async with (

@@ -32,7 +32,7 @@ def next_child(requests: socket.socket) -> Tuple[str, int, int, int]:
 
     Ends the process when the server has gone. There must be no other thread.
     """
-    server = os.getppid()
+    itself, server = os.getpid(), os.getppid()
     while True:
         name, descriptors, _, _ = socket.recv_fds(requests, _LONGEST_NAME, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not name:
@@ -48,6 +48,8 @@ def next_child(requests: socket.socket) -> Tuple[str, int, int, int]:
                 return _settle_in(name.decode(errors="replace"), descriptors, parent, server)
         except OSError as error:
             _cry(descriptors[0], 0, error.strerror or str(error))
+            if os.getpid() != itself:
+                os._exit(1)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -82,7 +84,8 @@ def _settle_in(name: str, descriptors: List[int], parent: int, server: int) -> T
     if os.getppid() != server:
         _cry(control, 0, "the server may not have children that others have started")
         os._exit(1)
-    prctl.set_name("conch " + name)
+    with suppress(OSError):  # for show only
+        prctl.set_name("conch " + name)
     # Generators that were seeded at import would give every process the same numbers; `random` sees to itself.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()

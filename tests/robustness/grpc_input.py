@@ -14,6 +14,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SERVICE = "/inference.GRPCInferenceService/"
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 _FRAME_SIZE = 16_000
+_DIFFERENT = 20  # values of a tensor; then they repeat themselves
 END_STREAM, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
 
 # What means something in a message: tags, lengths, names.
@@ -71,7 +72,8 @@ def infer_message(random: Random, models: Sequence[str] = ()) -> bytes:
 
 
 def _fill(random: Random, message: Any, entry: Any, count: int, raw: bool) -> None:
-    values = [value(random, entry.datatype) for _ in range(count)]
+    values = [value(random, entry.datatype) for _ in range(min(count, _DIFFERENT))]
+    values = (values * (count // _DIFFERENT + 1))[:count]
     if entry.datatype == "BYTES":
         encoded = [text.encode() for text in values]
         if raw:

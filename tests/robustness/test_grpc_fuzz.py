@@ -11,7 +11,7 @@ from tests.robustness.fuzz import Target, live_objects, run
 from tests.robustness.grpc_targets import GRPC_TARGETS, GrpcWorld, talk
 from tests.robustness.world import World, resident_bytes, world
 
-CASES = 300
+CASES = 800
 
 
 @pytest.mark.parametrize("kind", GRPC_TARGETS, ids=[kind.name for kind in GRPC_TARGETS])

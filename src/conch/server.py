@@ -5,9 +5,10 @@ The only module that knows every layer. It decides nothing about requests.
 
 import asyncio
 import gc
+import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from logging import getLogger
 
 import uvloop
@@ -19,7 +20,7 @@ from conch.core.builder import ModelBuilder
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.lifecycle import ALL_MODELS, ModelControl
-from conch.errors import ConchError
+from conch.errors import ConchError, ConfigError
 from conch.frontends.descriptors import use_all_descriptors
 from conch.frontends.grpc_server import GrpcFrontend
 from conch.frontends.http_message import HttpLimits
@@ -73,7 +74,7 @@ class Server:
         self.http_port = self.grpc_port = self.metrics_port = 0
 
     async def start(self) -> None:
-        """Listen on every port. Clients find the server live and not ready. Raises OSError, ConfigError."""
+        """Listen on every port. Clients find the server live and not ready. Raises ConfigError."""
         options = self._options
         if options.allow_http:
             routes = V2Http(
@@ -92,19 +93,22 @@ class Server:
                 body_limit=routes.body_limit,
                 reuse_port=options.reuse_http_port,
             )
-            await http.start()
+            with _flags_named("http", options.http_address, options.http_port):
+                await http.start()
             self._stops.append(http.stop)
             self.http_port = http.port
             _log.info("Started HTTPService at %s:%d", options.http_address, http.port)
         if options.allow_grpc:
             grpc = GrpcFrontend(self.inference, self.control, options)
-            await grpc.start()
+            with _flags_named("grpc", options.grpc_address, options.grpc_port):
+                await grpc.start()
             self._stops.append(grpc.stop)
             self.grpc_port = grpc.port
             _log.info("Started GRPCInferenceService at %s:%d", options.grpc_address, grpc.port)
         if options.allow_metrics:
             metrics = HttpServer(MetricsHttp(self._metrics().render), options.metrics_address, options.metrics_port)
-            await metrics.start()
+            with _flags_named("metrics", options.metrics_address, options.metrics_port):
+                await metrics.start()
             self._stops.append(metrics.stop)
             self.metrics_port = metrics.port
             _log.info("Started Metrics Service at %s:%d", options.metrics_address, metrics.port)
@@ -157,6 +161,19 @@ class Server:
             samples=lambda: [sample for backend in self._backends for sample in backend.custom_metrics()],
             options=self._options,
         )
+
+
+@contextmanager
+def _flags_named(service: str, address: str, port: int) -> Iterator[None]:
+    """Say which flags choose the address that cannot be had."""
+    try:
+        yield
+    except OSError as error:
+        # The event loop has words of its own; the numbers of name resolution are negative.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise ConfigError(
+            f"cannot listen on {address}:{port}: {reason}; --{service}-address and --{service}-port choose another"
+        ) from error
 
 
 def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:

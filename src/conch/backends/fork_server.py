@@ -21,7 +21,7 @@ from conch.backends import python_child
 from conch.backends.launch import Connection, Exit, Process
 from conch.backends.python_child.conch_child import prctl
 from conch.backends.python_child.conch_child.wire import Message
-from conch.errors import ModelLoadError
+from conch.errors import Code, ModelLoadError
 
 MAIN = Path(python_child.__file__).with_name("main.py")
 
@@ -93,7 +93,8 @@ class ForkServer:
                 )
         except OSError as error:
             self.stop()
-            raise ModelLoadError(f"cannot run '{self._command[0]}': {error.strerror or error}") from error
+            text = f"cannot run '{self._command[0]}': {error.strerror or error}"
+            raise ModelLoadError(text, Code.UNAVAILABLE) from error
 
     def stop(self) -> None:
         """End it, if it runs. What it has forked lives on."""
@@ -126,7 +127,7 @@ class ForkServer:
                 except EOFError:
                     raise ModelLoadError(await self._obituary()) from None
         if error:
-            raise ModelLoadError(f"cannot fork a process: {error}")
+            raise ModelLoadError(f"cannot fork a process: {error}", Code.UNAVAILABLE)
         return _Forked(pid)
 
     def _request(self, name: str, connection: Connection, shared: Sequence[int]) -> None:
@@ -138,7 +139,8 @@ class ForkServer:
             with suppress(BrokenPipeError, ConnectionResetError):
                 socket.send_fds(self._requests, [name.encode()], [*(end.fileno() for end in ends), *shared])
         except OSError as error:
-            raise ModelLoadError(f"cannot ask the fork server for a process: {error.strerror}") from error
+            text = f"cannot ask the fork server for a process: {error.strerror}"
+            raise ModelLoadError(text, Code.UNAVAILABLE) from error
 
     @contextmanager
     def _adopting(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from conch.backends.launch import Connection, Exit, Launcher, Process
 from conch.backends.python_child.conch_child.wire import FrameDecoder, Message, WireError, encode
-from conch.errors import ModelLoadError
+from conch.errors import Code, ModelLoadError
 from conch.observability.logs import MODEL_LOGGER
 
 _log = logging.getLogger(MODEL_LOGGER)
@@ -170,7 +170,8 @@ class ChildProcess:
                 stream.close()
             self._gone.set()
             if isinstance(error, OSError):
-                raise ModelLoadError(f"cannot start a process: {error.strerror or error}") from error
+                text = f"cannot start a process: {error.strerror or error}"
+                raise ModelLoadError(text, Code.UNAVAILABLE) from error
             raise
         self._process = process
         loop.add_reader(self._pidfd, self._process_ended)

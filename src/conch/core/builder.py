@@ -14,7 +14,7 @@ from conch.core.ensemble import EnsembleModel
 from conch.core.instances import make_instances
 from conch.core.model import ServedModel
 from conch.core.served import Served
-from conch.errors import ConchError, ConfigError, NotFound
+from conch.errors import Code, ConchError, ConfigError, ModelLoadError, NotFound
 from conch.model_config import EnsembleStep, ModelConfig
 from conch.repository.finish import finish
 from conch.repository.labels import read_labels
@@ -30,6 +30,19 @@ class Built:
 
     served: dict[int, Served] = field(default_factory=dict)
     failures: dict[int, ConchError] = field(default_factory=dict)
+
+
+def load_error(error: Exception) -> ConchError:
+    """Return a failure to load as an error of ours. What nobody has foreseen is logged, and fails this load alone.
+
+    What the system refuses, such as a descriptor or a thread, it may grant later: such an error is UNAVAILABLE.
+    """
+    if isinstance(error, ConchError):
+        return error
+    if isinstance(error, OSError | MemoryError):
+        return ModelLoadError(str(error) or "out of memory", Code.UNAVAILABLE)
+    _log.error("a model could not be loaded", exc_info=error)
+    return ModelLoadError(f"{type(error).__name__}: {error}")
 
 
 class ModelBuilder:
@@ -113,8 +126,8 @@ class ModelBuilder:
                 loop = asyncio.get_running_loop()
                 served = ServedModel(config, version, labels, instances, loop, max_queue_size=self._max_queue_size)
             await served.start()
-        except ConchError as error:
-            built.failures[version] = error
+        except Exception as error:
+            built.failures[version] = load_error(error)
         else:
             built.served[version] = served
 

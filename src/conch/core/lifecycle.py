@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from logging import getLogger
 from weakref import WeakValueDictionary
 
-from conch.core.builder import Built, ModelBuilder
+from conch.core.builder import Built, ModelBuilder, load_error
 from conch.core.catalog import Catalog, VersionState
 from conch.core.ensemble import EnsembleModel
 from conch.core.served import Served
 from conch.errors import Code, ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.repository.override import Override
 from conch.repository.store import ModelFiles, Repository
-from conch.repository.watch import Fingerprint, changes, settled, sources
+from conch.repository.watch import Changes, Fingerprint, changes, settled, sources
 
 _log = getLogger(__name__)
 
@@ -113,23 +113,32 @@ class ModelControl:
         self._seen = await asyncio.to_thread(self._repository.snapshot)
         if ALL_MODELS in wanted:
             wanted = list(self._seen)
-        await asyncio.gather(*map(self._try_load, wanted))
+        await self._try_loads(wanted)
 
     async def poll(self, interval_s: float) -> None:
-        """Look at the repository every so often and load, reload and unload what has changed. Runs until cancelled."""
+        """Look at the repository every so often and load, reload and unload what has changed. Runs until cancelled.
+
+        While it cannot be looked at, everything stays as it is, and that is logged once.
+        """
+        complaint = ""
         while True:
             await asyncio.sleep(interval_s)
             try:
                 now = await self._look(min(interval_s, _SETTLE_S))
-            except ConchError as error:
-                _log.error("polling the model repository: %s", error)
+            except Exception as error:
+                if complaint != str(error):
+                    complaint = str(error)
+                    _log.error("polling the model repository: %s", load_error(error))
                 continue
-            difference = changes(self._seen, now)
-            self._seen = now
-            await asyncio.gather(*map(self._try_load, (*difference.added, *difference.changed)))
-            await asyncio.gather(*(self._unload(name) for name in difference.removed))
-            for name in difference.removed:
-                self._catalog.forget(name)
+            complaint = ""
+            await self._follow(changes(self._seen, now), now)
+
+    async def _follow(self, difference: Changes, now: Mapping[str, Fingerprint]) -> None:
+        self._seen = now
+        await self._try_loads((*difference.added, *difference.changed))
+        await asyncio.gather(*(self._unload(name) for name in difference.removed))
+        for name in difference.removed:
+            self._catalog.forget(name)
 
     async def stop(self) -> None:
         """Drain and stop every model. The frontends have stopped sending requests."""
@@ -164,13 +173,23 @@ class ModelControl:
             _log.error("%s", error)
             return []
 
-    async def _try_load(self, name: str) -> None:
+    async def _try_loads(self, names: Iterable[str]) -> None:
+        """Load models and log what fails. What failed for lack of something that may come back is due again."""
+        wanted = list(names)
+        passing = await asyncio.gather(*map(self._try_load, wanted))
+        due = {name for name, again in zip(wanted, passing, strict=True) if again}
+        self._seen = {name: seen for name, seen in self._seen.items() if name not in due}
+
+    async def _try_load(self, name: str) -> bool:
+        """Load a model; return whether it failed for a reason that may pass."""
         try:
             await self._load(name, None)
         except ConchError as error:
             _log.error("%s", error)
+            return error.code is Code.UNAVAILABLE
         except Exception:  # of one model: the others are still to be looked after
             _log.exception("loading model '%s' failed unexpectedly", name)
+        return False
 
     async def _load(self, name: str, override: Override | None, path: tuple[str, ...] = ()) -> None:
         """Load a model and, before it, the models of its steps. `path` are the ensembles that this load is for."""
@@ -190,8 +209,8 @@ class ModelControl:
             return await asyncio.to_thread(self._repository.read, name, override)
         except NotFound as error:
             raise NotFound(f"failed to load '{name}', failed to poll from model repository: {error}") from error
-        except ConchError as error:
-            raise self._unreadable(name, override, error) from error
+        except Exception as error:
+            raise self._unreadable(name, override, load_error(error)) from error
 
     async def _load_step(self, name: str, path: tuple[str, ...]) -> None:
         """See to it that a step's model is there. If it is not, the check of the ensemble will say so."""
@@ -246,8 +265,8 @@ class ModelControl:
         try:
             async with self._slots:
                 return await self._builder.build(files, await self._builder.configure(files))
-        except ConchError as error:
-            return Built(failures=dict.fromkeys(files.versions_on_disk or (1,), error))
+        except Exception as error:
+            return Built(failures=dict.fromkeys(files.versions_on_disk or (1,), load_error(error)))
 
     def _publish(self, name: str, built: Built, files: ModelFiles) -> None:
         previous = self._loaded.get(name)
@@ -325,11 +344,12 @@ class ModelControl:
     def _unreadable(self, name: str, override: Override | None, error: ConchError) -> ConchError:
         """Name the cause of a configuration that cannot be read: the client's who sent it, else the repository's."""
         text = f"failed to load '{name}', failed to poll from model repository: {error.message}"
-        if override is not None:
+        unavailable = error.code is Code.UNAVAILABLE
+        if override is not None and not unavailable:
             return InvalidRequest(text)
         if not self._catalog.served(name):
             self._catalog.note(name, 1, VersionState.UNAVAILABLE, error.message)
-        return ModelLoadError(text)
+        return ModelLoadError(text, Code.UNAVAILABLE if unavailable else None)
 
     def _unloadable(self, name: str, files: ModelFiles) -> ModelLoadError:
         error = ModelLoadError(f"the files of model '{name}' kept changing while it was being loaded")
@@ -344,7 +364,10 @@ def _load_failure(name: str, failures: Mapping[int, ConchError]) -> ModelLoadErr
         f"version {version} is at UNAVAILABLE state: {_CODE_NAMES[error.code]}: {error.message};\n"
         for version, error in sorted(failures.items())
     )
-    return ModelLoadError(f"load failed for model '{name}': {causes}", Code.INVALID_ARG)
+    passing = any(error.code is Code.UNAVAILABLE for error in failures.values())
+    return ModelLoadError(
+        f"load failed for model '{name}': {causes}", Code.UNAVAILABLE if passing else Code.INVALID_ARG
+    )
 
 
 # As Triton prints its codes in the reasons of the index.

@@ -16,6 +16,7 @@ A record may carry, in `extra`:
 import json
 import logging
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -57,14 +58,36 @@ class LineFormatter(logging.Formatter):
 
 
 class ServerLogHandler(logging.StreamHandler[TextIO]):
-    """Writes the levels that are switched on; Triton switches each by itself."""
+    """Writes the levels that are switched on; Triton switches each by itself.
+
+    What cannot be written, the disk being full for example, is lost. The first time, stderr is told.
+    """
 
     def __init__(self, options: ServerOptions) -> None:
         self._file = open(options.log_file, "a", encoding="utf-8") if options.log_file else None  # noqa: SIM115, PTH123
         super().__init__(self._file or sys.stderr)
         self._options = options
+        self._failed = False
+        self._failing = False
         self.setFormatter(LineFormatter(iso8601=options.log_format == "ISO8601"))
         self.addFilter(self._wanted)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        self._failed = False
+        super().emit(record)
+        self._failing = self._failed
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Say that the log cannot be written, once until it can be again: every line of it would be told otherwise."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        self._failed = True
+        if not self._failing:
+            with suppress(OSError):
+                print(f"conch serve: cannot write the log, lines are lost: {error}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Close the log file, if there is one; stderr stays open."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conch.errors import ConfigError, NotFound, Unsupported
+from conch.errors import ConfigError, NotFound, Unavailable, Unsupported
 from conch.model_config import ModelConfig
 from conch.repository.backend_fields import fill_backend_fields
 from conch.repository.document import parse_json
@@ -85,13 +85,19 @@ class Repository:
         return sorted({name for root in self._roots for name in _folders(root)})
 
     def snapshot(self) -> dict[str, Fingerprint]:
-        """Return the fingerprints of all models, for `watch.changes`. Raises as `names`."""
+        """Return the fingerprints of all models, for `watch.changes`. Raises as `names` and `fingerprint`."""
         return {name: self.fingerprint(name) for name in self.names()}
 
     def fingerprint(self, name: str) -> Fingerprint:
-        """Return the fingerprint of a model's files, () if it has none. Equal fingerprints mean: nothing changed."""
-        # A model in two places is refused; going from one place to two is a change all the same.
-        return tuple(entry for place in self._places(name) for entry in fingerprint(place))
+        """Return the fingerprint of a model's files, () if it has none. Equal fingerprints mean: nothing changed.
+
+        Raises Unavailable if they cannot be looked at now.
+        """
+        try:
+            # A model in two places is refused; going from one place to two is a change all the same.
+            return tuple(entry for place in self._places(name) for entry in fingerprint(place))
+        except OSError as error:
+            raise Unavailable(f"the files of model '{name}' cannot be looked at: {error}") from error
 
     def read(self, name: str, override: Override | None = None) -> ModelFiles:
         """Read the configuration of a model and list its versions.

@@ -1,5 +1,6 @@
 """Whether a model's files have changed: their names, sizes and modification times, and several such looks compared."""
 
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -9,6 +10,9 @@ from typing import TypeAlias
 
 # (path relative to the model's directory, modification time in ns, size in bytes), sorted. Directories count by name.
 Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
+
+# No descriptor or memory left, a network file system that is away.
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN}
 
 # Written by an interpreter or an editor that looks at the model, not by somebody who changes it: a Python model that
 # is loaded leaves its bytecode beside it, and would be reloaded for ever.
@@ -21,6 +25,7 @@ def fingerprint(directory: Path) -> Fingerprint:
     """Return the fingerprint of everything below a directory, () if it is not there.
 
     Symbolic links are followed (mounted configuration is made of them). What vanishes meanwhile is left out.
+    Raises OSError if it cannot be told what is there, which must not look like a change.
     """
     entries: list[tuple[str, int, int]] = []
     _collect(directory, "", frozenset(), entries)
@@ -37,7 +42,8 @@ def _collect(
             return
         with os.scandir(directory) as listing:
             children = list(listing)
-    except OSError:
+    except OSError as error:
+        _check_absent(error)
         return
     for child in children:
         if _BYSTANDERS.match(child.name):
@@ -46,7 +52,8 @@ def _collect(
         try:
             status = child.stat()
             is_directory = child.is_dir()
-        except OSError:
+        except OSError as error:
+            _check_absent(error)
             continue
         if is_directory:
             entries.append((path + "/", 0, 0))
@@ -70,6 +77,12 @@ def settled(
     moving = {name for name in earlier.keys() | later.keys() if earlier.get(name) != later.get(name)}
     still = {name: stamps for name, stamps in later.items() if name not in moving}
     return still | {name: stamps for name, stamps in seen.items() if name in moving}
+
+
+def _check_absent(error: OSError) -> None:
+    """Raise the error again if it says nothing about the file but that it cannot be looked at now."""
+    if error.errno in _PASSING:
+        raise error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
 """Lines of the log, and which of them are written."""
 
+import errno
+import io
 import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conch.observability.logs import LineFormatter, configure
+from conch.observability.logs import LineFormatter, ServerLogHandler, configure
 from conch.options import ServerOptions
 
 MOMENT = 1795224420.123456  # 2026-11-21 01:27:00 UTC
@@ -144,6 +147,30 @@ def test_a_log_file_is_appended_to(capsys: pytest.CaptureFixture[str], tmp_path:
     logging.getLogger("conch.test").info("grüße")
     assert re.fullmatch(r'before\nI\d{4} .* test_logs.py:\d+\] "grüße"\n', path.read_text(encoding="utf-8"))
     assert capsys.readouterr().err == ""
+
+
+class Disk(io.StringIO):
+    """A file on a disk that may be full."""
+
+    full = False
+
+    def write(self, text: str) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(text)
+
+
+def test_a_full_disk_is_told_once_and_loses_only_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(ServerOptions())
+    (handler,) = (one for one in logging.getLogger().handlers if isinstance(one, ServerLogHandler))
+    disk = Disk()
+    handler.setStream(disk)
+    for number, full in enumerate([True, True, False, True]):
+        disk.full = full
+        logging.getLogger("conch.test").info("line %d", number)
+    told = "conch serve: cannot write the log, lines are lost: [Errno 28] No space left on device"
+    assert capsys.readouterr().err.splitlines() == [told] * 2
+    assert re.findall('"(.*)"', disk.getvalue()) == ["line 2"]
 
 
 def test_a_log_file_that_cannot_be_opened_leaves_the_log_as_it_was(

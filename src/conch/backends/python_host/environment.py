@@ -58,22 +58,31 @@ class Environments:
         task = self._unpacking.get((archive, changed))
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             if self._directory is None:
-                self._directory = Path(tempfile.mkdtemp(prefix="conch-python-"))
-            target = self._directory / str(len(self._unpacking))
-            task = asyncio.create_task(asyncio.to_thread(_unpack, archive, target))
+                self._directory = _new_directory(None, archive)
+            task = asyncio.create_task(asyncio.to_thread(_unpack, archive, self._directory))
             self._unpacking[archive, changed] = task
         # Instances start together and wait for the same archive; one that gives up must not take it from the others.
         return await asyncio.shield(task)
 
 
-def _unpack(archive: Path, target: Path) -> Path:
+def _new_directory(parent: Path | None, archive: Path) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="conch-python-", dir=parent))
+    except OSError as error:
+        raise ModelLoadError(f"{PARAMETER} '{archive}': there is no place to unpack it: {error}") from error
+
+
+def _unpack(archive: Path, parent: Path) -> Path:
+    target = _new_directory(parent, archive)
     try:
         with tarfile.open(archive) as tar:
             # Not "data": environments hold links to the system's interpreter. This one still lets nothing be written
             # outside the target, through links or otherwise.
             tar.extractall(target, filter="tar")
     except (OSError, tarfile.TarError) as error:
-        raise ModelLoadError(f"{PARAMETER} '{archive}' cannot be unpacked: {error}") from error
+        # On a full disk, half an environment is in everybody's way.
+        shutil.rmtree(target, ignore_errors=True)
+        raise ModelLoadError(f"{PARAMETER} '{archive}' cannot be unpacked into '{parent}': {error}") from error
     return target
 
 

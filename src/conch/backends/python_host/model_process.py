@@ -1,6 +1,7 @@
 """One life of a Python model's process: what is under way in it, and what its messages mean."""
 
 import asyncio
+import errno
 import json
 import logging
 from collections import deque
@@ -110,7 +111,11 @@ class ModelProcess:
         try:
             self._tensors = TensorExchange(self.name, self._settings.shm_limit_size, self._output_released)
         except OSError as error:
-            raise ModelLoadError(f"no shared memory for model instance '{self.name}': {error.strerror}") from error
+            size = self._settings.shm_limit_size
+            text = f"no shared memory of {size} bytes for model instance '{self.name}': {error.strerror}"
+            if error.errno == errno.EFBIG:
+                text += "; raise `ulimit -f` or lower --backend-config=python,shm-limit-byte-size=<bytes>"
+            raise ModelLoadError(text, Code.UNAVAILABLE) from error
         tensors = self._tensors
         try:
             await self._child.start(launcher, tensors.descriptors)

@@ -9,7 +9,8 @@ from conch.core.pending import Pending
 from conch.core.served import Served
 from conch.errors import ConchError, ConfigError, InvalidRequest, Unsupported
 from conch.protocol.classification import classify
-from conch.protocol.v2_proto import InferMessage, ResponseOptions, encode_infer_response, read_infer_request
+from conch.protocol.repeated_proto import RepeatedRequests, RepeatedResponses, RequestMessage
+from conch.protocol.v2_proto import ResponseOptions
 from conch.protocol.v2_proto_parameters import is_reserved
 from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
 from conch.tensor import Buffer
@@ -48,9 +49,15 @@ class InferEndpoint:
     def __init__(self, inference: Inference, forwarded: ForwardedHeaders) -> None:
         self.inference = inference
         self._forwarded = forwarded
+        self._requests = RepeatedRequests()
+        self.responses = RepeatedResponses()
+
+    def read(self, data: Buffer) -> RequestMessage:
+        """Read a serialized request. Raises InvalidRequest if it is none."""
+        return self._requests.read(data)
 
     def decode(
-        self, message: InferMessage, metadata: Metadata, timeline: Timeline
+        self, message: RequestMessage, metadata: Metadata, timeline: Timeline
     ) -> tuple[InferRequest, ResponseOptions]:
         """Return the request with the headers that go with it. Raises InvalidRequest or Unsupported."""
         request, options = message.decode(timeline)
@@ -63,8 +70,8 @@ class InferEndpoint:
         Raises ConchError if the request is refused; then `reply` is not called.
         """
         timeline = Timeline()
-        message = read_infer_request(data)
-        model = self.inference.model(message.message.model_name, message.version())
+        message = self.read(data)
+        model = self.inference.model(message.model_name, message.version())
         if model.config.decoupled:
             raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
         model.check_room(timeline)
@@ -72,21 +79,19 @@ class InferEndpoint:
 
         def respond(answer: InferResponse | ConchError | None, final: bool) -> None:
             if final:
-                reply(encode(answer, model, options))
+                reply(self._encode(answer, model, options))
 
         return self.inference.infer(request, respond)
 
-
-def encode(
-    answer: InferResponse | ConchError | None, model: Served, options: ResponseOptions
-) -> Sequence[Buffer] | ConchError:
-    """Return what the client of a ModelInfer call gets."""
-    if isinstance(answer, InferResponse):
-        try:
-            return encode_infer_response(classified(answer, model, options))
-        except ConchError as error:
-            return error
-    return answer or ConchError(f"model '{model.config.name}' ended the request without a response")
+    def _encode(
+        self, answer: InferResponse | ConchError | None, model: Served, options: ResponseOptions
+    ) -> Sequence[Buffer] | ConchError:
+        if isinstance(answer, InferResponse):
+            try:
+                return self.responses.encode(classified(answer, model, options))
+            except ConchError as error:
+                return error
+        return answer or ConchError(f"model '{model.config.name}' ended the request without a response")
 
 
 def classified(response: InferResponse, model: Served, options: ResponseOptions) -> InferResponse:

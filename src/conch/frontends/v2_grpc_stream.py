@@ -23,8 +23,6 @@ from conch.frontends.v2_grpc_infer import InferEndpoint, Metadata, classified
 from conch.protocol.v2_proto import (
     ResponseOptions,
     encode_stream_error,
-    encode_stream_response,
-    read_infer_request,
 )
 from conch.request import InferRequest, InferResponse, Timeline
 from conch.tensor import Buffer
@@ -142,6 +140,10 @@ class InferStream:
             self._unsent.clear()
             self.fail(Unavailable(f"the client reads too slowly: {waiting} responses were waiting for it"))
 
+    def encode(self, response: InferResponse, final: bool) -> Sequence[Buffer]:
+        """Serialize a response. Raises ConchError if a parameter does not fit its message."""
+        return self._endpoint.responses.encode_streamed(response, final)
+
     def settle(self, exchange: "_Exchange") -> None:
         """Note that a request is answered; release what was waiting for that."""
         self._decoupled.discard(exchange)
@@ -171,9 +173,9 @@ class InferStream:
 
     def _decode(self, data: Buffer, exchange: "_Exchange") -> InferRequest:
         timeline = Timeline()
-        message = read_infer_request(data)
-        exchange.id = message.message.id
-        exchange.model = self._endpoint.inference.model(message.message.model_name, message.version())
+        message = self._endpoint.read(data)
+        exchange.id = message.id
+        exchange.model = self._endpoint.inference.model(message.model_name, message.version())
         exchange.decoupled = exchange.model.config.decoupled
         exchange.model.check_room(timeline)
         request, exchange.options = self._endpoint.decode(message, self._metadata, timeline)
@@ -249,7 +251,7 @@ class _Exchange:
             answer = InferResponse(model.config.name, model.version, [], id=self.id)
         try:
             if isinstance(answer, InferResponse):
-                return encode_stream_response(classified(answer, model, self.options), final)
+                return self._stream.encode(classified(answer, model, self.options), final)
         except ConchError as error:
             answer = error
         text = answer.message if answer else f"model '{model.config.name}' ended the request without a response"

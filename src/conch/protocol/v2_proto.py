@@ -56,6 +56,16 @@ class InferMessage(NamedTuple):
     message: Message
     raw_contents: Sequence[Buffer]
 
+    @property
+    def model_name(self) -> str:
+        """The model that is asked."""
+        return str(self.message.model_name)
+
+    @property
+    def id(self) -> str:
+        """The client's name for the request."""
+        return str(self.message.id)
+
     def version(self) -> int | None:
         """Return the version asked for, None for the newest. Raises InvalidRequest if it is not a number."""
         return parse_version(self.message.model_version)
@@ -147,20 +157,9 @@ def parse_version(text: str) -> int | None:
     )
 
 
-def encode_infer_response(
-    response: InferResponse, parameters: Mapping[str, ParameterValue] | None = None
-) -> list[Buffer]:
-    """Serialize a ModelInferResponse, in parts; `parameters` are added to those of the response.
-
-    Raises ConchError if a parameter does not fit its message.
-    """
-    return _response_parts(response, parameters)
-
-
-def encode_stream_response(response: InferResponse, final: bool) -> list[Buffer]:
-    """Serialize a ModelStreamInferResponse that says whether more will follow. As encode_infer_response."""
-    parts = _response_parts(response, {"triton_final_response": final})
-    return [_STREAM_INFER_RESPONSE, _varint(sum(map(len, parts))), *parts]
+def streamed(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Wrap a serialized ModelInferResponse in a ModelStreamInferResponse."""
+    return [_STREAM_INFER_RESPONSE + _varint(sum(map(len, parts))), *parts]
 
 
 def encode_stream_error(text: str, request_id: str, final: bool | None) -> list[Buffer]:
@@ -172,7 +171,17 @@ def encode_stream_error(text: str, request_id: str, final: bool | None) -> list[
     return [answer.SerializeToString()]
 
 
-def _response_parts(response: InferResponse, extra: Mapping[str, ParameterValue] | None) -> list[Buffer]:
+def text_field(number: int, text: str) -> bytes:
+    """Serialize one field of text, of a number below 16."""
+    octets = text.encode()
+    return bytes((number << 3 | 2,)) + _varint(len(octets)) + octets
+
+
+def encode_infer_response(response: InferResponse, extra: Mapping[str, ParameterValue] | None = None) -> list[Buffer]:
+    """Serialize a ModelInferResponse, in parts: all but the values, then for each output its tag, its size, its value.
+
+    `extra` parameters are added to those of the response. Raises ConchError if a parameter does not fit its message.
+    """
     message = service_pb2.ModelInferResponse(
         model_name=response.model_name, model_version=str(response.model_version), id=response.id
     )
@@ -210,15 +219,20 @@ def _class_count(entry: Message) -> int:
     return int(value.int64_param)
 
 
-def _split(data: Buffer) -> tuple[bytes, list[memoryview]] | None:
-    """Part a message from its `raw_input_contents`.
+class Fields(NamedTuple):
+    """Where in a message things are: begin and end. A field's own begin is that of its tag, that of contents is not."""
+
+    others: list[tuple[int, int]]
+    contents: list[tuple[int, int]]
+
+
+def split_fields(data: Buffer) -> Fields | None:
+    """Tell `raw_input_contents` from the other fields of a ModelInferRequest.
 
     Returns None for a message with anything but complete length-delimited fields of numbers below 16, of which a
     ModelInferRequest consists: protobuf then judges the whole.
     """
-    view = memoryview(data)
-    head: list[memoryview] = []
-    raw_contents: list[memoryview] = []
+    fields = Fields([], [])
     position, end = 0, len(data)
     while position < end:
         start, tag = position, data[position]
@@ -229,11 +243,21 @@ def _split(data: Buffer) -> tuple[bytes, list[memoryview]] | None:
             return None
         following = position + size
         if tag == _RAW_INPUT_CONTENTS:
-            raw_contents.append(view[position:following])
+            fields.contents.append((position, following))
         else:
-            head.append(view[start:following])
+            fields.others.append((start, following))
         position = following
-    return b"".join(head), raw_contents
+    return fields
+
+
+def _split(data: Buffer) -> tuple[bytes, list[memoryview]] | None:
+    """Part a message from its `raw_input_contents`; None if that cannot be done."""
+    fields = split_fields(data)
+    if fields is None:
+        return None
+    view = memoryview(data)
+    head = b"".join(view[begin:end] for begin, end in fields.others)
+    return head, [view[begin:end] for begin, end in fields.contents]
 
 
 def _read_varint(data: Buffer, position: int) -> tuple[int, int]:

@@ -11,9 +11,9 @@ from conch.protocol.v2_proto import (
     ResponseOptions,
     encode_infer_response,
     encode_stream_error,
-    encode_stream_response,
     parse_version,
     read_infer_request,
+    streamed,
 )
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Timeline
 from conch.tensor import Tensor
@@ -355,9 +355,10 @@ def test_a_response_is_a_message_that_protobuf_reads(size):
     assert list(answer.raw_output_contents) == [b"\1\0\0\0x", bytes(size)]
     assert answer.parameters["p"].double_param == 1.5
     for final in (False, True):
-        streamed = service_pb2.ModelStreamInferResponse.FromString(b"".join(encode_stream_response(response, final)))
-        assert streamed.infer_response.parameters.pop("triton_final_response").bool_param is final
-        assert streamed.infer_response == answer
+        parts = streamed(encode_infer_response(response, {"triton_final_response": final}))
+        message = service_pb2.ModelStreamInferResponse.FromString(b"".join(parts))
+        assert message.infer_response.parameters.pop("triton_final_response").bool_param is final
+        assert message.infer_response == answer
 
 
 def test_tensors_over_any_buffer():

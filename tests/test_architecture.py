@@ -21,7 +21,12 @@ FUNCTION_LINES = 60
 OPTIONAL = {"onnxruntime": {"backends/onnxruntime.py"}}
 
 # Options that are read through a method or a property of ServerOptions.
-READ_AS = {"backend_config": "backend_settings", "metrics_config": "counter_latencies"}
+READ_AS = {
+    "backend_config": "backend_settings",
+    "metrics_config": "counter_latencies",
+    "cache_config": "cache_bytes",
+    "response_cache_byte_size": "cache_bytes",
+}
 
 
 def names(paths: list[Path]) -> list[str]:

@@ -117,6 +117,24 @@ def _read_metrics_setting(text: str) -> tuple[str, bool]:
     return key, _read_boolean(value)
 
 
+_LEAST_CACHE = 1024
+
+
+def _read_cache(text: str) -> int:
+    name, _, setting = text.partition(",")
+    key, value = _key_and_value(setting)
+    if name != "local" or key != "size" or int(value) < _LEAST_CACHE:
+        raise ValueError(text)
+    return int(value)
+
+
+def _read_cache_size(text: str) -> int:
+    size = int(text)
+    if size != 0 and size < _LEAST_CACHE:
+        raise ValueError(text)
+    return size
+
+
 def _read_restriction(text: str) -> str:
     """Check the form only: the frontends know their categories."""
     categories, _, pair = text.partition(":")
@@ -139,4 +157,10 @@ def _form(form: str, read: Callable[[str], object], *, secret: bool = False) -> 
 
 BACKEND_SETTING = _form("<backend>,<key>=<value>", _read_backend_setting)
 METRICS_SETTING = _form("counter_latencies|histogram_latencies=<true|false>", _read_metrics_setting)
+CACHE = ValueKind(
+    "local,size=<bytes>",
+    f"the form local,size=<bytes>, {_LEAST_CACHE} or more; the local cache is the only one",
+    _read_cache,
+)
+CACHE_SIZE = ValueKind("bytes", f"a whole number (bytes): 0 for none, else {_LEAST_CACHE} or more", _read_cache_size)
 RESTRICTION = _form("<category>,…:<key>=<value>", _read_restriction, secret=True)

@@ -43,7 +43,6 @@ def _without_tracing(setting: object) -> bool:
 _ONE_LOOP = "one event loop serves all connections"
 _NO_POOL = "messages are not pooled"
 _NO_TRACING = "tracing is not there yet"
-_NO_CACHE = "the response cache is not there yet"
 _NO_LIMITER = "the rate limiter is not there yet"
 _NO_CLOUD = "this endpoint is not there yet"
 _NO_GPU_POOL = "the frameworks manage device memory themselves"
@@ -74,9 +73,7 @@ FOREIGN_FLAGS: tuple[Flag, ...] = (
     _ignored("trace-rate", _TRACE, COUNT, 1000, _NO_TRACING),
     _ignored("trace-count", _TRACE, integer("count", -1), -1, _NO_TRACING),
     _ignored("trace-log-frequency", _TRACE, COUNT, 0, _NO_TRACING),
-    _refused("cache-config", _CACHE, TEXT, "", _NO_CACHE, repeatable=True),
-    _ignored("cache-directory", _CACHE, PATH, "/opt/tritonserver/caches", _NO_CACHE),
-    _refused("response-cache-byte-size", _CACHE, BYTES, 0, _NO_CACHE),
+    _ignored("cache-directory", _CACHE, PATH, "/opt/tritonserver/caches", "the cache is part of the server"),
     _refused("rate-limit", _LIMIT, choice("off", "execution_count"), "off", _NO_LIMITER),
     _ignored("rate-limit-resource", _LIMIT, TEXT, "", "resources count only under --rate-limit=execution_count", True),
     _refused("allow-client-shm", _MEMORY, BOOLEAN, False, "shared memory of clients is not there yet"),

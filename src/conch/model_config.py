@@ -151,6 +151,7 @@ class ModelConfig:
     ensemble_steps: tuple[EnsembleStep, ...] = ()
     has_sequence_batching: bool = False
     decoupled: bool = False
+    response_cache: bool = False  # whether answers may come from the cache
     default_model_filename: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     metric_tags: Mapping[str, str] = field(default_factory=dict)

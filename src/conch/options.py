@@ -15,6 +15,8 @@ from conch.flag_values import (
     BACKEND_SETTING,
     BOOLEAN,
     BYTES_ABOVE_ZERO,
+    CACHE,
+    CACHE_SIZE,
     COMPRESSION_LEVEL,
     CONTROL_MODE,
     COUNT,
@@ -185,6 +187,18 @@ class ServerOptions:
         separator=";",
     )
 
+    cache_config: tuple[int, ...] = _flag(
+        (),
+        "Response cache",
+        "Keep answers of models with response_cache, at most so many bytes of them; the last counts.",
+        CACHE,
+        repeatable=True,
+        separator=";",
+    )
+    response_cache_byte_size: int = _flag(
+        0, "Response cache", "Older name of --cache-config=local,size=<bytes>.", CACHE_SIZE
+    )
+
     # Not a flag: what the log should say about the flags once there is a log.
     notices: tuple[str, ...] = ()
 
@@ -208,6 +222,11 @@ class ServerOptions:
         """Return the settings of one backend by key; its own win over those for all."""
         general = {one.key: one.value for one in self.backend_config if not one.backend}
         return general | {one.key: one.value for one in self.backend_config if one.backend == backend}
+
+    @property
+    def cache_bytes(self) -> int:
+        """Size of the response cache; 0 if there is none."""
+        return self.cache_config[-1] if self.cache_config else self.response_cache_byte_size
 
     @property
     def counter_latencies(self) -> bool:
@@ -289,6 +308,7 @@ def _check(options: ServerOptions) -> list[str]:
         *_check_tls(options),
         *_check_log_file(options),
         *_check_metrics(options),
+        *_check_cache(options),
     ]
 
 
@@ -349,3 +369,8 @@ def _check_metrics(options: ServerOptions) -> Iterable[str]:
     for key, asked in options.metrics_config:
         if asked and key.startswith("summary_"):
             yield f"--metrics-config: {key} is not supported; quantiles can be had from histogram_latencies"
+
+
+def _check_cache(options: ServerOptions) -> Iterable[str]:
+    if options.cache_config and options.response_cache_byte_size:
+        yield "--cache-config and --response-cache-byte-size are the same setting; give one of them"

@@ -17,6 +17,7 @@ from conch.backends.fork_server import ForkServer
 from conch.backends.python_child.conch_child import heap
 from conch.backends.registry import BackendRegistry
 from conch.core.builder import ModelBuilder
+from conch.core.cache import ResponseCache
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.lifecycle import ALL_MODELS, ModelControl
@@ -47,6 +48,7 @@ class Server:
         self._options = options
         self._catalog = Catalog()
         self._backends = BackendRegistry({"python": {"fork_server": fork_server}})
+        self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self._accepting = False
         self.inference = Inference(
             self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
@@ -63,6 +65,7 @@ class Server:
                 settings=options.backend_settings,
                 auto_complete=not options.disable_auto_complete_config,
                 max_queue_size=options.default_max_queue_size,
+                cache=self._cache,
             ),
             self._catalog,
             explicit=options.model_control_mode == "explicit",
@@ -160,6 +163,7 @@ class Server:
             statistics=self.inference.statistics,
             samples=lambda: [sample for backend in self._backends for sample in backend.custom_metrics()],
             options=self._options,
+            cache=None if self._cache is None else self._cache.statistics,
         )
 
 

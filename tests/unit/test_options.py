@@ -295,8 +295,6 @@ def test_a_flag_without_effect_is_accepted_with_one_notice(repository: str) -> N
         "--rate-limit=execution_count",
         "--trace-config=level=TIMESTAMPS",
         "--trace-level=TENSORS",
-        "--cache-config=local,size=1048576",
-        "--response-cache-byte-size=1048576",
         "--model-namespacing=true",
         "--allow-client-shm=true",
         "--allow-sagemaker=true",
@@ -313,13 +311,39 @@ def test_what_would_change_answers_is_refused_by_name(repository: str, argument:
         "--rate-limit=off",
         "--trace-config=level=OFF",
         "--trace-config=triton,file=/tmp/trace.json",
-        "--response-cache-byte-size=0",
         "--model-namespacing=false",
         "--allow-client-shm=false",
     ],
 )
 def test_a_refused_flag_may_ask_for_what_happens_anyway(repository: str, argument: str) -> None:
     parse([repository, argument], {})
+
+
+@pytest.mark.parametrize("argument", ["--cache-config=local,size=1048576", "--response-cache-byte-size=1048576"])
+def test_the_size_of_the_cache_has_two_names(repository: str, argument: str) -> None:
+    assert parse([repository, argument], {}).cache_bytes == 1048576
+    assert parse([repository, "--response-cache-byte-size=0"], {}).cache_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--cache-config=redis,host=localhost",
+        "--cache-config=local,size=1023",
+        "--cache-config=local,size=many",
+        "--cache-config=1048576",
+        "--response-cache-byte-size=1023",
+    ],
+)
+def test_a_cache_that_is_not_there_or_too_small_is_refused(repository: str, argument: str) -> None:
+    (problem,) = problems([repository, argument])
+    flag, _, text = argument.partition("=")
+    assert problem.startswith(f"{flag}: got '{text}', but wants ")
+
+
+def test_the_size_of_the_cache_may_be_given_once(repository: str) -> None:
+    (problem,) = problems([repository, "--cache-config=local,size=2048", "--response-cache-byte-size=2048"])
+    assert "--cache-config and --response-cache-byte-size" in problem
 
 
 def test_strict_model_config_is_the_older_name_of_another_flag(repository: str) -> None:

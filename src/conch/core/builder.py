@@ -8,11 +8,13 @@ from typing import Any
 
 from conch.backends.base import ModelSource
 from conch.backends.registry import BackendRegistry
+from conch.core.cache import ResponseCache
 from conch.core.catalog import Catalog
 from conch.core.contract import check_ensemble
 from conch.core.ensemble import EnsembleModel
 from conch.core.instances import make_instances
 from conch.core.model import ServedModel
+from conch.core.model_cache import ModelCache
 from conch.core.served import Served
 from conch.errors import Code, ConchError, ConfigError, ModelLoadError, NotFound
 from conch.model_config import EnsembleStep, ModelConfig
@@ -49,7 +51,8 @@ class ModelBuilder:
     """Builds models; keeps none of them.
 
     `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices of this machine;
-    `max_queue_size` bounds the queues of models whose configuration does not, 0 not at all.
+    `max_queue_size` bounds the queues of models whose configuration does not, 0 not at all;
+    `cache` is for the models whose configuration asks for it, None where the server has none.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class ModelBuilder:
         gpus: Sequence[int] = (),
         auto_complete: bool = True,
         max_queue_size: int = 0,
+        cache: ResponseCache | None = None,
     ) -> None:
         self._backends = backends
         self._catalog = catalog
@@ -68,6 +72,7 @@ class ModelBuilder:
         self._gpus = gpus
         self._auto_complete = auto_complete
         self._max_queue_size = max_queue_size
+        self._cache = cache
 
     async def configure(self, files: ModelFiles) -> ModelConfig:
         """Return the complete configuration, the model itself having been asked. Raises ConfigError, ModelLoadError."""
@@ -82,6 +87,8 @@ class ModelBuilder:
             finished = await asyncio.to_thread(finish, document, backend=backend, gpus=self._gpus)
         for notice in finished.notices:
             _log.warning("%s", notice)
+        if finished.config.response_cache and self._cache is None:
+            _log.warning("response_cache of model '%s' has no effect without --cache-config", finished.config.name)
         return finished.config
 
     async def build(self, files: ModelFiles, config: ModelConfig) -> Built:
@@ -125,6 +132,8 @@ class ModelBuilder:
                 instances = make_instances(backend, self._source(files, config, version))
                 loop = asyncio.get_running_loop()
                 served = ServedModel(config, version, labels, instances, loop, max_queue_size=self._max_queue_size)
+            if self._cache is not None and config.response_cache:
+                served.cache = ModelCache(self._cache, served.statistics)
             await served.start()
         except Exception as error:
             built.failures[version] = load_error(error)

@@ -4,7 +4,7 @@ Written by the lifecycle, read by every request. A version is replaced in one st
 old one or the new one and never neither.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -94,7 +94,22 @@ class Catalog:
             self._newest.pop(name, None)
         for version in versions:
             self.note(name, version, VersionState.READY)
+        self._forget_answers(name, [served for served in old if served not in versions.values()])
         return old
+
+    def _forget_answers(self, name: str, gone: Iterable[Served]) -> None:
+        """Empty the caches of versions that are gone, and of the ensembles whose answers the model has a part in."""
+        for served in gone:
+            if served.cache is not None:
+                served.cache.close()
+        changed = {name}
+        ensembles = [served for served in self if served.config.is_ensemble]
+        while users := [one for one in ensembles if any(s.model_name in changed for s in one.config.ensemble_steps)]:
+            ensembles = [one for one in ensembles if one not in users]
+            changed |= {one.config.name for one in users}
+            for one in users:
+                if one.cache is not None:
+                    one.cache.forget()
 
     def forget(self, name: str) -> None:
         """Drop what is known of a model that is gone from the repository."""

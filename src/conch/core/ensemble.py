@@ -57,11 +57,16 @@ class EnsembleModel(Served):
         Whatever happens to the models of its steps meanwhile, it keeps those that it began with: they stay up for it,
         and their queues take it. Raises InvalidRequest, NotFound, QueueFull, Unavailable.
         """
+        if self.cache is not None:
+            found = self.cache.look_up(request, respond)
+            if isinstance(found, Pending):
+                return found
+            respond = found
         self._validator.check(request)
         if self.misfit:
             raise Unavailable(self.misfit)
         if not request.admitted:
-            self.check_room(request.timeline)
+            self.refuse_when_full(request.timeline)
         models = self._models()
         self.enter()
         for model in models:

@@ -49,6 +49,11 @@ class ServedModel(InstanceModel):
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request, or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
+        if self.cache is not None:
+            found = self.cache.look_up(request, respond, self._order)
+            if isinstance(found, Pending):
+                return found
+            respond = found
         self._admissible(request)
         pending = Pending(request, respond, self)
         if self._grouped:

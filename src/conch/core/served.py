@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 
+from conch.core.model_cache import ModelCache
 from conch.core.pending import Pending
 from conch.errors import QueueFull
 from conch.model_config import ModelConfig
@@ -24,6 +25,7 @@ class Served(ABC):
         )
         if config.decoupled or config.is_ensemble:
             self.statistics.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
+        self.cache: ModelCache | None = None  # set by the builder where the model has one
         self._in_flight = 0
         self._drained = asyncio.Event()
 
@@ -45,7 +47,15 @@ class Served(ABC):
         """Return the refusal that any request would get at `now` (monotonic ns); None while there is room."""
 
     def check_room(self, timeline: Timeline) -> None:
-        """Raise QueueFull if there is no room for any request: before any work is done for it."""
+        """Raise QueueFull if there is no room for any request: before any work is done for it.
+
+        A model with a cache is not asked: what it has answered before needs no room.
+        """
+        if self.cache is None:
+            self.refuse_when_full(timeline)
+
+    def refuse_when_full(self, timeline: Timeline) -> None:
+        """Raise QueueFull if there is no room for any request that must be executed."""
         error = self.refusal(timeline.received)
         if error is not None:
             self.statistics.count_failure(monotonic_ns() - timeline.received, error.reason)

@@ -11,7 +11,7 @@ from conch.errors import FailureReason
 from conch.observability.custom_metrics import MetricSample, custom_families, label_name
 from conch.observability.exposition import Family, Kind, Point, histogram_points, render
 from conch.observability.host import HostMeter, HostUsage
-from conch.observability.statistics import Duration, ModelStatistics
+from conch.observability.statistics import CacheStatistics, Duration, ModelStatistics
 from conch.options import ServerOptions
 
 
@@ -23,6 +23,15 @@ class ModelFamily:
     kind: Kind
     help: str
     value: Callable[[ModelStatistics], float]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFamily:
+    """A family with one series for the server's cache."""
+
+    name: str
+    help: str
+    value: Callable[[CacheStatistics], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,48 @@ LATENCIES = (
         lambda s: _us(s.compute_output),
     ),
 )
+MODEL_CACHE = (
+    ModelFamily(
+        "nv_cache_num_hits_per_model",
+        "counter",
+        "Requests that were answered from the cache.",
+        lambda s: s.cache_hit.count,
+    ),
+    ModelFamily(
+        "nv_cache_hit_duration_per_model",
+        "counter",
+        "Microseconds that looking up answers took that were in the cache, summed up.",
+        lambda s: _us(s.cache_hit),
+    ),
+    ModelFamily(
+        "nv_cache_num_misses_per_model",
+        "counter",
+        "Requests whose answers were not in the cache.",
+        lambda s: s.cache_miss.count,
+    ),
+    ModelFamily(
+        "nv_cache_miss_duration_per_model",
+        "counter",
+        "Microseconds that looking up in vain and keeping the answers took, summed up.",
+        lambda s: _us(s.cache_miss),
+    ),
+)
+SERVER_CACHE = (
+    CacheFamily("nv_cache_util", "Share of the cache that is in use, 0 to 1.", lambda c: c.used / c.size),
+    CacheFamily("nv_cache_num_entries", "Answers in the cache.", lambda c: c.entries),
+    CacheFamily("nv_cache_num_hits", "Answers that were found in the cache.", lambda c: c.hits),
+    CacheFamily("nv_cache_num_misses", "Answers that were not found in the cache.", lambda c: c.misses),
+    CacheFamily("nv_cache_num_lookups", "Answers that were looked for.", lambda c: c.hits + c.misses),
+    CacheFamily("nv_cache_num_evictions", "Answers that had to make room for others.", lambda c: c.evictions),
+    CacheFamily(
+        "nv_cache_lookup_duration", "Microseconds that looking up took, summed up.", lambda c: c.lookup_ns // 1000
+    ),
+    CacheFamily(
+        "nv_cache_insertion_duration",
+        "Microseconds that keeping answers took, summed up.",
+        lambda c: c.insertion_ns // 1000,
+    ),
+)
 PENDING = ModelFamily(
     "nv_inference_pending_request_count", "gauge", "Requests that wait for an instance now.", lambda s: s.pending
 )
@@ -107,7 +158,8 @@ HOST = (
 class Metrics:
     """The metrics of one server.
 
-    `statistics` gives every model version that is there; `samples` what the models have measured themselves.
+    `statistics` gives every model version that is there; `samples` what the models have measured themselves;
+    `cache` counts for the response cache, None where there is none.
     """
 
     def __init__(
@@ -116,10 +168,12 @@ class Metrics:
         statistics: Callable[[], Iterable[ModelStatistics]],
         samples: Callable[[], Iterable[MetricSample]],
         options: ServerOptions,
+        cache: CacheStatistics | None = None,
     ) -> None:
         self._statistics = statistics
         self._samples = samples
         self._options = options
+        self._cache = cache
         self._host = HostMeter(options.metrics_interval_ms / 1000) if options.allow_cpu_metrics else None
 
     def render(self) -> bytes:
@@ -128,7 +182,7 @@ class Metrics:
 
     def collect(self) -> list[Family]:
         """Return all families. A model's own families may not take the names of the server's."""
-        families = [*self._of_models(list(self._statistics())), *self._of_host()]
+        families = [*self._of_models(list(self._statistics())), *self._of_cache(), *self._of_host()]
         families += custom_families(self._samples(), reserved={family.name for family in families})
         return families
 
@@ -145,6 +199,13 @@ class Metrics:
         # An ensemble has no queue: its steps do.
         yield _family(PENDING, [model for model in models if not model.is_ensemble])
         yield _family(LOAD_DURATION, models)
+        for family in MODEL_CACHE:
+            yield _family(family, [model for model in models if model.cached])
+
+    def _of_cache(self) -> Iterator[Family]:
+        if self._cache is not None:
+            for family in SERVER_CACHE:
+                yield Family(family.name, "gauge", family.help, [Point(family.value(self._cache))])
 
     def _of_host(self) -> Iterator[Family]:
         usage = self._host.usage() if self._host else None

@@ -85,6 +85,20 @@ class ResponseStatistics:
 
 
 @dataclass(slots=True)
+class CacheStatistics:
+    """Everything counted about the server's response cache."""
+
+    size: int  # bytes that it may hold
+    used: int = 0  # bytes that it holds
+    entries: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    lookup_ns: int = 0
+    insertion_ns: int = 0
+
+
+@dataclass(slots=True)
 class ModelStatistics:
     """Everything counted about one version of one model."""
 
@@ -92,6 +106,7 @@ class ModelStatistics:
     version: int
     metric_tags: dict[str, str] = field(default_factory=dict)
     is_ensemble: bool = False
+    cached: bool = False  # whether answers may come from the cache
     last_inference_ms: int = 0  # wall clock, as Triton reports it
     inference_count: int = 0
     execution_count: int = 0
@@ -122,6 +137,15 @@ class ModelStatistics:
         self.compute_input.add(compute_input)
         self.compute_infer.add(compute_infer)
         self.compute_output.add(compute_output)
+
+    def count_hit(self, total: int, lookup: int) -> None:
+        """Count one request that was answered from the cache: no inference, and no time in the queue."""
+        self.last_inference_ms = time_ns() // 1_000_000
+        self.success.add(total)
+        self.queue.add(0)
+        self.cache_hit.add(lookup)
+        if self.first_response is not None:
+            self.first_response.add(total)
 
     def count_failure(self, total: int, reason: FailureReason) -> None:
         """Count one request that was answered with an error after `total` nanoseconds."""

@@ -25,8 +25,6 @@ def unserved_notices(message: ConfigMessage) -> tuple[str, ...]:
 def _refused(message: ConfigMessage) -> Iterator[str]:
     if message.HasField("sequence_batching"):
         yield "sequence_batching"
-    if message.response_cache.enable:
-        yield "response_cache"
     if message.model_repository_agents.agents:
         yield f"model_repository_agents ('{message.model_repository_agents.agents[0].name}')"
     if message.batch_input:

@@ -33,6 +33,7 @@ def validate_configuration(message: ConfigMessage) -> None:
             "0 means that the model does not batch"
         )
     _validate_batching(message)
+    _validate_cache(message)
     validate_ensemble(message)
     for warmup in message.model_warmup:
         _validate_warmup(warmup, name)
@@ -72,6 +73,20 @@ def _validate_batching(message: ConfigMessage) -> None:
     _validate_priorities(batching, name)
     if batching.preserve_ordering:
         _validate_ordering(batching, name)
+
+
+def _validate_cache(message: ConfigMessage) -> None:
+    if not message.response_cache.enable:
+        return
+    for there, what in (
+        (message.HasField("sequence_batching"), "sequence batching scheduler"),
+        (message.model_transaction_policy.decoupled, "'decoupled' transaction policy"),
+    ):
+        if there:
+            raise ConfigError(
+                f"Response Cache does not currently support model {message.name} with {what}. "
+                "Please disable the response cache."
+            )
 
 
 def _validate_priorities(batching: Any, name: str) -> None:

@@ -44,6 +44,7 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
         ensemble_steps=tuple(_step(each) for each in message.ensemble_scheduling.step),
         has_sequence_batching=message.HasField("sequence_batching"),
         decoupled=message.model_transaction_policy.decoupled,
+        response_cache=message.response_cache.enable,
         default_model_filename=message.default_model_filename,
         parameters={key: value.string_value for key, value in message.parameters.items()},
         metric_tags=dict(message.metric_tags),

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from conch.errors import FailureReason
 from conch.observability.custom_metrics import MetricSample
 from conch.observability.metrics import Metrics
-from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, Histogram, ModelStatistics
+from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, CacheStatistics, Histogram, ModelStatistics
 from conch.options import ServerOptions
 
 MS = 1_000_000
@@ -125,6 +125,44 @@ def test_an_ensemble_has_no_queue() -> None:
     families = scrape([ModelStatistics("e", 1, is_ensemble=True), ModelStatistics("m", 1)])
     assert [sample.labels["model"] for sample in families["nv_inference_pending_request_count"].samples] == ["m"]
     assert value(families, "nv_inference_exec_count", model="e", version="1") == 0
+
+
+CACHED = {
+    "nv_cache_num_hits_per_model": "counter",
+    "nv_cache_hit_duration_per_model": "counter",
+    "nv_cache_num_misses_per_model": "counter",
+    "nv_cache_miss_duration_per_model": "counter",
+    "nv_cache_util": "gauge",
+    "nv_cache_num_entries": "gauge",
+    "nv_cache_num_hits": "gauge",
+    "nv_cache_num_misses": "gauge",
+    "nv_cache_num_lookups": "gauge",
+    "nv_cache_num_evictions": "gauge",
+    "nv_cache_lookup_duration": "gauge",
+    "nv_cache_insertion_duration": "gauge",
+}
+
+
+def test_a_cache_has_families_for_the_models_that_use_it_and_for_the_server() -> None:
+    model, cache = ModelStatistics("m", 1, cached=True), CacheStatistics(1000, used=250, entries=1, hits=2, misses=3)
+    model.count_hit(9999, 1500)
+    model.count_hit(9999, 1500)
+    model.cache_miss.add(5000)
+    cache.lookup_ns = 7000
+    metrics = Metrics(
+        statistics=lambda: [model, ModelStatistics("uncached", 1)], samples=list, options=ServerOptions(), cache=cache
+    )
+    families = {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
+    assert {name: family.type for name, family in families.items() if "cache" in name} == CACHED
+    labels = {"model": "m", "version": "1"}
+    assert value(families, "nv_cache_num_hits_per_model", **labels) == 2
+    assert value(families, "nv_cache_hit_duration_per_model", **labels) == 3
+    assert value(families, "nv_cache_miss_duration_per_model", **labels) == 5
+    assert value(families, "nv_inference_request_success", **labels) == 2
+    assert value(families, "nv_inference_count", **labels) == 0
+    assert {sample.labels["model"] for sample in families["nv_cache_num_misses_per_model"].samples} == {"m"}
+    server = ("util", "num_entries", "num_hits", "num_misses", "num_lookups", "num_evictions", "lookup_duration")
+    assert [value(families, f"nv_cache_{name}") for name in server] == [0.25, 1, 2, 3, 5, 0, 7]
 
 
 def test_metric_tags_become_labels_with_an_underscore() -> None:

@@ -12,7 +12,6 @@ from conch.repository.unserved import refuse_unserved, unserved_notices
     [
         ("sequence_batching { }", "sequence_batching"),
         ("sequence_batching { oldest { } }", "sequence_batching"),
-        ("response_cache { enable: true }", "response_cache"),
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents ('checksum')"),
         ("batch_input { kind: BATCH_ELEMENT_COUNT }", "batch_input"),
         ("batch_output { }", "batch_output"),

@@ -103,6 +103,15 @@ def test_what_is_right_passes(text: str) -> None:
             "has different number of variable-size dimensions for dims and reshape",
         ),
         (tensor("dims: [ 4 ] reshape { shape: [ -1 ] }"), "has different number of variable-size dimensions"),
+        # response cache
+        (
+            "response_cache { enable: true } sequence_batching { }",
+            "Response Cache does not currently support model m with sequence batching scheduler. Please disable",
+        ),
+        (
+            "response_cache { enable: true } model_transaction_policy { decoupled: true }",
+            "Response Cache does not currently support model m with 'decoupled' transaction policy. Please disable",
+        ),
         # dynamic batching
         (
             batching("preferred_batch_size: [ 4, 0 ]"),

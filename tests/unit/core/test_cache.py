@@ -1,0 +1,309 @@
+"""The response cache: what is the same request, what is kept and for how long, and what a hit leaves alone."""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conch.core.cache import ResponseCache
+from conch.core.cache_key import cache_key
+from conch.core.catalog import Catalog
+from conch.core.ensemble import EnsembleModel
+from conch.core.model import ServedModel
+from conch.core.model_cache import ModelCache
+from conch.errors import BackendError, Cancelled, FailureReason
+from conch.model_config import ModelConfig
+from conch.request import InferRequest, InferResponse
+from conch.tensor import Tensor
+from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
+from tests.unit.core.test_ensemble import ensemble, step
+
+# ── the key ──
+
+TENSORS = st.builds(
+    lambda name, datatype, shape, data: Tensor(name, datatype, shape, data),
+    st.sampled_from(["a", "b", "a'", "('a',"]),
+    st.sampled_from(["FP32", "INT32", "BYTES"]),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.binary(max_size=8),
+)
+SCALARS = st.booleans() | st.integers(-1, 2) | st.sampled_from([0.0, 1.0, "1", "True", "", "x"])
+REQUESTS = st.builds(
+    lambda inputs, outputs, parameters, correlation_id, flags: InferRequest(
+        "m", inputs, outputs=outputs, parameters=parameters, correlation_id=correlation_id, flags=flags
+    ),
+    st.lists(TENSORS, max_size=2, unique_by=lambda tensor: tensor.name),
+    st.lists(st.sampled_from("xy"), max_size=2).map(tuple),
+    st.dictionaries(st.sampled_from("pq"), SCALARS, max_size=2),
+    st.sampled_from([0, 1, "1"]),
+    st.sampled_from([0, 1]),
+)
+
+
+def meaning(asked: InferRequest) -> object:
+    """What must be equal for two requests to be the same, said without bytes and digests."""
+    return (
+        {tensor.name: (tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in asked.inputs},
+        asked.outputs,
+        {name: (type(value), value) for name, value in asked.parameters.items()},
+        (type(asked.correlation_id), asked.correlation_id),
+        asked.flags,
+    )
+
+
+@given(REQUESTS, REQUESTS)
+def test_keys_are_equal_if_and_only_if_the_requests_mean_the_same(one: InferRequest, other: InferRequest) -> None:
+    assert (cache_key(b"1", one) == cache_key(b"1", other)) == (meaning(one) == meaning(other))
+
+
+@given(REQUESTS)
+def test_order_of_inputs_and_parameters_id_priority_and_time_out_do_not_count(asked: InferRequest) -> None:
+    again = InferRequest(
+        "m",
+        asked.inputs[::-1],
+        id="other",
+        outputs=asked.outputs,
+        parameters=dict(reversed(asked.parameters.items())),
+        correlation_id=asked.correlation_id,
+        flags=asked.flags,
+        priority=7,
+        timeout_us=9,
+    )
+    assert cache_key(b"1", again) == cache_key(b"1", asked)
+    assert cache_key(b"2", again) != cache_key(b"1", asked)
+
+
+def test_equal_bytes_in_another_shape_or_type_are_another_request() -> None:
+    data = bytes(24)
+    forms = [("FP32", (2, 3)), ("FP32", (3, 2)), ("INT32", (3, 2)), ("FP32", (6,))]
+    keys = {cache_key(b"", InferRequest("m", [Tensor("IN", datatype, shape, data)])) for datatype, shape in forms}
+    assert len(keys) == len(forms)
+
+
+# ── what is kept ──
+
+
+def response(size: int) -> InferResponse:
+    return InferResponse("m", 1, [Tensor("OUT", "UINT8", (size,), bytearray(size))])
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["insert", "find", "forget"]), st.integers(0, 5), st.integers(0, 4000)), max_size=40
+)
+
+
+@given(st.integers(1024, 20_000), STEPS)
+def test_the_cache_is_a_bounded_lru(size: int, steps: list[tuple[str, int, int]]) -> None:
+    cache = ResponseCache(size)
+    probe = ResponseCache(1 << 30)
+    probe.insert(b"", response(0), set())
+    overhead = probe.statistics.used
+    groups: list[set[bytes]] = [set(), set()]
+    model: OrderedDict[bytes, int] = OrderedDict()
+    for what, number, nbytes in steps:
+        key = b"%d" % number
+        group = groups[number % 2]
+        if what == "insert":
+            cache.insert(key, response(nbytes), group)
+            model.pop(key, None)
+            if nbytes + overhead <= size:
+                while sum(model.values()) + nbytes + overhead > size:
+                    model.popitem(last=False)
+                model[key] = nbytes + overhead
+        elif what == "find":
+            found = cache.find(key)
+            assert (found is not None) == (key in model)
+            if found is not None:
+                model.move_to_end(key)
+                assert found.outputs[0].nbytes == model[key] - overhead
+        else:
+            cache.forget(group)
+            for each in [each for each in model if int(each) % 2 == number % 2]:
+                del model[each]
+        statistics = cache.statistics
+        assert statistics.used == sum(model.values()) <= size
+        assert len(cache) == statistics.entries == len(model)
+        assert groups[0] | groups[1] == set(model)
+
+
+def test_what_is_kept_does_not_change_with_the_memory_it_came_in() -> None:
+    cache = ResponseCache(10_000)
+    data = bytearray(b"abcd")
+    cache.insert(b"k", InferResponse("m", 1, [Tensor("OUT", "UINT8", (4,), memoryview(data))]), set())
+    data[:] = b"xxxx"
+    found = cache.find(b"k")
+    assert found is not None
+    assert found.outputs[0].data == b"abcd"
+
+
+# ── a model with a cache ──
+
+
+async def cached(
+    model_config: ModelConfig | None = None, *, instances: int = 1, size: int = 1 << 20
+) -> tuple[ServedModel, list[ScriptedInstance], ResponseCache]:
+    cache = ResponseCache(size)
+    workers = [ScriptedInstance() for _ in range(instances)]
+    model = ServedModel(model_config or config(), 1, {}, workers, asyncio.get_running_loop())
+    model.cache = ModelCache(cache, model.statistics)
+    await model.start()
+    return model, workers, cache
+
+
+async def ask(model: ServedModel, worker: ScriptedInstance | None = None, **fields: object) -> object:
+    """The answer to a request, which `worker` gives, or nobody."""
+    caller = Caller()
+    model.submit(request(*fields.pop("shape", ()), **fields), caller)
+    if worker is None:
+        await asyncio.sleep(0)
+    else:
+        worker.answer()
+    return caller.answer
+
+
+async def test_a_hit_is_answered_without_the_instance_under_its_own_id() -> None:
+    model, (worker,), _ = await cached()
+    first = await ask(model, worker, id="first")
+    worker.die()  # not even a ready instance is needed
+    second = await ask(model, id="second")
+    assert isinstance(first, InferResponse)
+    assert isinstance(second, InferResponse)
+    assert (first.id, second.id) == ("first", "second")
+    assert [(t.name, bytes(t.data)) for t in second.outputs] == [(t.name, bytes(t.data)) for t in first.outputs]
+    statistics = model.statistics
+    assert (statistics.success.count, statistics.queue.count, statistics.cache_hit.count) == (2, 2, 1)
+    assert (statistics.inference_count, statistics.execution_count, statistics.cache_miss.count) == (1, 1, 1)
+    assert statistics.compute_infer.count == 1
+
+
+async def test_who_changes_an_answer_changes_it_for_himself_alone() -> None:
+    model, (worker,), _ = await cached()
+    await ask(model, worker)
+    answer = await ask(model)
+    assert isinstance(answer, InferResponse)
+    answer.outputs.clear()
+    answer.parameters["p"] = 1
+    again = await ask(model)
+    assert isinstance(again, InferResponse)
+    assert (len(again.outputs), again.parameters) == (1, {})
+
+
+async def test_errors_and_cancelled_requests_are_not_kept() -> None:
+    model, (worker,), cache = await cached()
+    caller = Caller()
+    model.submit(request(), caller)
+    worker.fail()
+    assert isinstance(caller.answer, BackendError)
+    model.submit(request(), Caller()).cancel()
+    worker.answer()
+    assert len(cache) == 0
+    assert isinstance(await ask(model, worker), InferResponse)
+    assert model.statistics.cache_miss.count == 3
+
+
+async def test_a_hit_can_be_cancelled_before_it_is_told() -> None:
+    model, (worker,), _ = await cached()
+    await ask(model, worker)
+    caller = Caller()
+    model.submit(request(), caller).cancel()
+    await asyncio.sleep(0)
+    assert isinstance(caller.answer, Cancelled)
+    assert model.statistics.failures[FailureReason.CANCELED] == 1
+
+
+async def test_equal_requests_at_once_are_executed_each() -> None:
+    model, workers, cache = await cached(instances=2)
+    callers = [Caller(), Caller()]
+    for caller in callers:
+        model.submit(request(), caller)
+    for worker in workers:
+        worker.answer()
+    assert all(isinstance(caller.answer, InferResponse) for caller in callers)
+    assert len(cache) == 1
+
+
+async def test_an_answer_larger_than_the_cache_is_given_and_not_kept() -> None:
+    model, (worker,), cache = await cached(dynamic(64, preferred_batch_sizes=(1,)), size=1024)
+    assert isinstance(await ask(model, worker, shape=(64, 2)), InferResponse)
+    assert len(cache) == 0
+    assert isinstance(await ask(model, worker, shape=(64, 2)), InferResponse)
+
+
+async def test_a_hit_keeps_its_place_where_order_is_preserved() -> None:
+    model, (worker,), _ = await cached(dynamic(1, preserve_ordering=True))
+    await ask(model, worker, shape=(1, 2))
+    slow, quick = Caller(), Caller()
+    model.submit(request(1, 2, parameters={"other": 1}), slow)
+    model.submit(request(1, 2), quick)
+    await asyncio.sleep(0)
+    assert (slow.finals, quick.finals) == (0, 0)
+    worker.answer()
+    assert (slow.finals, quick.finals) == (1, 1)
+
+
+@pytest.mark.parametrize("close", [True, False])
+async def test_what_was_asked_before_a_change_is_not_kept_after_it(close: bool) -> None:
+    model, (worker,), cache = await cached()
+    assert model.cache is not None
+    model.submit(request(), Caller())
+    if close:
+        model.cache.close()
+    else:
+        model.cache.forget()
+    worker.answer()
+    assert len(cache) == 0
+    await ask(model, worker)
+    assert len(cache) == (0 if close else 1)
+
+
+async def test_a_reload_starts_anew_and_takes_the_old_answers_away() -> None:
+    catalog = Catalog()
+    old, (worker,), cache = await cached()
+    catalog.publish("m", {1: old})
+    await ask(old, worker)
+    new = ServedModel(config(), 1, {}, [worker], asyncio.get_running_loop())
+    new.cache = ModelCache(cache, new.statistics)
+    await new.start()
+    catalog.publish("m", {1: new})
+    assert len(cache) == 0
+    model = catalog.find("m", None)
+    assert isinstance(model, ServedModel)
+    await ask(model, worker)  # executed, or `answer` would have nothing to answer
+
+
+async def test_an_ensemble_has_answers_of_its_own_until_a_model_below_it_changes() -> None:
+    catalog = Catalog()
+    cache = ResponseCache(1 << 20)
+    inner, (worker,), _ = await cached(config("inner"))
+    catalog.publish("inner", {1: inner})
+    for name, below in (("middle", "inner"), ("outer", "middle")):
+        model_config = replace(ensemble(step(below, {"IN": "IN"}, {"OUT": "OUT"})), name=name)
+        model = EnsembleModel(model_config, 1, {}, lambda s: catalog.find(s.model_name, None))
+        model.cache = ModelCache(cache, model.statistics)
+        catalog.publish(name, {1: model})
+    outer = catalog.find("outer", None)
+
+    async def asked() -> int:
+        """Ask the outermost and return how many executions that took."""
+        caller, before = Caller(), inner.statistics.execution_count
+        outer.submit(request(name="outer"), caller)
+        while not caller.finals:
+            if worker.batches:
+                worker.answer()
+            await asyncio.sleep(0)
+        assert isinstance(caller.answer, InferResponse)
+        assert caller.answer.model_name == "outer"
+        return inner.statistics.execution_count - before
+
+    assert await asked() == 1
+    assert len(cache) == 2
+    assert await asked() == 0
+    assert outer.statistics.cache_hit.count == 1
+    catalog.publish("inner", {1: inner})
+    assert len(cache) == 0
+    # The inner model kept what it knows: the step is a hit, and the ensemble is answered all the same.
+    assert await asked() == 0
+    assert inner.statistics.cache_hit.count == 1

@@ -6,13 +6,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from benchmarks.conch_install import ConchInstall
 from benchmarks.machine import package_versions
 from benchmarks.process_tree import ProcessTree
 from benchmarks.triton_install import TritonInstall
@@ -70,22 +70,26 @@ class Peer(Protocol):
 
 
 class Conch:
-    """The Conch of the environment that runs this harness."""
+    """Conch as installed by `ConchInstall`."""
 
     name = "conch"
     only_python = False
 
+    def __init__(self, install: ConchInstall) -> None:
+        self._install = install
+
     def command(self, repository: Path) -> list[str]:
         """Return `python -m conch serve` on `repository`."""
-        return [sys.executable, "-m", "conch", "serve", f"--model-repository={repository}"]
+        return [str(self._install.python), "-m", "conch", "serve", f"--model-repository={repository}"]
 
     def environment(self) -> dict[str, str]:
         """Return the environment of this process."""
         return dict(os.environ)
 
     def packages(self) -> str:
-        """Return those of the environment of this process."""
-        return package_versions((*MODEL_PACKAGES, "uvloop", "httptools", "protobuf", "grpcio"))
+        """Return those of its environment."""
+        names = (*MODEL_PACKAGES, "uvloop", "httptools", "hpack", "protobuf")
+        return package_versions(names, [str(self._install.site_packages)])
 
 
 class Triton:

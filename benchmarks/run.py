@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from benchmarks.conch_install import ConchInstall
 from benchmarks.load import missing_programs
 from benchmarks.machine import machine
 from benchmarks.measure import Bench, Schedule
@@ -85,12 +86,15 @@ def _peers(console: Console, names: list[str] | None) -> list[Peer]:
     chosen = names or PEERS
     peers: list[Peer] = []
     if "triton" in chosen:
-        install = TritonInstall(CHECKOUT / ".bench")
+        triton = TritonInstall(CHECKOUT / ".bench")
         with console.status("install Triton 2.51 (once)"):
-            install.ensure()
-        peers.append(Triton(install))
+            triton.ensure()
+        peers.append(Triton(triton))
     if "conch" in chosen:
-        peers.append(Conch())
+        conch = ConchInstall(CHECKOUT, CHECKOUT / ".bench")
+        with console.status("compile and install Conch (when it has changed)"):
+            conch.ensure()
+        peers.append(Conch(conch))
     return peers
 
 

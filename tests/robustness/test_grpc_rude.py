@@ -127,13 +127,17 @@ def test_a_window_that_is_opened_by_one_byte_at_a_time(conch: ConchProcess) -> N
                 ask(conch)
 
 
-def test_readers_that_do_not_read(conch: ConchProcess) -> None:
-    requests = b"".join(call(i, infer_message(MIB)) for i in range(1, 61, 2))
-    with endured(conch, 600 * MIB) as others, ExitStack() as stack:
-        client = stack.enter_context(http2(conch, buffers=8192))
-        send_what_it_takes(client, requests)
-        others.served()
-        ask(conch)
+@pytest.mark.parametrize("window", [0, 2**31 - 1])
+def test_readers_that_do_not_read(conch: ConchProcess, window: int) -> None:
+    """Be it that they do not allow the server to send, be it that they do, and leave what is sent unread."""
+    request = infer_message(MIB // 4)
+    requests = b"".join(call(i, request) for i in range(1, 801, 2))
+    with endured(conch, 300 * MIB) as others:
+        begin = h2.PREFACE + h2.settings((4, window)) + h2.frame(h2.WINDOW, 0, 0, b"\x3f\0\0\0")
+        with http2(conch, begin, buffers=65_536) as client:
+            send_what_it_takes(client, requests)
+            others.served()
+            ask(conch)
 
 
 def test_resets_in_every_phase(conch: ConchProcess) -> None:

@@ -1,7 +1,7 @@
 """The sending side: one stream's answer, the windows that bound it, and who may send next."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from conch.frontends.http2.frames import (
@@ -52,7 +52,7 @@ class Receiver(Protocol):
         """Whether the client may take any time to send the rest."""
 
     def data(self, data: Buffer, ended: bool) -> bool:
-        """Take a piece of the client's data; a view keeps all that was read at once. `ended` says that it was the last.
+        """Take a piece of the client's data; a view must be copied to be kept. `ended` says that it was the last.
 
         Returns whether the client may send as much again; if not, `Http2Stream.took` is to be called later.
         """
@@ -87,13 +87,29 @@ class StreamOwner(Protocol):
 class Outlet:
     """What the streams of a connection share: its window, the size of its frames, whose turn it is."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, most_unsent: int, relieved: Callable[[], None]) -> None:
+        """Assign. `relieved` is called when no more than `most_unsent` bytes wait any longer."""
         self.channel = channel
+        self._most_unsent = most_unsent
+        self._relieved = relieved
+        self._unsent = 0
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.frame_bytes = DEFAULT_FRAME_SIZE
         self.used = False  # whether something other than control went out since this was last asked
         self._waiting: dict[int, Http2Stream] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits for the client to take it than is good for the server."""
+        return self._unsent > self._most_unsent
+
+    def count(self, size: int) -> None:
+        """Count what begins to wait; what waits no longer is less than nothing."""
+        was_full = self.full
+        self._unsent += size
+        if was_full and not self.full:
+            self._relieved()
 
     def wait(self, stream: "Http2Stream") -> None:
         """Note that a stream has more to send than it may."""
@@ -239,6 +255,7 @@ class Http2Stream:
         waiting = self._outgoing_bytes
         self._outgoing.extend(memoryview(part) for part in parts if len(part))
         self._outgoing_bytes += size
+        outlet.count(size)
         outlet.wait(self)
         if not waiting:
             outlet.pump()
@@ -291,6 +308,7 @@ class Http2Stream:
         outlet.window -= allowed
         outlet.used = True
         self._outgoing_bytes -= allowed
+        outlet.count(-allowed)
         self._stalled = 0.0
         parts: list[Buffer] = []
         while allowed:
@@ -315,6 +333,7 @@ class Http2Stream:
         """Close, and let go of what has not been sent."""
         self.closed = True
         self._outgoing.clear()
+        self._outlet.count(-self._outgoing_bytes)
         self._outgoing_bytes = 0
         self._outlet.forget(self)
 

@@ -44,7 +44,8 @@ class Streams(Generic[Head]):
         self._open: dict[int, Http2Stream] = {}
         self._resets: deque[int] = deque(maxlen=_REMEMBERED_RESETS)
         self._given_up = Allowance(limits.resets, limits.resets_per_s, owner.now)
-        self.outlet = Outlet(channel)
+        self.outlet = Outlet(channel, limits.unsent_bytes, self._resume)
+        self._withheld = 0  # bytes by which the connection's window is not opened
         self._newest = 0  # stream that the client has opened
         self.last = 0  # and the newest that was not turned away
         self.refusing = False  # whether new ones are turned away
@@ -174,7 +175,10 @@ class Streams(Generic[Head]):
         """Open the windows again by what was used up."""
         size = min(size, stream.untaken)  # the end of a stream takes all
         stream.untaken -= size
-        self._give_back(0, self._window, size)
+        # Who does not take what it has asked for is not to send more. It would all be held here.
+        self._withheld += size
+        if not self.outlet.full:
+            self._resume()
         if stream.receive_window is not None and not stream.ended and not stream.closed:
             self._give_back(stream.id, stream.receive_window, size)
 
@@ -226,6 +230,10 @@ class Streams(Generic[Head]):
         if stream.receive_window is None:
             stream.receive_window = ReceiveWindow(self._limits.stream_window)
         return stream.receive_window
+
+    def _resume(self) -> None:
+        size, self._withheld = self._withheld, 0
+        self._give_back(0, self._window, size)
 
     def _give_back(self, stream: int, window: ReceiveWindow, size: int) -> None:
         increment = window.take(size)

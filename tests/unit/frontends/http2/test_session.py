@@ -258,6 +258,16 @@ def test_what_is_not_taken_is_not_asked_for_again():
     assert call.gone
 
 
+def test_a_client_that_takes_no_answers_is_not_asked_for_more():
+    client = Client(Server(Echo, connection_window=70_000, unsent_bytes=30_000))
+    client.send(setting(4, 0))
+    sent = [client.send(client.request(stream, bytes(15_000))) for stream in (1, 3, 5, 7)]
+    assert not any(f.kind == WINDOW_UPDATE for answers in sent for f in answers)
+    answers = client.send(setting(4, 2**20))
+    assert [(f.stream, f.number) for f in answers if f.kind == WINDOW_UPDATE] == [(0, 60_000)]
+    assert sum(len(f.payload) for f in answers if f.kind == DATA) == 60_000
+
+
 def test_streams_that_end_give_the_connection_its_window_back():
     client = Client(Server(stream_window=60_000, connection_window=66_000))
     for stream in range(1, 401, 2):

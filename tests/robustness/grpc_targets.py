@@ -59,6 +59,7 @@ class GrpcWorld:
             streams=20, stream_window=2**17, connection_window=2**18, frame_bytes=2**16, header_bytes_hard=8192
         )
         self.now = 0.0
+        self.read_buffer = memoryview(bytearray(2**16))
         self.connections: set[Http2Connection] = set()
 
     def opened(self, connection: Http2Connection) -> bool:

@@ -48,6 +48,11 @@ class MessageReader:
         self._data = data
         self._position = 0
 
+    def keep(self) -> None:
+        """Make what is left of the data last."""
+        self._data = bytes(self._data[self._position :])
+        self._position = 0
+
     def next(self) -> Buffer | None:
         """Return the next message, decompressed; None if it has not come whole. Raises GrpcError, InvalidRequest."""
         if self._body is None and not self._read_prefix():

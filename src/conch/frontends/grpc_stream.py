@@ -53,6 +53,7 @@ class StreamCall:
             return False
         self._reader.add(data)
         self._read()
+        self._reader.keep()
         return True
 
     def aborted(self) -> None:

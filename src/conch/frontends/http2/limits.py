@@ -71,9 +71,9 @@ class Allowance:
         self._per_s = per_s
         self._since = now
 
-    def spend(self, now: float, what: str) -> None:
-        """Count one. Raises ConnectionFault if there were too many."""
-        self._left = min(self._most, self._left + (now - self._since) * self._per_s) - 1
+    def spend(self, now: float, what: str, cost: int = 1) -> None:
+        """Count one, or more by what it costs. Raises ConnectionFault if there were too many."""
+        self._left = min(self._most, self._left + (now - self._since) * self._per_s) - cost
         self._since = now
         if self._left < 0:
             raise frames.ConnectionFault(frames.ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")

@@ -83,10 +83,10 @@ class FrameReader:
         self._block_ends = False
         self._block_pieces = 0
 
-    def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+    def feed(self, data: Buffer) -> None:
+        """Take what has arrived. Of a view, nothing is kept."""
         if self._preface:
-            data = self._greet(data)
+            data = self._greet(bytes(data))
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -105,9 +105,9 @@ class FrameReader:
                 if size > limits.frame_bytes:
                     raise _too_large(size)
                 if following <= end and not flags & PADDED:
-                    payload = data[start:following] if size < _VIEW_FROM else memoryview(data)[start:following]
+                    whole = bytes(data[start:following]) if size < _VIEW_FROM else memoryview(data)[start:following]
                     position = following
-                    streams.data(stream, payload, size, bool(flags & END_STREAM))
+                    streams.data(stream, whole, size, bool(flags & END_STREAM))
                     continue
                 begin = self._begin(data, start, size, flags, stream)
                 if begin < 0:
@@ -119,14 +119,15 @@ class FrameReader:
             if following > end:
                 break
             position = following
+            payload = bytes(data[start:following])
             if kind == HEADERS:
-                self._headers(stream, flags, data[start:following])
+                self._headers(stream, flags, payload)
             elif kind == CONTINUATION:
-                self._continuation(stream, flags, data[start:following])
+                self._continuation(stream, flags, payload)
             else:
-                self._target.frame(kind, stream, flags, data[start:following])
+                self._target.frame(kind, stream, flags, payload)
         if position < end:
-            self._rest = data[position:]
+            self._rest = bytes(data[position:])
 
     def _greet(self, data: bytes) -> bytes:
         """Take off the preface, or what has come of it."""
@@ -166,7 +167,7 @@ class FrameReader:
             self._block_of = 0
             self._streams.headers(stream, block, self._block_ends)
 
-    def _begin(self, data: bytes, start: int, size: int, flags: int, stream: int) -> int:
+    def _begin(self, data: Buffer, start: int, size: int, flags: int, stream: int) -> int:
         """Enter a frame of data that is padded or not complete. Returns where its data begin, -1 if unknown yet."""
         self._padding = 0
         padding_size = 0
@@ -188,7 +189,7 @@ class FrameReader:
             self._streams.data(stream, b"", padding_size + self._padding, ended)
         return start + padding_size
 
-    def _continue(self, data: bytes, position: int = 0) -> int:
+    def _continue(self, data: Buffer, position: int = 0) -> int:
         """Pass on what there is of the frame of data that is coming in. Returns the position behind it."""
         if self._missing:
             piece = memoryview(data)[position : position + self._missing]

@@ -22,6 +22,7 @@ Head = TypeVar("Head")
 _SWEEP_S = 1.0
 _LEAST_SWEEP_S = 0.01
 _BACKLOG = 1024
+_READ_BYTES = 256 * 1024
 
 
 class Http2Server(Generic[Head]):
@@ -47,6 +48,7 @@ class Http2Server(Generic[Head]):
         self.limits = limits
         self._most_connections = limits.connections
         self.now = 0.0
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._host = host
         self._port = port
         self._tls = tls

@@ -15,6 +15,7 @@ from conch.frontends.http2.limits import Allowance
 from conch.frontends.http2.reader import FrameReader
 from conch.frontends.http2.stream import Channel
 from conch.frontends.http2.streams import Streams, StreamsOwner
+from conch.tensor import Buffer
 
 Head = TypeVar("Head")
 
@@ -54,8 +55,8 @@ class Http2Session(Generic[Head]):
         more = limits.connection_window - frames.DEFAULT_WINDOW
         self._channel.write(frames.settings_frame(limits.settings()) + frames.window_update_frame(0, more))
 
-    def receive(self, data: bytes) -> None:
-        """Take what has come from the client."""
+    def receive(self, data: Buffer) -> None:
+        """Take what has come from the client. Of a view, nothing is kept."""
         if self._over:
             return
         self._heard = self._owner.now
@@ -165,7 +166,8 @@ class Http2Session(Generic[Head]):
             if payload:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS acknowledged with a payload")
             return
-        for key, value in frames.read_settings(payload):
+        # Of equal ones the last counts; the others would cost as much.
+        for key, value in dict(frames.read_settings(payload)).items():
             if key == frames.INITIAL_WINDOW_SIZE:
                 self._streams.initial_window(value)
             elif key == frames.MAX_FRAME_SIZE:
@@ -175,7 +177,6 @@ class Http2Session(Generic[Head]):
             elif key == frames.ENABLE_PUSH and value > 1:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH of {value}")
         self._channel.write(frames.SETTINGS_ACK)
-        self._streams.outlet.pump()
 
     def _ping(self, stream: int, flags: int, payload: bytes) -> None:
         if stream:

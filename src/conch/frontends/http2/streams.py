@@ -15,6 +15,8 @@ Head = TypeVar("Head")
 
 # Streams that were reset here: what was under way to them is no fault.
 _REMEMBERED_RESETS = 256
+# Looking at so many streams costs as much as reading a small frame.
+_STREAMS_OF_A_TRIFLE = 10
 
 
 class StreamsOwner(Protocol[Head]):
@@ -137,10 +139,15 @@ class Streams(Generic[Head]):
         if size > frames.LARGEST_WINDOW:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE of {size}")
         change = size - self.outlet.initial_window
+        if not change:
+            return
+        # All streams are looked at, twice.
+        self._trifles.spend(self._owner.now, "changes of windows", 1 + len(self._open) // _STREAMS_OF_A_TRIFLE)
         self.outlet.initial_window = size
         for stream in self._open.values():
             if not stream.open(change):
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window larger than 2^31-1")
+        self.outlet.pump()
 
     def priority(self, stream: int, payload: bytes) -> None:
         """Take a PRIORITY frame, which means nothing."""

@@ -12,6 +12,7 @@ from conch.frontends.grpc_unary import InferCall, TaskCall
 from conch.frontends.http2.headers import RequestHead
 from conch.frontends.http2.stream import Http2Stream, Receiver
 from conch.frontends.restrictions import Restrictions
+from conch.frontends.turns import Turns
 from conch.frontends.v2_grpc import INFERENCE_SERVICE, Method
 from conch.frontends.v2_grpc_infer import InferEndpoint, Metadata
 from conch.tensor import Buffer
@@ -43,6 +44,7 @@ class Calls:
         self._header_limit = header_limit
         self._categories = {path: method.category for path, method in methods.items()}
         self._categories |= dict.fromkeys((_INFER, _STREAM_INFER), "inference")
+        self._turns = Turns()
         self._streams: set[StreamCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,9 +76,9 @@ class Calls:
             raise Unavailable(f"This protocol is restricted, expecting header '{header}'")
 
     def _opener(self, request: GrpcRequest, form: AnswerForm) -> Opener:
-        endpoint = self._endpoint
+        endpoint, turns = self._endpoint, self._turns
         if request.path == _INFER:
-            return lambda stream: InferCall(endpoint, request, form, stream)
+            return lambda stream: InferCall(endpoint, turns, request, form, stream)
         if request.path == _STREAM_INFER:
             return lambda stream: self._open_stream(request, form, stream)
         method = self._methods[request.path]

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 from conch.core.pending import Pending
 from conch.errors import ConchError, InvalidRequest
@@ -12,6 +13,7 @@ from conch.frontends.grpc_messages import PREFIX, PREFIX_SIZE, MessageReader
 from conch.frontends.grpc_request import GrpcRequest
 from conch.frontends.grpc_status import OK_TRAILERS, GrpcError, Status, error_block
 from conch.frontends.http2.stream import Http2Stream
+from conch.frontends.turns import Turns
 from conch.frontends.v2_grpc import Method
 from conch.frontends.v2_grpc_infer import InferEndpoint
 from conch.tensor import Buffer
@@ -138,14 +140,33 @@ class UnaryCall(ABC):
 class InferCall(UnaryCall):
     """ModelInfer: neither a task nor a future is made for it."""
 
-    __slots__ = ("_admitted", "_endpoint")
+    __slots__ = ("_admitted", "_endpoint", "_turns")
 
-    def __init__(self, endpoint: InferEndpoint, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> None:
+    def __init__(
+        self, endpoint: InferEndpoint, turns: Turns, request: GrpcRequest, form: AnswerForm, stream: Http2Stream
+    ) -> None:
         super().__init__(request, form, stream)
         self._endpoint = endpoint
+        self._turns = turns
         self._admitted: Pending | None = None
 
     def _serve(self, message: Buffer) -> None:
+        if self._turns.free():
+            self._infer(message)
+        else:
+            self._turns.later(partial(self._infer_late, message))
+
+    def _infer_late(self, message: Buffer) -> None:
+        if self._stream.closed:
+            return
+        try:
+            self._infer(message)
+        except ConchError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(unexpected(error))
+
+    def _infer(self, message: Buffer) -> None:
         admitted = self._endpoint.infer(message, self._request.metadata, self._answered)
         if not self._stream.closed:
             self._admitted = admitted

@@ -6,12 +6,19 @@ and nothing of the protocols above it. A handler is called with a request and th
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
+from functools import partial
 
 from conch.frontends.descriptors import affordable_connections
 from conch.frontends.http_connection import Handler, HttpConnection
+from conch.frontends.http_errors import JSON
 from conch.frontends.http_message import HttpLimits, HttpRequest
-from conch.frontends.http_turns import Turns
+from conch.frontends.http_reply import HttpReply
+from conch.frontends.turns import Turns
+from conch.protocol import documents
+
+_log = logging.getLogger(__name__)
 
 _SWEEP_S = 1.0
 _BACKLOG = 1024
@@ -31,7 +38,7 @@ class HttpServer:
         reuse_port: bool = False,
     ) -> None:
         """Assign. `body_limit` tells how large a body may be for a request that exceeds the limit of the others."""
-        self.handler: Handler = Turns(handler)
+        self.handler: Handler = _InTurns(handler)
         self.limits = limits or HttpLimits()
         self.body_limit = body_limit
         self._most_connections = self.limits.connections
@@ -106,3 +113,26 @@ class HttpServer:
             self.now = loop.time()
             for connection in tuple(self._connections):
                 connection.sweep()
+
+
+class _InTurns:
+    """A handler that hands on to another, at once or in a later turn of the loop."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._turns = Turns()
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        if self._turns.free():
+            self._handler(request, reply)
+        else:
+            self._turns.later(partial(self._handle, request, reply))
+
+    def _handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        if not reply.open:
+            return
+        try:
+            self._handler(request, reply)
+        except Exception:
+            _log.exception("handling %r failed", request)
+            reply.send(500, JSON, documents.error("internal error"))

@@ -1,4 +1,4 @@
-"""How much is done in one turn of the loop when many ask at once."""
+"""Requests over HTTP when more come in one turn of the loop than are served in it."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import uvloop
 
 from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
-from conch.frontends.http_turns import Turns
+from conch.frontends.http_server import HttpServer
 
 
 class Channel:
@@ -29,23 +29,6 @@ def asked(path: str) -> tuple[HttpRequest, HttpReply, Channel]:
     return request, HttpReply(channel, request), channel
 
 
-def test_many_in_one_turn_are_spread_over_several_in_their_order() -> None:
-    seen: list[str] = []
-    shares: list[int] = []
-
-    async def scenario() -> None:
-        turns = Turns(lambda request, _: seen.append(request.path))
-        for number in range(100):
-            turns(*asked(str(number))[:2])
-        while len(seen) < 100:
-            shares.append(len(seen) - sum(shares))
-            await asyncio.sleep(0)
-
-    uvloop.run(scenario())
-    assert max(shares) < 50
-    assert seen == [str(number) for number in range(100)]
-
-
 def test_one_that_is_put_off_is_dropped_with_its_client_and_fails_alone() -> None:
     gone, bad, good = asked("gone"), asked("bad"), asked("good")
 
@@ -55,11 +38,11 @@ def test_one_that_is_put_off_is_dropped_with_its_client_and_fails_alone() -> Non
         reply.send(200, b"", request.path.encode())
 
     async def scenario() -> None:
-        turns = Turns(handler)
+        server = HttpServer(handler, "127.0.0.1", 0)
         for _ in range(50):
-            turns(*asked("early")[:2])
+            server.handler(*asked("early")[:2])
         for request, reply, _ in (gone, bad, good):
-            turns(request, reply)
+            server.handler(request, reply)
         gone[1].disconnect()
         for _ in range(5):
             await asyncio.sleep(0)

@@ -57,9 +57,13 @@ class Served(ABC):
     def refuse_when_full(self, timeline: Timeline) -> None:
         """Raise QueueFull if there is no room for any request that must be executed."""
         error = self.refusal(timeline.received)
-        if error is not None:
-            self.statistics.count_failure(monotonic_ns() - timeline.received, error.reason)
+        if error is None:
+            return
+        self.statistics.count_failure(monotonic_ns() - timeline.received, error.reason)
+        try:
             raise error
+        finally:
+            del error  # it knows this frame by its traceback: under overload, the collector would be kept busy
 
     @abstractmethod
     async def start(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from conch.core.model import ServedModel
 from conch.errors import BackendError, Cancelled, FailureReason, QueueFull, QueueTimeout, Unavailable
 from conch.model_config import ModelConfig, QueuePolicy, TensorSpec
-from conch.request import InferRequest, InferResponse
+from conch.request import InferRequest, InferResponse, Timeline
 from conch.tensor import Tensor
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
 
@@ -218,6 +218,24 @@ async def test_an_answered_request_leaves_nothing_for_the_garbage_collector() ->
         worker.answer()
         del large, asked
         assert left() is None
+    finally:
+        gc.enable()
+
+
+async def test_a_refused_request_leaves_nothing_for_the_garbage_collector_either() -> None:
+    model, _ = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
+    for _ in range(2):
+        model.submit(request(1, 2), Caller())
+    gc.collect()
+    gc.disable()
+    try:
+        left = []
+        for refuse in (lambda: model.check_room(Timeline()), lambda: model.submit(request(1, 2), Caller())):
+            try:
+                refuse()
+            except QueueFull as error:
+                left.append(weakref.ref(error))
+        assert [refusal() for refusal in left] == [None, None]
     finally:
         gc.enable()
 

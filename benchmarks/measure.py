@@ -121,6 +121,7 @@ class Bench:
                     self._progress(f"{work.name}: start {number} of {rounds}, {peer.name}")
                     with self._server(peer, work.models) as server:
                         verify(server, work.question, Wire.BINARY)
+                        self.versions[peer.name] = server_version(server)
                         ready.add(peer.name, server.ready_seconds)
                         memory.add(peer.name, server.tree.proportional_set_bytes() / MEGABYTE)
                         processes.add(peer.name, len(server.tree.processes()))

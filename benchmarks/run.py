@@ -1,5 +1,6 @@
 """The command line: `python -m benchmarks.run [--quick] [--only NAME] [--rounds N] [--json FILE]`."""
 
+import signal
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +41,8 @@ def bench(
     console = Console()
     if not console.is_terminal:
         console.width = TABLE_COLUMNS
+    # As Ctrl-C does, so that no server is left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     measured_on = machine()
     works = _chosen(all_works(), only)
     peers = _peers(console, peer)

@@ -4,7 +4,7 @@ The queue alone refuses for lack of room. It holds no clock: the owner passes th
 """
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain, count
 from math import inf
@@ -36,8 +36,9 @@ class PolicyQueue:
         self._bounds = {level: p.max_queue_size or default_size or inf for level, p in self._policies.items()}
         self._least_bound = min(self._bounds.values())
         self._room = sum(self._bounds.values())
-        self._waiting: dict[int, deque[Pending]] = {level: deque() for level in self._level_numbers()}
-        self._delayed: dict[int, deque[Pending]] = {level: deque() for level in self._level_numbers()}
+        # Linked lists, in effect: thousands may leave from the middle at once, when their clients give up.
+        self._waiting: dict[int, OrderedDict[Pending, None]] = {level: OrderedDict() for level in self._level_numbers()}
+        self._delayed: dict[int, OrderedDict[Pending, None]] = {level: OrderedDict() for level in self._level_numbers()}
         # In the order of service.
         self._queues = [q for level in self._level_numbers() for q in (self._waiting[level], self._delayed[level])]
         self._expiries: list[tuple[int, int, Pending]] = []
@@ -71,7 +72,7 @@ class PolicyQueue:
             pending.expires = now + timeout_us * 1000
             self._note_expiry(pending)
         pending.level = level
-        self._waiting[level].append(pending)
+        self._waiting[level][pending] = None
         self._size += 1
 
     def refusal(self, now: int) -> QueueFull | None:
@@ -82,7 +83,9 @@ class PolicyQueue:
 
     def put_back(self, pending: Pending) -> None:
         """Put a request that was taken and not executed at the head of its level."""
-        self._waiting[pending.level].appendleft(pending)
+        waiting = self._waiting[pending.level]
+        waiting[pending] = None
+        waiting.move_to_end(pending, last=False)
         self._size += 1
         if pending.expires:
             self._note_expiry(pending)
@@ -92,7 +95,7 @@ class PolicyQueue:
         taken: list[Pending] = []
         for queue in self._queues:
             while queue and len(taken) < number:
-                taken.append(queue.popleft())
+                taken.append(queue.popitem(last=False)[0])
         self._size -= len(taken)
         self._pace.taken += len(taken)
         return taken
@@ -100,12 +103,9 @@ class PolicyQueue:
     def remove(self, pending: Pending) -> None:
         """Take one request out, wherever it stands. Does nothing if it is not here."""
         for queue in (self._waiting[pending.level], self._delayed[pending.level]):
-            try:
-                queue.remove(pending)
-            except ValueError:
-                continue
-            self._size -= 1
-            return
+            if pending in queue:
+                del queue[pending]
+                self._size -= 1
 
     def expire(self, now: int) -> list[Pending]:
         """Act on policies whose time has come: move the requests to delay, return those to reject.
@@ -118,8 +118,8 @@ class PolicyQueue:
             if pending.state is not State.QUEUED:
                 continue
             if self._policies[pending.level].timeout_action is TimeoutAction.DELAY:
-                self._waiting[pending.level].remove(pending)
-                self._delayed[pending.level].append(pending)
+                del self._waiting[pending.level][pending]
+                self._delayed[pending.level][pending] = None
             else:
                 rejected.append(pending)
         return rejected

@@ -83,6 +83,7 @@ AT_LEAST_ONE = integer("count", 1)
 BYTES = integer("bytes", 0)
 BYTES_ABOVE_ZERO = integer("bytes", 1)
 LOG_FORMAT = choice("default", "ISO8601")
+RATE_LIMIT = choice("off", "execution_count")
 CONTROL_MODE = choice("none", "poll", "explicit")
 COMPRESSION_LEVEL = choice("none", "low", "medium", "high")
 
@@ -135,6 +136,22 @@ def _read_cache_size(text: str) -> int:
     return size
 
 
+@dataclass(frozen=True, slots=True)
+class ResourceLimit:
+    """`--rate-limit-resource=<name>:<count>:<device>`; `device` None is every device."""
+
+    name: str
+    count: int
+    device: int | None = None
+
+
+def _read_resource_limit(text: str) -> ResourceLimit:
+    name, *numbers = text.split(":")
+    if not name or not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers):
+        raise ValueError(text)
+    return ResourceLimit(name, *map(int, numbers))
+
+
 def _read_restriction(text: str) -> str:
     """Check the form only: the frontends know their categories."""
     categories, _, pair = text.partition(":")
@@ -163,4 +180,5 @@ CACHE = ValueKind(
     _read_cache,
 )
 CACHE_SIZE = ValueKind("bytes", f"a whole number (bytes): 0 for none, else {_LEAST_CACHE} or more", _read_cache_size)
+RESOURCE_LIMIT = _form("<name>:<count>[:<device>]", _read_resource_limit)
 RESTRICTION = _form("<category>,…:<key>=<value>", _read_restriction, secret=True)

@@ -10,7 +10,6 @@ from conch.flags import Flag, Standing
 
 _TRACE = "Tracing"
 _CACHE = "Response cache"
-_LIMIT = "Rate limiter"
 _MEMORY = "Memory and devices"
 _CLOUD = "Cloud endpoints"
 
@@ -43,7 +42,6 @@ def _without_tracing(setting: object) -> bool:
 _ONE_LOOP = "one event loop serves all connections"
 _NO_POOL = "messages are not pooled"
 _NO_TRACING = "tracing is not there yet"
-_NO_LIMITER = "the rate limiter is not there yet"
 _NO_CLOUD = "this endpoint is not there yet"
 _NO_GPU_POOL = "the frameworks manage device memory themselves"
 
@@ -74,8 +72,6 @@ FOREIGN_FLAGS: tuple[Flag, ...] = (
     _ignored("trace-count", _TRACE, integer("count", -1), -1, _NO_TRACING),
     _ignored("trace-log-frequency", _TRACE, COUNT, 0, _NO_TRACING),
     _ignored("cache-directory", _CACHE, PATH, "/opt/tritonserver/caches", "the cache is part of the server"),
-    _refused("rate-limit", _LIMIT, choice("off", "execution_count"), "off", _NO_LIMITER),
-    _ignored("rate-limit-resource", _LIMIT, TEXT, "", "resources count only under --rate-limit=execution_count", True),
     _refused("allow-client-shm", _MEMORY, BOOLEAN, False, "shared memory of clients is not there yet"),
     _ignored("pinned-memory-pool-byte-size", _MEMORY, BYTES, 268435456, _NO_GPU_POOL),
     _ignored("cuda-memory-pool-byte-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),

@@ -73,6 +73,23 @@ class InstanceKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceNeed:
+    """Units of a resource that an execution needs, on its device or, if `shared`, of those that all devices have."""
+
+    name: str
+    count: int
+    shared: bool = False  # `global` in the configuration
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """`rate_limiter` of an instance group: what an execution needs, and how often its turn comes: 2 is half of 1."""
+
+    resources: tuple[ResourceNeed, ...] = ()
+    priority: int = 0  # 0 means 1
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceGroup:
     """`count` instances of one kind, on each of `gpus` if there are any."""
 
@@ -81,6 +98,7 @@ class InstanceGroup:
     count: int = 1
     gpus: tuple[int, ...] = ()
     passive: bool = False
+    rate: RateLimit = field(default_factory=RateLimit)
 
 
 class VersionPolicyKind(Enum):

@@ -28,11 +28,14 @@ from conch.flag_values import (
     PATH,
     PATTERN,
     PORT,
+    RATE_LIMIT,
+    RESOURCE_LIMIT,
     RESTRICTION,
     SECONDS,
     SECONDS_ABOVE_ZERO,
     TEXT,
     BackendSetting,
+    ResourceLimit,
     ValueKind,
 )
 from conch.flags import Flag, Given, Standing, misspelt_variables, read_arguments, read_environment
@@ -197,6 +200,13 @@ class ServerOptions:
     )
     response_cache_byte_size: int = _flag(
         0, "Response cache", "Older name of --cache-config=local,size=<bytes>.", CACHE_SIZE
+    )
+
+    rate_limit: Literal["off", "execution_count"] = _flag(
+        "off", "Rate limiter", "execution_count: instances execute when they have their resources.", RATE_LIMIT
+    )
+    rate_limit_resource: tuple[ResourceLimit, ...] = _flag(
+        (), "Rate limiter", "Units of a resource, on every device or one.", RESOURCE_LIMIT, repeatable=True
     )
 
     # Not a flag: what the log should say about the flags once there is a log.

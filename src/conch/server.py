@@ -21,6 +21,7 @@ from conch.core.cache import ResponseCache
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.lifecycle import ALL_MODELS, ModelControl
+from conch.core.rate_limiter import RateLimiter
 from conch.errors import ConchError, ConfigError
 from conch.frontends.descriptors import use_all_descriptors
 from conch.frontends.grpc_server import GrpcFrontend
@@ -66,6 +67,7 @@ class Server:
                 auto_complete=not options.disable_auto_complete_config,
                 max_queue_size=options.default_max_queue_size,
                 cache=self._cache,
+                limiter=_limiter(options),
             ),
             self._catalog,
             explicit=options.model_control_mode == "explicit",
@@ -178,6 +180,10 @@ def _flags_named(service: str, address: str, port: int) -> Iterator[None]:
         raise ConfigError(
             f"cannot listen on {address}:{port}: {reason}; --{service}-address and --{service}-port choose another"
         ) from error
+
+
+def _limiter(options: ServerOptions) -> RateLimiter | None:
+    return None if options.rate_limit == "off" else RateLimiter(options.rate_limit_resource)
 
 
 def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.flag_values import BackendSetting
+from conch.flag_values import BackendSetting, ResourceLimit
 from conch.flags import Standing
 from conch.foreign_flags import FOREIGN_FLAGS
 from conch.options import FLAGS, OWN_FLAGS, OptionError, ServerOptions, parse
@@ -292,7 +292,6 @@ def test_a_flag_without_effect_is_accepted_with_one_notice(repository: str) -> N
 @pytest.mark.parametrize(
     "argument",
     [
-        "--rate-limit=execution_count",
         "--trace-config=level=TIMESTAMPS",
         "--trace-level=TENSORS",
         "--model-namespacing=true",
@@ -308,7 +307,6 @@ def test_what_would_change_answers_is_refused_by_name(repository: str, argument:
 @pytest.mark.parametrize(
     "argument",
     [
-        "--rate-limit=off",
         "--trace-config=level=OFF",
         "--trace-config=triton,file=/tmp/trace.json",
         "--model-namespacing=false",
@@ -344,6 +342,19 @@ def test_a_cache_that_is_not_there_or_too_small_is_refused(repository: str, argu
 def test_the_size_of_the_cache_may_be_given_once(repository: str) -> None:
     (problem,) = problems([repository, "--cache-config=local,size=2048", "--response-cache-byte-size=2048"])
     assert "--cache-config and --response-cache-byte-size" in problem
+
+
+def test_limits_of_resources_may_name_a_device(repository: str) -> None:
+    given = ["--rate-limit=EXECUTION_COUNT", "--rate-limit-resource=R1:10", "--rate-limit-resource=R2:3:1"]
+    options = parse([repository, *given], {})
+    assert options.rate_limit == "execution_count"
+    assert options.rate_limit_resource == (ResourceLimit("R1", 10), ResourceLimit("R2", 3, 1))
+
+
+@pytest.mark.parametrize("text", ["R1", "R1:", ":1", "R1:-1", "R1:1:0:0", "R1:x", "R1:1:gpu"])
+def test_a_limit_without_a_count_is_refused(repository: str, text: str) -> None:
+    (problem,) = problems([repository, f"--rate-limit-resource={text}"])
+    assert problem == f"--rate-limit-resource: got '{text}', but wants the form <name>:<count>[:<device>]"
 
 
 def test_strict_model_config_is_the_older_name_of_another_flag(repository: str) -> None:

@@ -9,12 +9,12 @@ A backend knows no queue, no version policy and no protocol.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from conch.backends.batch import Batch
-from conch.model_config import InstanceKind, ModelConfig
+from conch.model_config import InstanceKind, ModelConfig, RateLimit
 from conch.observability.custom_metrics import MetricSample
 
 
@@ -43,6 +43,7 @@ class InstancePlan:
     kind: InstanceKind
     device_id: int
     siblings: int  # instances of this model version on this host, itself included: for sizing thread pools
+    rate: RateLimit = field(default_factory=RateLimit)
 
 
 class Instance(ABC):

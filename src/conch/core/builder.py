@@ -15,6 +15,7 @@ from conch.core.ensemble import EnsembleModel
 from conch.core.instances import make_instances
 from conch.core.model import ServedModel
 from conch.core.model_cache import ModelCache
+from conch.core.rate_limiter import ModelLimiter, RateLimiter
 from conch.core.served import Served
 from conch.errors import Code, ConchError, ConfigError, ModelLoadError, NotFound
 from conch.model_config import EnsembleStep, ModelConfig
@@ -52,7 +53,8 @@ class ModelBuilder:
 
     `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices of this machine;
     `max_queue_size` bounds the queues of models whose configuration does not, 0 not at all;
-    `cache` is for the models whose configuration asks for it, None where the server has none.
+    `cache` is for the models whose configuration asks for it, None where the server has none;
+    `limiter` is asked before each execution, None where nothing limits them.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class ModelBuilder:
         auto_complete: bool = True,
         max_queue_size: int = 0,
         cache: ResponseCache | None = None,
+        limiter: RateLimiter | None = None,
     ) -> None:
         self._backends = backends
         self._catalog = catalog
@@ -73,6 +76,7 @@ class ModelBuilder:
         self._auto_complete = auto_complete
         self._max_queue_size = max_queue_size
         self._cache = cache
+        self._limiter = limiter
 
     async def configure(self, files: ModelFiles) -> ModelConfig:
         """Return the complete configuration, the model itself having been asked. Raises ConfigError, ModelLoadError."""
@@ -89,6 +93,10 @@ class ModelBuilder:
             _log.warning("%s", notice)
         if finished.config.response_cache and self._cache is None:
             _log.warning("response_cache of model '%s' has no effect without --cache-config", finished.config.name)
+        if self._limiter is None and any(group.rate.resources for group in finished.config.instance_groups):
+            _log.warning(
+                "rate_limiter of model '%s' has no effect without --rate-limit=execution_count", finished.config.name
+            )
         return finished.config
 
     async def build(self, files: ModelFiles, config: ModelConfig) -> Built:
@@ -132,6 +140,8 @@ class ModelBuilder:
                 instances = make_instances(backend, self._source(files, config, version))
                 loop = asyncio.get_running_loop()
                 served = ServedModel(config, version, labels, instances, loop, max_queue_size=self._max_queue_size)
+                if self._limiter is not None:
+                    served.limiter = ModelLimiter(self._limiter, instances)
             if self._cache is not None and config.response_cache:
                 served.cache = ModelCache(self._cache, served.statistics)
             await served.start()

@@ -13,6 +13,7 @@ from time import monotonic_ns
 from conch.backends.base import Instance
 from conch.backends.batch import Batch, Execution
 from conch.core.pending import Pending, State
+from conch.core.rate_limiter import ModelLimiter
 from conch.core.reshape import Reshaper
 from conch.core.served import Served
 from conch.core.timer import Timer
@@ -41,6 +42,7 @@ class InstanceModel(Served):
     ) -> None:
         super().__init__(config, version, labels)
         self.instances = instances
+        self.limiter: ModelLimiter | None = None  # set by the builder where the server has one
         self._loop = loop
         self._validator = RequestValidator(config)
         self._reshaper = Reshaper(config)
@@ -90,8 +92,10 @@ class InstanceModel(Served):
         return bool(ready) and all(await asyncio.gather(*(instance.check_ready() for instance in ready)))
 
     async def start(self) -> None:
-        """Start all instances side by side. Raises ModelLoadError, OSError; then nothing is left running."""
+        """Start all instances side by side. Raises ConchError, OSError; then nothing is left running."""
         started = monotonic_ns()
+        if self.limiter is not None:
+            self.limiter.open(self._dispatch)
         self._timer.start()
         for instance in self.instances:
             instance.on_ready_change = self._ready_changed
@@ -135,6 +139,8 @@ class InstanceModel(Served):
             self._stranded.cancel()
         await asyncio.gather(*(instance.stop() for instance in self.instances), return_exceptions=True)
         self._idle.clear()
+        if self.limiter is not None:
+            self.limiter.close()
 
     async def kill(self) -> None:
         """End all instances at once."""
@@ -184,8 +190,11 @@ class InstanceModel(Served):
 
     def _has_one_less(self, instance: Instance) -> None:
         self._held[instance] -= 1
-        if self._held[instance] == 0 and instance.ready:
-            self._idle.append(instance)
+        if self._held[instance] == 0:
+            if instance.ready:
+                self._idle.append(instance)
+            if self.limiter is not None:
+                self.limiter.give_back(instance)
 
     def _ready_changed(self) -> None:
         """An instance died or came back."""

@@ -3,25 +3,25 @@
 from collections.abc import Iterator
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
-from conch.model_config import InstanceGroup, InstanceKind
+from conch.model_config import InstanceGroup, InstanceKind, RateLimit
 
 
 def make_instances(backend: Backend, source: ModelSource) -> list[Instance]:
     """Make every instance that the configuration asks for; none is started."""
     placements = [place for group in source.config.instance_groups for place in _placements(group)]
     return [
-        backend.instance(InstancePlan(source, name, kind, device, siblings=len(placements)))
-        for name, kind, device in placements
+        backend.instance(InstancePlan(source, name, kind, device, len(placements), rate))
+        for name, kind, device, rate in placements
     ]
 
 
-def _placements(group: InstanceGroup) -> Iterator[tuple[str, InstanceKind, int]]:
-    """Yield name, kind and device id. `<group>_<i>`, and on GPUs `count` of them on each, numbered through."""
+def _placements(group: InstanceGroup) -> Iterator[tuple[str, InstanceKind, int, RateLimit]]:
+    """Yield name, kind, device id and rate limit: `<group>_<i>`, on GPUs `count` of them on each, numbered through."""
     if group.passive:  # loaded by nobody, scheduled by nobody
         return
     devices = group.gpus if group.kind is InstanceKind.GPU else (0,)
     number = 0
     for device in devices:
         for _ in range(group.count):
-            yield f"{group.name}_{number}", group.kind, device
+            yield f"{group.name}_{number}", group.kind, device, group.rate
             number += 1

@@ -89,6 +89,10 @@ class ServedModel(InstanceModel):
             if not isinstance(decision, Run):
                 wake = decision.until
                 break
+            if self.limiter is not None:
+                instance = self.limiter.take(self._idle)
+                if instance is None:
+                    break
             self._run(instance, self._queue.pop(decision.number))
         if wake or expiry or self._timer.armed:
             self._arm(wake)
@@ -96,6 +100,8 @@ class ServedModel(InstanceModel):
     def _free_instance(self) -> Instance | None:
         if self._idle:
             return self._idle[-1]
+        if self.limiter is not None:  # each execution claims its resources by itself
+            return None
         # A batch is better formed late than held early, but with none held ahead server and model would take turns.
         for instance, held in self._held.items():
             # What an instance holds is out of reach of the queue's time-outs.

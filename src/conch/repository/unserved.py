@@ -57,8 +57,6 @@ def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
 def _group_settings(message: ConfigMessage) -> Iterator[tuple[str, str]]:
     for index, group in enumerate(message.instance_group):
         at = f"instance_group[{index}]"
-        if group.HasField("rate_limiter"):
-            yield f"{at}.rate_limiter", "there is no rate limiter, as under --rate-limit=off"
         if group.host_policy:
             yield f"{at}.host_policy", "this server has no host policies"
         if group.secondary_devices:

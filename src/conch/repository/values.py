@@ -12,6 +12,8 @@ from conch.model_config import (
     InstanceKind,
     ModelConfig,
     QueuePolicy,
+    RateLimit,
+    ResourceNeed,
     TensorSpec,
     TimeoutAction,
     VersionPolicy,
@@ -82,12 +84,17 @@ def _tensor(message: Any) -> TensorSpec:
 
 
 def _instance_group(message: Any) -> InstanceGroup:
+    limiter = message.rate_limiter
     return InstanceGroup(
         name=message.name,
         kind=InstanceKind(_enum_name(schema.ModelInstanceGroup.Kind, message.kind)),
         count=message.count,
         gpus=tuple(message.gpus),
         passive=message.passive,
+        rate=RateLimit(
+            tuple(ResourceNeed(each.name, each.count, getattr(each, "global")) for each in limiter.resources),
+            limiter.priority,
+        ),
     )
 
 

@@ -162,8 +162,8 @@ def test_a_completed_document_is_checked() -> None:
 
 
 def test_notices_of_settings_without_effect() -> None:
-    (notice,) = finished("instance_group { rate_limiter { priority: 1 } }").notices
-    assert "rate_limiter" in notice
+    (notice,) = finished('instance_group { host_policy: "p" }').notices
+    assert "host_policy" in notice
 
 
 # The value

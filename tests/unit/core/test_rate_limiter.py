@@ -1,0 +1,291 @@
+"""The rate limiter: never more in use than there is, whose turn it is, and nobody waits for ever."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conch.core.model import ServedModel
+from conch.core.rate_limiter import Claim, ModelLimiter, RateLimiter, Resource
+from conch.errors import ConfigError
+from conch.flag_values import ResourceLimit
+from conch.model_config import RateLimit, ResourceNeed
+from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
+
+
+def claim(priority: int = 1, **needs: int) -> Claim:
+    return Claim({(name, 0): number for name, number in needs.items()}, priority, lambda: None)
+
+
+def limiter(*claims: Claim, limits: Sequence[ResourceLimit] = ()) -> RateLimiter:
+    made = RateLimiter(limits)
+    made.enter(claims)
+    return made
+
+
+def limited(needs: Sequence[ResourceNeed] = (), priority: int = 0) -> ScriptedInstance:
+    instance = ScriptedInstance()
+    instance.plan = replace(instance.plan, rate=RateLimit(tuple(needs), priority))
+    return instance
+
+
+async def model(shared: RateLimiter, *instances: ScriptedInstance, max_batch_size: int = 0) -> ServedModel:
+    model_config = dynamic(max_batch_size) if max_batch_size else config()
+    served = ServedModel(model_config, 1, {}, instances, asyncio.get_running_loop())
+    served.limiter = ModelLimiter(shared, instances)
+    await served.start()
+    return served
+
+
+# ── what there is ──
+
+
+def test_without_a_limit_there_is_as_much_as_one_execution_needs() -> None:
+    small, large = claim(R=2), claim(R=4)
+    shared = limiter(small, large)
+    assert shared.take([small]) is small
+    assert shared.take([large]) is None
+    shared.give_back(small)
+    assert shared.take([large]) is large
+
+
+@pytest.mark.parametrize("name", ["R", "r"])
+def test_a_limit_of_the_command_line_counts_whatever_its_case(name: str) -> None:
+    first, second, third = (claim(R=2) for _ in range(3))
+    shared = limiter(first, second, third, limits=[ResourceLimit(name, 4)])
+    assert [shared.take([each]) for each in (first, second, third)] == [first, second, None]
+
+
+def test_devices_have_their_own_unless_the_resource_is_shared() -> None:
+    own = [Claim({("R", device): 1}, 1, lambda: None) for device in (0, 1)]
+    shared = limiter(*own)
+    assert [shared.take([each]) for each in own] == own
+    common = [Claim({("G", None): 1}, 1, lambda: None) for _ in (0, 1)]
+    shared.enter(common)
+    assert [shared.take([each]) for each in common] == [common[0], None]
+
+
+def test_a_limit_may_be_for_one_device() -> None:
+    limits = [ResourceLimit("R", 1), ResourceLimit("R", 3, device=1)]
+    shared = RateLimiter(limits)
+    shared.enter([Claim({("R", 1): 3}, 1, lambda: None)])
+    with pytest.raises(ConfigError, match=r'Resource count for "R" is limited to 1 which will prevent .* count is 3'):
+        shared.enter([Claim({("R", 0): 3}, 1, lambda: None)])
+
+
+def test_a_resource_is_either_shared_or_not() -> None:
+    shared = limiter(claim(R=1))
+    with pytest.raises(ConfigError, match='Resource "R" is present as both global and device-specific resource'):
+        shared.enter([Claim({("R", None): 1}, 1, lambda: None)])
+
+
+def test_what_leaves_gives_back_what_it_held() -> None:
+    first, second = claim(R=1), claim(R=1)
+    shared = limiter(first, second)
+    shared.take([first])
+    assert shared.take([second]) is None
+    shared.leave([first])
+    assert shared.take([second]) is second
+
+
+# ── whose turn it is ──
+
+
+def served_in_turn(shared: RateLimiter, claims: Sequence[Claim], executions: int) -> Counter[Claim]:
+    """All of them always have something to do: how often is each served?"""
+    counts: Counter[Claim] = Counter()
+    held: list[Claim] = []
+
+    def ask(each: Claim) -> None:
+        if not each.held and shared.take([each]) is not None:
+            counts[each] += 1
+            held.append(each)
+
+    for each in claims:
+        each.wake = lambda each=each: ask(each)
+        ask(each)
+    while sum(counts.values()) < executions:
+        oldest = held.pop(0)
+        shared.give_back(oldest)
+        ask(oldest)
+    return counts
+
+
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=4))
+def test_turns_come_as_often_as_priorities_say(priorities: list[int]) -> None:
+    claims = [claim(priority, R=1) for priority in priorities]
+    rounds = 20
+    counts = served_in_turn(limiter(*claims), claims, rounds * sum(60 // each for each in priorities) // 60 + 1)
+    for one in claims:
+        for other in claims:
+            assert abs(counts[one] * one.priority - counts[other] * other.priority) <= one.priority + other.priority
+
+
+def test_many_small_claims_do_not_starve_a_large_one() -> None:
+    small = [claim(R=1) for _ in range(6)]
+    large = claim(R=4)
+    counts = served_in_turn(limiter(*small, large), [*small, large], 70)
+    assert counts[large] >= 9
+
+
+def test_who_was_idle_has_saved_up_no_turns() -> None:
+    busy, idle = claim(R=1), claim(R=1)
+    shared = limiter(busy, idle)
+    for _ in range(50):
+        shared.take([busy])
+        shared.give_back(busy)
+    counts = served_in_turn(shared, [busy, idle], 20)
+    assert abs(counts[busy] - counts[idle]) <= 2
+
+
+def test_who_waits_for_one_resource_does_not_hold_up_another() -> None:
+    holder, waiting, other = claim(A=1), claim(A=1), claim(B=1)
+    shared = limiter(holder, waiting, other)
+    shared.take([holder])
+    assert shared.take([waiting]) is None
+    assert shared.take([other]) is other
+
+
+# ── models ──
+
+
+async def test_models_that_share_a_resource_take_turns() -> None:
+    shared = RateLimiter()
+    need = [ResourceNeed("R", 1)]
+    workers = [limited(need), limited(need)]
+    first, second = [await model(shared, worker) for worker in workers]
+    callers = [Caller() for _ in range(4)]
+    for each, caller in zip((first, first, second, second), callers, strict=True):
+        each.submit(request(), caller)
+    order = []
+    while any(worker.batches for worker in workers):
+        (active,) = [worker for worker in workers if worker.batches]  # never two at once
+        order.append(workers.index(active))
+        active.answer()
+        await asyncio.sleep(0)
+    assert order == [0, 1, 0, 1]
+    assert all(caller.finals == 1 for caller in callers)
+
+
+async def test_the_instance_of_the_cheaper_group_runs_when_the_other_would_have_to_wait() -> None:
+    shared = RateLimiter([ResourceLimit("R", 4)])
+    blocker = limited([ResourceNeed("R", 3)])
+    greedy, modest = limited([ResourceNeed("R", 4)]), limited([ResourceNeed("R", 1)])
+    other, both = await model(shared, blocker), await model(shared, greedy, modest)
+    other.submit(request(), Caller())
+    both.submit(request(), Caller())
+    assert (len(greedy.batches), len(modest.batches)) == (0, 1)
+
+
+async def test_a_model_that_stops_lets_the_others_go_on() -> None:
+    shared = RateLimiter()
+    first, second = limited([ResourceNeed("R", 1)]), limited([ResourceNeed("R", 1)])
+    stopping, staying = await model(shared, first), await model(shared, second)
+    stopping.submit(request(), Caller())
+    caller = Caller()
+    staying.submit(request(), caller)
+    assert second.batches == []
+    await stopping.stop()
+    second.answer()
+    assert caller.finals == 1
+
+
+async def test_a_model_that_could_never_execute_is_not_started() -> None:
+    worker = limited([ResourceNeed("R", 5)])
+    with pytest.raises(ConfigError, match='"R" is limited to 4'):
+        await model(RateLimiter([ResourceLimit("R", 4)]), worker)
+    assert not worker.is_ready
+
+
+NEEDS = st.lists(
+    st.builds(ResourceNeed, st.sampled_from(["A", "B"]), st.integers(0, 3)),
+    max_size=2,
+    unique_by=lambda need: need.name,
+)
+MODELS = st.lists(
+    st.lists(st.tuples(NEEDS, st.integers(0, 3)), min_size=1, max_size=2), min_size=1, max_size=3
+)  # instances with what they need and their priority
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["submit", "answer", "fail", "cancel", "die", "recover"]), st.integers(0, 9)), max_size=60
+)
+
+
+@settings(deadline=None)
+@given(MODELS, st.none() | st.integers(3, 6), st.sampled_from([0, 4]), STEPS)
+def test_random_schedules(
+    plans: list[list[tuple[list[ResourceNeed], int]]],
+    limit: int | None,
+    max_batch_size: int,
+    steps: list[tuple[str, int]],
+) -> None:
+    """Never is more in use than there is; nothing waits that could run; in the end everything is answered."""
+
+    async def schedule() -> None:
+        limits = [] if limit is None else [ResourceLimit("A", limit), ResourceLimit("B", limit)]
+        shared = RateLimiter(limits)
+        workers = [[limited(needs, priority) for needs, priority in plan] for plan in plans]
+        models = [await model(shared, *each, max_batch_size=max_batch_size) for each in workers]
+        flat = [worker for each in workers for worker in each]
+        callers: list[Caller] = []
+        admitted = []
+
+        def total(name: str) -> int:
+            return limit or max((n.count for w in flat for n in w.plan.rate.resources if n.name == name), default=0)
+
+        def used() -> Counter[str]:
+            return Counter(
+                dict.fromkeys("AB", 0)
+                | Counter(n.name for w in flat if w.batches for n in w.plan.rate.resources for _ in range(n.count))
+            )
+
+        def check() -> None:
+            now = used()
+            assert all(now[name] <= total(name) for name in "AB")
+            if not any(worker.batches for worker in flat):  # everything is free: who waits could run
+                for served, own in zip(models, workers, strict=True):
+                    assert not (served.statistics.pending and any(w.is_ready for w in own))
+
+        for what, number in steps:
+            worker = flat[number % len(flat)]
+            if what == "submit":
+                callers.append(Caller())
+                served = models[number % len(models)]
+                if served.ready:
+                    asked = request(1, 2) if max_batch_size else request()
+                    admitted.append(served.submit(asked, callers[-1]))
+                else:
+                    callers.pop()
+            elif what == "answer" and worker.batches:
+                worker.answer()
+            elif what == "fail" and worker.batches:
+                worker.fail()
+            elif what == "cancel" and admitted:
+                admitted[number % len(admitted)].cancel()
+            elif what == "die" and worker.is_ready:
+                worker.die()
+            elif what == "recover" and not worker.is_ready:
+                worker.recover()
+            await asyncio.sleep(0)
+            check()
+        for worker in flat:
+            if not worker.is_ready:
+                worker.recover()
+        while any(worker.batches for worker in flat):
+            next(worker for worker in flat if worker.batches).answer()
+            await asyncio.sleep(0)
+            check()
+        assert all(caller.finals == 1 for caller in callers)
+        for served in models:
+            await served.stop()
+
+    asyncio.run(schedule())
+
+
+def test_a_resource_is_named_as_the_configuration_names_it() -> None:
+    wanted: Resource = ("R1", 0)
+    with pytest.raises(ConfigError, match='"R1"'):
+        RateLimiter([ResourceLimit("r1", 1)]).enter([Claim({wanted: 2}, 1, lambda: None)])

@@ -10,7 +10,7 @@ class Http2Limits:
     """Bounds of one connection. Times are seconds, sizes bytes; 0 s means for ever.
 
     The windows say how much may come in before somebody has taken it; that of the connection stays shut while more
-    than `unsent_bytes` of answers wait for a client that does not take them. A list of fields above `header_bytes` is
+    than `held_bytes` of requests are not answered, or of answers not taken. A list of fields above `header_bytes` is
     answered with a refusal; above `header_bytes_hard` the connection ends. `preface_s` is how long a client may take to
     say a first word, `receive_grace_s` and `receive_bytes_per_s` how long for a request, `stalled_write_s` how long it
     may leave unread what it asked for, `idle_s` how long it may ask for nothing.
@@ -27,7 +27,7 @@ class Http2Limits:
     streams: int = 1000
     stream_window: int = 16 * 2**20
     connection_window: int = 64 * 2**20
-    unsent_bytes: int = 64 * 2**20
+    held_bytes: int = 128 * 2**20
     frame_bytes: int = 2**20
     header_bytes: int = 16_384
     header_bytes_hard: int = 65_536

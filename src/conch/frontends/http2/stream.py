@@ -87,12 +87,12 @@ class StreamOwner(Protocol):
 class Outlet:
     """What the streams of a connection share: its window, the size of its frames, whose turn it is."""
 
-    def __init__(self, channel: Channel, most_unsent: int, relieved: Callable[[], None]) -> None:
-        """Assign. `relieved` is called when no more than `most_unsent` bytes wait any longer."""
+    def __init__(self, channel: Channel, most_held: int, relieved: Callable[[], None]) -> None:
+        """Assign. `relieved` is called when no more than `most_held` bytes are held any longer."""
         self.channel = channel
-        self._most_unsent = most_unsent
+        self._most_held = most_held
         self._relieved = relieved
-        self._unsent = 0
+        self._held = 0  # bytes of requests that are not answered, and of answers that are not sent
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.frame_bytes = DEFAULT_FRAME_SIZE
@@ -101,13 +101,13 @@ class Outlet:
 
     @property
     def full(self) -> bool:
-        """Whether more waits for the client to take it than is good for the server."""
-        return self._unsent > self._most_unsent
+        """Whether more is held for this client than is good for the server."""
+        return self._held > self._most_held
 
     def count(self, size: int) -> None:
-        """Count what begins to wait; what waits no longer is less than nothing."""
+        """Count what is held from now on; what is no longer held is less than nothing."""
         was_full = self.full
-        self._unsent += size
+        self._held += size
         if was_full and not self.full:
             self._relieved()
 
@@ -159,6 +159,7 @@ class Http2Stream:
         "_window",
         "closed",
         "ended",
+        "held",
         "id",
         "receive_window",
         "received",
@@ -182,6 +183,7 @@ class Http2Stream:
         self.receive_window: ReceiveWindow | None = None  # made where a request does not come in one piece
         self.received = 0  # bytes, as all that follow
         self.untaken = 0  # received, and not used up
+        self.held = 0  # of a request that is complete, until its answer is
         self.since = now  # monotonic seconds
         self._stalled = 0.0  # when it was first seen that what waits does not go out, 0 if it does
 

@@ -46,7 +46,7 @@ class Streams(Generic[Head]):
         self._open: dict[int, Http2Stream] = {}
         self._resets: deque[int] = deque(maxlen=_REMEMBERED_RESETS)
         self._given_up = Allowance(limits.resets, limits.resets_per_s, owner.now)
-        self.outlet = Outlet(channel, limits.unsent_bytes, self._resume)
+        self.outlet = Outlet(channel, limits.held_bytes, self._resume)
         self._withheld = 0  # bytes by which the connection's window is not opened
         self._newest = 0  # stream that the client has opened
         self.last = 0  # and the newest that was not turned away
@@ -105,6 +105,9 @@ class Streams(Generic[Head]):
             return
         receiving.received += size
         receiving.untaken += size
+        if ended and not receiving.receiver.unhurried:
+            receiving.held = receiving.received
+            self.outlet.count(receiving.held)
         if receiving.receiver.data(data, ended):
             self.took(receiving, size)
 
@@ -182,7 +185,7 @@ class Streams(Generic[Head]):
         """Open the windows again by what was used up."""
         size = min(size, stream.untaken)  # the end of a stream takes all
         stream.untaken -= size
-        # Who does not take what it has asked for is not to send more. It would all be held here.
+        # Who asks for more than is answered, or does not take the answers, is not to send more: it is all held here.
         self._withheld += size
         if not self.outlet.full:
             self._resume()
@@ -270,6 +273,8 @@ class Streams(Generic[Head]):
         self._open.pop(stream.id, None)
         if stream.untaken:
             self.took(stream, stream.untaken)
+        self.outlet.count(-stream.held)
+        stream.held = 0
         if self.refusing and not self._open:
             self._emptied()
 

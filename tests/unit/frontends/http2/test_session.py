@@ -259,7 +259,7 @@ def test_what_is_not_taken_is_not_asked_for_again():
 
 
 def test_a_client_that_takes_no_answers_is_not_asked_for_more():
-    client = Client(Server(Echo, connection_window=70_000, unsent_bytes=30_000))
+    client = Client(Server(Echo, connection_window=70_000, held_bytes=30_000))
     client.send(setting(4, 0))
     sent = [client.send(client.request(stream, bytes(15_000))) for stream in (1, 3, 5, 7)]
     assert not any(f.kind == WINDOW_UPDATE for answers in sent for f in answers)

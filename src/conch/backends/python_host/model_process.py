@@ -227,6 +227,7 @@ class ModelProcess:
             "filename": model_path(source).name,
             "log_level": self._log_level,
             "kept_size": self._settings.shm_kept_size,
+            "busy_poll_ns": self._settings.busy_poll_us * 1000,
         }
 
     async def _ask(self, message: Message, what: str) -> Message:

@@ -15,6 +15,8 @@ class PythonSettings:
     # How long `initialize`, `auto_complete_config` and `finalize` may take, and a batch that is under way at the end;
     # 0: as long as they like, as for a model that waits for a debugger.
     stub_timeout_s: float = 30.0
+    # How long a process may look for the next request of a client that asks one after the other; see `busy_poll`.
+    busy_poll_us: int = 250
     # Shared memory that an idle instance keeps.
     shm_kept_size: int = _MIB
     # Shared memory that a busy instance may use; tensors beyond it travel through the socket.
@@ -32,15 +34,16 @@ class PythonSettings:
 
 
 def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
-    """Read the settings, under Triton's names and one of ours. Raises ConfigError for a value that makes no sense.
+    """Read the settings, under Triton's names and two of ours. Raises ConfigError for a value that makes no sense.
 
     `shm-default-byte-size` is what an idle instance keeps. `shm-growth-byte-size` has no use, since memory is taken by
-    the page, but must be a size. `shm-limit-byte-size` is ours.
+    the page, but must be a size. `shm-limit-byte-size` and `busy-poll-microseconds` are ours.
     """
     default = PythonSettings()
     _size(settings, "shm-growth-byte-size", _MIB)
     return PythonSettings(
         stub_timeout_s=_number(settings, "stub-timeout-seconds", default.stub_timeout_s),
+        busy_poll_us=int(_number(settings, "busy-poll-microseconds", default.busy_poll_us)),
         shm_kept_size=_size(settings, "shm-default-byte-size", default.shm_kept_size),
         shm_limit_size=max(_size(settings, "shm-limit-byte-size", default.shm_limit_size), _MIB),
     )

@@ -7,9 +7,12 @@ that concern nobody in particular are dealt with by whoever happens to read them
 
 from __future__ import annotations
 
+import os
+import select
 import socket
 import threading
 from collections import deque
+from time import monotonic_ns
 from typing import Any, Callable, Deque, Dict, List
 
 from . import heap, messages
@@ -32,6 +35,8 @@ class Channel:
         # How many bytes of unused shared memory to keep at a TRIM.
         self.kept_size = 0
         self._connection = connection
+        self._arrivals = select.poll()
+        self._arrivals.register(connection, select.POLLIN)
         self._decoder = FrameDecoder()
         self._inbox: Deque[Frame] = deque()
         self._reading = threading.Lock()
@@ -41,13 +46,18 @@ class Channel:
             messages.TRIM: self._trim,
         }
 
-    def receive(self) -> Frame:
-        """Wait for the next message that is for the main loop. Raises EOFError when the server has gone."""
+    def receive(self, awake_ns: int = 0) -> Frame:
+        """Wait for the next message that is for the main loop, so many nanoseconds of it awake.
+
+        Raises EOFError when the server has gone.
+        """
         while True:
             if self._inbox:
                 return self._inbox.popleft()
             with self._reading:
                 if not self._inbox:
+                    if awake_ns:
+                        self._stay_awake(awake_ns)
                     self._read(self._connection.recv(READ_SIZE))
 
     def drain(self) -> None:
@@ -83,6 +93,12 @@ class Channel:
         """Give up this end: for a process that the model has forked, where it is not ours to speak."""
         self._connection.close()
         self.writing = threading.Lock()  # it may have been held when the fork happened
+
+    def _stay_awake(self, time_ns: int) -> None:
+        """Return when something has come, or the time is over."""
+        until = monotonic_ns() + time_ns
+        while not self._arrivals.poll(0) and monotonic_ns() < until:
+            os.sched_yield()  # whoever has something to do on this processor goes first
 
     def _read(self, data: bytes) -> None:
         if not data:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+from time import monotonic_ns
 from typing import Any, Callable, Dict
 
 from . import messages
 from .answering import Answerer
+from .busy_poll import BusyPoll
 from .channel import Channel
 from .failure import describe
 from .metrics import MetricRegistry
@@ -24,6 +26,7 @@ class Service:
         self._channel = channel
         self._metrics = MetricRegistry(self._send_samples)
         self._host: Any = None
+        self._busy_poll = BusyPoll()
         self._handlers: Dict[int, Callable[[Message], None]] = {
             messages.INITIALIZE: self._initialize,
             messages.COMPLETE: self._complete,
@@ -34,13 +37,17 @@ class Service:
     def run(self) -> None:
         """Serve until FINALIZE, or until the server has gone."""
         while True:
+            finished = monotonic_ns()
             try:
-                message, payload = self._channel.receive()
+                message, payload = self._channel.receive(self._busy_poll.time)
             except EOFError:
                 break
+            began = monotonic_ns()
+            self._busy_poll.waited(began - finished)
             kind = message[0]
             if kind == messages.EXECUTE:
                 self._host.execute(message, payload)
+                self._busy_poll.executed(len(message[2]), monotonic_ns() - began)
             elif kind == messages.FINALIZE:
                 break
             else:
@@ -91,6 +98,7 @@ class Service:
 
     def _begin(self, options: Dict[str, Any]) -> None:
         self._channel.kept_size = options["kept_size"]
+        self._busy_poll = BusyPoll(options["busy_poll_ns"])
         begin(Session(self._channel, self._metrics, options["log_level"], options["directory"]))
 
     def _send_samples(self) -> None:

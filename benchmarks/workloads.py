@@ -65,7 +65,7 @@ def all_works() -> list[Work]:
 
 def _identity() -> list[Work]:
     models = own(identity="identity")
-    question = _echo("identity", _vector(batched=True))
+    question = echo("identity", vector(batched=True))
     targets = {
         "identity-json-1": [Target("median latency", 0.5)],
         "identity-json-16": [Target("rate", 1.6), Target("cpu", 0.6)],
@@ -79,7 +79,7 @@ def _identity() -> list[Work]:
         LoadWork(
             "unbatched-binary-16",
             own(identity="identity_unbatched"),
-            _echo("identity", _vector(batched=False)),
+            echo("identity", vector(batched=False)),
             Wire.BINARY,
             in_flight=16,
         ),
@@ -88,7 +88,7 @@ def _identity() -> list[Work]:
 
 def _large() -> list[Work]:
     models = own(identity="identity_image")
-    question = _echo("identity", np.random.default_rng(7).random((1, 3, 640, 640), dtype=np.float32))
+    question = echo("identity", np.random.default_rng(7).random((1, 3, 640, 640), dtype=np.float32))
     bounds = {Wire.BINARY: 1.3, Wire.GRPC: 1.0}
     return [
         LoadWork(f"image-{wire}-4", models, question, wire, in_flight=4, targets=[Target("bandwidth", bound)])
@@ -97,7 +97,7 @@ def _large() -> list[Work]:
 
 
 def _batching() -> list[Work]:
-    sleep, busy = _echo("sleep", _vector(batched=True)), _echo("busy", _vector(batched=False))
+    sleep, busy = echo("sleep", vector(batched=True)), echo("busy", vector(batched=False))
     quick = [Target("rate", 1.5), Target("cpu", 0.6)]
     return [
         LoadWork("sleep-2ms-binary-64", own(sleep="sleep"), sleep, Wire.BINARY, in_flight=64, targets=quick),
@@ -107,7 +107,7 @@ def _batching() -> list[Work]:
 
 def _ensemble() -> list[Work]:
     models = own(chain="chain", first="identity", second="identity", third="identity")
-    question = _echo("chain", _vector(batched=True))
+    question = echo("chain", vector(batched=True))
     targets = [Target("rate", 1.5), Target("cpu", 0.6)]
     return [
         LoadWork(f"ensemble-{wire}-16", models, question, wire, in_flight=16, targets=targets)
@@ -146,7 +146,7 @@ def _densenet() -> list[Work]:
 
 
 def _start() -> list[Work]:
-    question = _echo("identity", _vector(batched=True))
+    question = echo("identity", vector(batched=True))
     many = {"identity": "identity"} | {f"identity_{number}": "identity" for number in range(2, 51)}
     return [
         StartWork("start-1", own(identity="identity"), question, [Target("ready", 0.6), Target("memory", 2.0)], 7),
@@ -170,11 +170,11 @@ def _check_scores(scores: Array) -> None:
     np.testing.assert_allclose(scores, densenet_scores(), rtol=1e-2, atol=1e-3)
 
 
-def _vector(*, batched: bool) -> Array:
+def vector(*, batched: bool) -> Array:
     values = np.linspace(-1, 1, 16, dtype=np.float32)
     return values.reshape(1, 16) if batched else values
 
 
-def _echo(model: str, array: Array) -> Question:
+def echo(model: str, array: Array) -> Question:
     """Return the question to an identity model, to which the only right answer is what was sent."""
     return Question(model, {"INPUT0": array}, "OUTPUT0", check=partial(np.testing.assert_array_equal, array))

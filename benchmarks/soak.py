@@ -26,7 +26,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arrivals import TICK_S, Books, GrpcSender, HttpSender, Sender, StreamSender
+from benchmarks.arrivals import DRAIN_S, TICK_S, Books, GrpcSender, HttpSender, Sender, StreamSender
 from benchmarks.conch_install import ConchInstall
 from benchmarks.machine import CHECKOUT, machine
 from benchmarks.payloads import Question, Wire, encode
@@ -82,7 +82,7 @@ class Totals:
         self.answered += len(books.waited)
         self.otherwise.update(books.broken)
         self.otherwise.update({"refused": len(books.turned_away)} if books.turned_away else {})
-        self.otherwise.update({"late": books.open} if books.open else {})
+        self.otherwise.update({"no answer": books.open} if books.open else {})
 
 
 class PollingConch(Conch):
@@ -134,19 +134,25 @@ async def capacity(mix: Sequence[Kind]) -> float:
 class Soak:
     """One run: `rate` requests of each kind a second, for some minutes."""
 
-    def __init__(self, server: Server, mix: Sequence[Kind], rate: float, models: Path, console: Console) -> None:
+    def __init__(
+        self, server: Server, mix: Sequence[Kind], rate: float, interval_s: float, models: Path, console: Console
+    ) -> None:
         self._server = server
         self._mix = mix
         self._rate = rate
+        self._interval_s = interval_s
         self._models = models
         self._console = console
         self._interval = Interval()
         self._hasty = 0
+        self._unsettled: list[tuple[str, Books]] = []
+        self.skipped = 0
         self.samples: list[Sample] = []
         self.totals = {kind.name: Totals() for kind in mix}
 
-    async def run(self, minutes: float, interval_s: float) -> None:
+    async def run(self, minutes: float) -> None:
         """Load the server and watch it."""
+        interval_s = self._interval_s
         loads = [asyncio.create_task(self._load(kind)) for kind in self._mix]
         others = [asyncio.create_task(work()) for work in (self._make_mistakes, self._be_hasty, self._reload)]
         for number in range(1, int(minutes * 60 / interval_s) + 1):
@@ -155,13 +161,19 @@ class Soak:
             done, self._interval = self._interval, Interval()
             await asyncio.sleep(SETTLE_S)
             self._note(done, number * interval_s / 3600)
-            if number % max(1, round(60 / interval_s)) == 0:
+            if self.samples and number % max(1, round(60 / interval_s)) == 0:
                 told = ", ".join(f"{name} {value:,.1f}" for name, value in self.samples[-1].values.items())
                 self._console.print(f"{number * interval_s / 60:5.1f} min: {told}", soft_wrap=True)
         for task in (*loads, *others):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        for _ in range(int(DRAIN_S / SETTLE_S)):
+            self._settle()
+            if self._unsettled:
+                await asyncio.sleep(SETTLE_S)
+        for name, books in self._unsettled:
+            self.totals[name].add(books)
 
     async def _load(self, kind: Kind) -> None:
         sent = 0
@@ -205,18 +217,27 @@ class Soak:
             source.write_text(f"{text}\n# change {number}\n")
 
     def _note(self, done: Interval, hours: float) -> None:
+        self._unsettled += done.books.items()
+        self._settle()
+        waited = [books.waited for books in done.books.values() if books.waited]
+        answers = sum(map(len, waited))
+        if answers < self._rate * len(self._mix) * self._interval_s / 2:
+            self.skipped += 1  # this process, or the machine, was at a stand
+            return
         values = _counts(self._server)
         # Of the server's own: how many connections there are is the clients' doing.
         values["descriptors"] -= sum(kind.sender.connections for kind in self._mix)
-        medians = []
-        for name, books in done.books.items():
-            self.totals[name].add(books)
-            if books.waited:
-                medians.append(float(np.median(books.waited)) * 1e3)
-        values["median ms"] = float(np.mean(medians))
-        values["99 of 100 ms"] = float(np.percentile([s for b in done.books.values() for s in b.waited], 99)) * 1e3
-        values["answers"] = float(sum(len(books.waited) for books in done.books.values()))
+        values["median ms"] = float(np.mean([np.median(each) for each in waited])) * 1e3
+        values["99 of 100 ms"] = float(np.percentile(np.concatenate(waited), 99)) * 1e3
+        values["answers"] = answers
         self.samples.append(Sample(hours, values))
+
+    def _settle(self) -> None:
+        """Add to the totals what has been answered completely."""
+        for name, books in self._unsettled:
+            if not books.open:
+                self.totals[name].add(books)
+        self._unsettled = [(name, books) for name, books in self._unsettled if books.open]
 
 
 def _endlessly(*values: Any) -> Any:
@@ -299,8 +320,8 @@ async def soak(server: Server, models: Path, minutes: float, share: float, conso
     found = await capacity(mix)
     console.print(f"capacity: {found:,.0f} requests of each of {len(mix)} kinds a second")
     await asyncio.sleep(2)
-    run = Soak(server, mix, share * found, models, console)
-    await run.run(minutes, interval_s=min(10.0, minutes * 60 / 60))
+    run = Soak(server, mix, share * found, min(10.0, minutes), models, console)
+    await run.run(minutes)
     for kind in mix:
         await kind.sender.close()
     return run
@@ -324,6 +345,7 @@ def main(
             run = uvloop.run(soak(server, models, minutes, share, console))
     found = trends(run.samples)
     console.print(table(found))
+    console.print(f"{len(run.samples)} samples; {run.skipped} left out for want of answers")
     for name, total in run.totals.items():
         told = ", ".join(f"{number} {text}" for text, number in total.otherwise.items())
         console.print(f"{name}: {total.sent:,} sent, {total.answered:,} answered, {told or 'none otherwise'}")

@@ -30,6 +30,35 @@ class TensorSpec:
     label_filename: str = ""
 
 
+class BatchInputKind(Enum):
+    """What a model is told of the requests in its batch; values are those of the configuration without `BATCH_`."""
+
+    ELEMENT_COUNT = "ELEMENT_COUNT"
+    ACCUMULATED_ELEMENT_COUNT = "ACCUMULATED_ELEMENT_COUNT"
+    ACCUMULATED_ELEMENT_COUNT_WITH_ZERO = "ACCUMULATED_ELEMENT_COUNT_WITH_ZERO"
+    MAX_ELEMENT_COUNT_AS_SHAPE = "MAX_ELEMENT_COUNT_AS_SHAPE"
+    ITEM_SHAPE = "ITEM_SHAPE"
+    ITEM_SHAPE_FLATTEN = "ITEM_SHAPE_FLATTEN"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """`batch_input`: inputs of the model that are not sent but made, from the shapes of the input `source`."""
+
+    kind: BatchInputKind
+    targets: tuple[str, ...]
+    datatype: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutput:
+    """`batch_output`: outputs whose parts have the shapes of the input `source` (BATCH_SCATTER_WITH_INPUT_SHAPE)."""
+
+    targets: tuple[str, ...]
+    source: str
+
+
 class TimeoutAction(Enum):
     """What becomes of a request that waited too long."""
 
@@ -174,12 +203,21 @@ class ModelConfig:
     parameters: Mapping[str, str] = field(default_factory=dict)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     warmups: tuple[Warmup, ...] = ()
+    batch_inputs: tuple[BatchInput, ...] = ()
+    batch_outputs: tuple[BatchOutput, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_ensemble(self) -> bool:
         """Whether this model is a graph of other models."""
         return self.platform == ENSEMBLE_PLATFORM
+
+    @property
+    def ragged_inputs(self) -> frozenset[str]:
+        """The inputs whose shapes may differ between the requests of a batch."""
+        if self.max_batch_size == 0:
+            return frozenset()
+        return frozenset(spec.name for spec in self.inputs if spec.allow_ragged_batch)
 
     def input(self, name: str) -> TensorSpec | None:
         """Return the declared input of that name."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conch.errors import ConfigError
-from conch.model_config import ModelConfig, TensorSpec
+from conch.model_config import BatchInput, BatchInputKind, ModelConfig, TensorSpec
 from conch.tensor import BYTES
 
 
@@ -67,6 +67,7 @@ def check_signature(config: ModelConfig, signature: Signature) -> None:
     required = {info.name: info for info in signature.inputs}
     inputs = required | {info.name: info for info in signature.optional_inputs}
     outputs = {info.name: info for info in signature.outputs}
+    scattered = {name for each in config.batch_outputs for name in each.targets}
     for kind, specs, infos in (("input", config.inputs, inputs), ("output", config.outputs, outputs)):
         for spec in specs:
             info = infos.get(spec.name)
@@ -76,11 +77,17 @@ def check_signature(config: ModelConfig, signature: Signature) -> None:
                     f"model '{config.name}': unexpected inference {kind} '{spec.name}', allowed {kind}s are: {allowed}"
                 )
             _check_datatype(config.name, kind, spec, info)
-            _check_dims(config, kind, spec, info)
-    declared = {spec.name for spec in config.inputs}
+            if kind == "input" and spec.name in config.ragged_inputs:
+                _check_ragged(config.name, info)
+            elif kind == "input" or spec.name not in scattered:
+                _check_dims(config, kind, spec, info)
+    for each in config.batch_inputs:
+        for name in each.targets:
+            _check_batch_input(config.name, each, name, inputs)
+    declared = {spec.name for spec in config.inputs} | {name for each in config.batch_inputs for name in each.targets}
     if missing := [name for name in required if name not in declared]:
         raise ConfigError(
-            f"unable to load model '{config.name}', configuration expects {len(config.inputs)} inputs, model provides "
+            f"unable to load model '{config.name}', configuration expects {len(declared)} inputs, model provides "
             f"{len(required)}: the configuration lacks '{missing[0]}'"
         )
 
@@ -133,6 +140,26 @@ def _check_datatype(model: str, kind: str, spec: TensorSpec, info: TensorInfo) -
             f"unable to load model '{model}', configuration expects datatype {_config_datatype(spec.datatype)} for "
             f"{kind} '{spec.name}', model provides {provided}"
         )
+
+
+def _check_ragged(model: str, info: TensorInfo) -> None:
+    if info.dims != (-1,):
+        raise ConfigError(
+            f"unable to load model '{model}', input '{info.name}' has allow_ragged_batch, so that its elements come in "
+            f"one dimension of any size ([-1]), model provides {list(info.dims)}"
+        )
+
+
+def _check_batch_input(model: str, spec: BatchInput, name: str, inputs: Mapping[str, TensorInfo]) -> None:
+    info = inputs.get(name)
+    whose = f"unable to load model '{model}', batch_input '{name}' of kind BATCH_{spec.kind.value}"
+    if info is None:
+        raise ConfigError(f"{whose} is no input of the model, which has: {', '.join(sorted(inputs))}")
+    if info.datatype != spec.datatype:
+        raise ConfigError(f"{whose} is {spec.datatype}, model provides {info.datatype or info.native_type}")
+    rank = 2 if spec.kind is BatchInputKind.ITEM_SHAPE else 1
+    if info.dims and len(info.dims) != rank:
+        raise ConfigError(f"{whose} has {rank} dimensions, model provides {list(info.dims)}")
 
 
 def _check_dims(config: ModelConfig, kind: str, spec: TensorSpec, info: TensorInfo) -> None:

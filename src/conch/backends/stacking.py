@@ -27,13 +27,22 @@ def join(requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]]:
     """
     if len(requests) == 1:
         return {tensor.name: _array(tensor.datatype, tensor.shape, tensor.data) for tensor in requests[0].inputs}
-    joined: dict[str, npt.NDArray[Any]] = {}
-    for first in requests[0].inputs:
-        tensors = [request.input(first.name) for request in requests]
-        parts = [tensor for tensor in tensors if tensor is not None]
-        shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
-        joined[first.name] = _array(first.datatype, shape, b"".join([part.data for part in parts]))
-    return joined
+    return {first.name: join_tensors(gather(requests, first.name)) for first in requests[0].inputs}
+
+
+def gather(requests: Sequence[InferRequest], name: str) -> list[Tensor]:
+    """Return the inputs of that name, of those requests that have one."""
+    tensors = [request.input(name) for request in requests]
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def join_tensors(tensors: Sequence[Tensor]) -> npt.NDArray[Any]:
+    """Return tensors of one datatype joined along axis 0; one tensor as it is, whatever its rank."""
+    first = tensors[0]
+    if len(tensors) == 1:
+        return _array(first.datatype, first.shape, first.data)
+    shape = (sum(tensor.shape[0] for tensor in tensors), *first.shape[1:])
+    return _array(first.datatype, shape, b"".join([tensor.data for tensor in tensors]))
 
 
 def split(name: str, datatype: str, array: npt.NDArray[Any], sizes: Sequence[int] | None) -> list[Tensor]:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from conch.backends.base import Instance, InstancePlan
 from conch.backends.batch import Batch
+from conch.backends.ragged import RaggedLayout
 from conch.backends.side_by_side import SideBySide
 from conch.backends.stacking import join, split
 from conch.errors import BackendError, ConchError, ModelLoadError
@@ -39,6 +40,7 @@ class ThreadedInstance(Instance):
 
     def __init__(self, plan: InstancePlan) -> None:
         self.plan = plan
+        self._ragged = RaggedLayout.of(plan.source.config)
         self.concurrent_runs = 1  # how many may call `compute` at once; for `load` to say
         self._mailbox: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread: Thread | None = None
@@ -139,7 +141,7 @@ class ThreadedInstance(Instance):
         """Run requests of a batch together, and stamp the batch; where parts of it run at once, the last one counts."""
         source = self.plan.source
         config = source.config
-        inputs = join(requests)
+        inputs = join(requests) if self._ragged is None else self._ragged.join(requests)
         batch.input_done = monotonic_ns()
         wanted = _wanted(requests, [output.name for output in config.outputs])
         arrays = self.compute(inputs, wanted)
@@ -149,7 +151,11 @@ class ThreadedInstance(Instance):
         for spec in config.outputs:
             if spec.name not in wanted:
                 continue
-            parts = split(spec.name, spec.datatype, arrays[spec.name], sizes)
+            array = arrays[spec.name]
+            if self._ragged is None:
+                parts = split(spec.name, spec.datatype, array, sizes)
+            else:
+                parts = self._ragged.split(spec.name, spec.datatype, array, requests)
             for request, response, part in zip(requests, responses, parts, strict=True):
                 if not request.outputs or spec.name in request.outputs:
                     response.outputs.append(part)

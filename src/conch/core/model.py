@@ -5,7 +5,7 @@
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from time import monotonic_ns
 
 from conch.backends.base import Instance
@@ -39,6 +39,7 @@ class ServedModel(InstanceModel):
         # So many waiting are a full batch for every instance.
         self._crowd = len(instances) * (1 if self._rules.single else self._rules.max_batch_size)
         self._grouped = _needs_grouping(config, self._rules)
+        self._ragged = config.ragged_inputs
         self._queue = PolicyQueue(config.dynamic_batching, max_queue_size)
         dynamic = config.dynamic_batching
         self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
@@ -57,7 +58,7 @@ class ServedModel(InstanceModel):
         self._admissible(request)
         pending = Pending(request, respond, self)
         if self._grouped:
-            pending.group_key = _group_key(request)
+            pending.group_key = _group_key(request, self._ragged)
         now = pending.queued = request.timeline.queued = monotonic_ns()
         try:
             self._queue.push(pending, now)
@@ -150,8 +151,10 @@ class ServedModel(InstanceModel):
 
 def _needs_grouping(config: ModelConfig, rules: BatchRules) -> bool:
     """Whether two requests of the model may differ in shape or in the inputs present, so that they cannot be joined."""
-    return not rules.single and any(spec.optional or -1 in spec.dims for spec in config.inputs)
+    return not rules.single and any(
+        spec.optional or (-1 in spec.dims and not spec.allow_ragged_batch) for spec in config.inputs
+    )
 
 
-def _group_key(request: InferRequest) -> object:
-    return tuple(sorted((tensor.name, tensor.shape[1:]) for tensor in request.inputs))
+def _group_key(request: InferRequest, ragged: Set[str]) -> object:
+    return tuple(sorted((tensor.name, () if tensor.name in ragged else tensor.shape[1:]) for tensor in request.inputs))

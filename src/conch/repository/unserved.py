@@ -10,6 +10,9 @@ from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
 from conch.triton_messages import ModelConfig as ConfigMessage
 
+# Backends to which requests are given one by one, in their own shapes.
+_BY_REQUEST = ("python", "identity")
+
 
 def refuse_unserved(message: ConfigMessage) -> None:
     """Raise ConfigError naming the first thing that cannot be served."""
@@ -27,13 +30,6 @@ def _refused(message: ConfigMessage) -> Iterator[str]:
         yield "sequence_batching"
     if message.model_repository_agents.agents:
         yield f"model_repository_agents ('{message.model_repository_agents.agents[0].name}')"
-    if message.batch_input:
-        yield "batch_input"
-    if message.batch_output:
-        yield "batch_output"
-    for tensor in message.input:
-        if tensor.allow_ragged_batch:
-            yield f"allow_ragged_batch of input '{tensor.name}'"
     for step in message.ensemble_scheduling.step:
         if step.model_namespace:
             yield f"model_namespace of the step '{step.model_name}'"
@@ -46,6 +42,10 @@ def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
         yield "runtime", "backends are part of this server"
     if message.cc_model_filenames:
         yield "cc_model_filenames", "every device gets the same file"
+    if message.backend in _BY_REQUEST:
+        for field in ("batch_input", "batch_output"):
+            if getattr(message, field):
+                yield field, f"backend '{message.backend}' gets each request as it is"
     if message.HasField("model_metrics"):
         yield "model_metrics", "histogram buckets are the server's"
     if message.ensemble_scheduling.max_inflight_requests:

@@ -12,6 +12,7 @@ from typing import Any
 
 from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
+from conch.repository.validate_batch import validate_batch_tensors
 from conch.repository.validate_ensemble import validate_ensemble
 from conch.triton_messages import ModelConfig as ConfigMessage
 from conch.triton_messages import ModelInput, ModelInstanceGroup, ModelQueuePolicy
@@ -53,6 +54,7 @@ def validate_tensors(message: ConfigMessage) -> None:
     repeated = [name for name, count in Counter(tensor.name for tensor in message.input).items() if count > 1]
     if repeated:
         raise ConfigError(f"input '{repeated[0]}' of {message.name} is declared more than once")
+    validate_batch_tensors(message)
     for group in message.instance_group:
         _validate_instance_group(group, message)
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from conch.errors import ConfigError
 from conch.model_config import (
+    BatchInput,
+    BatchInputKind,
+    BatchOutput,
     DynamicBatching,
     EnsembleStep,
     InstanceGroup,
@@ -51,6 +54,8 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
         parameters={key: value.string_value for key, value in message.parameters.items()},
         metric_tags=dict(message.metric_tags),
         warmups=tuple(_warmup(each) for each in message.model_warmup),
+        batch_inputs=tuple(_batch_input(each) for each in message.batch_input),
+        batch_outputs=tuple(_batch_output(each) for each in message.batch_output),
         document=to_document(message),
     )
 
@@ -81,6 +86,21 @@ def _tensor(message: Any) -> TensorSpec:
         allow_ragged_batch=is_input and message.allow_ragged_batch,
         label_filename="" if is_input else message.label_filename,
     )
+
+
+def _batch_input(message: Any) -> BatchInput:
+    kind = _enum_name(schema.BatchInput.Kind, message.kind).removeprefix("BATCH_")
+    return BatchInput(
+        kind=BatchInputKind(kind),
+        targets=tuple(message.target_name),
+        datatype=datatype_name(message.data_type),
+        source=next(iter(message.source_input), ""),
+    )
+
+
+def _batch_output(message: Any) -> BatchOutput:
+    _enum_name(schema.BatchOutput.Kind, message.kind)
+    return BatchOutput(targets=tuple(message.target_name), source=next(iter(message.source_input), ""))
 
 
 def _instance_group(message: Any) -> InstanceGroup:

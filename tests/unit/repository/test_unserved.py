@@ -13,9 +13,6 @@ from conch.repository.unserved import refuse_unserved, unserved_notices
         ("sequence_batching { }", "sequence_batching"),
         ("sequence_batching { oldest { } }", "sequence_batching"),
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents ('checksum')"),
-        ("batch_input { kind: BATCH_ELEMENT_COUNT }", "batch_input"),
-        ("batch_output { }", "batch_output"),
-        ('input { name: "a" allow_ragged_batch: true }', "allow_ragged_batch of input 'a'"),
         ('ensemble_scheduling { step { model_name: "b" model_namespace: "n" } }', "model_namespace of the step 'b'"),
     ],
 )
@@ -48,6 +45,8 @@ def test_nothing_to_refuse(text: str) -> None:
             "optimization.execution_accelerators",
         ),
         ('model_operations { op_library_filename: "x.so" }', "model_operations"),
+        ("batch_input { kind: BATCH_ELEMENT_COUNT }", "batch_input"),
+        ("batch_output { }", "batch_output"),
         ('runtime: "libtriton_python.so"', "runtime"),
         ('cc_model_filenames { key: "8.0" value: "f" }', "cc_model_filenames"),
         ("model_metrics { }", "model_metrics"),

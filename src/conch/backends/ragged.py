@@ -1,0 +1,110 @@
+"""Ragged batching: requests of different shapes in one execution, for frameworks that take joined arrays.
+
+The elements of a ragged input follow each other in one dimension, request after request; `batch_input`s, which are made
+here, tell the model where each request begins, and `batch_output` says which outputs are to be cut along the same lines
+(model configuration, "Ragged Batching").
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conch.backends.stacking import gather, join_tensors, split
+from conch.errors import BackendError
+from conch.model_config import BatchInput, BatchInputKind, ModelConfig
+from conch.request import InferRequest
+from conch.tensor import NUMPY_DTYPES, Tensor
+
+Shape = tuple[int, ...]
+
+
+class RaggedLayout:
+    """How requests for one model become one execution, and its outputs theirs again."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._batches = config.max_batch_size > 0
+        self._ragged = config.ragged_inputs
+        self._batch_inputs = config.batch_inputs
+        self._sources = {name: each.source for each in config.batch_outputs for name in each.targets}
+        # The shape that the model gives an output, where it differs from the one that the client sees.
+        leading = (-1,) if self._batches else ()
+        self._shapes = {
+            spec.name: (*leading, *(spec.dims if spec.reshape is None else spec.reshape)) for spec in config.outputs
+        }
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> "RaggedLayout | None":
+        """Return the layout of a model, None if joining along the batch axis is all that it needs."""
+        needed = config.ragged_inputs or config.batch_inputs or config.batch_outputs
+        return cls(config) if needed else None
+
+    def join(self, requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]]:
+        """Return the inputs of the requests, and those that say how they are joined, by name."""
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for first in requests[0].inputs:
+            tensors = gather(requests, first.name)
+            if first.name in self._ragged:
+                tensors = [Tensor(each.name, each.datatype, (prod(each.shape),), each.data) for each in tensors]
+            arrays[first.name] = join_tensors(tensors)
+        for each in self._batch_inputs:
+            shapes = [tensor.shape for tensor in gather(requests, each.source)]
+            array = batch_input(each, shapes, batches=self._batches)
+            arrays |= dict.fromkeys(each.targets, array)
+        return arrays
+
+    def split(
+        self, name: str, datatype: str, array: npt.NDArray[Any], requests: Sequence[InferRequest]
+    ) -> list[Tensor]:
+        """Return the parts of one output that belong to the requests. Raises BackendError if they do not fill it."""
+        source = self._sources.get(name)
+        if source is None:
+            sizes = [request.batch_size for request in requests] if self._batches else None
+            return split(name, datatype, array, sizes)
+        shapes = [self._scattered(name, source, request) for request in requests]
+        ends = list(accumulate(prod(shape) for shape in shapes))
+        if array.size != ends[-1]:
+            raise BackendError(
+                f"output '{name}' has {array.size} elements of shape {list(array.shape)}, but the shapes of input "
+                f"'{source}' scatter {ends[-1]} to the requests of the batch"
+            )
+        flat = array.reshape(-1)
+        return [
+            Tensor.from_numpy(name, flat[end - prod(shape) : end].reshape(shape), datatype)
+            for shape, end in zip(shapes, ends, strict=True)
+        ]
+
+    def _scattered(self, name: str, source: str, request: InferRequest) -> Shape:
+        """Return a request's shape of an output: its variable dimensions are those of the input in the same place."""
+        tensor = request.input(source)
+        given = tensor.shape if tensor is not None else ()
+        shape = self._shapes[name]
+        if any(dim == -1 and place >= len(given) for place, dim in enumerate(shape)):
+            raise BackendError(
+                f"output '{name}' cannot get its shape {list(shape)} from input '{source}' {list(given)}"
+            )
+        return tuple(given[place] if dim == -1 else dim for place, dim in enumerate(shape))
+
+
+def batch_input(spec: BatchInput, shapes: Sequence[Shape], *, batches: bool) -> npt.NDArray[Any]:
+    """Return what a model is told of the source input, whose shapes are those of the requests in their order."""
+    counts = [prod(shape) for shape in shapes]
+    dtype = NUMPY_DTYPES[spec.datatype]
+    match spec.kind:
+        case BatchInputKind.ELEMENT_COUNT:
+            return np.array(counts, dtype)
+        case BatchInputKind.ACCUMULATED_ELEMENT_COUNT:
+            return np.cumsum(counts).astype(dtype)
+        case BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO:
+            return np.cumsum([0, *counts]).astype(dtype)
+        case BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE:
+            # Only the shape says something.
+            return np.zeros(max(counts, default=0), dtype)
+        case BatchInputKind.ITEM_SHAPE | BatchInputKind.ITEM_SHAPE_FLATTEN:
+            # Without the batch dimension, once for each item of the batch.
+            items = [shape[1:] for shape in shapes for _ in range(shape[0])] if batches else list(shapes)
+            array = np.array(items, dtype)
+            return array if spec.kind is BatchInputKind.ITEM_SHAPE else array.reshape(-1)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from conch.backends.base import InstancePlan, ModelSource
@@ -19,9 +18,11 @@ from conch.backends.launch import Exit, Launcher
 from conch.backends.process import ChildProcess
 from conch.backends.python_child.conch_child import messages
 from conch.backends.python_child.conch_child.wire import Message, WireError
+from conch.backends.python_host.awake import Awake
 from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.settings import PythonSettings
 from conch.backends.python_host.tensor_exchange import TensorExchange
+from conch.backends.python_host.upkeep import Upkeep
 from conch.errors import BackendError, Code, ConchError, ModelLoadError, Unavailable
 from conch.observability.logs import MODEL_LOGGER
 from conch.request import InferResponse
@@ -36,10 +37,6 @@ _CODES = {code.value: code for code in Code}
 _SENT_AHEAD = 4
 _SHORT_EXECUTION_NS = 200_000
 _BRIEF_EXECUTION_NS = 10_000_000
-# Outputs that have been released wait this long for a batch that takes the news along.
-_RELEASE_AFTER_S = 0.005
-# An instance without work for so long gives back the shared memory that it does not keep.
-_TRIM_AFTER_S = 10.0
 # How long a model may think about whether it is ready.
 _READINESS_LIMIT_S = 5.0
 
@@ -74,15 +71,14 @@ class ModelProcess:
         self._batches: deque[Batch] = deque()  # in the order in which the process executes them
         self._last_done = 0  # when it was done with the one before the first of them, monotonic ns
         self._typical_ns = 5 * _SHORT_EXECUTION_NS  # how long an execution takes, a moving average
+        self._awake = Awake(self._loop, settings.busy_poll_us * 1000)
         self._settled = asyncio.Event()
         self._reply: asyncio.Future[Message] = self._loop.create_future()
         self._readiness: asyncio.Future[bool] | None = None
         self._last_readiness = True
         self._has_is_ready = False
         self._stopping = False
-        self._release_timer: asyncio.TimerHandle | None = None
-        self._trim_timer: asyncio.TimerHandle | None = None
-        self._worked_at = 0.0
+        self._upkeep = Upkeep(self._child.send, lambda: not self._pending, settings.shm_kept_size)
         self._handlers: dict[int, Callable[[Message, memoryview], None]] = {
             messages.EXECUTED: self._executed,
             messages.ANSWERED: self._answered,
@@ -109,7 +105,7 @@ class ModelProcess:
     async def start(self, launcher: Launcher) -> None:
         """Start the process; it holds no model yet. Raises ModelLoadError."""
         try:
-            self._tensors = TensorExchange(self.name, self._settings.shm_limit_size, self._output_released)
+            self._tensors = TensorExchange(self.name, self._settings.shm_limit_size, self._upkeep.output_released)
         except OSError as error:
             size = self._settings.shm_limit_size
             text = f"no shared memory of {size} bytes for model instance '{self.name}': {error.strerror}"
@@ -117,9 +113,11 @@ class ModelProcess:
                 text += "; raise `ulimit -f` or lower --backend-config=python,shm-limit-byte-size=<bytes>"
             raise ModelLoadError(text, Code.UNAVAILABLE) from error
         tensors = self._tensors
+        self._upkeep.start(tensors)
         try:
             await self._child.start(launcher, tensors.descriptors)
         except ModelLoadError:
+            self._upkeep.stop()
             del self._tensors  # as the end of a process does
             raise
         finally:
@@ -159,7 +157,6 @@ class ModelProcess:
             self._log_level = level
             self._child.send((messages.SET_LOG_LEVEL, level))
         self._batches.append(batch)
-        self._worked_at = monotonic()
         parcel = self._tensors.parcel()
         requests = []
         for execution in batch.executions:
@@ -169,6 +166,7 @@ class ModelProcess:
             execution.on_cancel(partial(self._cancel, key))
         released = self._tensors.outputs.take_released()
         self._child.send((messages.EXECUTE, released, requests), parcel.parts, parcel.size)
+        self._awake.sent(len(requests))
 
     @property
     def ahead(self) -> int:
@@ -251,6 +249,7 @@ class ModelProcess:
         _, released, answers, samples, input_done, infer_done = message
         if not self._batches:
             raise WireError("no batch is being executed")
+        self._awake.answered()
         batch = self._batches.popleft()
         if released:
             self._tensors.inputs.free(released)
@@ -264,7 +263,7 @@ class ModelProcess:
         # First, so that the model works on the next batch while the answers of this one are delivered.
         batch.release()
         self._deliver(answers, payload)
-        self._consider_trimming()
+        self._upkeep.worked()
 
     def _answered(self, message: Message, payload: memoryview) -> None:
         _, released, answers, samples = message
@@ -309,42 +308,8 @@ class ModelProcess:
         if key in self._pending:
             self._child.send((messages.CANCEL, key))
 
-    def _output_released(self) -> None:
-        if self._release_timer is None and self._child.exit is None:
-            with suppress(RuntimeError):  # the loop is closed: there is nobody to tell any more
-                self._loop.call_soon_threadsafe(self._arm_release)
-
-    def _arm_release(self) -> None:
-        if self._release_timer is None and self._child.exit is None:
-            self._release_timer = self._loop.call_later(_RELEASE_AFTER_S, self._release)
-
-    def _release(self) -> None:
-        self._release_timer = None
-        released = self._tensors.outputs.take_released()
-        if released:
-            self._child.send((messages.RELEASE, released))
-
-    def _consider_trimming(self) -> None:
-        kept = self._settings.shm_kept_size
-        used = max(self._tensors.inputs.high_water, self._tensors.outputs.high_water)
-        if self._trim_timer is None and used > kept:
-            self._trim_timer = self._loop.call_later(_TRIM_AFTER_S, self._trim)
-
-    def _trim(self) -> None:
-        self._trim_timer = None
-        if not self._pending and monotonic() - self._worked_at >= _TRIM_AFTER_S:
-            kept = self._settings.shm_kept_size
-            self._release()
-            self._tensors.inputs.trim(kept)
-            if not self._tensors.outputs.in_use:
-                self._tensors.outputs.high_water = kept
-            self._child.send((messages.TRIM,))
-        self._consider_trimming()
-
     def _exited(self, exit_: Exit) -> None:
-        for timer in (self._release_timer, self._trim_timer):
-            if timer is not None:
-                timer.cancel()
+        self._upkeep.stop()
         self._metrics.process_ended()
         if not self._reply.done():
             words = self._child.last_words

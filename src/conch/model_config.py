@@ -159,12 +159,13 @@ class EnsembleStep:
 
 @dataclass(frozen=True, slots=True)
 class WarmupTensor:
-    """One input of a warm-up request: zeros, random values, or the bytes of a file below `warmup/`."""
+    """One input of a warm-up request: the bytes of a file below `warmup/` if it has a name, else random or zeros."""
 
     name: str
     datatype: str
     dims: tuple[int, ...]
-    source: str  # "zero" | "random" | the file's name
+    filename: str = ""
+    random: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,13 @@ class Reshaper:
             return tensor
         old, new = (spec.dims, spec.reshape) if to_backend else (spec.reshape, spec.dims)
         batch, shape = tensor.shape[: self._leading], tensor.shape[self._leading :]
+        if not to_backend and not _fits(shape, old):  # a model may give what it has not declared
+            return tensor
         return Tensor(tensor.name, tensor.datatype, (*batch, *_mapped(shape, old, new)), tensor.data)
+
+
+def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
+    return len(shape) == len(dims) and all(dim in (-1, size) for size, dim in zip(shape, dims, strict=True))
 
 
 def _mapped(shape: Sequence[int], old: Sequence[int], new: Sequence[int]) -> tuple[int, ...]:

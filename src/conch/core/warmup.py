@@ -4,7 +4,7 @@ Source: Triton's model configuration, "Model Warmup".
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 
@@ -12,33 +12,35 @@ import numpy as np
 
 from conch.backends.base import Instance
 from conch.backends.batch import Batch
+from conch.core.reshape import Reshaper
 from conch.core.validation import RequestValidator
-from conch.errors import ConchError, ModelLoadError
+from conch.errors import ConchError, InvalidRequest, ModelLoadError
 from conch.model_config import ModelConfig, Warmup, WarmupTensor
 from conch.request import InferRequest, InferResponse
-from conch.tensor import BYTES, ITEM_SIZES, NUMPY_DTYPES, Tensor, pack_bytes
+from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, byte_size, pack_bytes
 
 
 async def warm_up(instance: Instance) -> None:
-    """Send the configured requests to one started instance. Raises ModelLoadError if one of them is not answered."""
+    """Send the configured requests to one started instance. Raises ModelLoadError if one of them is not answered.
+
+    A sample of batch size n is n requests of one item each, executed together.
+    """
     source = instance.plan.source
-    validator = RequestValidator(source.config)
     for warmup in source.config.warmups:
-        for _ in range(max(warmup.count, 1)):
-            try:
-                request = _request(source.config, warmup, source.directory)
-                validator.check(request)
-                await _executed(instance, request)
-            except ConchError as error:
-                raise ModelLoadError(f"failed to run warmup sample '{warmup.name}': {error.message}") from error
+        try:
+            tensors = await asyncio.to_thread(_tensors, source.config, warmup, source.directory)
+            for _ in range(max(warmup.count, 1)):
+                await _executed(instance, [_request(source.config, tensors) for _ in range(warmup.batch_size)])
+        except ConchError as error:
+            raise ModelLoadError(f"failed to run warmup sample '{warmup.name}': {error.message}", error.code) from error
 
 
-async def _executed(instance: Instance, request: InferRequest) -> None:
-    execution = _Execution(request)
+async def _executed(instance: Instance, requests: Sequence[InferRequest]) -> None:
+    executions = [_Execution(request) for request in requests]
     released = asyncio.Event()
-    instance.execute(Batch([execution], lambda _: released.set()))
+    instance.execute(Batch(executions, lambda _: released.set()))
     await released.wait()
-    await execution.finished
+    await asyncio.gather(*(execution.finished for execution in executions))
 
 
 class _Execution:
@@ -65,31 +67,31 @@ class _Execution:
             self.finished.set_result(None)
 
 
-def _request(config: ModelConfig, warmup: Warmup, directory: Path) -> InferRequest:
-    batch_size = warmup.batch_size if config.max_batch_size > 0 else 0
-    return InferRequest(config.name, [_tensor(spec, batch_size, directory) for spec in warmup.inputs])
+def _request(config: ModelConfig, tensors: Sequence[Tensor]) -> InferRequest:
+    """Return a request as an instance gets it: checked, and with the backend's shapes."""
+    request = InferRequest(config.name, list(tensors))
+    RequestValidator(config).check(request)
+    Reshaper(config).request(request)
+    return request
 
 
-def _tensor(spec: WarmupTensor, batch_size: int, directory: Path) -> Tensor:
-    shape = (batch_size, *spec.dims) if batch_size else spec.dims
-    return Tensor(spec.name, spec.datatype, shape, _data(spec, directory) * max(batch_size, 1))
+def _tensors(config: ModelConfig, warmup: Warmup, directory: Path) -> list[Tensor]:
+    most = max(config.max_batch_size, 1)
+    if warmup.batch_size > most:
+        raise InvalidRequest(f"batch size {warmup.batch_size} for '{config.name}', max allowed is {most}")
+    leading = (1,) if config.max_batch_size > 0 else ()
+    return [Tensor(spec.name, spec.datatype, (*leading, *spec.dims), _data(spec, directory)) for spec in warmup.inputs]
 
 
 def _data(spec: WarmupTensor, directory: Path) -> bytes:
     """Return the wire bytes of one item."""
     elements = prod(spec.dims)
-    if spec.source not in ("zero", "random"):
-        path = directory / "warmup" / spec.source
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            raise ModelLoadError(
-                f"cannot read the data of input '{spec.name}' from {path}: {error.strerror}"
-            ) from error
+    if spec.filename:
+        return _file(spec, directory / "warmup")
     if spec.datatype == BYTES:
         return pack_bytes([b""] * elements)
-    size = ITEM_SIZES[spec.datatype] * elements
-    if spec.source == "zero":
+    size = byte_size(spec.datatype, spec.dims)
+    if not spec.random:
         return bytes(size)
     dtype = NUMPY_DTYPES.get(spec.datatype)
     generator = np.random.default_rng(0)
@@ -98,3 +100,24 @@ def _data(spec: WarmupTensor, directory: Path) -> bytes:
     if spec.datatype in ("BOOL", "BF16"):
         return bytes(generator.integers(0, 2, size, dtype=np.uint8))
     return generator.bytes(size)
+
+
+def _file(spec: WarmupTensor, directory: Path) -> bytes:
+    """Return the bytes of a file. It may hold more than one item needs, as in Triton, but not less."""
+    path = directory / spec.filename
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise ModelLoadError(f"input_data_file '{spec.filename}' of input '{spec.name}' leads out of {directory}")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelLoadError(
+            f"failed to open the file for read {path}: {error.strerror} (data of input '{spec.name}')"
+        ) from error
+    if spec.datatype == BYTES:
+        return data
+    size = byte_size(spec.datatype, spec.dims)
+    if len(data) < size:
+        raise InvalidRequest(
+            f"warmup setting expects {size} bytes, but the data provided from {path} only has {len(data)}"
+        )
+    return data[:size]

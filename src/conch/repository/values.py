@@ -171,6 +171,10 @@ def _warmup(message: Any) -> Warmup:
 
 def _warmup_tensors(inputs: Iterable[tuple[str, Any]]) -> Iterable[WarmupTensor]:
     for name, message in sorted(inputs, key=itemgetter(0)):
-        choice = message.WhichOneof("input_data_type")
-        source = {"zero_data": "zero", "random_data": "random"}.get(choice, message.input_data_file)
-        yield WarmupTensor(name, datatype_name(message.data_type), tuple(message.dims), source)
+        yield WarmupTensor(
+            name,
+            datatype_name(message.data_type),
+            tuple(message.dims),
+            filename=message.input_data_file,
+            random=message.WhichOneof("input_data_type") == "random_data",
+        )

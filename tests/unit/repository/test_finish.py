@@ -213,7 +213,12 @@ def test_every_part_of_the_value() -> None:
     assert config.parameters == {"k": "v"}
     assert config.metric_tags == {"team": "red"}
     assert config.warmups == (
-        Warmup("w", 2, 1, (WarmupTensor("a", "BYTES", (1,), "random"), WarmupTensor("b", "BF16", (1,), "b.bin"))),
+        Warmup(
+            "w",
+            2,
+            1,
+            (WarmupTensor("a", "BYTES", (1,), random=True), WarmupTensor("b", "BF16", (1,), filename="b.bin")),
+        ),
     )
     assert from_document(config.document, "f").name == "m"
 

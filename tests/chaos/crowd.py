@@ -48,7 +48,7 @@ class Crowd:
     async def ask(self, model: str, value: int = 7, **parameters: Any) -> Outcome:
         """Send one number; `parameters` are orders to the model (see `mortal.py`)."""
         url = f"http://{self.server.http}/v2/models/{model}/infer"
-        async with asyncio.timeout(LIMIT_S), self._session.post(url, json=_body(value, parameters)) as response:
+        async with asyncio.timeout(LIMIT_S), self._session.post(url, json=request_body(value, parameters)) as response:
             answer = await response.json()
         now = time.monotonic()
         if response.status != 200:
@@ -82,7 +82,7 @@ class Crowd:
     async def impatient(self, model: str, **parameters: Any) -> asyncio.StreamWriter:
         """Send a request and return what to close for leaving before the answer."""
         host, _, port = self.server.http.partition(":")
-        body = json.dumps(_body(7, parameters)).encode()
+        body = json.dumps(request_body(7, parameters)).encode()
         head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(head.encode() + body)
@@ -115,7 +115,7 @@ async def outcomes(asked: "Sequence[asyncio.Task[Outcome]]") -> list[Outcome]:
     return list(await asyncio.gather(*asked))
 
 
-def _body(value: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def request_body(value: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
     tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 1], "data": [value]}
     return {"inputs": [tensor], "parameters": parameters}
 

@@ -122,6 +122,7 @@ class ModelProcess:
             raise
         finally:
             tensors.close_descriptors()
+            del tensors  # whoever keeps the error keeps this frame
 
     async def initialize(self, plan: InstancePlan) -> None:
         """Import the model and have it initialize itself. Raises ModelLoadError with the cause."""

@@ -95,7 +95,10 @@ async def run(place: World, targets: Sequence[Target], cases: int, seed: int, pr
     shown = time.monotonic()
     for number in range(cases):
         index = number % len(targets)
+        known = len(reports[index].findings)
         await run_case(place, targets[index], case(targets[index], random), reports[index])
+        if progress and len(reports[index].findings) > known:
+            print(f"{reports[index].name}: {list(reports[index].findings.items())[-1]}"[:3000], flush=True)
         if progress and time.monotonic() - shown > 10:
             shown = time.monotonic()
             findings = sum(len(report.findings) for report in reports)

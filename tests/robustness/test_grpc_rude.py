@@ -56,6 +56,8 @@ def goaway_of(client: socket.socket) -> int | None:
     return None
 
 
+# A thousand answers that the client does not let out.
+WAITING = h2.settings((4, 0)) + b"".join(call(i, infer_message(1)) for i in range(20_001, 21_901, 2))
 FLOODS = {
     "rapid reset": b"".join(
         h2.frame(h2.HEADERS, h2.END_HEADERS, i, h2.block("ModelInfer")) + h2.frame(h2.RESET, 0, i, RESET)
@@ -73,6 +75,8 @@ FLOODS = {
     "empty continuation": h2.frame(h2.HEADERS, 0, 1, b"") + h2.frame(h2.CONTINUATION, 0, 1) * 200_000,
     "settings": h2.settings() * 100_000,
     "settings with values": h2.settings((4, 100), (4, 2**30)) * 50_000,
+    "settings that change much": WAITING + h2.settings(*((4, i % 2) for i in range(10_000))) * 20,
+    "settings that change windows": WAITING + (h2.settings((4, 1)) + h2.settings((4, 0))) * 5_000,
     "ping": h2.frame(h2.PING, 0, 0, b"12345678") * 100_000,
     "ping answers": h2.frame(h2.PING, h2.ACK, 0, b"12345678") * 100_000,
     "priority": h2.frame(h2.PRIORITY, 0, 1, bytes(5)) * 100_000,
@@ -82,7 +86,7 @@ FLOODS = {
     "late data": call(1, infer_message(1)) + h2.frame(h2.DATA, 0, 1, b"x") * 100_000,
 }
 # These cost the client as much as the server, and are simply put up with.
-_HARMLESS = {"padding", "late data"}
+_HARMLESS = {"padding", "late data", "settings that change much"}
 
 
 @pytest.mark.parametrize("flood", FLOODS)

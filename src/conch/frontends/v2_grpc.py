@@ -8,13 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2
 
 import conch
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.errors import InvalidRequest, Unsupported
-from conch.protocol import documents, proto_documents
+from conch.protocol import documents, health_proto, proto_documents
 from conch.protocol.v2_proto import parse_version
 from conch.tensor import Buffer
 from conch.triton_messages import service_pb2
@@ -72,7 +71,7 @@ class InferenceService:
                 name = f"{kind}SharedMemory{action}"
                 described[name] = _absent("shared-memory", name, getattr(service_pb2, f"{name}Request"))
         methods = {f"/{INFERENCE_SERVICE}/{name}": method for name, method in described.items()}
-        health = Method("health", health_pb2.HealthCheckRequest, self._health_check)
+        health = Method("health", health_proto.HealthCheckRequest, self._health_check)
         return methods | {f"/{HEALTH_SERVICE}/Check": health}
 
     async def _server_live(self, _: Message) -> Message:
@@ -83,9 +82,8 @@ class InferenceService:
 
     async def _health_check(self, _: Message) -> Message:
         """Any service name gets the same answer, as with Triton."""
-        serving = health_pb2.HealthCheckResponse.SERVING
-        return health_pb2.HealthCheckResponse(
-            status=serving if self._inference.ready() else health_pb2.HealthCheckResponse.NOT_SERVING
+        return health_proto.HealthCheckResponse(
+            status=health_proto.SERVING if self._inference.ready() else health_proto.NOT_SERVING
         )
 
     async def _model_ready(self, request: Message) -> Message:

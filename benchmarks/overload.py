@@ -7,16 +7,18 @@ is refused at once with a time to come again. Health and metrics are asked meanw
 
 import asyncio
 import json as json_format
+import multiprocessing
 import re
 import tempfile
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 import typer
@@ -85,7 +87,7 @@ def works() -> list[Work]:
     return [
         Work("busy-5ms-binary", busy, Wire.BINARY, clients=16, bound=32),
         Work("busy-5ms-grpc", busy, Wire.GRPC, clients=16, bound=32),
-        Work("sleep-2ms-binary", sleep, Wire.BINARY, clients=112, bound=128),
+        Work("sleep-2ms-of-4-binary", sleep, Wire.BINARY, clients=48, bound=64),
         Work("ensemble-busy-last-binary", echo(chain, vector(batched=False)), Wire.BINARY, clients=16, bound=32),
     ]
 
@@ -94,10 +96,12 @@ def write_repository(directory: Path) -> None:
     """Write the models with their bounds: `chain` is a quick model and then the busy one."""
     compose({"busy": MODELS / "busy", "sleep": MODELS / "sleep"}, directory, only_python=False)
     compose({"first": MODELS / "identity_unbatched", "last": MODELS / "busy"}, directory, only_python=False)
-    for name, bound in (("busy", 32), ("sleep", 128), ("first", 32), ("last", 32)):
+    for name, bound in (("busy", 32), ("sleep", 64), ("first", 32), ("last", 32)):
         config = directory / name / "config.pbtxt"
         text = re.sub(r"dynamic_batching.*", "", config.read_text())
         policy = f"default_queue_policy {{ max_queue_size: {bound} }}"
+        # At most four together: three times what sixteen come to is more than this process can send.
+        text = text.replace("max_batch_size: 16", "max_batch_size: 4")
         config.write_text(f"{text}\ndynamic_batching {{ {policy} }}\n")
     tensor = '{ name: "%s" data_type: TYPE_FP32 dims: [ 16 ] }'
     steps = " ".join(
@@ -139,14 +143,14 @@ async def overload(server: Server, work: Work, times: float, seconds: float) -> 
     """Measure one work."""
     measured = Measured(work.name, work.bound, [await capacity(server, work)])
     books, sending = Books(), sender(server, work)
-    health: list[float] = []
+    seen: list[tuple[float, int]] = []
     for _ in range(ROUNDS):
-        watching = asyncio.create_task(_watch(server, measured, health))
         answered, refused, sent = len(books.waited), len(books.turned_away), books.sent + books.not_sent
-        started = perf_counter()
-        await arrive(sending, times * measured.capacity[-1], seconds / ROUNDS, books)
-        took = perf_counter() - started
-        watching.cancel()
+        with _Watch(server) as watch:
+            started = perf_counter()
+            await arrive(sending, times * measured.capacity[-1], seconds / ROUNDS, books)
+            took = perf_counter() - started
+        seen += watch.seen
         measured.offered.append((books.sent + books.not_sent - sent) / took)
         measured.answered.append((len(books.waited) - answered) / took)
         measured.refused.append((len(books.turned_away) - refused) / took)
@@ -154,22 +158,46 @@ async def overload(server: Server, work: Work, times: float, seconds: float) -> 
         measured.capacity.append(await capacity(server, work))
     await sending.close()
     measured.answer_ms, measured.refusal_ms = _spread(books.waited), _spread(books.turned_away)
-    measured.health_ms = _spread(health)
+    measured.health_ms = _spread([took for took, _ in seen])
+    measured.deepest_queue = max((depth for _, depth in seen), default=0)
     measured.without_time, measured.not_sent = books.without_time, books.not_sent
     measured.broken = {text: books.broken.count(text) for text in set(books.broken)}
     return measured
 
 
-async def _watch(server: Server, measured: Measured, health: list[float]) -> None:
-    """Ask for health and metrics as a probe does, each time over a connection of its own."""
-    while True:
+@dataclass
+class _Watch:
+    """A process that asks for health and metrics as a probe does: this one is too busy to tell how long they take."""
+
+    server: Server
+    seen: list[tuple[float, int]] = field(default_factory=list)  # seconds for health, deepest queue
+
+    def __enter__(self) -> Self:
+        context = multiprocessing.get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        urls = (
+            f"http://{self.server.http_address}/v2/health/ready",
+            f"http://127.0.0.1:{self.server.ports.metrics}/metrics",
+        )
+        self._process = context.Process(target=_probe, args=(theirs, *urls))
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ours.send(None)
+        self.seen = self._ours.recv()
+        self._process.join()
+
+
+def _probe(told: Connection, health: str, metrics: str) -> None:
+    """Be that process, until told to stop; then tell what was seen."""
+    seen = []
+    while not told.poll(0.2):
         started = perf_counter()
-        await asyncio.to_thread(_get, f"http://{server.http_address}/v2/health/ready")
-        health.append(perf_counter() - started)
-        text = await asyncio.to_thread(_get, f"http://127.0.0.1:{server.ports.metrics}/metrics")
-        depths = [int(float(depth)) for _, depth in PENDING.findall(text)]
-        measured.deepest_queue = max(measured.deepest_queue, *depths)
-        await asyncio.sleep(0.2)
+        _get(health)
+        took = perf_counter() - started
+        seen.append((took, max(int(float(depth)) for _, depth in PENDING.findall(_get(metrics)))))
+    told.send(seen)
 
 
 def _get(url: str) -> str:

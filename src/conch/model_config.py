@@ -92,6 +92,62 @@ class DynamicBatching:
     priority_queue_policies: Mapping[int, QueuePolicy] = field(default_factory=dict)
 
 
+class ControlKind(Enum):
+    """What a control tensor tells a model about the sequence that a request belongs to."""
+
+    START = "CONTROL_SEQUENCE_START"
+    END = "CONTROL_SEQUENCE_END"
+    READY = "CONTROL_SEQUENCE_READY"  # false in the requests that only fill up a batch
+    CORRID = "CONTROL_SEQUENCE_CORRID"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceControl:
+    """One control tensor; `false` and `true` are what it holds, in wire form. CORRID has neither: it holds the id."""
+
+    kind: ControlKind
+    name: str
+    datatype: str
+    false: bytes = b""
+    true: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    """Implicit state: what a model gives as output `output_name` comes back as input `input_name` in the next request.
+
+    A sequence begins with a state of `initial_dims`: the bytes of the file `initial_file` below `initial_state/`, or
+    zeros if there is no such file.
+    """
+
+    input_name: str
+    output_name: str
+    datatype: str
+    dims: tuple[int, ...]
+    initial_dims: tuple[int, ...]
+    initial_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatching:
+    """`sequence_batching`: requests of one sequence go to one instance, one after the other.
+
+    `oldest` tells the strategies apart. Of oldest are `max_candidates` (0: as many as the batch size), the preferred
+    sizes and the order; of direct is the slot utilization. An `iterative` model is given a request until it answers it.
+    """
+
+    oldest: bool = False
+    max_candidates: int = 0
+    preferred_batch_sizes: tuple[int, ...] = ()
+    preserve_ordering: bool = False
+    minimum_slot_utilization: float = 0.0
+    max_queue_delay_us: int = 0
+    max_idle_us: int = 1_000_000
+    iterative: bool = False
+    controls: tuple[SequenceControl, ...] = ()  # in the order of ControlKind
+    states: tuple[SequenceState, ...] = ()
+
+
 class InstanceKind(Enum):
     """Where an instance runs. AUTO never leaves `repository/`: it is resolved to GPU or CPU at load."""
 
@@ -184,7 +240,7 @@ class ModelConfig:
 
     `document` is the whole `inference.ModelConfig` message as JSON values under proto field names: what the config
     endpoint shows and what a Python model gets as `model_config`. Exactly one of `dynamic_batching`,
-    `ensemble_steps` and `has_sequence_batching` may be set; none means the default scheduler.
+    `sequence_batching` and `ensemble_steps` may be set; none means the default scheduler.
     """
 
     name: str
@@ -196,8 +252,8 @@ class ModelConfig:
     instance_groups: tuple[InstanceGroup, ...] = ()
     version_policy: VersionPolicy = field(default_factory=VersionPolicy)
     dynamic_batching: DynamicBatching | None = None
+    sequence_batching: SequenceBatching | None = None
     ensemble_steps: tuple[EnsembleStep, ...] = ()
-    has_sequence_batching: bool = False
     decoupled: bool = False
     response_cache: bool = False  # whether answers may come from the cache
     default_model_filename: str = ""

@@ -32,6 +32,9 @@ class Execution(Protocol):
     def finish(self, answer: InferResponse | ConchError | None) -> None:
         """Deliver the last response or the error; None ends a decoupled request without a further response."""
 
+    def reschedule(self) -> None:
+        """Ask for the request once more: an iterative model has not finished with it, its batch may go on."""
+
 
 class Batch:
     """Requests that are executed together.

@@ -56,9 +56,14 @@ def complete_document(document: Mapping[str, Any], signature: Signature, default
             f"max_batch_size is specified ({document['max_batch_size']}); {_why_not(signature)}"
         )
     batching = completed.get("max_batch_size", 0) > 0
+    own = _sequence_tensors(document)
     for field, tensors in (("input", signature.inputs), ("output", signature.outputs)):
         if not document.get(field):
-            completed[field] = [_declaration(info, field, document["name"], batching=batching) for info in tensors]
+            completed[field] = [
+                _declaration(info, field, document["name"], batching=batching)
+                for info in tensors
+                if info.name not in own
+            ]
     return completed
 
 
@@ -90,6 +95,14 @@ def check_signature(config: ModelConfig, signature: Signature) -> None:
             f"unable to load model '{config.name}', configuration expects {len(declared)} inputs, model provides "
             f"{len(required)}: the configuration lacks '{missing[0]}'"
         )
+
+
+def _sequence_tensors(document: Mapping[str, Any]) -> set[str]:
+    """Names of the tensors that pass between server and model only: controls of a sequence, and its state."""
+    batching = document.get("sequence_batching", {})
+    states = batching.get("state", ())
+    controls = {entry.get("name", "") for entry in batching.get("control_input", ())}
+    return controls | {state.get(field, "") for state in states for field in ("input_name", "output_name")}
 
 
 def _can_batch(signature: Signature) -> bool:

@@ -4,18 +4,22 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
+from pathlib import Path
 from typing import Any
 
-from conch.backends.base import ModelSource
+from conch.backends.base import Instance, ModelSource
 from conch.backends.registry import BackendRegistry
 from conch.core.cache import ResponseCache
 from conch.core.catalog import Catalog
 from conch.core.contract import check_ensemble
 from conch.core.ensemble import EnsembleModel
+from conch.core.instance_model import InstanceModel
 from conch.core.instances import make_instances
 from conch.core.model import ServedModel
 from conch.core.model_cache import ModelCache
 from conch.core.rate_limiter import ModelLimiter, RateLimiter
+from conch.core.sequence_model import SequenceModel
+from conch.core.sequence_tensors import instance_config
 from conch.core.served import Served
 from conch.errors import Code, ConchError, ConfigError, ModelLoadError, NotFound
 from conch.model_config import EnsembleStep, ModelConfig
@@ -137,11 +141,8 @@ class ModelBuilder:
                 served = EnsembleModel(config, version, labels, self._model_of)
             else:
                 backend = await self._backends.get(config.backend)
-                instances = make_instances(backend, self._source(files, config, version))
-                loop = asyncio.get_running_loop()
-                served = ServedModel(config, version, labels, instances, loop, max_queue_size=self._max_queue_size)
-                if self._limiter is not None:
-                    served.limiter = ModelLimiter(self._limiter, instances)
+                instances = make_instances(backend, self._source(files, instance_config(config), version))
+                served = self._scheduler(config, version, labels, instances, files.directory)
             if self._cache is not None and config.response_cache:
                 served.cache = ModelCache(self._cache, served.statistics)
             await served.start()
@@ -149,6 +150,24 @@ class ModelBuilder:
             built.failures[version] = load_error(error)
         else:
             built.served[version] = served
+
+    def _scheduler(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        instances: Sequence[Instance],
+        directory: Path,
+    ) -> InstanceModel:
+        loop, room = asyncio.get_running_loop(), self._max_queue_size
+        served: InstanceModel
+        if config.sequence_batching is None:
+            served = ServedModel(config, version, labels, instances, loop, max_queue_size=room)
+        else:
+            served = SequenceModel(config, version, labels, instances, loop, directory, max_queue_size=room)
+        if self._limiter is not None:
+            served.limiter = ModelLimiter(self._limiter, instances)
+        return served
 
     def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
         return ModelSource(config, version, files.directory, self._settings(config.backend))

@@ -271,8 +271,10 @@ class ModelControl:
     def _publish(self, name: str, built: Built, files: ModelFiles) -> None:
         previous = self._loaded.get(name)
         self._loaded[name] = files
+        newest = built.served[max(built.served)]
         old = self._catalog.publish(name, built.served)
         for served in old:
+            built.served.get(served.version, newest).take_over(served)
             if served.version not in built.served:
                 self._catalog.note(name, served.version, VersionState.UNAVAILABLE, UNLOADED)
         self._retire(old, previous)

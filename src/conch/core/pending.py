@@ -10,7 +10,7 @@ from enum import Enum
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Protocol
 
-from conch.errors import Cancelled, ConchError
+from conch.errors import BackendError, Cancelled, ConchError
 from conch.request import InferRequest, InferResponse, Respond
 
 if TYPE_CHECKING:
@@ -100,6 +100,12 @@ class Pending:
         assert owner is not None
         owner.settled(self, answer, was)
         respond(answer, True)
+
+    def reschedule(self) -> None:
+        """End the request: what its model asks for is for iterative sequences, which this is not one of."""
+        self.finish(
+            BackendError(f"model '{self.request.model_name}' has no iterative_sequence: it must answer at once")
+        )
 
     def cancel(self, why: str = "request was cancelled by the client") -> None:
         """End the request because the caller wants, or can take, no answer. Whoever works on it is told."""

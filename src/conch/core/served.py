@@ -76,6 +76,9 @@ class Served(ABC):
     async def kill(self) -> None:  # noqa: B027 - an ensemble has nothing of its own
         """Release at once what would outlive this process; the time for `stop` is over."""
 
+    def take_over(self, old: "Served") -> None:  # noqa: B027 - only sequences go on across a replacement
+        """Know what this version replaces. It takes no new requests but from here."""
+
     async def drain(self) -> None:
         """Wait until nobody holds it: no request of its own, no ensemble's. New ones do not find it any more."""
         while self._in_flight:

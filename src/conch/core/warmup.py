@@ -58,6 +58,10 @@ class _Execution:
     def send(self, response: InferResponse) -> None:
         """Nobody reads its responses."""
 
+    def reschedule(self) -> None:
+        """Once is enough."""
+        self.finish(None)
+
     def finish(self, answer: InferResponse | ConchError | None) -> None:
         if self.finished.done():
             return

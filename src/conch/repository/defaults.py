@@ -9,9 +9,11 @@ from conch.model_config import ENSEMBLE_PLATFORM
 from conch.triton_messages import ModelConfig as ConfigMessage
 from conch.triton_messages import ModelInstanceGroup
 
+_SEQUENCE_IDLE_US = 1_000_000
+
 
 def fill_defaults(message: ConfigMessage, backend: Backend | None, gpus: Sequence[int]) -> list[str]:
-    """Fill version policy, preferred batch sizes, pinned memory, file name and instance groups in place.
+    """Fill version policy, preferred batch sizes, idle times, pinned memory, file name and instance groups in place.
 
     Every KIND_AUTO is resolved; KIND_GPU falls back to the CPU on a machine without GPUs (Triton would refuse).
     Returns what the owner of the model should be told. Raises ConfigError for a GPU that is not there.
@@ -21,6 +23,7 @@ def fill_defaults(message: ConfigMessage, backend: Backend | None, gpus: Sequenc
     dynamic = message.WhichOneof("scheduling_choice") == "dynamic_batching"
     if dynamic and not message.dynamic_batching.preferred_batch_size and message.max_batch_size > 0:
         message.dynamic_batching.preferred_batch_size.append(message.max_batch_size)
+    _fill_sequence_batching(message)
     if message.platform == ENSEMBLE_PLATFORM:
         return []
     for buffer in ("input_pinned_memory", "output_pinned_memory"):
@@ -29,6 +32,15 @@ def fill_defaults(message: ConfigMessage, backend: Backend | None, gpus: Sequenc
     if backend is not None and not message.default_model_filename:
         message.default_model_filename = backend.default_model_filename
     return _fill_instance_groups(message, backend.default_cpu_instance_count if backend else 1, gpus)
+
+
+def _fill_sequence_batching(message: ConfigMessage) -> None:
+    if message.WhichOneof("scheduling_choice") != "sequence_batching":
+        return
+    batching = message.sequence_batching
+    batching.max_sequence_idle_microseconds = batching.max_sequence_idle_microseconds or _SEQUENCE_IDLE_US
+    if batching.HasField("oldest") and not batching.oldest.preferred_batch_size and message.max_batch_size > 0:
+        batching.oldest.preferred_batch_size.append(message.max_batch_size)
 
 
 def _fill_instance_groups(message: ConfigMessage, cpu_count: int, gpus: Sequence[int]) -> list[str]:

@@ -26,8 +26,6 @@ def unserved_notices(message: ConfigMessage) -> tuple[str, ...]:
 
 
 def _refused(message: ConfigMessage) -> Iterator[str]:
-    if message.HasField("sequence_batching"):
-        yield "sequence_batching"
     if message.model_repository_agents.agents:
         yield f"model_repository_agents ('{message.model_repository_agents.agents[0].name}')"
     for step in message.ensemble_scheduling.step:
@@ -38,6 +36,7 @@ def _refused(message: ConfigMessage) -> Iterator[str]:
 def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
     yield from _group_settings(message)
     yield from _optimizations(message)
+    yield from _state_memory(message)
     if message.runtime:
         yield "runtime", "backends are part of this server"
     if message.cc_model_filenames:
@@ -61,6 +60,13 @@ def _group_settings(message: ConfigMessage) -> Iterator[tuple[str, str]]:
             yield f"{at}.host_policy", "this server has no host policies"
         if group.secondary_devices:
             yield f"{at}.secondary_devices", "no backend uses secondary devices"
+
+
+def _state_memory(message: ConfigMessage) -> Iterator[tuple[str, str]]:
+    for state in message.sequence_batching.state:
+        for field in ("use_same_buffer_for_input_output", "use_growable_memory"):
+            if getattr(state, field):
+                yield f"{field} of the state '{state.input_name}'", "state is handed on as it is, without a copy"
 
 
 def _optimizations(message: ConfigMessage) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
 from conch.repository.validate_batch import validate_batch_tensors
 from conch.repository.validate_ensemble import validate_ensemble
+from conch.repository.validate_sequence import validate_sequence_batching
 from conch.triton_messages import ModelConfig as ConfigMessage
 from conch.triton_messages import ModelInput, ModelInstanceGroup, ModelQueuePolicy
 
@@ -35,6 +36,7 @@ def validate_configuration(message: ConfigMessage) -> None:
         )
     _validate_batching(message)
     _validate_cache(message)
+    validate_sequence_batching(message)
     validate_ensemble(message)
     for warmup in message.model_warmup:
         _validate_warmup(warmup, name)

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
-from conch.errors import ConfigError
 from conch.model_config import (
     BatchInput,
     BatchInputKind,
@@ -25,7 +24,8 @@ from conch.model_config import (
     WarmupTensor,
 )
 from conch.repository.document import to_document
-from conch.tensor import BYTES
+from conch.repository.enums import datatype_name, enum_name
+from conch.repository.sequence_values import sequence_batching
 from conch.triton_messages import ModelConfig as ConfigMessage
 from conch.triton_messages import model_config_pb2 as schema
 
@@ -35,7 +35,7 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
 
     Raises ConfigError for an enum given by a number that means nothing.
     """
-    has_dynamic = message.WhichOneof("scheduling_choice") == "dynamic_batching"
+    choice = message.WhichOneof("scheduling_choice")
     return ModelConfig(
         name=message.name,
         backend=message.backend,
@@ -45,9 +45,9 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
         outputs=tuple(_tensor(each) for each in message.output),
         instance_groups=tuple(_instance_group(each) for each in message.instance_group),
         version_policy=_version_policy(message.version_policy),
-        dynamic_batching=_dynamic_batching(message.dynamic_batching) if has_dynamic else None,
+        dynamic_batching=_dynamic_batching(message.dynamic_batching) if choice == "dynamic_batching" else None,
+        sequence_batching=sequence_batching(message.sequence_batching) if choice == "sequence_batching" else None,
         ensemble_steps=tuple(_step(each) for each in message.ensemble_scheduling.step),
-        has_sequence_batching=message.HasField("sequence_batching"),
         decoupled=message.model_transaction_policy.decoupled,
         response_cache=message.response_cache.enable,
         default_model_filename=message.default_model_filename,
@@ -58,21 +58,6 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
         batch_outputs=tuple(_batch_output(each) for each in message.batch_output),
         document=to_document(message),
     )
-
-
-def datatype_name(number: int) -> str:
-    """Return the wire name of a `DataType`, "" for TYPE_INVALID. Raises ConfigError for a number that is none."""
-    name = _enum_name(schema.DataType, number)
-    return {"TYPE_STRING": BYTES, "TYPE_INVALID": ""}.get(name, name.removeprefix("TYPE_"))
-
-
-def _enum_name(enum: Any, number: int) -> str:
-    try:
-        return str(enum.Name(number))
-    except ValueError:
-        raise ConfigError(
-            f"{number} is no value of {enum.DESCRIPTOR.name}; allowed: {', '.join(enum.keys())}"
-        ) from None
 
 
 def _tensor(message: Any) -> TensorSpec:
@@ -89,7 +74,7 @@ def _tensor(message: Any) -> TensorSpec:
 
 
 def _batch_input(message: Any) -> BatchInput:
-    kind = _enum_name(schema.BatchInput.Kind, message.kind).removeprefix("BATCH_")
+    kind = enum_name(schema.BatchInput.Kind, message.kind).removeprefix("BATCH_")
     return BatchInput(
         kind=BatchInputKind(kind),
         targets=tuple(message.target_name),
@@ -99,7 +84,7 @@ def _batch_input(message: Any) -> BatchInput:
 
 
 def _batch_output(message: Any) -> BatchOutput:
-    _enum_name(schema.BatchOutput.Kind, message.kind)
+    enum_name(schema.BatchOutput.Kind, message.kind)
     return BatchOutput(targets=tuple(message.target_name), source=next(iter(message.source_input), ""))
 
 
@@ -107,7 +92,7 @@ def _instance_group(message: Any) -> InstanceGroup:
     limiter = message.rate_limiter
     return InstanceGroup(
         name=message.name,
-        kind=InstanceKind(_enum_name(schema.ModelInstanceGroup.Kind, message.kind)),
+        kind=InstanceKind(enum_name(schema.ModelInstanceGroup.Kind, message.kind)),
         count=message.count,
         gpus=tuple(message.gpus),
         passive=message.passive,
@@ -143,7 +128,7 @@ def _dynamic_batching(message: Any) -> DynamicBatching:
 
 def _queue_policy(message: Any) -> QueuePolicy:
     return QueuePolicy(
-        timeout_action=TimeoutAction(_enum_name(schema.ModelQueuePolicy.TimeoutAction, message.timeout_action)),
+        timeout_action=TimeoutAction(enum_name(schema.ModelQueuePolicy.TimeoutAction, message.timeout_action)),
         default_timeout_us=message.default_timeout_microseconds,
         allow_timeout_override=message.allow_timeout_override,
         max_queue_size=message.max_queue_size,

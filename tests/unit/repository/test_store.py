@@ -124,11 +124,12 @@ def test_an_unknown_model(tmp_path: Path) -> None:
 
 
 def test_rules_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
-    put(tmp_path, {"m/config.pbtxt": 'backend: "python" max_batch_size: -1', "s/config.pbtxt": "sequence_batching { }"})
+    agent = 'model_repository_agents { agents { name: "checksum" } }'
+    put(tmp_path, {"m/config.pbtxt": 'backend: "python" max_batch_size: -1', "s/config.pbtxt": agent})
     put(tmp_path, {"s/1/model.py": ""})
     with pytest.raises(ConfigError, match="'max_batch_size' must be non-negative"):
         Repository([tmp_path]).read("m")
-    with pytest.raises(ConfigError, match="sequence_batching of model 's' is not supported"):
+    with pytest.raises(ConfigError, match="of model 's' is not supported"):
         Repository([tmp_path]).read("s")
 
 

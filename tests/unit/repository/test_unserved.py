@@ -10,8 +10,6 @@ from conch.repository.unserved import refuse_unserved, unserved_notices
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("sequence_batching { }", "sequence_batching"),
-        ("sequence_batching { oldest { } }", "sequence_batching"),
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents ('checksum')"),
         ('ensemble_scheduling { step { model_name: "b" model_namespace: "n" } }', "model_namespace of the step 'b'"),
     ],

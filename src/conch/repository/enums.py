@@ -1,0 +1,23 @@
+"""The enums of Triton's messages by their names."""
+
+from typing import Any
+
+from conch.errors import ConfigError
+from conch.tensor import BYTES
+from conch.triton_messages import model_config_pb2 as schema
+
+
+def datatype_name(number: int) -> str:
+    """Return the wire name of a `DataType`, "" for TYPE_INVALID. Raises ConfigError for a number that is none."""
+    name = enum_name(schema.DataType, number)
+    return {"TYPE_STRING": BYTES, "TYPE_INVALID": ""}.get(name, name.removeprefix("TYPE_"))
+
+
+def enum_name(enum: Any, number: int) -> str:
+    """Return the name of a value of an enum. Raises ConfigError for a number that means nothing."""
+    try:
+        return str(enum.Name(number))
+    except ValueError:
+        raise ConfigError(
+            f"{number} is no value of {enum.DESCRIPTOR.name}; allowed: {', '.join(enum.keys())}"
+        ) from None

@@ -1,0 +1,218 @@
+"""Slots and backlog against a plain model of their rules, under random schedules."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conch.core.sequence import LiveSequence, SequenceRequest, Slot
+from conch.core.sequence_slots import SequenceSlots
+from conch.request import InferRequest
+
+IDLE = 50
+
+
+def submitted(slots: SequenceSlots, key: int, *, end: bool = False, expires: int = 0) -> SequenceRequest:
+    """Start or continue a sequence with one more request."""
+    sequence = slots.open(key) or slots.start(key)
+    request = SequenceRequest(InferRequest("m", []), lambda *_: None, None, sequence)
+    slots.add(request, end=end, expires=expires)
+    return request
+
+
+def ready(slots: SequenceSlots, instance: int = 0) -> list[object]:
+    return [sequence.key for sequence in slots.ready[instance]]
+
+
+def test_sequences_spread_over_the_instances() -> None:
+    slots = SequenceSlots(2, 2, IDLE)
+    for key in range(1, 5):
+        submitted(slots, key)
+    slots.fill(0)
+    assert [ready(slots, instance) for instance in (0, 1)] == [[1, 3], [2, 4]]
+
+
+def test_the_next_sequence_takes_the_slot_when_the_one_before_has_ended() -> None:
+    slots = SequenceSlots(1, 1, IDLE)
+    first, second = submitted(slots, 1, end=True), submitted(slots, 2)
+    slots.fill(0)
+    assert slots.take(first.sequence) is first
+    slots.fill(1)
+    assert second.sequence.slot is None
+    slots.done(first.sequence, 2)
+    slots.fill(2)
+    assert second.sequence.slot == Slot(0, 0)
+    assert ready(slots) == [2]
+
+
+def test_an_ended_id_starts_another_sequence_while_the_first_is_still_executed() -> None:
+    slots = SequenceSlots(1, 2, IDLE)
+    first = submitted(slots, 1, end=True)
+    slots.fill(0)
+    slots.take(first.sequence)
+    again = submitted(slots, 1)
+    assert again.sequence is not first.sequence
+
+
+def test_a_sequence_with_work_is_not_idle() -> None:
+    slots = SequenceSlots(1, 1, IDLE)
+    request = submitted(slots, 1)
+    slots.fill(0)
+    assert slots.next_event() == 0
+    slots.take(request.sequence)
+    assert slots.idle(10 * IDLE) == []
+    slots.done(request.sequence, 100)
+    assert slots.next_event() == 100 + IDLE
+    assert slots.idle(100 + IDLE) == [request.sequence]
+
+
+def test_only_in_the_backlog_a_timeout_counts_and_the_shortest_does() -> None:
+    slots = SequenceSlots(1, 1, IDLE)
+    submitted(slots, 1, expires=5)
+    slots.fill(0)
+    waiting = submitted(slots, 2, expires=30)
+    submitted(slots, 2, expires=20)
+    submitted(slots, 2, expires=25)
+    assert slots.next_event() == 20
+    assert slots.expired(19) == []
+    assert slots.expired(20) == [waiting.sequence]
+
+
+def test_what_a_lost_instance_had_not_begun_waits_before_all_others() -> None:
+    slots = SequenceSlots(2, 1, IDLE)
+    begun, unbegun = submitted(slots, 1), submitted(slots, 2)
+    slots.fill(0)
+    submitted(slots, 3)
+    slots.take(begun.sequence)
+    slots.done(begun.sequence, 1)
+    assert slots.lose(1) == []
+    assert slots.lose(0) == [begun.sequence]
+    assert slots.end(begun.sequence, 2) == []
+    slots.fill(2)
+    assert len(slots) == 2
+    slots.restore(1)
+    slots.fill(3)
+    assert ready(slots, 1) == [2]
+    assert unbegun.sequence.slot == Slot(0, 1)
+
+
+@dataclass(eq=False)
+class PlainSequence:
+    key: int
+    twin: LiveSequence
+    slot: Slot | None = None
+    waiting: list[SequenceRequest] = field(default_factory=list)
+    executing: bool = False
+    open: bool = True
+    begun: bool = False
+    rested: int = 0
+
+    @property
+    def over(self) -> bool:
+        return not self.open and not self.waiting and not self.executing
+
+
+class Plain:
+    """The rules, said again without a thought for speed: everything is looked for."""
+
+    def __init__(self, instances: int, slots: int) -> None:
+        self.slots = sorted(Slot(number, instance) for number in range(slots) for instance in range(instances))
+        self.sequences: list[PlainSequence] = []  # in the order in which they get slots
+        self.down: set[int] = set()
+
+    def tidy(self, now: int) -> None:
+        """Forget what is over, and fill free slots."""
+        self.sequences = [each for each in self.sequences if not each.over]
+        for each in self.sequences:
+            taken = [other.slot for other in self.sequences]
+            free = [slot for slot in self.slots if slot not in taken and slot.instance not in self.down]
+            if each.slot is None and free:
+                each.slot = free[0]
+
+    def ready(self, instance: int) -> set[LiveSequence]:
+        return {
+            each.twin
+            for each in self.sequences
+            if each.slot and each.slot.instance == instance and each.waiting and not each.executing
+        }
+
+    def idle(self, now: int) -> set[LiveSequence]:
+        return {
+            each.twin
+            for each in self.sequences
+            if each.slot and not each.waiting and not each.executing and each.rested + IDLE <= now
+        }
+
+
+ACTIONS = ["start", "go on", "end", "take", "done", "abort", "again", "sweep", "lose", "restore", "wait"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(ACTIONS), max_size=80), st.integers(1, 3), st.integers(1, 3), st.data())
+def test_random_schedules_keep_the_rules(actions: list[str], instances: int, count: int, data: st.DataObject) -> None:
+    slots, plain = SequenceSlots(instances, count, IDLE), Plain(instances, count)
+    now = 1
+    for action in actions:
+        live = list(plain.sequences)
+        one = data.draw(st.sampled_from(live)) if live else None
+        if action == "start":
+            key = data.draw(st.integers(1, 8))
+            if slots.open(key) is None:
+                request = submitted(slots, key)
+                plain.sequences.append(PlainSequence(key, request.sequence, waiting=[request]))
+        elif action in ("go on", "end") and one and one.open:
+            assert slots.open(one.key) is one.twin
+            one.waiting.append(submitted(slots, one.key, end=action == "end"))
+            one.open = action == "go on"
+        elif action == "take" and one and one.slot and one.waiting and not one.executing:
+            assert slots.take(one.twin) is one.waiting.pop(0)
+            one.executing = True
+        elif action == "done" and one and one.executing:
+            slots.done(one.twin, now)
+            one.executing, one.begun, one.rested = False, True, now
+        elif action == "again" and one and one.executing:
+            request = one.twin.executing
+            assert request is not None
+            slots.give_back(request, now, begun=True)
+            one.waiting.insert(0, request)
+            one.executing, one.begun = False, True
+        elif action == "abort" and one:
+            assert slots.end(one.twin, now) == one.waiting
+            one.waiting, one.open = [], False
+        elif action == "sweep":
+            assert set(slots.idle(now)) == plain.idle(now)
+            for each in plain.sequences:
+                if each.twin in plain.idle(now):
+                    assert slots.end(each.twin, now) == []
+                    each.open = False
+        elif action == "lose" and len(plain.down) < instances:
+            up = [number for number in range(instances) if number not in plain.down]
+            instance = data.draw(st.sampled_from(up))
+            hit = [each for each in plain.sequences if each.slot and each.slot.instance == instance]
+            plain.down.add(instance)
+            lost = [each for each in hit if each.begun or each.executing]
+            assert slots.lose(instance) == [each.twin for each in sorted(lost, key=lambda each: each.slot)]
+            moved = sorted((each for each in hit if each not in lost), key=lambda each: each.slot)
+            for each in moved:
+                each.slot = None
+            placed = [each for each in plain.sequences if each.slot]
+            rest = [each for each in plain.sequences if not each.slot and each not in moved]
+            plain.sequences = [*placed, *moved, *rest]
+            for each in lost:
+                assert slots.end(each.twin, now) == each.waiting
+                each.waiting, each.open = [], False
+        elif action == "restore" and plain.down:
+            instance = data.draw(st.sampled_from(sorted(plain.down)))
+            plain.down.remove(instance)
+            slots.restore(instance)
+        elif action == "wait":
+            now += data.draw(st.integers(1, IDLE))
+        slots.fill(now)
+        plain.tidy(now)
+        assert len(slots) == len(plain.sequences)
+        assert {each.twin: each.slot for each in plain.sequences} == {each: each.slot for each in slots}
+        for instance in range(instances):
+            assert set(slots.ready[instance]) == plain.ready(instance)
+        for each in plain.sequences:
+            assert list(each.twin.waiting) == each.waiting
+            assert slots.open(each.key) is each.twin or not each.open

@@ -2,18 +2,21 @@
 
 import contextlib
 import socket
+import ssl
 import struct
 from contextlib import ExitStack
+from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+import trustme
 from tritonclient.grpc import service_pb2
 
 from tests.robustness import grpc_input as h2
 from tests.robustness.grpc_targets import read_frames
-from tests.robustness.rude import MIB, connect, descriptors, endured, read_all, reset, send_what_it_takes
+from tests.robustness.rude import MIB, connect, descriptors, endured, read_all, reset, send_what_it_takes, write_models
 from tests.server.process import ConchProcess
 
 RESET = b"\0\0\0\x08"
@@ -172,6 +175,36 @@ def test_half_open_connections(conch: ConchProcess) -> None:
             read_all(client)
         others.served()
         ask(conch)
+
+
+def test_handshakes_that_lead_to_nothing(tmp_path: Path) -> None:
+    """Over TLS: silence, half a greeting, garbage, plain HTTP/2, and clients that leave in the midst of it."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    paths = {"root": authority.cert_pem, "cert": certificate.cert_chain_pems[0], "key": certificate.private_key_pem}
+    for name, pem in paths.items():
+        pem.write_to_path(tmp_path / name)
+    write_models(tmp_path / "models")
+    flags = ["--grpc-use-ssl=true", f"--grpc-server-cert={tmp_path / 'cert'}", f"--grpc-server-key={tmp_path / 'key'}"]
+    hello = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context = ssl.create_default_context()
+        context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+    greeting = hello.read()
+    with (
+        ConchProcess(tmp_path / "models", *flags, log=tmp_path / "conch.log") as conch,
+        endured(conch, 64 * MIB) as others,
+    ):
+        with ExitStack() as stack:
+            for begin in (b"", greeting[:50], greeting, b"\x16\x03\x01\xff\xff", h2.OPEN, bytes(1000)):
+                for _ in range(30):
+                    stack.enter_context(http2(conch, begin))
+                    reset(http2(conch, begin))
+            others.served()
+            root = str(tmp_path / "root")
+            address = f"localhost:{conch.ports['grpc']}"
+            with triton.InferenceServerClient(address, ssl=True, root_certificates=root) as client:
+                assert client.is_server_live()
 
 
 def test_thousands_of_connections(conch: ConchProcess) -> None:

@@ -194,17 +194,17 @@ def test_handshakes_that_lead_to_nothing(tmp_path: Path) -> None:
     with (
         ConchProcess(tmp_path / "models", *flags, log=tmp_path / "conch.log") as conch,
         endured(conch, 64 * MIB) as others,
+        ExitStack() as stack,
     ):
-        with ExitStack() as stack:
-            for begin in (b"", greeting[:50], greeting, b"\x16\x03\x01\xff\xff", h2.OPEN, bytes(1000)):
-                for _ in range(30):
-                    stack.enter_context(http2(conch, begin))
-                    reset(http2(conch, begin))
-            others.served()
-            root = str(tmp_path / "root")
-            address = f"localhost:{conch.ports['grpc']}"
-            with triton.InferenceServerClient(address, ssl=True, root_certificates=root) as client:
-                assert client.is_server_live()
+        for begin in (b"", greeting[:50], greeting, b"\x16\x03\x01\xff\xff", h2.OPEN, bytes(1000)):
+            for _ in range(30):
+                stack.enter_context(http2(conch, begin))
+                reset(http2(conch, begin))
+        others.served()
+        root = str(tmp_path / "root")
+        address = f"localhost:{conch.ports['grpc']}"
+        with triton.InferenceServerClient(address, ssl=True, root_certificates=root) as client:
+            assert client.is_server_live()
 
 
 def test_thousands_of_connections(conch: ConchProcess) -> None:

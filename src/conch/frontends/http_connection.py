@@ -7,20 +7,18 @@ answers cannot overtake each other, and a client cannot make the server hold mor
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
 from conch.frontends.http_body import BodyReceiver
-from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest, error_in_json, request_path
+from conch.frontends.http_message import HttpRefusal, HttpRequest, error_in_json, request_path
+from conch.frontends.http_owner import ConnectionOwner
 from conch.frontends.http_repeat import RepeatedHead
 from conch.frontends.http_reply import HttpReply
 from conch.tensor import Buffer
 
 _log = logging.getLogger(__name__)
-
-Handler = Callable[[HttpRequest, HttpReply], None]
 
 # Above this size the rest of a body is received in place instead of passing through the parser.
 _IN_PLACE_BYTES = 65_536
@@ -28,21 +26,6 @@ _IN_PLACE_BYTES = 65_536
 # make its system throw away the refusal.
 _LINGER_S = 3.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class ConnectionOwner(Protocol):
-    """What a connection needs of the server that accepted it."""
-
-    handler: Handler
-    body_limit: Callable[[HttpRequest], int] | None
-    limits: HttpLimits
-    now: float  # monotonic seconds, brought up to date once a second
-
-    def opened(self, connection: "HttpConnection") -> bool:
-        """Count a connection in; False if there are too many."""
-
-    def closed(self, connection: "HttpConnection") -> None:
-        """Count it out."""
 
 
 class HttpConnection:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from functools import partial
 
 from conch.frontends.descriptors import affordable_connections
-from conch.frontends.http_connection import Handler, HttpConnection
+from conch.frontends.http_connection import HttpConnection
 from conch.frontends.http_errors import JSON
 from conch.frontends.http_message import HttpLimits, HttpRequest
+from conch.frontends.http_owner import Handler
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.turns import Turns
 from conch.protocol import documents

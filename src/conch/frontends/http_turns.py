@@ -8,9 +8,9 @@ import asyncio
 import logging
 from collections import deque
 
-from conch.frontends.http_connection import Handler
 from conch.frontends.http_errors import JSON
 from conch.frontends.http_message import HttpRequest
+from conch.frontends.http_owner import Handler
 from conch.frontends.http_reply import HttpReply
 from conch.protocol import documents
 

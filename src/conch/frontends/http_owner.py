@@ -1,0 +1,27 @@
+"""What a connection needs of the server that accepted it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from conch.frontends.http_message import HttpLimits, HttpRequest
+from conch.frontends.http_reply import HttpReply
+
+if TYPE_CHECKING:  # each knows the other
+    from conch.frontends.http_connection import HttpConnection
+
+Handler = Callable[[HttpRequest, HttpReply], None]
+
+
+class ConnectionOwner(Protocol):
+    """The server, as its connections see it."""
+
+    handler: Handler
+    body_limit: Callable[[HttpRequest], int] | None
+    limits: HttpLimits
+    now: float  # monotonic seconds, brought up to date once a second
+
+    def opened(self, connection: "HttpConnection") -> bool:
+        """Count a connection in; False if there are too many."""
+
+    def closed(self, connection: "HttpConnection") -> None:
+        """Count it out."""

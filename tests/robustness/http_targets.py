@@ -90,12 +90,15 @@ class ConnectionTarget:
 
 
 def _comparable(answers: list[Answer]) -> list[object]:
-    """Reduce answers to what cutting must not change: a refusal may come for what is seen first."""
+    """Reduce answers to what cutting must not change.
+
+    A refusal, which is the last, comes sooner or later: of a head that is too large and not complete, more is waited for
+    where it came in pieces.
+    """
     return [
-        "refused"
-        if answer.headers.get(b"connection") == b"close" and answer.status in _REFUSALS
-        else (answer.status, b"" if b"model_stats" in answer.body else answer.body)
+        (answer.status, b"" if b"model_stats" in answer.body else answer.body)
         for answer in answers
+        if answer.headers.get(b"connection") != b"close" or answer.status not in _REFUSALS
     ]
 
 

@@ -57,6 +57,31 @@ STATE = (
     'initial_state { name: "begin" data_type: TYPE_INT32 dims: [ 1 ] data_file: "begin" } }'
 )
 
+# Adds the input to itself as often as INPUT says, one turn each; INPUT 77 wants to answer and come again.
+TURNS = """
+turns = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy().item()
+key = request.correlation_id()
+if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+    self.sums[key] = 0
+self.sums[key] += 1
+response = pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([[self.sums[key]]], np.int32))])
+if turns == 77 or self.sums[key] < turns:
+    request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+    return response if turns == 77 else None
+return response
+"""
+# The same, with a response in every turn.
+TOLD_TURNS = """
+sender = request.get_response_sender()
+turns = request.inputs()[0].as_numpy().item()
+total = self.sums[request.correlation_id()] = self.sums.get(request.correlation_id(), 0) + 1
+sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([[total]], np.int32))]))
+if total < turns:
+    request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+else:
+    sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
 
 def write_models(root: Path) -> None:
     """Write every model that a test here names."""
@@ -68,6 +93,16 @@ def write_models(root: Path) -> None:
     ):
         batching = f"sequence_batching {{ {strategy} {CONTROLS} {CORRID.format(kind)} }}"
         write_python(root, name, f"{TENSORS} {batching}", ACCUMULATE, more=SUMS)
+    turns = "sequence_batching { oldest { max_candidate_sequences: 4 } iterative_sequence: true }"
+    write_python(root, "turns", f"{TENSORS} {turns}", TURNS, more=SUMS)
+    write_python(root, "once", TENSORS, TURNS, more=SUMS)
+    write_python(
+        root,
+        "told_turns",
+        f"{TENSORS} {turns} model_transaction_policy {{ decoupled: true }}",
+        TOLD_TURNS,
+        more=SUMS + "def execute(self, requests):\n    for request in requests:\n        self.answer(request)\n",
+    )
     write_python(root, "implicit", f"{TENSORS} sequence_batching {{ {STATE} }}", ADD)
     (root / "implicit" / "initial_state").mkdir()
     (root / "implicit" / "initial_state" / "begin").write_bytes(np.array([100], np.int32).tobytes())
@@ -219,3 +254,41 @@ def test_controls_and_states_are_between_server_and_model(conch: ConchProcess) -
         outputs = [http_client.InferRequestedOutput("SUM_OUT")]
         with pytest.raises(InferenceServerException, match="unexpected inference output 'SUM_OUT'"):
             client.infer("implicit", [given], sequence_id=77, outputs=outputs)
+
+
+def test_an_iterative_model_has_a_request_again_and_again(ask: Ask) -> None:
+    assert [ask("turns", count) for count in (1, 5, 2)] == [1, 5, 2]
+
+
+def test_iterative_requests_of_many_clients_take_turns(conch: ConchProcess) -> None:
+    with ThreadPoolExecutor(8) as pool:
+
+        def asked(turns: int) -> int:
+            given = http_client.InferInput("INPUT", [1, 1], "INT32")
+            given.set_data_from_numpy(np.array([[turns]], np.int32))
+            with http_client.InferenceServerClient(conch.http) as client:
+                return int(client.infer("turns", [given]).as_numpy("OUTPUT").item())
+
+        assert list(pool.map(asked, range(1, 20))) == list(range(1, 20))
+
+
+def test_an_answer_to_a_request_that_is_to_come_again_is_an_error(ask: Ask) -> None:
+    with pytest.raises(InferenceServerException, match="Expected None in the execute function return list"):
+        ask("turns", 77)
+
+
+def test_a_model_that_is_not_iterative_cannot_reschedule(ask: Ask) -> None:
+    with pytest.raises(InferenceServerException, match=r"needs sequence_batching \{ iterative_sequence: true \}"):
+        ask("once", 2, sequence_id=9, sequence_start=True)
+
+
+def test_an_iterative_model_may_respond_in_each_turn(conch: ConchProcess) -> None:
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    given = grpc_client.InferInput("INPUT", [1, 1], "INT32")
+    given.set_data_from_numpy(np.array([[3]], np.int32))
+    with grpc_client.InferenceServerClient(conch.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer("told_turns", [given])
+        got = [answers.get(timeout=20) for _ in range(3)]
+    assert [error for _, error in got] == [None] * 3
+    assert [result.as_numpy("OUTPUT").item() for result, _ in got] == [1, 2, 3]

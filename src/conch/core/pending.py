@@ -103,9 +103,7 @@ class Pending:
 
     def reschedule(self) -> None:
         """End the request: what its model asks for is for iterative sequences, which this is not one of."""
-        self.finish(
-            BackendError(f"model '{self.request.model_name}' has no iterative_sequence: it must answer at once")
-        )
+        self.finish(not_iterative(self.request.model_name))
 
     def cancel(self, why: str = "request was cancelled by the client") -> None:
         """End the request because the caller wants, or can take, no answer. Whoever works on it is told."""
@@ -113,6 +111,13 @@ class Pending:
         self.finish(Cancelled(why))
         if notify is not None:
             notify()
+
+
+def not_iterative(model: str) -> BackendError:
+    """Return the error for a model that wants a request again and may not."""
+    return BackendError(
+        f"model '{model}' has rescheduled a request, which needs sequence_batching {{ iterative_sequence: true }}"
+    )
 
 
 def _nobody(_answer: InferResponse | ConchError | None, _final: bool) -> None:

@@ -16,7 +16,7 @@ from conch.core.batching import Run, Wait, decide
 from conch.core.instance_model import InstanceModel
 from conch.core.ordering import ResponseOrder
 from conch.core.pace import Pace
-from conch.core.pending import Pending, State
+from conch.core.pending import Pending, State, not_iterative
 from conch.core.sequence import Key, LiveSequence, SequenceRequest
 from conch.core.sequence_batching import DirectRules, decide_direct, oldest_rules, places
 from conch.core.sequence_slots import SequenceSlots
@@ -146,6 +146,9 @@ class SequenceModel(InstanceModel):
 
     def rescheduled(self, pending: SequenceRequest) -> None:
         """Let an iterative model have a request again, in the next turn of its sequence."""
+        if not self._batching.iterative:
+            pending.finish(not_iterative(self.config.name))
+            return
         pending.state = State.QUEUED
         pending.batch = None
         pending.again = True

@@ -140,7 +140,7 @@ MISUSE = """
             attempt(texts, sender.send, response, flags=2)
             attempt(texts, sender.send, "response")
             attempt(texts, sender.send, flags=FINAL)
-            attempt(texts, request.set_release_flags, pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            attempt(texts, request.set_release_flags, 3)
             told = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(texts, dtype=object))])
             attempt(texts, sender.send, told)
             attempt(texts, sender.send, response)
@@ -276,7 +276,7 @@ async def test_misuse_of_a_sender(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         "Unable to send response. Unsupported flag provided.",
         "Unable to send response. Expected an InferenceResponse, found type 'str'.",
         "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",
-        "Rescheduling of requests is not supported by this version of Conch",
+        "Unable to set release flags. Unsupported flag provided.",
     ]
     (later,) = [record.getMessage() for record in caplog.records if "|" in record.getMessage()]
     assert later.split("|") == [

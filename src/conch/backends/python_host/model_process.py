@@ -279,10 +279,12 @@ class ModelProcess:
         for key, final, error, outputs, parameters in answers:
             # Also for a request that has ended meanwhile: shared memory is released by being looked at and let go.
             tensors = self._tensors.decode(outputs, payload) if outputs else []
-            execution = self._pending.pop(key, None) if final else self._pending.get(key)
+            execution = self._pending.get(key) if final is False else self._pending.pop(key, None)
             if execution is None:
                 continue
-            if error is not None:
+            if final is None:
+                execution.reschedule()
+            elif error is not None:
                 execution.finish(BackendError(error[1], _CODES.get(error[0], Code.INTERNAL)))
             elif outputs is None:
                 execution.finish(None)

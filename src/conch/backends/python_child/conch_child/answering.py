@@ -74,7 +74,7 @@ class Responder:
     is told instead of left waiting.
     """
 
-    __slots__ = ("_answerer", "answered", "closed", "handed_out", "key", "requested")
+    __slots__ = ("_answerer", "again", "answered", "closed", "handed_out", "key", "requested")
 
     def __init__(self, answerer: Answerer, key: int, requested: FrozenSet[str]) -> None:
         self._answerer = answerer
@@ -83,6 +83,7 @@ class Responder:
         self.handed_out = False  # the model has taken a sender
         self.answered = False  # the server has had the last answer
         self.closed = False  # the model may send nothing more
+        self.again = False  # the model wants the request once more
 
     def __del__(self) -> None:
         if not self.answered:
@@ -174,11 +175,13 @@ class Answerer:
 
     def finish(
         self,
-        outcomes: List[Tuple[Responder, Union[InferenceResponse, TritonError]]],
+        outcomes: List[Tuple[Responder, Union[InferenceResponse, TritonError, None]]],
         input_done: int,
         infer_done: int,
     ) -> None:
         """End an `execute`: answer these requests, once each, and tell that the next batch can come.
+
+        A request whose outcome is None is to come again.
 
         Empties `outcomes`: outputs that are views of inputs let go of them, so that these are released by this frame.
         """
@@ -230,8 +233,10 @@ class Answerer:
         responder.answered = answer[1]
 
     def _final_answer(
-        self, parcel: Parcel, responder: Responder, outcome: Union[InferenceResponse, TritonError]
+        self, parcel: Parcel, responder: Responder, outcome: Union[InferenceResponse, TritonError, None]
     ) -> Answer:
+        if outcome is None:
+            return responder.key, None, None, None, None
         if isinstance(outcome, TritonError):
             return responder.key, True, (outcome.code(), outcome.message()), None, None
         try:

@@ -3,7 +3,8 @@
 A *place* says where the bytes of a tensor are: at that offset of the sender's arena, or, if negative, at offset
 `~place` of the frame's own payload. *released* are offsets of blocks of the receiver's arena that it may use again.
 *answer* is `(key, final, error, outputs, parameters)`, where `error` is None or `(code, text)`, `outputs` is None or
-tuples `(name, datatype, shape, place, size)`, and `parameters` is None or a dict. *sample* is one custom metric,
+tuples `(name, datatype, shape, place, size)`, and `parameters` is None or a dict; `final` None means that the request
+is to come again. *sample* is one custom metric,
 `(number, family, description, kind, labels, value, buckets)`, or `(number,)` when it is gone.
 """
 

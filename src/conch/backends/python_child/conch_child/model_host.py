@@ -19,9 +19,11 @@ from .failure import describe, traceback_of
 from .request import InferenceRequest
 from .wire import Message
 
-Outcome = Tuple[Responder, Union[InferenceResponse, TritonError]]
+Outcome = Tuple[Responder, Union[InferenceResponse, TritonError, None]]
 
 READINESS_LIMIT_S = 5.0
+
+RESPONSE_TO_RESCHEDULED = "Expected None in the execute function return list for a request that is to be rescheduled."
 
 
 def load_class(model_directory: str, version: str, filename: str) -> Any:
@@ -131,7 +133,7 @@ class ModelHost:
                         self._name
                     ),
                 )
-            return []
+            return [(responder, None) for responder in responders if responder.again]
         if returned is None:
             returned = [None] * len(responders)
         elif not isinstance(returned, list):
@@ -147,7 +149,9 @@ class ModelHost:
             return self._all_failed(responders, text.format(len(responders), len(returned)))
         outcomes: List[Outcome] = []
         for responder, response in zip(responders, returned):
-            if isinstance(response, InferenceResponse):
+            if responder.again:
+                outcomes.append((responder, None if response is None else self._failed(RESPONSE_TO_RESCHEDULED)))
+            elif isinstance(response, InferenceResponse):
                 outcomes.append((responder, response))
             elif response is not None:
                 text = "Expected an 'InferenceResponse' object in the execute function return list, found type '{}'."

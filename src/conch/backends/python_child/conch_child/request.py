@@ -133,9 +133,13 @@ class InferenceRequest:
         return InferenceResponseSender(self._own_responder())
 
     def set_release_flags(self, flags: int) -> None:
-        """Say what becomes of the request after `execute`. Only TRITONSERVER_REQUEST_RELEASE_ALL is possible."""
-        if flags != REQUEST_RELEASE_ALL:
-            raise TritonModelException("Rescheduling of requests is not supported by this version of Conch")
+        """Say what becomes of the request after `execute`: with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE it comes again.
+
+        That is for models with `iterative_sequence`. Raises TritonModelException for flags that mean nothing.
+        """
+        if flags not in (REQUEST_RELEASE_ALL, REQUEST_RELEASE_RESCHEDULE):
+            raise TritonModelException("Unable to set release flags. Unsupported flag provided.")
+        self._own_responder().again = flags == REQUEST_RELEASE_RESCHEDULE
 
     def exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002
         """Call the other model and wait."""

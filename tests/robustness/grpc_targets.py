@@ -70,11 +70,14 @@ class GrpcWorld:
         self.connections.discard(connection)
 
 
-async def talk(place: GrpcWorld, parts: Sequence[bytes], take: bool = True) -> tuple[dict[int, Outcome], int | None]:
+async def talk(
+    place: GrpcWorld, parts: Sequence[bytes], take: bool = True, to_the_end: bool = False
+) -> tuple[dict[int, Outcome], int | None]:
     """Send pieces on a new connection. Returns what became of each stream, and the code of a GOAWAY, if any."""
-    wire = Wire(Http2Connection(place))
+    connection = Http2Connection(place)
+    wire = Wire(connection)
     await wire.feed(parts, take)
-    await wire.finish(lambda: False, turns=40)
+    await wire.finish(lambda: to_the_end and connection.session.streams > 0, turns=40)
     if place.connections:
         raise Finding("the connection was not let go of")
     return read_frames(bytes(wire.sent))
@@ -145,7 +148,7 @@ class _GrpcTarget:
     async def _call(self, method: str, content: bytes, random: Random, *more: tuple[str, str]) -> Outcome:
         head = grpc.headers(random, 1, grpc.block(method, *more))
         stream = grpc.OPEN + head + grpc.data(random, 1, content)
-        streams, goaway = await talk(self._place, pieces(random, stream))
+        streams, goaway = await talk(self._place, pieces(random, stream), to_the_end=True)
         if goaway is not None or set(streams) != {1}:
             raise Finding(f"a right conversation ended with {goaway}, {streams}")
         outcome = streams[1]

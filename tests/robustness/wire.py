@@ -52,7 +52,12 @@ class Wire(asyncio.Transport):
         for _ in range(turns):
             self._taken()
             await asyncio.sleep(0)
-        await settle(lambda: self.gone or not busy())
+
+        def idle() -> bool:
+            self._taken()
+            return self.gone or not busy()
+
+        await settle(idle)
         self.abort()
         await settle(lambda: self.gone)
 

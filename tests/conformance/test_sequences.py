@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from tests.server.models import tensor, write_python
+from tests.backends.onnxruntime.onnx_models import write_model
+from tests.server.models import tensor, write_ensemble, write_python
 from tests.server.process import ConchProcess
 
 CONTROLS = """
@@ -83,6 +85,26 @@ else:
 """
 
 
+def write_onnx(root: Path, name: str, strategy: str) -> None:
+    """The sum again: START begins it, the server keeps it. Inputs and outputs are the model's to say."""
+    make, integer = onnx.helper.make_node, onnx.TensorProto.INT32
+    nodes = [
+        make("Cast", ["START"], ["starts"], to=onnx.TensorProto.BOOL),
+        make("Add", ["INPUT", "SUM_IN"], ["more"]),
+        make("Where", ["starts", "INPUT", "more"], ["SUM_OUT"]),
+        make("Identity", ["SUM_OUT"], ["OUTPUT"]),
+    ]
+    start, _, _ = CONTROLS.strip().splitlines()
+    state = 'state { input_name: "SUM_IN" output_name: "SUM_OUT" data_type: TYPE_INT32 dims: [ 1 ] }'
+    write_model(
+        root / name,
+        nodes,
+        {each: (integer, [None, 1]) for each in ("INPUT", "START", "SUM_IN")},
+        {each: (integer, [None, 1]) for each in ("OUTPUT", "SUM_OUT")},
+        config=f'backend: "onnxruntime" max_batch_size: 4 sequence_batching {{ {strategy} {start} {state} }}',
+    )
+
+
 def write_models(root: Path) -> None:
     """Write every model that a test here names."""
     for name, strategy, kind in (
@@ -93,6 +115,16 @@ def write_models(root: Path) -> None:
     ):
         batching = f"sequence_batching {{ {strategy} {CONTROLS} {CORRID.format(kind)} }}"
         write_python(root, name, f"{TENSORS} {batching}", ACCUMULATE, more=SUMS)
+    write_onnx(root, "onnx_oldest", "oldest { max_candidate_sequences: 4 }")
+    write_onnx(root, "onnx_direct", "direct { max_queue_delay_microseconds: 100 minimum_slot_utilization: 0.5 }")
+    write_ensemble(
+        root,
+        "ensemble",
+        f"max_batch_size: 4 input {tensor('INPUT', 'INT32', 1)}",
+        f"output {tensor('OUTPUT', 'INT32', 1)}",
+        ("oldest", {"INPUT": "INPUT"}, {"OUTPUT": "between"}),
+        ("onnx_direct", {"INPUT": "between"}, {"OUTPUT": "OUTPUT"}),
+    )
     turns = "sequence_batching { oldest { max_candidate_sequences: 4 } iterative_sequence: true }"
     write_python(root, "turns", f"{TENSORS} {turns}", TURNS, more=SUMS)
     write_python(root, "once", TENSORS, TURNS, more=SUMS)
@@ -145,7 +177,14 @@ def ask(conch: ConchProcess, request: pytest.FixtureRequest) -> Iterator[Ask]:
 
 
 @pytest.mark.parametrize(
-    ("model", "ids"), [("oldest", (1007, 1008)), ("direct", (5, 2**31 - 1)), ("text", ("one", "ähnlich"))]
+    ("model", "ids"),
+    [
+        ("oldest", (1007, 1008)),
+        ("direct", (5, 2**31 - 1)),
+        ("text", ("one", "ähnlich")),
+        ("onnx_oldest", (3, "three")),
+        ("onnx_direct", (2**63 - 1, "t")),
+    ],
 )
 def test_two_sequences_side_by_side(ask: Ask, model: str, ids: tuple[int | str, int | str]) -> None:
     values, sums = [11, 7, 5, 3, 2, 0, 1], ([], [])
@@ -292,3 +331,27 @@ def test_an_iterative_model_may_respond_in_each_turn(conch: ConchProcess) -> Non
         got = [answers.get(timeout=20) for _ in range(3)]
     assert [error for _, error in got] == [None] * 3
     assert [result.as_numpy("OUTPUT").item() for result, _ in got] == [1, 2, 3]
+
+
+def test_an_ensemble_hands_the_sequence_on_to_its_steps(ask: Ask) -> None:
+    flags = [(True, False), (False, False), (False, True)]
+    got = [ask("ensemble", 1, sequence_id=61, sequence_start=start, sequence_end=end) for start, end in flags]
+    assert got == [1, 3, 6]  # the sums of the sums
+
+
+@pytest.mark.parametrize("model", ["oldest", "direct", "onnx_oldest", "onnx_direct"])
+def test_thirty_sequences_through_four_slots(conch: ConchProcess, model: str) -> None:
+    def run(key: int) -> list[int]:
+        got = []
+        with http_client.InferenceServerClient(conch.http) as client:
+            for value in range(1, 6):
+                given = http_client.InferInput("INPUT", [1, 1], "INT32")
+                given.set_data_from_numpy(np.array([[value * key]], np.int32))
+                flags = {"sequence_start": value == 1, "sequence_end": value == 5}
+                result = client.infer(model, [given], sequence_id=key, **flags)
+                got.append(int(result.as_numpy("OUTPUT").item()))
+        return got
+
+    keys = range(1, 31)
+    with ThreadPoolExecutor(10) as pool:
+        assert list(pool.map(run, keys)) == [[key * part for part in (1, 3, 6, 10, 15)] for key in keys]

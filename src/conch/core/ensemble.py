@@ -171,6 +171,8 @@ class _Run:
             id=request.id,
             outputs=tuple(step.output_map),
             parameters=request.parameters,
+            correlation_id=request.correlation_id,
+            flags=request.flags,
             priority=request.priority,
             timeout_us=_left(request),
         )

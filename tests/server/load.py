@@ -5,8 +5,8 @@ They ask models that take INT32 numbers INPUT0 and give INT32 numbers OUTPUT0, e
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple, Protocol, Self
@@ -20,6 +20,13 @@ from tests.server.process import ConchProcess
 
 # Longer than anything that is to be answered takes.
 _LIMIT_S = 30
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until it holds."""
+    async with asyncio.timeout(_LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 class Answer(NamedTuple):
@@ -74,9 +81,11 @@ class Tally:
     async def until(self, more: int) -> None:
         """Wait until so many more requests have been answered."""
         wanted = len(self.answers) + more
-        async with asyncio.timeout(30):
-            while len(self.answers) < wanted:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.answers) >= wanted)
+
+    async def until_refused(self, *ways: tuple[str, int | str]) -> None:
+        """Wait until each of these models has refused with each of these statuses."""
+        await until(lambda: set(ways) <= {(refusal.model, refusal.status) for refusal in self.refusals})
 
 
 class Client(Protocol):
@@ -114,10 +123,10 @@ class HttpClient:
                 headers = await _read_headers(reader)
                 answer = json.loads(await reader.readexactly(int(headers["content-length"])))
         except (OSError, asyncio.IncompleteReadError, KeyError):
-            self._hang_up()
+            await self.close()
             return Lost(model, number, begun=line != b"")
         if headers.get("connection") == "close":
-            self._hang_up()
+            await self.close()
         status = int(line.split()[1])
         if status != 200:
             return Refusal(model, number, status, answer["error"], headers.get("retry-after"))
@@ -125,12 +134,11 @@ class HttpClient:
 
     async def close(self) -> None:
         """Hang up."""
-        self._hang_up()
-
-    def _hang_up(self) -> None:
         if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+            (_, writer), self._streams = self._streams, None
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 async def _read_headers(reader: asyncio.StreamReader) -> dict[str, str]:

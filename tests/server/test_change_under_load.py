@@ -12,7 +12,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.server.load import Answer, GrpcClient, HttpClient, Load, Lost, Tally
+from tests.server.load import Answer, GrpcClient, HttpClient, Load, Lost, Tally, until
 from tests.server.models import ECHO, tensor, write_ensemble, write_python
 from tests.server.process import ConchProcess
 
@@ -89,12 +89,6 @@ def children(server: ConchProcess) -> list[psutil.Process]:
     return psutil.Process(server.process.pid).children(recursive=True)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def in_thread(call: Callable[[], object]) -> None:
     await asyncio.to_thread(call)
 
@@ -146,7 +140,7 @@ async def test_reload_and_unload_under_load(tmp_path: Path) -> None:
             assert tally.refusals == []
             # Gone, and back again.
             await in_thread(lambda: control.unload_model("m"))
-            await until(lambda: len({(refusal.model, refusal.status) for refusal in tally.refusals}) == 4)
+            await tally.until_refused(*((model, status) for model in ("m", "twice") for status in (404, "NOT_FOUND")))
             await in_thread(lambda: control.load_model("m"))
             await tally.until(40)
         check_answers(tally, range(1, 7))
@@ -229,6 +223,7 @@ async def test_a_request_that_takes_too_long_is_not_waited_for(tmp_path: Path) -
         assert await asyncio.to_thread(server.process.wait, 20) == 1
         assert not any(isinstance(outcome, Answer) for outcome in await asyncio.gather(*asked))
         await grpc.close()
+        await http.close()
     _, alive = psutil.wait_procs(family, timeout=10)
     assert alive == []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.load import Answer, Client, GrpcClient, HttpClient, Load, Lost, Refusal
+from tests.server.load import Answer, Client, GrpcClient, HttpClient, Load, Lost, Refusal, until
 from tests.server.models import tensor, write_ensemble, write_python
 from tests.server.process import ConchProcess
 
@@ -65,9 +65,7 @@ class Bench:
         return next(int(float(line.removeprefix(label))) for line in text.splitlines() if line.startswith(label))
 
     async def until_executing(self, model: str, number: int) -> None:
-        async with asyncio.timeout(30):
-            while len(self.executed(model)) != number:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.executed(model)) == number)
 
     def statistics(self, model: str) -> dict[str, int]:
         with urllib.request.urlopen(f"http://{self.server.http}/v2/models/{model}/stats", timeout=10) as response:
@@ -117,6 +115,7 @@ async def test_under_overload_every_request_is_answered_or_refused_with_a_time_t
             await asyncio.to_thread(bench.server.until, path)
         assert await bench.waiting(model) <= BOUND
         await tally.until(50)
+        await tally.until_refused((model, 503), (model, "UNAVAILABLE"))
     assert tally.lost == []
     assert {refusal.status for refusal in tally.refusals} == {503, "UNAVAILABLE"}
     assert all("Exceeds maximum queue size" in refusal.text for refusal in tally.refusals)
@@ -161,9 +160,7 @@ async def test_whose_time_is_over_or_who_has_gone_is_not_executed(bench: Bench) 
             await bench.until_waiting("impatient", 1)  # the other one has been sent ahead
             await leaving.close()
             assert isinstance(await gone, Lost)
-            async with asyncio.timeout(20):
-                while bench.statistics("impatient")["fail"] < 3:
-                    await asyncio.sleep(0.005)
+            await until(lambda: bench.statistics("impatient")["fail"] == 3)
         outcomes = await asyncio.gather(blocker, kept)
         assert [outcome.number for outcome in outcomes if isinstance(outcome, Answer)] == [1, 5]
     assert bench.executed("impatient") == [1, 5]
@@ -184,13 +181,13 @@ async def test_a_deadline_of_grpc_ends_a_request_in_a_queue_without_a_policy(ben
 
 
 async def test_an_ensemble_does_no_work_for_requests_that_a_later_step_would_refuse(bench: Bench) -> None:
-    load = Load.of(bench.server, ["chain"], http=3 * BOUND, grpc=2)
+    # Of each kind more than both steps can hold.
+    load = Load.of(bench.server, ["chain"], http=4 * BOUND, grpc=4 * BOUND)
     began = len(bench.executed("before"))
     async with load.running() as tally:
         with bench.shut("after"):
-            async with asyncio.timeout(20):
-                while sum("step 'after'" in refusal.text for refusal in tally.refusals) < 100:
-                    await asyncio.sleep(0.005)
+            await until(lambda: sum("step 'after'" in refusal.text for refusal in tally.refusals) >= 100)
+            await tally.until_refused(("chain", 503), ("chain", "UNAVAILABLE"))
         await tally.until(50)
     assert tally.lost == []
     assert {refusal.status for refusal in tally.refusals} == {503, "UNAVAILABLE"}

@@ -42,7 +42,7 @@ TOGETHER = 4  # requests of each kind under way while the capacity is measured
 SETTLED = 0.2  # the part of the run that caches and pools are given to fill
 SURE = 3.0  # standard errors that a slope must differ from zero by to be one
 # What each quantity may grow by in an hour, as a part of its level.
-TOLERANCES = {"memory MB": 0.02, "descriptors": 0.01, "processes": 0.0, "threads": 0.01, "median ms": 0.1}
+TOLERANCES = {"memory MB": 0.02, "descriptors": 0.01, "processes": 0.01, "threads": 0.01, "median ms": 0.1}
 
 
 @dataclass(frozen=True)

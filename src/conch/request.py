@@ -5,7 +5,7 @@ Names follow Triton's C API (`TRITONSERVER_InferenceRequest`, `…Response`). Al
 
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from conch.errors import ConchError
 from conch.tensor import Tensor
@@ -35,12 +35,20 @@ class Timeline:
         self.done = 0
 
 
+class Caller(Protocol):
+    """A model's call, to the requests that are made for it."""
+
+    def check(self) -> None:
+        """Refuse the call if it can only wait for itself. To be asked when a request of its has begun to wait."""
+
+
 class InferRequest:
     """One request for one model, decoded and transport-free.
 
     `version` None means the newest ready one. `outputs` empty means all. `timeout_us` 0 means none; `priority` 0 means
     the model's default. `correlation_id` 0 or "" means that the request belongs to no sequence.
-    `batch_size` is set by validation: the first dimension for batching models, else 1.
+    `batch_size` is set by validation: the first dimension for batching models, else 1. `caller` is the call of a model
+    that it serves, None for a client's.
     """
 
     # Whether it is part of a request that is admitted, so that no queue may refuse it for lack of room.
@@ -48,6 +56,7 @@ class InferRequest:
 
     __slots__ = (
         "batch_size",
+        "caller",
         "correlation_id",
         "flags",
         "id",
@@ -87,6 +96,7 @@ class InferRequest:
         self.priority = priority
         self.timeout_us = timeout_us
         self.batch_size = 1
+        self.caller: Caller | None = None
         self.timeline = timeline or Timeline()
 
     def __repr__(self) -> str:

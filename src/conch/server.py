@@ -18,6 +18,7 @@ from conch.backends.python_child.conch_child import heap
 from conch.backends.registry import BackendRegistry
 from conch.core.builder import ModelBuilder
 from conch.core.cache import ResponseCache
+from conch.core.calls import Calls
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.lifecycle import ALL_MODELS, ModelControl
@@ -48,12 +49,14 @@ class Server:
     def __init__(self, options: ServerOptions, fork_server: ForkServer | None = None) -> None:
         self._options = options
         self._catalog = Catalog()
-        self._backends = BackendRegistry({"python": {"fork_server": fork_server}})
         self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self._accepting = False
         self.inference = Inference(
             self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
         )
+        # What models may call is made of models: of the control, which is made with the backends.
+        calls = Calls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
+        self._backends = BackendRegistry({"python": {"fork_server": fork_server, "calls": calls}})
         self.control = ModelControl(
             Repository(
                 [local_root(root) for root in options.model_repository],

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.backends.calls import ModelCalls
 from conch.backends.fork_server import ForkServer
 from conch.backends.python_host.completion import complete
 from conch.backends.python_host.custom_metrics import total
@@ -30,8 +31,9 @@ class PythonBackend(Backend):
     name = "python"
     default_model_filename = DEFAULT_FILENAME
 
-    def __init__(self, fork_server: ForkServer | None = None) -> None:
-        """Make the backend; `fork_server` is one that has been started already, ahead of time."""
+    def __init__(self, fork_server: ForkServer | None = None, calls: ModelCalls | None = None) -> None:
+        """Make the backend; `fork_server` is one that has been started ahead of time, `calls` what models may call."""
+        self._calls = calls
         self._fork_server = fork_server or ForkServer()
         self._environments = Environments(self._fork_server)
         self._instances: WeakSet[PythonInstance] = WeakSet()
@@ -47,7 +49,7 @@ class PythonBackend(Backend):
 
     def instance(self, plan: InstancePlan) -> Instance:
         """Make an instance. Raises ConfigError if a setting of the backend makes no sense."""
-        instance = PythonInstance(plan, parse_settings(plan.source.settings), self._environments)
+        instance = PythonInstance(plan, parse_settings(plan.source.settings), self._environments, self._calls)
         self._instances.add(instance)
         return instance
 

@@ -4,7 +4,7 @@ Each step starts as soon as all tensors that it takes exist, so independent step
 from stage to stage as it is: no copy, no network, no task. Scheduling is the inner models' business.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
 
@@ -138,6 +138,11 @@ class _Run:
         self._waiting = list(enumerate(ensemble.config.ensemble_steps))
         self._running: dict[int, Pending] = {}
 
+    @property
+    def running(self) -> Iterable[Pending]:
+        """The requests of the steps that have been started and have not ended."""
+        return self._running.values()
+
     def settled(self, _pending: Pending, answer: InferResponse | ConchError | None, _was: State) -> None:
         """Called by the pending request when it ends, however it ends."""
         self._ensemble.count(self, answer)
@@ -176,9 +181,12 @@ class _Run:
             priority=request.priority,
             timeout_us=_left(request),
         )
+        inner.caller = request.caller
         answered = partial(self._step_answered, number, step, inner)
         try:
             self._running[number] = self._models[number].submit(inner, answered)
+            if inner.caller is not None:
+                inner.caller.check()
         except ConchError as error:
             self._fail(step, error)
 

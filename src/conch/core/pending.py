@@ -68,6 +68,11 @@ class Pending:
         return f"<Pending {self.request.model_name} id={self.request.id!r} {self.state.value}>"
 
     @property
+    def owner(self) -> Owner | None:
+        """What has admitted it; None when it has ended."""
+        return self._owner
+
+    @property
     def cancelled(self) -> bool:
         """Whether nobody waits for an answer any more."""
         return self.state is State.DONE
@@ -107,8 +112,12 @@ class Pending:
 
     def cancel(self, why: str = "request was cancelled by the client") -> None:
         """End the request because the caller wants, or can take, no answer. Whoever works on it is told."""
+        self.abort(Cancelled(why))
+
+    def abort(self, error: ConchError) -> None:
+        """End the request with an error from outside. Whoever works on it is told."""
         notify = self._notify
-        self.finish(Cancelled(why))
+        self.finish(error)
         if notify is not None:
             notify()
 

@@ -96,7 +96,7 @@ async def test_what_agrees_stays(tmp_path: Path) -> None:
         ("return None", "auto_complete_config must return the ModelConfig"),
         ("raise RuntimeError('boom')", "RuntimeError: boom\n\nAt:\n"),
         ("config.set_dynamic_batching()", "tries to set scheduling_choice as 'dynamic_batching'"),
-        ("pb_utils.load_model('x')", "BLS is not supported by this version of Conch"),
+        ("pb_utils.load_model('x')", "in 'initialize' and 'execute', not in 'auto_complete_config'"),
     ],
 )
 async def test_contradictions_fail_the_load(tmp_path: Path, statement: str, words: str) -> None:

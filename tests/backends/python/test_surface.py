@@ -81,20 +81,6 @@ async def test_constants(tmp_path: Path) -> None:
     assert await told(tmp_path, f"{{name: getattr(pb_utils, name) for name in {list(names)}}}") == names
 
 
-async def test_calls_to_other_models_are_refused(tmp_path: Path) -> None:
-    texts = await told(
-        tmp_path,
-        """[refused(call) for call in (
-            lambda: pb_utils.InferenceRequest(model_name="other", requested_output_names=["OUT"]).exec(),
-            lambda: asyncio.run(pb_utils.InferenceRequest(model_name="other").async_exec(decoupled=True)),
-            lambda: pb_utils.load_model("other"),
-            lambda: pb_utils.unload_model(model_name="other", unload_dependents=True),
-            lambda: pb_utils.is_model_ready("other", "1"),
-        )]""",
-    )
-    assert texts == ["BLS is not supported by this version of Conch"] * 5
-
-
 async def test_what_cannot_be_made(tmp_path: Path) -> None:
     texts = await told(
         tmp_path,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
+from conch_child import messages
 from conch_child.answering import RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
 from conch_child.datatypes import (
     TRITON_STRING_TO_NUMPY,
@@ -33,7 +34,6 @@ from conch_child.log import Logger
 from conch_child.metrics import Metric, MetricFamily
 from conch_child.model_config import ModelConfig
 from conch_child.request import (
-    BLS_UNSUPPORTED,
     MEMORY_CPU,
     MEMORY_GPU,
     REQUEST_RELEASE_ALL,
@@ -127,16 +127,23 @@ def get_model_dir() -> str:
     return str(current().model_directory)
 
 
-def load_model(model_name: str, config: str = "", files: Optional[Dict[str, bytes]] = None) -> None:  # noqa: ARG001
-    """Have the server load a model."""
-    raise TritonModelException(BLS_UNSUPPORTED)
+def load_model(model_name: str, config: str = "", files: Optional[Dict[str, bytes]] = None) -> None:
+    """Have the server load or reload a model, and wait for it; only with `--model-control-mode=explicit`.
+
+    `config` (JSON) and `files` ("file:<version>/<path>" → contents) take the place of what lies in the repository.
+    Raises TritonModelException with the reason if it fails.
+    """
+    current().calls.control(messages.LOAD, str(model_name), str(config or ""), files)
 
 
-def unload_model(model_name: str, unload_dependents: bool = False) -> None:  # noqa: ARG001
-    """Have the server unload a model."""
-    raise TritonModelException(BLS_UNSUPPORTED)
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Have the server unload a model, with `unload_dependents` an ensemble's steps, too. It need not wait for requests.
+
+    Raises TritonModelException with the reason if it fails.
+    """
+    current().calls.control(messages.UNLOAD, str(model_name), bool(unload_dependents))
 
 
-def is_model_ready(model_name: str, model_version: str = "") -> bool:  # noqa: ARG001
-    """Ask the server whether a model is ready."""
-    raise TritonModelException(BLS_UNSUPPORTED)
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Ask the server whether a model is ready; by default its newest version."""
+    return bool(current().calls.control(messages.ASK, str(model_name), str(model_version)))

@@ -3,11 +3,14 @@
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 
 from conch.backends.base import Instance, InstancePlan
 from conch.backends.batch import Batch
+from conch.backends.calls import ModelCalls
 from conch.backends.launch import Exit
 from conch.backends.process import Backoff
+from conch.backends.python_host.calls import OutgoingCalls
 from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.environment import Environments
 from conch.backends.python_host.model_process import ModelProcess, model_path
@@ -21,8 +24,16 @@ _log = logging.getLogger(MODEL_LOGGER)
 class PythonInstance(Instance):
     """Executes batches in a process. Ready while one is there whose model has initialized itself."""
 
-    def __init__(self, plan: InstancePlan, settings: PythonSettings, environments: Environments) -> None:
+    def __init__(
+        self,
+        plan: InstancePlan,
+        settings: PythonSettings,
+        environments: Environments,
+        calls: ModelCalls | None = None,
+    ) -> None:
+        """Assign. `calls` is the server as the model may call it; without it, it cannot."""
         self.plan = plan
+        self._calls = partial(OutgoingCalls, calls, self) if calls is not None else None
         self.metrics = InstanceMetrics()
         self._settings = settings
         self._environments = environments
@@ -79,7 +90,7 @@ class PythonInstance(Instance):
         source = self.plan.source
         model_path(source)  # before anything is started, because it is the commonest mistake
         launcher = await self._environments.launcher(source)
-        process = ModelProcess(self.plan.name, source, self._settings, self.metrics, self._died)
+        process = ModelProcess(self.plan.name, source, self._settings, self.metrics, self._died, self._calls)
         try:
             await process.start(launcher)
             await process.initialize(self.plan)

@@ -19,6 +19,7 @@ from conch.backends.process import ChildProcess
 from conch.backends.python_child.conch_child import messages
 from conch.backends.python_child.conch_child.wire import Message, WireError
 from conch.backends.python_host.awake import Awake
+from conch.backends.python_host.calls import Executions, OutgoingCalls, Send
 from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.settings import PythonSettings
 from conch.backends.python_host.tensor_exchange import TensorExchange
@@ -56,7 +57,9 @@ class ModelProcess:
         settings: PythonSettings,
         metrics: InstanceMetrics,
         on_death: Callable[[Exit], None],
+        calls: Callable[[Send, Executions], OutgoingCalls] | None = None,
     ) -> None:
+        """Assign. `calls` makes what the model calls others by; without it, it cannot."""
         self.name = name
         self._source = source
         self._settings = settings
@@ -88,6 +91,9 @@ class ModelProcess:
             messages.INITIALIZED: self._replied,
             messages.COMPLETED: self._replied,
         }
+        self._calls = calls(self._child.send, self._executions) if calls is not None else None
+        if self._calls is not None:
+            self._handlers.update(self._calls.handlers)
 
     def __repr__(self) -> str:
         return f"<ModelProcess {self._child!r} {len(self._pending)} pending>"
@@ -114,6 +120,8 @@ class ModelProcess:
             raise ModelLoadError(text, Code.UNAVAILABLE) from error
         tensors = self._tensors
         self._upkeep.start(tensors)
+        if self._calls is not None:
+            self._calls.begin(tensors)
         try:
             await self._child.start(launcher, tensors.descriptors)
         except ModelLoadError:
@@ -140,6 +148,8 @@ class ModelProcess:
         options["decoupled"] = source.config.decoupled
         options["outputs"] = [spec.name for spec in source.config.outputs]
         _, error, self._has_is_ready = await self._ask((messages.INITIALIZE, arguments, options), "initialize")
+        if self._calls is not None:
+            self._calls.controls.initializing = False
         if error:
             raise ModelLoadError(f"model instance '{self.name}' failed to initialize: {error}")
 
@@ -171,7 +181,12 @@ class ModelProcess:
 
     @property
     def ahead(self) -> int:
-        """How many batches to send ahead: enough to keep a quick model busy, none to a slow one."""
+        """How many batches to send ahead: enough to keep a quick model busy, none to a slow one.
+
+        None to one that calls others, either: what lies behind a call could wait for that very call.
+        """
+        if self._calls is not None and self._calls.ever:
+            return 0
         return _SENT_AHEAD if self._typical_ns < _SHORT_EXECUTION_NS and not self._source.config.decoupled else 0
 
     @property
@@ -180,7 +195,8 @@ class ModelProcess:
 
         When many clients ask, the server is slower to hear that a batch is done than short executions take.
         """
-        if self.ahead or self._typical_ns > _BRIEF_EXECUTION_NS or self._source.config.decoupled:
+        calls = self._calls is not None and self._calls.ever
+        if self.ahead or calls or self._typical_ns > _BRIEF_EXECUTION_NS or self._source.config.decoupled:
             return self.ahead
         return 1
 
@@ -261,6 +277,8 @@ class ModelProcess:
         batch.input_done = input_done
         batch.infer_done = self._last_done = infer_done
         self._typical_ns += (infer_done - input_done - self._typical_ns) >> 3
+        if self._calls is not None and self._calls:
+            self._calls.executed()
         # First, so that the model works on the next batch while the answers of this one are delivered.
         batch.release()
         self._deliver(answers, payload)
@@ -310,9 +328,17 @@ class ModelProcess:
     def _cancel(self, key: int) -> None:
         if key in self._pending:
             self._child.send((messages.CANCEL, key))
+            if self._calls is not None and self._calls:
+                self._calls.caller_cancelled()
+
+    def _executions(self, keys: Sequence[int]) -> list[Execution]:
+        """Return what is under way under these keys; everything if there are none."""
+        return [self._pending[key] for key in keys or self._pending if key in self._pending]
 
     def _exited(self, exit_: Exit) -> None:
         self._upkeep.stop()
+        if self._calls is not None:
+            self._calls.end()
         self._metrics.process_ended()
         if not self._reply.done():
             words = self._child.last_words

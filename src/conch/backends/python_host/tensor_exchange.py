@@ -1,7 +1,7 @@
 """Requests and outputs as messages: the server's ends of the two arenas that it shares with one process."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from conch.backends.python_child.conch_child.arena import ArenaReader, ArenaWriter, Parcel, create
@@ -39,11 +39,6 @@ class TensorExchange:
 
     def encode(self, key: int, request: InferRequest, parcel: Parcel) -> tuple[Any, ...]:
         """Return a request's part of an EXECUTE message; its tensors go into the parcel."""
-        inputs = []
-        for tensor in request.inputs:
-            data = tensor.data
-            size = len(data) if type(data) is bytes else memoryview(data).nbytes
-            inputs.append((tensor.name, tensor.datatype, tensor.shape, parcel.put(data, size), size))
         return (
             key,
             request.id,
@@ -52,18 +47,31 @@ class TensorExchange:
             request.timeout_us,
             request.parameters or None,
             request.outputs,
-            inputs,
+            self.place(request.inputs, parcel),
         )
 
-    def decode(self, outputs: tuple[Any, ...], payload: memoryview) -> list[Tensor]:
-        """Return the tensors of an answer. They are views: of the message, or of shared memory until they die.
+    def place(self, tensors: list[Tensor], parcel: Parcel) -> list[tuple[Any, ...]]:
+        """Put tensors into a parcel and return what a message says of them."""
+        placed = []
+        for tensor in tensors:
+            data = tensor.data
+            size = len(data) if type(data) is bytes else memoryview(data).nbytes
+            placed.append((tensor.name, tensor.datatype, tensor.shape, parcel.put(data, size), size))
+        return placed
+
+    def decode(self, outputs: Iterable[tuple[Any, ...]], payload: memoryview) -> list[Tensor]:
+        """Return the tensors of an answer or a call: views of the message, or of shared memory until they die.
 
         Raises WireError if a tensor lies outside of what there is.
         """
         tensors = []
         for name, datatype, shape, place, size in outputs:
-            data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]
-            if len(data) != size:
-                raise WireError(f"output '{name}' ends outside of its message")
-            tensors.append(Tensor(name, datatype, shape, data))
+            tensors.append(Tensor(name, datatype, shape, self.data(name, place, size, payload)))
         return tensors
+
+    def data(self, name: str, place: int, size: int, payload: memoryview) -> memoryview:
+        """Return what a message has placed somewhere. Raises WireError if that is outside of what there is."""
+        data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]
+        if len(data) != size:
+            raise WireError(f"'{name}' ends outside of its message")
+        return data

@@ -1,8 +1,9 @@
 """The socket to the server, and who reads and writes it.
 
 There is no reader thread: it would cost every request two thread switches. Whoever waits for something reads, and
-whoever asks whether something has come, such as `is_cancelled`, takes what lies in the socket without waiting. Messages
-that concern nobody in particular are dealt with by whoever happens to read them; the rest goes to the inbox.
+whoever asks whether something has come, such as `is_cancelled`, takes what lies in the socket without waiting. Where
+several threads wait, one reads: it deals with messages that concern nobody in particular, puts the others where they
+are waited for and wakes whoever waits there. When it has its own, it hands the reading on.
 """
 
 from __future__ import annotations
@@ -13,13 +14,29 @@ import socket
 import threading
 from collections import deque
 from time import monotonic_ns
-from typing import Any, Callable, Deque, Dict, List
+from typing import Any, Callable, Deque, Dict, List, Optional
 
 from . import heap, messages
 from .arena import ArenaReader, ArenaWriter, Parcel
 from .wire import READ_SIZE, Frame, FrameDecoder, Message, encode
 
 _REMEMBERED_CANCELLATIONS = 4096
+
+Handler = Callable[[Message, memoryview], None]
+
+
+class Inbox:
+    """Where what somebody waits for arrives. One thread at a time waits at it."""
+
+    __slots__ = ("items", "on_arrival", "signal")
+
+    def __init__(self) -> None:
+        self.items: Deque[Any] = deque()
+        # Called once when the next item is there, in the thread that has read it.
+        self.on_arrival: Optional[Callable[[], None]] = None
+        # Released to wake the thread that waits.
+        self.signal = threading.Lock()
+        self.signal.acquire()
 
 
 class Channel:
@@ -38,40 +55,78 @@ class Channel:
         self._arrivals = select.poll()
         self._arrivals.register(connection, select.POLLIN)
         self._decoder = FrameDecoder()
-        self._inbox: Deque[Frame] = deque()
-        self._reading = threading.Lock()
-        self._handlers: Dict[int, Callable[[Message], None]] = {
+        self._inbox = Inbox()  # the main loop's
+        self._turn = threading.Lock()  # held for a moment, to look at or change the next two
+        self._being_read = False
+        self._parked: Dict[Inbox, None] = {}  # those at which a thread sleeps, longest first
+        self._handlers: Dict[int, Handler] = {
             messages.CANCEL: self._cancel,
-            messages.RELEASE: lambda message: self.outputs.free(message[1]),
+            messages.RELEASE: lambda message, _: self.outputs.free(message[1]),
             messages.TRIM: self._trim,
         }
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for a loop to watch."""
+        return self._connection.fileno()
+
+    def handle(self, kind: int, handler: Handler) -> None:
+        """Have messages of a kind dealt with by whoever reads them."""
+        self._handlers[kind] = handler
 
     def receive(self, awake_ns: int = 0) -> Frame:
         """Wait for the next message that is for the main loop, so many nanoseconds of it awake.
 
         Raises EOFError when the server has gone.
         """
-        while True:
-            if self._inbox:
-                return self._inbox.popleft()
-            with self._reading:
-                if not self._inbox:
-                    if awake_ns:
-                        self._stay_awake(awake_ns)
+        frame: Frame = self.take(self._inbox, awake_ns)
+        return frame
+
+    def take(self, inbox: Inbox, awake_ns: int = 0) -> Any:
+        """Wait for the next item there, so many nanoseconds of it awake. Raises EOFError when the server has gone."""
+        while not inbox.items:
+            with self._turn:
+                if inbox.items:
+                    break
+                reads = not self._being_read
+                if reads:
+                    self._being_read = True
+                else:
+                    self._parked[inbox] = None
+            if not reads:
+                inbox.signal.acquire()  # an item has come, or it is our turn to read
+                continue
+            try:
+                if awake_ns:
+                    self._stay_awake(awake_ns)
+                while not inbox.items:
                     self._read(self._connection.recv(READ_SIZE))
+            finally:
+                self._hand_on()
+        return inbox.items.popleft()
+
+    def put(self, inbox: Inbox, item: Any) -> None:
+        """Deliver an item and wake whoever waits for it."""
+        inbox.items.append(item)
+        on_arrival = inbox.on_arrival
+        if on_arrival is not None:
+            inbox.on_arrival = None
+            on_arrival()
+        else:
+            self._wake(inbox)
 
     def drain(self) -> None:
         """Deal with what has arrived, without waiting."""
-        # If somebody else is reading, whatever arrives is dealt with by him.
-        if not self._reading.acquire(blocking=False):
-            return
+        with self._turn:
+            if self._being_read:
+                return  # whatever arrives is dealt with there
+            self._being_read = True
         try:
             while True:
                 self._read(self._connection.recv(READ_SIZE, socket.MSG_DONTWAIT))
         except (BlockingIOError, EOFError):
-            pass  # nothing left; or the server has gone, which is for the main loop to find
+            pass  # nothing left; or the server has gone, which is for those who wait to find
         finally:
-            self._reading.release()
+            self._hand_on()
 
     def send(self, message: Message) -> None:
         """Send a message without tensors."""
@@ -107,15 +162,30 @@ class Channel:
         for frame in frames:
             handler = self._handlers.get(frame[0][0])
             if handler is None:
-                self._inbox.append(frame)
+                self.put(self._inbox, frame)
             else:
-                handler(frame[0])
+                handler(frame[0], frame[1])
 
-    def _trim(self, _: Message) -> None:
+    def _wake(self, inbox: Inbox) -> None:
+        with self._turn:
+            if inbox in self._parked:
+                del self._parked[inbox]
+                inbox.signal.release()
+
+    def _hand_on(self) -> None:
+        """Stop reading; the one who has waited longest goes on."""
+        with self._turn:
+            self._being_read = False
+            if self._parked:
+                inbox = next(iter(self._parked))
+                del self._parked[inbox]
+                inbox.signal.release()
+
+    def _trim(self, _: Message, __: memoryview) -> None:
         self.outputs.trim(self.kept_size)
         heap.give_back()
 
-    def _cancel(self, message: Message) -> None:
+    def _cancel(self, message: Message, _: memoryview) -> None:
         # A cancellation may come after the answer, so that nobody asks for it and takes it out: the oldest go instead.
         if len(self.cancelled) >= _REMEMBERED_CANCELLATIONS:
             del self.cancelled[next(iter(self.cancelled))]

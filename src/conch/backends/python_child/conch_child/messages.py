@@ -6,7 +6,14 @@ A *place* says where the bytes of a tensor are: at that offset of the sender's a
 tuples `(name, datatype, shape, place, size)`, and `parameters` is None or a dict; `final` None means that the request
 is to come again. *sample* is one custom metric,
 `(number, family, description, kind, labels, value, buckets)`, or `(number,)` when it is gone.
+
+A *call* is what a model asks of the server: another model's answer, or something of a model's life. Its key is the
+model's, that of a request the server's.
 """
+
+from __future__ import annotations
+
+from typing import Any
 
 # Server → model.
 INITIALIZE = 1  # arguments of `initialize`, options                      → INITIALIZED
@@ -18,6 +25,8 @@ TRIM = 6  # nothing: give memory that is not in use back
 CHECK_READY = 7  # nothing                                                → READINESS
 SET_LOG_LEVEL = 8  # level
 FINALIZE = 9  # nothing; the process ends afterwards
+CALL_ANSWERED = 10  # released, answer
+CONTROLLED = 11  # key, None or (code, text), value
 
 # Model → server.
 INITIALIZED = 32  # error text or "", whether the model has `is_ready`
@@ -28,6 +37,25 @@ READINESS = 36  # bool
 LOG = 37  # level, file, line, text
 SAMPLES = 38  # samples
 BORN = 39  # process id, or 0 and an error text; the first message of a process that was forked
+# released, key, keys of the requests it is for, whether `execute` waits for it, whether it may have many responses,
+# (model, version, id, correlation id, flags, timeout, parameters, outputs, inputs)                  → CALL_ANSWERED*
+CALL = 40
+CANCEL_CALL = 41  # key
+READ = 42  # key, weight (see `weight_of`) of the responses to that call which the model has read since the last time
+CONTROL = 43  # key, LOAD, UNLOAD or ASK, name, argument, files: (path, place, size)                     → CONTROLLED
+
+# What CONTROL asks for, and its argument.
+LOAD = 1  # configuration as JSON, "" if it is to be read from the repository
+UNLOAD = 2  # whether with its dependents
+ASK = 3  # version as text, "" for the newest; the value of the answer is whether it is ready
 
 # Levels of LOG, as the standard library numbers them; VERBOSE is its DEBUG.
 ERROR, WARNING, INFO, VERBOSE = 40, 30, 20, 10
+
+
+def weight_of(outputs: Any) -> int:
+    """Return what the outputs of one response count for, in bytes, where responses that wait are bounded."""
+    return _RESPONSE_WEIGHT + sum([int(output[4]) for output in outputs or ()])
+
+
+_RESPONSE_WEIGHT = 1024

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from . import messages
 from .answering import Answerer, InferenceResponse, Responder
+from .calling import Calls, background
 from .errors import TritonError, TritonModelException
 from .failure import describe, traceback_of
 from .request import InferenceRequest
@@ -45,8 +46,9 @@ def load_class(model_directory: str, version: str, filename: str) -> Any:
 class ModelHost:
     """One instance of a model in this process."""
 
-    def __init__(self, answerer: Answerer, instance_name: str) -> None:
+    def __init__(self, answerer: Answerer, calls: Calls, instance_name: str) -> None:
         self._answerer = answerer
+        self._calls = calls
         self._channel = answerer.channel
         self._name = instance_name
         self._model: Any = None
@@ -74,9 +76,11 @@ class ModelHost:
         data = bytearray(payload)
         requests = [InferenceRequest.from_wire(self._answerer, request, data) for request in message[2]]
         responders = [request._own_responder() for request in requests]
+        self._calls.executing = tuple([responder.key for responder in responders])
         input_done = monotonic_ns()
         outcomes = self._run(requests, responders)
         infer_done = monotonic_ns()
+        self._calls.executing = ()
         # What dies now, inputs in shared memory and requests that nobody has kept, is told with the answers.
         del requests, responders, data
         self._answerer.finish(outcomes, input_done, infer_done)
@@ -94,6 +98,7 @@ class ModelHost:
 
     def finalize(self) -> None:
         """Let the model clean up; what it raises is logged."""
+        self._calls.phase = "finalize"
         try:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
@@ -178,6 +183,7 @@ class ModelHost:
         return None
 
     async def _in_background(self, coroutine: Any, responders: List[Responder]) -> None:
+        background.set(tuple([responder.key for responder in responders]))
         try:
             await coroutine
         except BaseException as error:

@@ -1,12 +1,16 @@
-"""`pb_utils.InferenceRequest`: what `execute` gets, and what a model would build to call another model."""
+"""`pb_utils.InferenceRequest`: what `execute` gets, and what a model builds to call another model."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
 from .answering import Answerer, InferenceResponseSender, Responder, checked_parameters
+from .calling import Call, Calls
 from .errors import TritonModelException
+from .response_iterator import ResponseIterator
+from .session import current
 from .tensor import Tensor
 
 REQUEST_RELEASE_ALL = 1
@@ -15,11 +19,9 @@ REQUEST_RELEASE_RESCHEDULE = 2
 MEMORY_CPU = 0
 MEMORY_GPU = 2
 
-BLS_UNSUPPORTED = "BLS is not supported by this version of Conch"
-
 
 class PreferredMemory:
-    """Where the outputs of a call to another model should lie."""
+    """Where the outputs of a call to another model should lie; all memory is the host's here."""
 
     __slots__ = ("device_id", "memory_type")
 
@@ -39,7 +41,18 @@ class InferenceTrace:
 class InferenceRequest:
     """One request: made by the server for `execute`, or by the model for a call to another model."""
 
-    __slots__ = ("_correlation_id", "_flags", "_id", "_inputs", "_outputs", "_parameters", "_responder", "_timeout")
+    __slots__ = (
+        "_correlation_id",
+        "_flags",
+        "_id",
+        "_inputs",
+        "_model",
+        "_outputs",
+        "_parameters",
+        "_responder",
+        "_timeout",
+        "_trace",
+    )
 
     def __init__(
         self,
@@ -48,11 +61,11 @@ class InferenceRequest:
         inputs: Sequence[Tensor] = (),
         requested_output_names: Sequence[str] = (),
         model_name: str = "",
-        model_version: int = -1,  # noqa: ARG002 - nothing is called yet
+        model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: Optional[PreferredMemory] = None,  # noqa: ARG002 - all memory is the host's here
-        trace: Optional[InferenceTrace] = None,  # noqa: ARG002
+        preferred_memory: Optional[PreferredMemory] = None,  # noqa: ARG002 - there is no choice
+        trace: Optional[InferenceTrace] = None,
         parameters: Optional[Dict[str, Any]] = None,
     ) -> None:
         if not model_name:
@@ -62,7 +75,16 @@ class InferenceRequest:
         self._id = request_id
         self._correlation_id = correlation_id
         self._inputs = list(inputs)
+        for tensor in self._inputs:
+            if not isinstance(tensor, Tensor):
+                raise TritonModelException(
+                    "an input of a request must be a Tensor, not a {}".format(type(tensor).__name__)
+                )
+        self._model: Optional[Tuple[str, int]] = (str(model_name), int(model_version))
+        self._trace = trace or InferenceTrace()
         self._outputs = frozenset(requested_output_names)
+        if not all(isinstance(name, str) for name in self._outputs):
+            raise TritonModelException("requested_output_names must be strings")
         self._flags = flags
         self._timeout = timeout
         self._parameters = checked_parameters(parameters)
@@ -73,6 +95,8 @@ class InferenceRequest:
         """Make a request from its part of an EXECUTE message and that frame's payload."""
         key, request_id, correlation_id, flags, timeout, parameters, outputs, inputs = message
         request = cls.__new__(cls)
+        request._model = None
+        request._trace = InferenceTrace()
         request._id = request_id
         request._correlation_id = correlation_id
         request._flags = flags
@@ -122,7 +146,7 @@ class InferenceRequest:
 
     def trace(self) -> InferenceTrace:
         """Return the trace."""
-        return InferenceTrace()
+        return self._trace
 
     def is_cancelled(self) -> bool:
         """Whether the client has gone or has cancelled. Cheap enough to ask between any two steps."""
@@ -141,13 +165,36 @@ class InferenceRequest:
             raise TritonModelException("Unable to set release flags. Unsupported flag provided.")
         self._own_responder().again = flags == REQUEST_RELEASE_RESCHEDULE
 
-    def exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002
-        """Call the other model and wait."""
-        raise TritonModelException(BLS_UNSUPPORTED)
+    def exec(self, decoupled: bool = False) -> Any:
+        """Call the model and wait for its response, which may be an error; see `InferenceResponse.has_error`.
 
-    async def async_exec(self, decoupled: bool = False) -> Any:  # noqa: ARG002
-        """Call the other model."""
-        raise TritonModelException(BLS_UNSUPPORTED)
+        With `decoupled` return an iterator of its responses. Raises TritonModelException outside of `execute`.
+        """
+        calls = current().calls
+        call = self._call(calls, decoupled)
+        return ResponseIterator(calls, call) if decoupled else calls.wait(call)[0]
+
+    def async_exec(self, decoupled: bool = False) -> Any:
+        """Call the model; return what can be awaited for its response, or with `decoupled` for an iterator.
+
+        Other tasks of the event loop go on meanwhile. A cancelled task takes its call along. Raises
+        TritonModelException outside of `execute`, and RuntimeError where no event loop is running.
+        """
+        loop = asyncio.get_running_loop()
+        calls = current().calls
+        call = self._call(calls, decoupled)
+        if decoupled:
+            responses = ResponseIterator(calls, call)
+            return calls.future(call, loop, lambda: responses)
+        return calls.future(call, loop, lambda: call.items.popleft()[0])
+
+    def _call(self, calls: Calls, decoupled: bool) -> Call:
+        if self._model is None:
+            raise TritonModelException("a request that came from a client cannot be sent on; make a new one of it")
+        name, version = self._model
+        timeout, outputs = int(self._timeout), tuple(self._outputs)
+        options = (self._id, self._correlation_id, self._flags, timeout, self._parameters, outputs)
+        return calls.call((name, version, *options), self._inputs, decoupled)
 
     def _own_responder(self) -> Responder:
         if self._responder is None:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict
 from . import messages
 from .answering import Answerer
 from .busy_poll import BusyPoll
+from .calling import Calls
 from .channel import Channel
 from .failure import describe
 from .metrics import MetricRegistry
@@ -59,14 +60,15 @@ class Service:
 
     def _initialize(self, message: Message) -> None:
         arguments, options = message[1], message[2]
-        self._begin(options)
+        calls = self._begin(options)
         name = arguments["model_instance_name"]
         answerer = Answerer(self._channel, self._metrics, name, options["outputs"], options["decoupled"])
-        host = ModelHost(answerer, name)
+        host = ModelHost(answerer, calls, name)
         error = ""
         try:
             host.initialize(load_class(options["directory"], options["version"], options["filename"]), arguments)
             self._host = host
+            calls.phase = "execute"
             # What the model has built up stays: the collector need not walk through it again and again.
             gc.collect()
             gc.freeze()
@@ -77,7 +79,7 @@ class Service:
 
     def _complete(self, message: Message) -> None:
         options, document = message[1], message[2]
-        self._begin(options)
+        self._begin(options).phase = "auto_complete_config"
         error = ""
         try:
             model = load_class(options["directory"], options["version"], options["filename"])
@@ -96,10 +98,12 @@ class Service:
     def _set_log_level(self, message: Message) -> None:
         current().log_level = message[1]
 
-    def _begin(self, options: Dict[str, Any]) -> None:
+    def _begin(self, options: Dict[str, Any]) -> Calls:
         self._channel.kept_size = options["kept_size"]
         self._busy_poll = BusyPoll(options["busy_poll_ns"])
-        begin(Session(self._channel, self._metrics, options["log_level"], options["directory"]))
+        calls = Calls(self._channel, options.get("decoupled", False))
+        begin(Session(self._channel, calls, self._metrics, options["log_level"], options["directory"]))
+        return calls
 
     def _send_samples(self) -> None:
         with self._channel.writing:

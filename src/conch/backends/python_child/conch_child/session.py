@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Optional
 from .errors import TritonModelException
 
 if TYPE_CHECKING:
+    from .calling import Calls
     from .channel import Channel
     from .metrics import MetricRegistry
 
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 class Session:
     """The connection to the server, and what the model's API needs to know."""
 
-    def __init__(self, channel: Channel, metrics: MetricRegistry, log_level: int, model_directory: str) -> None:
+    def __init__(
+        self, channel: Channel, calls: Calls, metrics: MetricRegistry, log_level: int, model_directory: str
+    ) -> None:
         self.channel = channel
+        self.calls = calls
         self.metrics = metrics
         self.log_level = log_level
         self.model_directory = model_directory

@@ -1,0 +1,58 @@
+"""What a model may ask of the server that runs it: answers of other models, and their coming and going.
+
+Triton's business logic scripting (BLS). A backend that lets its models call is made with a `ModelCalls`; the core is
+behind it, so a call is validated, queued, batched and counted as any request is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from conch.backends.base import Instance
+from conch.backends.batch import Execution
+from conch.request import InferRequest, Respond
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Caller:
+    """Who makes a call, and for which of the requests in its hands.
+
+    `holds` is the instance that does nothing else before the call is answered; None where it goes on meanwhile.
+    """
+
+    model: str
+    executions: Sequence[Execution]
+    holds: Instance | None
+
+
+class Call(Protocol):
+    """A call under way. Both methods do nothing when it has been answered."""
+
+    def cancel(self) -> None:
+        """End it with an error, CANCELLED."""
+
+    def let_go(self) -> None:
+        """Note that the caller's instance does not wait for it any more."""
+
+
+class ModelCalls(Protocol):
+    """The server as its models see it. All methods belong to the event loop's thread."""
+
+    def call(self, caller: Caller, request: InferRequest, respond: Respond, *, many: bool) -> Call:
+        """Put a request; `respond` hears of its responses and, once, of its end, perhaps before this returns.
+
+        `many` says that any number of responses will do. Raises a ConchError if the request is refused.
+        """
+
+    async def load(self, name: str, config: str, files: Mapping[str, bytes], waiting: str) -> None:
+        """Load or reload a model; `waiting` is the model whose own load waits for that, "" for none.
+
+        `config` (JSON, "" for none) and `files` ("<version>/<path>" → contents) replace what lies in the repository.
+        Raises a ConchError with the cause.
+        """
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        """Take a model out of service. Raises Unavailable."""
+
+    async def ready(self, name: str, version: str) -> bool:
+        """Whether a model is ready; `version` "" for the newest."""

@@ -83,6 +83,16 @@ class Tally:
         wanted = len(self.answers) + more
         await until(lambda: len(self.answers) >= wanted)
 
+    async def next_answers(self, *models: str) -> list[Answer]:
+        """Wait for some answers of each of these models to requests that are sent from now on, and return them."""
+        sent = self.sent
+
+        def late() -> list[Answer]:
+            return [answer for answer in self.answers if answer.number > sent]
+
+        await until(lambda: all(sum(answer.model == model for answer in late()) >= 10 for model in models))
+        return late()
+
     async def until_refused(self, *ways: tuple[str, int | str]) -> None:
         """Wait until each of these models has refused with each of these statuses."""
         await until(lambda: set(ways) <= {(refusal.model, refusal.status) for refusal in self.refusals})

@@ -102,14 +102,12 @@ async def test_reload_and_unload_under_load(tmp_path: Path) -> None:
     ):
         load = Load.of(server, ["m", "twice"], http=3, grpc=2)
         async with load.running() as tally:
-            await tally.until(20)
+            await tally.next_answers("m", "twice")
             family = set(children(server))
             for release in (2, 3, 4):
                 write_release(root, release)
                 await in_thread(lambda: control.load_model("m"))
-                sent = tally.sent
-                await tally.until(60)
-                assert {release_of(answer) for answer in tally.answers if answer.number > sent} == {release}
+                assert {release_of(answer) for answer in await tally.next_answers("m", "twice")} == {release}
                 family |= set(children(server))
             # Of the processes of all these, those of the fork server and of the last release are left.
             await until(lambda: sum(child.is_running() for child in family) == 2)
@@ -127,16 +125,12 @@ async def test_reload_and_unload_under_load(tmp_path: Path) -> None:
             await in_thread(lambda: control.load_model("m"))
             write_release(root, 5, version=2)
             await in_thread(lambda: control.load_model("m"))
-            sent = tally.sent
-            await tally.until(60)
-            late = [answer for answer in tally.answers if answer.number > sent]
+            late = await tally.next_answers("m", "twice")
             assert {(answer.model, answer.version) for answer in late} == {("m", "2"), ("twice", "1")}
             shutil.rmtree(root / "m" / "2")
             write_release(root, 6)
             await in_thread(lambda: control.load_model("m"))
-            sent = tally.sent
-            await tally.until(60)
-            assert {release_of(answer) for answer in tally.answers if answer.number > sent} == {6}
+            assert {release_of(answer) for answer in await tally.next_answers("m", "twice")} == {6}
             assert tally.refusals == []
             # Gone, and back again.
             await in_thread(lambda: control.unload_model("m"))
@@ -166,7 +160,7 @@ async def test_a_model_that_is_written_slowly_is_served_when_it_is_complete(tmp_
                     file.write("# …\n")
                 file.write(text[half:])
             await until(lambda: release_of(tally.answers[-1]) == 2)
-            await tally.until(20)
+            assert {release_of(answer) for answer in await tally.next_answers("m", "twice")} == {2}
         check_answers(tally, (1, 2))
         assert tally.refusals == []
         assert "failed" not in server.text

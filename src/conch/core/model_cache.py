@@ -33,9 +33,10 @@ class ModelCache:
         return f"<ModelCache {self._statistics.model_name}/{self._statistics.version} {len(self._keys)} answers>"
 
     def look_up(self, request: InferRequest, respond: Respond, order: ResponseOrder | None = None) -> Pending | Respond:
-        """Return the request admitted, about to be answered; or, if the model must be asked, how it is to answer.
+        """Return the request admitted and answered; or, if the model must be asked, how it is to answer.
 
-        `order` is the one that the model's answers keep. `respond` is not called before this returns.
+        `order` is the one that the model's answers keep. The step of an ensemble is answered in the next turn of the
+        loop, others before this returns: waiting for a turn would cost as much as finding the answer.
         """
         if self._closed:
             return respond
@@ -50,7 +51,10 @@ class ModelCache:
         timeline.queued = began
         timeline.started = timeline.input_done = timeline.infer_done = now
         pending = Pending(request, respond if order is None else order.enter(respond), self)
-        asyncio.get_running_loop().call_soon(pending.finish, self._response(answer, request))
+        if request.admitted:
+            asyncio.get_running_loop().call_soon(pending.finish, self._response(answer, request))
+        else:
+            pending.finish(self._response(answer, request))
         return pending
 
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:  # noqa: ARG002

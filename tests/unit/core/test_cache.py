@@ -16,7 +16,7 @@ from conch.core.model import ServedModel
 from conch.core.model_cache import ModelCache
 from conch.errors import BackendError, Cancelled, FailureReason
 from conch.model_config import ModelConfig
-from conch.request import InferRequest, InferResponse
+from conch.request import InferRequest, InferResponse, StepRequest
 from conch.tensor import Tensor
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
 from tests.unit.core.test_ensemble import ensemble, step
@@ -204,11 +204,11 @@ async def test_errors_and_cancelled_requests_are_not_kept() -> None:
     assert model.statistics.cache_miss.count == 3
 
 
-async def test_a_hit_can_be_cancelled_before_it_is_told() -> None:
+async def test_the_step_of_an_ensemble_can_be_cancelled_before_it_is_told_of_a_hit() -> None:
     model, (worker,), _ = await cached()
     await ask(model, worker)
     caller = Caller()
-    model.submit(request(), caller).cancel()
+    model.submit(StepRequest("m", request().inputs), caller).cancel()
     await asyncio.sleep(0)
     assert isinstance(caller.answer, Cancelled)
     assert model.statistics.failures[FailureReason.CANCELED] == 1

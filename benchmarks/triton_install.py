@@ -40,6 +40,11 @@ class TritonInstall:
         return self.directory / "triton-backends"
 
     @property
+    def caches(self) -> Path:
+        """The directory of the response caches."""
+        return self.site_packages / "pytriton" / "tritonserver" / "caches"
+
+    @property
     def binary(self) -> Path:
         """The server's executable."""
         return self.site_packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"

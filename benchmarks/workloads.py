@@ -60,7 +60,7 @@ Work = LoadWork | StartWork
 
 def all_works() -> list[Work]:
     """Return every work in the order of the table. Works on the same models stand together and share their servers."""
-    return [*_identity(), *_large(), *_batching(), *_ensemble(), *_pipeline(), *_densenet(), *_start()]
+    return [*_identity(), *_large(), *_batching(), *_cache(), *_ensemble(), *_pipeline(), *_densenet(), *_start()]
 
 
 def _identity() -> list[Work]:
@@ -102,6 +102,18 @@ def _batching() -> list[Work]:
     return [
         LoadWork("sleep-2ms-binary-64", own(sleep="sleep"), sleep, Wire.BINARY, in_flight=64, targets=quick),
         LoadWork("busy-5ms-binary-8", own(busy="busy"), busy, Wire.BINARY, in_flight=8, targets=[Target("rate", 1.0)]),
+    ]
+
+
+def _cache() -> list[Work]:
+    """The same question again and again, so that all answers but the first are hits."""
+    image = np.random.default_rng(7).random((1, 3, 224, 224), dtype=np.float32)
+    works = [("hit", "cached", vector(batched=True)), ("hit-image", "cached_image", image)]
+    target = [Target("median latency", 0.5)]
+    return [
+        LoadWork(f"cache-{name}-{wire}-1", own(cached=model), echo("cached", array), wire, in_flight=1, targets=target)
+        for name, model, array in works
+        for wire in (Wire.BINARY, Wire.GRPC)
     ]
 
 

@@ -7,9 +7,13 @@ time-out. Inputs and parameters may come in any order.
 """
 
 from hashlib import sha256
+from marshal import dumps
 
 from conch.request import InferRequest
 from conch.tensor import Tensor
+
+# The last without references: equal values are written alike, whether or not they are one object.
+_MARSHAL_VERSION = 2
 
 
 def cache_key(model: bytes, request: InferRequest) -> bytes:
@@ -21,8 +25,8 @@ def cache_key(model: bytes, request: InferRequest) -> bytes:
     inputs = request.inputs if len(request.inputs) < 2 else sorted(request.inputs, key=_name)
     forms = [(tensor.name, tensor.datatype, tensor.shape, tensor.nbytes) for tensor in inputs]
     parameters = sorted(request.parameters.items()) if request.parameters else None
-    # With `repr`, not `==`, true is not 1 and 1 is not 1.0; it is as long as it says, so nothing runs into the data.
-    head = repr((forms, request.outputs, parameters, request.correlation_id, request.flags)).encode()
+    # Other than with `==`, true is not 1 and 1 is not 1.0; the length before it lets nothing run into the data.
+    head = dumps((forms, request.outputs, parameters, request.correlation_id, request.flags), _MARSHAL_VERSION)
     digest = sha256(b"%b%d:%b" % (model, len(head), head))
     for tensor in inputs:
         digest.update(tensor.data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import json
 import os
 import sys
 import threading
@@ -54,6 +55,7 @@ class ModelHost:
         self._model: Any = None
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._background: Set[Any] = set()
+        self._in_place = False  # whether the place of a request in its batch means something to the model
 
     @property
     def has_is_ready(self) -> bool:
@@ -62,6 +64,8 @@ class ModelHost:
 
     def initialize(self, model_class: Any, arguments: Dict[str, str]) -> None:
         """Make the model and initialize it. Whatever the model raises is passed on; TypeError if it cannot execute."""
+        sequences = json.loads(arguments["model_config"]).get("sequence_batching")
+        self._in_place = sequences is not None and "oldest" not in sequences
         self._model = model_class()
         if not callable(getattr(self._model, "execute", None)):
             raise TypeError("class TritonPythonModel has no method 'execute'")
@@ -106,7 +110,7 @@ class ModelHost:
             self._log_error("finalize of model instance '{}' failed:\n{}".format(self._name, traceback_of(error)))
 
     def _run(self, requests: List[InferenceRequest], responders: List[Responder]) -> List[Outcome]:
-        if self._channel.cancelled:
+        if self._channel.cancelled and not self._in_place:
             return self._run_wanted(requests, responders)
         return self._run_all(requests, responders)
 

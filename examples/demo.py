@@ -101,7 +101,7 @@ def show_stages(metrics_url: str) -> None:
     table = Table("stage", title="What each stage took, in µs")
     for heading in columns:
         table.add_column(heading, justify="right")
-    for model in ("preprocess", "detector", "postprocess", "detect"):
+    for model in ("preprocess", "detector", "postprocess", "detect", "detect_bls"):
         table.add_row(model, *(f"{values.get((model, name), 0):,.0f}" for name in columns.values()))
     console.print(table)
 
@@ -113,8 +113,12 @@ def demonstrate(ports: dict[str, int]) -> int:
         started = time.perf_counter()
         (defects,) = detect(client, [image])
         elapsed = time.perf_counter() - started
+        (scripted,) = detect(client, [image], model="detect_bls")
     console.print(f"\n[bold]{PICTURE.name}[/] went in; after {elapsed * 1000:.0f} ms this came out:")
     console.print_json(json.dumps(defects))
+    if scripted != defects:
+        raise RuntimeError(f"the pipeline as a program, detect_bls, found something else: {scripted}")
+    console.print("The same pipeline as a program, [bold]detect_bls[/], found the same.")
     OUTPUT.mkdir(exist_ok=True)
     annotated = OUTPUT / "annotated.jpg"
     annotated.write_bytes(annotate(image, defects))

@@ -101,8 +101,15 @@ def test_a_batch_of_different_images_is_answered_one_by_one(client: triton.Infer
             np.testing.assert_allclose(a["bbox"], b["bbox"], atol=1.5)
 
 
-def test_what_is_no_image_is_the_clients_mistake(client: triton.InferenceServerClient) -> None:
+def test_the_pipeline_as_a_program_answers_as_the_ensemble_does(client: triton.InferenceServerClient) -> None:
+    images = [(EXAMPLES / "images" / name).read_bytes() for name in ("plate.jpg", "plate_rotated.jpg")]
+    for image in images:
+        assert detect(client, [image], model="detect_bls") == detect(client, [image])
+
+
+@pytest.mark.parametrize("model", ["detect", "detect_bls"])
+def test_what_is_no_image_is_the_clients_mistake(client: triton.InferenceServerClient, model: str) -> None:
     with pytest.raises(InferenceServerException) as caught:
-        detect(client, [b"not an image"])
+        detect(client, [b"not an image"], model)
     assert caught.value.status() == "400"
     assert "preprocess" in caught.value.message()

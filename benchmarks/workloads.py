@@ -60,7 +60,17 @@ Work = LoadWork | StartWork
 
 def all_works() -> list[Work]:
     """Return every work in the order of the table. Works on the same models stand together and share their servers."""
-    return [*_identity(), *_large(), *_batching(), *_cache(), *_ensemble(), *_pipeline(), *_densenet(), *_start()]
+    return [
+        *_identity(),
+        *_large(),
+        *_batching(),
+        *_cache(),
+        *_ensemble(),
+        *_scripted(),
+        *_pipeline(),
+        *_densenet(),
+        *_start(),
+    ]
 
 
 def _identity() -> list[Work]:
@@ -125,6 +135,12 @@ def _ensemble() -> list[Work]:
         LoadWork(f"ensemble-{wire}-16", models, question, wire, in_flight=16, targets=targets)
         for wire in (Wire.BINARY, Wire.GRPC)
     ]
+
+
+def _scripted() -> list[Work]:
+    models = own(scripted="chain_bls", first="identity", second="identity", third="identity")
+    question = echo("scripted", vector(batched=True))
+    return [LoadWork("chain-bls-8", models, question, Wire.BINARY, in_flight=8, targets=[Target("rate", 2.0)])]
 
 
 def _pipeline() -> list[Work]:

@@ -4,6 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
 
 from tests.server.clients import Client
 from tests.server.models import tensor, write_python
@@ -46,6 +48,38 @@ def test_one_unit_lets_one_instance_of_all_models_execute(tmp_path: Path) -> Non
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(asks, range(8))) == [float(number) for number in range(8)]
     assert trace.read_bytes() == b"+-" * 40
+
+
+CALLS = """
+tensors = [pb_utils.Tensor("INPUT0", request.inputs()[0].as_numpy())]
+asked = pb_utils.InferenceRequest(model_name="{}", requested_output_names=["OUTPUT0"], inputs=tensors)
+answer = asked.exec()
+if answer.has_error():
+    return pb_utils.InferenceResponse(error=answer.error())
+return pb_utils.InferenceResponse(answer.output_tensors())
+"""
+
+
+def write_caller(root: Path, name: str, resources: str, callee: str) -> None:
+    group = f"instance_group [{{ kind: KIND_CPU rate_limiter {{ {resources} }} }}]"
+    tensors = f"input {tensor('INPUT0', 'FP32', 1)} output {tensor('OUTPUT0', 'FP32', 1)}"
+    write_python(root, name, f"{group} {tensors}", CALLS.format(callee))
+
+
+def test_a_call_to_a_model_that_needs_what_the_caller_keeps_is_refused_by_name(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    one, two = (f'resources [{{ name: "R" count: {count} }}]' for count in (1, 2))
+    write(models, "callee", two, tmp_path / "trace")
+    write_caller(models, "between", "", "callee")
+    write_caller(models, "stuck", one, "between")
+    write_caller(models, "free", "", "between")
+    data = {"INPUT0": np.ones(1, np.float32)}
+    with ConchProcess(models, "--rate-limit=execution_count", log=tmp_path / "log") as server:
+        for protocol in ("http", "grpc"):
+            with Client(server, protocol) as client:
+                with pytest.raises(InferenceServerException, match="rate limiter that model 'stuck' keeps until"):
+                    client.ask("stuck", data)
+                assert client.ask("free", data).as_numpy("OUTPUT0").tolist() == [1]
 
 
 def test_what_can_never_be_had_fails_the_load_and_is_named(tmp_path: Path) -> None:

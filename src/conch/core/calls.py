@@ -51,14 +51,16 @@ class Call:
         if self.pending is None:
             return
         circle = self._calls.circle(self)
-        if circle:
-            self.pending.abort(
-                Unavailable(
-                    f"the call of model '{self.caller.model}' to model '{self.callee}' can only wait for itself: "
-                    f"{' → '.join(circle)}, and every instance of '{self.callee}' waits for its own calls; "
-                    f"more instances of '{self.callee}' (instance_group, count) allow such calls"
-                )
-            )
+        if not circle:
+            return
+        keeper = self._calls.keeper_of_resources(self)
+        why = f"{' → '.join(circle)}, and every instance of '{self.callee}' waits for its own calls; "
+        remedy = f"more instances of '{self.callee}' (instance_group, count) allow such calls"
+        if keeper:
+            why = f"it needs resources of the rate limiter that model '{keeper}' keeps until it is answered; "
+            remedy = "more of them (--rate-limit-resource) allow such calls"
+        call = f"the call of model '{self.caller.model}' to model '{self.callee}'"
+        self.pending.abort(Unavailable(f"{call} can only wait for itself: {why}{remedy}"))
 
     def cancel(self) -> None:
         """End it with an error."""
@@ -180,12 +182,25 @@ class Calls:
             names = [*names[1:], names[1]]  # in the order in which the calls were made
         return names[: next((at for at, name in enumerate(names) if name in names[:at]), len(names)) + 1]
 
+    def keeper_of_resources(self, call: Call) -> str:
+        """Return the model that keeps the resources for want of which a call waits for itself; "" if it is not that."""
+        for part in () if call.pending is None else _parts(call.pending):
+            if part.state is State.QUEUED and isinstance(part.owner, InstanceModel):
+                for instance in part.owner.instances:
+                    keeper = _keeper(part.owner, instance, self._holding.__contains__)
+                    if keeper is not None and instance not in self._holding:
+                        return keeper.plan.source.config.name
+        return ""
+
     def _is_kept(self, request: Pending) -> bool:
         """Whether all instances that could take a request wait for calls: rarely so, and told at once."""
         return any(
             part.state is State.QUEUED
             and isinstance(part.owner, InstanceModel)
-            and all(instance in self._holding for instance in part.owner.instances)
+            and all(
+                instance in self._holding or _keeper(part.owner, instance, self._holding.__contains__) is not None
+                for instance in part.owner.instances
+            )
             for part in _parts(request)
         )
 
@@ -218,9 +233,24 @@ class Calls:
         for instance in model.instances:
             # One that is being restarted comes back, and one that waits for nobody becomes free.
             found = _first(self._holding.get(instance, ()), stuck) if instance.ready else None
+            if found is None and instance.ready:
+                found = self._for_resources(model, instance, stuck)
             if found is None:
                 return None
         return found
+
+    def _for_resources(self, model: InstanceModel, instance: Instance, stuck: set[Call]) -> Call | None:
+        """Return one of the `stuck` calls if their instances keep what this one needs to execute."""
+
+        def waits(other: Instance) -> Call | None:
+            return _first(self._holding.get(other, ()), stuck)
+
+        keeper = _keeper(model, instance, lambda other: waits(other) is not None)
+        return None if keeper is None else waits(keeper)
+
+
+def _keeper(model: InstanceModel, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
+    return None if model.limiter is None else model.limiter.kept_by(instance, stuck)
 
 
 def _first(calls: Iterable[Call], stuck: set[Call]) -> Call | None:

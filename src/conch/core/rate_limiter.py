@@ -25,10 +25,17 @@ Resource: TypeAlias = tuple[str, int | None]
 class Claim:
     """What one instance needs for each of its executions. `wake` is called when it may get what it waits for."""
 
-    __slots__ = ("asked", "held", "needs", "order", "priority", "turn", "wake")
+    __slots__ = ("asked", "held", "instance", "needs", "order", "priority", "turn", "wake")
 
-    def __init__(self, needs: Mapping[Resource, int], priority: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        needs: Mapping[Resource, int],
+        priority: int,
+        wake: Callable[[], None],
+        instance: Instance | None = None,
+    ) -> None:
         self.needs = needs
+        self.instance = instance
         self.priority = max(priority, 1)  # 0 is Triton's default and means 1
         self.wake = wake
         self.held = False
@@ -106,6 +113,14 @@ class RateLimiter:
             claim.order = next(self._orders)
             self._waiting[claim] = None
             self._hand_out()
+
+    def kept_by(self, claim: Claim, stuck: Callable[[Claim], bool]) -> Claim | None:
+        """Return one of the claims that are `stuck` with what this one can never have without them; None if it can."""
+        for resource, number in claim.needs.items():
+            keepers = [each for each in self._claims if each.held and each.needs.get(resource) and stuck(each)]
+            if sum(each.needs[resource] for each in keepers) + number > self._total(resource):
+                return keepers[0]
+        return None
 
     def _release(self, claim: Claim) -> None:
         if claim.held:
@@ -199,6 +214,16 @@ class ModelLimiter:
         """Note that an instance has ended its execution, if it had one."""
         self._limiter.give_back(self._claims[instance])
 
+    def kept_by(self, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
+        """Return one of the instances, of any model, that are `stuck` with what this one needs; None if there is none.
+
+        It is one without which this instance can never execute.
+        """
+        claim = self._limiter.kept_by(
+            self._claims[instance], lambda other: other.instance is not None and stuck(other.instance)
+        )
+        return None if claim is None else claim.instance
+
     def _wake(self) -> None:
         if self._dispatch is not None:
             self._dispatch()
@@ -209,4 +234,4 @@ def _claim(instance: Instance, wake: Callable[[], None]) -> Claim:
     needs: Counter[Resource] = Counter()
     for need in plan.rate.resources:
         needs[need.name, None if need.shared else plan.device_id] += need.count
-    return Claim(needs, plan.rate.priority, wake)
+    return Claim(needs, plan.rate.priority, wake, instance)

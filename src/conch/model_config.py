@@ -254,6 +254,7 @@ class ModelConfig:
     dynamic_batching: DynamicBatching | None = None
     sequence_batching: SequenceBatching | None = None
     ensemble_steps: tuple[EnsembleStep, ...] = ()
+    max_inflight_requests: int = 0  # of an ensemble, at each of its steps; 0 is no limit
     decoupled: bool = False
     response_cache: bool = False  # whether answers may come from the cache
     default_model_filename: str = ""

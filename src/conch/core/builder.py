@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from conch.core.cache import ResponseCache
 from conch.core.catalog import Catalog
 from conch.core.contract import check_ensemble
 from conch.core.ensemble import EnsembleModel
+from conch.core.ensemble_flow import Flow, flow_of
 from conch.core.instance_model import InstanceModel
 from conch.core.instances import make_instances
 from conch.core.model import ServedModel
@@ -107,14 +108,22 @@ class ModelBuilder:
         """Bring up every version that the policy chooses. Raises ModelLoadError or ConfigError if that cannot begin."""
         versions = chosen_versions(config, files.versions_on_disk)
         labels = await asyncio.to_thread(read_labels, config, files.directory)
+        flow: Flow | None = None
         if config.is_ensemble:
-            self.check_steps(config)
+            flow = self.check_steps(config)
+            if flow.depth:
+                config = _decoupled(config)
         built = Built()
-        await asyncio.gather(*(self._build_version(built, files, config, version, labels) for version in versions))
+        await asyncio.gather(
+            *(self._build_version(built, files, config, version, labels, flow) for version in versions)
+        )
         return built
 
-    def check_steps(self, config: ModelConfig) -> None:
-        """Raise ConfigError unless the models of an ensemble are there and fit together."""
+    def check_steps(self, config: ModelConfig) -> Flow:
+        """Return how responses flow through an ensemble.
+
+        Raises ConfigError unless the models of its steps are there and fit together.
+        """
         configs: dict[str, ModelConfig] = {}
         missing: list[str] = []
         for step in config.ensemble_steps:
@@ -126,6 +135,7 @@ class ModelBuilder:
             names = ", ".join(dict.fromkeys(missing))
             raise ConfigError(f"ensemble {config.name} contains models that are not available or ambiguous: {names}")
         check_ensemble(config, configs)
+        return flow_of(config, configs)
 
     async def _build_version(
         self,
@@ -134,11 +144,12 @@ class ModelBuilder:
         config: ModelConfig,
         version: int,
         labels: Mapping[str, Sequence[str]],
+        flow: Flow | None,
     ) -> None:
         served: Served
         try:
             if config.is_ensemble:
-                served = EnsembleModel(config, version, labels, self._model_of)
+                served = EnsembleModel(config, version, labels, self._model_of, flow)
             else:
                 backend = await self._backends.get(config.backend)
                 instances = make_instances(backend, self._source(files, instance_config(config), version))
@@ -174,3 +185,14 @@ class ModelBuilder:
 
     def _model_of(self, step: EnsembleStep) -> Served:
         return self._catalog.find(step.model_name, None if step.model_version < 0 else step.model_version)
+
+
+def _decoupled(ensemble: ModelConfig) -> ModelConfig:
+    """Return the configuration of an ensemble one of whose steps is decoupled: it is decoupled itself."""
+    if ensemble.response_cache:
+        raise ConfigError(
+            f"Response Cache does not currently support model {ensemble.name} with 'decoupled' transaction policy, "
+            "which it has from one of its steps. Please disable the response cache."
+        )
+    document = {**ensemble.document, "model_transaction_policy": {"decoupled": True}}
+    return replace(ensemble, decoupled=True, document=document)

@@ -33,11 +33,6 @@ def check_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> 
     for number, step in enumerate(ensemble.ensemble_steps):
         config = models[step.model_name]
         _check_names(ensemble, number, step, config)
-        if config.decoupled:
-            raise ConfigError(
-                f"ensemble '{ensemble.name}': step {number} uses '{config.name}', a decoupled model; "
-                "decoupled models inside ensembles are not supported by this version of Conch"
-            )
         if config.max_batch_size < ensemble.max_batch_size and config.max_batch_size > 0:
             raise ConfigError(
                 f"ensemble '{ensemble.name}' allows maximum batch size {ensemble.max_batch_size}, "

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
 
+from conch.core.ensemble_flow import Flow
+from conch.core.ensemble_slots import StepSlots
+from conch.core.ensemble_step import StepTimes, step_request, take_outputs
+from conch.core.ensemble_stream import StreamRun
 from conch.core.pending import Pending, State
 from conch.core.served import Served
 from conch.core.validation import RequestValidator
-from conch.errors import Code, ConchError, NotFound, QueueFull, Unavailable
+from conch.errors import ConchError, NotFound, QueueFull, Unavailable
 from conch.model_config import EnsembleStep, ModelConfig
-from conch.request import InferRequest, InferResponse, Respond, StepRequest
-from conch.tensor import Tensor
+from conch.request import InferRequest, InferResponse, Respond
 
 # How a step finds its model: by the catalog. Raises NotFound.
 FindModel = Callable[[EnsembleStep], Served]
@@ -29,10 +32,16 @@ class EnsembleModel(Served):
         version: int,
         labels: Mapping[str, Sequence[str]],
         find: FindModel,
+        flow: Flow | None = None,
     ) -> None:
+        """Assign. `flow` says how responses of decoupled steps flow on; without any, it may be left out."""
         super().__init__(config, version, labels)
         self.misfit = ""  # why its steps do not fit together any more, a model of one having been reloaded
         self._find = find
+        self.flow = flow or Flow((0,) * len(config.ensemble_steps), (False,) * len(config.ensemble_steps))
+        limit = config.max_inflight_requests
+        self._slots = [StepSlots(limit) for _ in config.ensemble_steps] if limit else []
+        self._is_stream = bool(limit or self.flow.depth)
         self._validator = RequestValidator(config)
 
     @property
@@ -71,6 +80,10 @@ class EnsembleModel(Served):
         self.enter()
         for model in models:
             model.enter()
+        if self._is_stream:
+            stream = StreamRun(self, request, respond, models, self.flow, self._slots)
+            stream.advance()
+            return stream.pending
         run = _Run(self, request, respond, models)
         run.advance()
         return run.pending
@@ -89,28 +102,28 @@ class EnsembleModel(Served):
                 raise NotFound(self.located(step, error.message)) from error
         return models
 
-    def count(self, run: "_Run", answer: InferResponse | ConchError | None) -> None:
+    def count(self, pending: Pending, times: StepTimes, answer: InferResponse | ConchError | None) -> None:
         """Write a finished request into the books: its compute times are the sums over its steps."""
         self.leave()
-        timeline = run.pending.request.timeline
+        timeline = pending.request.timeline
         total = timeline.done - timeline.received
         if isinstance(answer, ConchError):
             self.statistics.count_failure(total, answer.reason)
             return
-        size = run.pending.request.batch_size
+        size = pending.request.batch_size
         self.statistics.count_success(
             size,
             total=total,
-            queue=run.queue_ns,
-            compute_input=run.input_ns,
-            compute_infer=run.infer_ns,
-            compute_output=run.output_ns,
+            queue=times.queue,
+            compute_input=times.input,
+            compute_infer=times.infer,
+            compute_output=times.output,
         )
         if self.statistics.first_response is not None:
-            self.statistics.first_response.add(total)
+            self.statistics.first_response.add((pending.first_response or timeline.done) - timeline.received)
         started = timeline.started
-        input_done, infer_done = started + run.input_ns, started + run.input_ns + run.infer_ns
-        self.statistics.count_execution(size, started, input_done, infer_done, infer_done + run.output_ns)
+        input_done, infer_done = started + times.input, started + times.input + times.infer
+        self.statistics.count_execution(size, started, input_done, infer_done, infer_done + times.output)
 
     async def start(self) -> None:
         """Nothing to bring up: the steps' models are there before their ensemble."""
@@ -129,7 +142,7 @@ class _Run:
         self.pending.state = State.EXECUTING
         self.pending.on_cancel(self._cancel_steps)
         request.timeline.queued = request.timeline.started = monotonic_ns()
-        self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = 0
+        self.times = StepTimes()
         self._ensemble = ensemble
         self._models = models  # of the steps
         self._tensors = {tensor.name: tensor for tensor in request.inputs}
@@ -145,7 +158,7 @@ class _Run:
 
     def settled(self, _pending: Pending, answer: InferResponse | ConchError | None, _was: State) -> None:
         """Called by the pending request when it ends, however it ends."""
-        self._ensemble.count(self, answer)
+        self._ensemble.count(self.pending, self.times, answer)
         for model in self._models:
             model.leave()
 
@@ -164,24 +177,7 @@ class _Run:
         return all(tensor in self._tensors or tensor in self._absent for tensor in step.input_map.values())
 
     def _start(self, number: int, step: EnsembleStep) -> None:
-        request = self.pending.request
-        inner = StepRequest(
-            step.model_name,
-            [
-                _renamed(self._tensors[tensor], name)
-                for name, tensor in step.input_map.items()
-                if tensor not in self._absent
-            ],
-            version=None if step.model_version < 0 else step.model_version,
-            id=request.id,
-            outputs=tuple(step.output_map),
-            parameters=request.parameters,
-            correlation_id=request.correlation_id,
-            flags=request.flags,
-            priority=request.priority,
-            timeout_us=_left(request),
-        )
-        inner.caller = request.caller
+        inner = step_request(self.pending.request, step, self._tensors, self._absent)
         answered = partial(self._step_answered, number, step, inner)
         try:
             self._running[number] = self._models[number].submit(inner, answered)
@@ -204,18 +200,11 @@ class _Run:
         if not isinstance(answer, InferResponse):
             self._fail(step, answer or ConchError("the model gave no response"))
             return
-        timeline = inner.timeline
-        self.queue_ns += timeline.started - timeline.queued
-        self.input_ns += timeline.input_done - timeline.started
-        self.infer_ns += timeline.infer_done - timeline.input_done
-        self.output_ns += timeline.done - timeline.infer_done
-        for output in answer.outputs:
-            tensor = step.output_map.get(output.name)
-            if tensor is not None:
-                self._tensors[tensor] = _renamed(output, tensor)
-        missing = [inner_name for inner_name, tensor in step.output_map.items() if tensor not in self._tensors]
-        if missing:
-            self._fail(step, ConchError(f"model '{step.model_name}' gave no output '{missing[0]}'", Code.INTERNAL))
+        self.times.add(inner.timeline)
+        try:
+            take_outputs(step, answer, self._tensors)
+        except ConchError as error:
+            self._fail(step, error)
         else:
             self.advance()
 
@@ -236,14 +225,3 @@ class _Run:
         running, self._running = self._running, {}
         for inner in running.values():
             inner.cancel("another step of the ensemble failed, or the request was cancelled")
-
-
-def _left(request: InferRequest) -> int:
-    """Return how much of its time-out a request has left for its next step, in µs: 0 is none given, never none left."""
-    if not request.timeout_us:
-        return 0
-    return max(request.timeout_us - (monotonic_ns() - request.timeline.received) // 1000, 1)
-
-
-def _renamed(tensor: Tensor, name: str) -> Tensor:
-    return tensor if tensor.name == name else Tensor(name, tensor.datatype, tensor.shape, tensor.data)

@@ -320,7 +320,10 @@ class ModelControl:
     async def _unchanged(self, name: str) -> bool:
         """Whether a model is served from the files that are there now; an override stays in force while it is."""
         loaded = self._loaded.get(name)
-        if loaded is None or not self._catalog.served(name):
+        served = self._catalog.served(name)
+        if loaded is None or not served:
+            return False
+        if any(isinstance(one, EnsembleModel) and one.misfit for one in served.values()):
             return False
         return loaded.fingerprint == await asyncio.to_thread(self._repository.fingerprint, name)
 
@@ -334,7 +337,11 @@ class ModelControl:
         for served in self._catalog:
             if isinstance(served, EnsembleModel) and any(s.model_name == name for s in served.config.ensemble_steps):
                 try:
-                    self._builder.check_steps(served.config)
+                    if self._builder.check_steps(served.config) != served.flow:
+                        raise ConfigError(
+                            f"ensemble '{served.config.name}': other steps of it are decoupled than when it was "
+                            f"loaded, model '{name}' having been reloaded; load the ensemble anew"
+                        )
                     served.misfit = ""
                 except ConfigError as error:
                     served.misfit = error.message

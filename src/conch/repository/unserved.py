@@ -47,8 +47,6 @@ def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
                 yield field, f"backend '{message.backend}' gets each request as it is"
     if message.HasField("model_metrics"):
         yield "model_metrics", "histogram buckets are the server's"
-    if message.ensemble_scheduling.max_inflight_requests:
-        yield "ensemble_scheduling.max_inflight_requests", "steps are bounded by the queues of their models"
     if message.model_operations.op_library_filename and message.backend != "onnxruntime":
         yield "model_operations", f"backend '{message.backend}' has no custom operations"
 

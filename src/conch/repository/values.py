@@ -48,6 +48,7 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
         dynamic_batching=_dynamic_batching(message.dynamic_batching) if choice == "dynamic_batching" else None,
         sequence_batching=sequence_batching(message.sequence_batching) if choice == "sequence_batching" else None,
         ensemble_steps=tuple(_step(each) for each in message.ensemble_scheduling.step),
+        max_inflight_requests=message.ensemble_scheduling.max_inflight_requests,
         decoupled=message.model_transaction_policy.decoupled,
         response_cache=message.response_cache.enable,
         default_model_filename=message.default_model_filename,

@@ -1,0 +1,57 @@
+"""How responses multiply on their way through an ensemble that has decoupled models among its steps.
+
+A decoupled step gives any number of responses, and what takes a tensor of it runs once for each. So every step has a
+level: how many decoupled steps lie before it. Tensors of lower levels are the same for all of its runs. For this to
+be of one meaning, decoupled steps must follow each other: between responses of two that run side by side, nothing says
+which of the one belongs to which of the other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conch.errors import ConfigError
+from conch.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The level of each step, which steps are decoupled, and the level of the ensemble's own responses."""
+
+    levels: tuple[int, ...]
+    decoupled: tuple[bool, ...]
+
+    @property
+    def depth(self) -> int:
+        """How many decoupled steps there are, one after the other; 0 makes the ensemble an ordinary model."""
+        return sum(self.decoupled)
+
+    def steps_at(self, level: int) -> list[int]:
+        """Return the numbers of the steps of a level."""
+        return [number for number, at in enumerate(self.levels) if at == level]
+
+
+def flow_of(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> Flow:
+    """Return how responses flow; the graph must be without circles, and `models` has every step's configuration.
+
+    Raises ConfigError if two decoupled steps do not follow each other.
+    """
+    steps = ensemble.ensemble_steps
+    decoupled = tuple(models[step.model_name].decoupled for step in steps)
+    level_of = {spec.name: 0 for spec in ensemble.inputs}
+    levels: dict[int, int] = {}
+    while len(levels) < len(steps):
+        for number, step in enumerate(steps):
+            if number not in levels and level_of.keys() >= set(step.input_map.values()):
+                level = levels[number] = max(level_of[tensor] for tensor in step.input_map.values())
+                for tensor in step.output_map.values():
+                    level_of[tensor] = level + decoupled[number]
+    opened: dict[int, int] = {}
+    for number in (number for number in range(len(steps)) if decoupled[number]):
+        other = opened.setdefault(levels[number], number)
+        if other != number:
+            raise ConfigError(
+                f"ensemble '{ensemble.name}': step {other} ('{steps[other].model_name}') and step {number} "
+                f"('{steps[number].model_name}') use decoupled models side by side: nothing says which responses of "
+                "the one belong to which of the other; let one of them take a tensor that comes from the other"
+            )
+    return Flow(tuple(levels[number] for number in range(len(steps))), decoupled)

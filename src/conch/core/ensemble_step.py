@@ -1,0 +1,73 @@
+"""What the steps of an ensemble are asked, and what is taken from their answers."""
+
+from collections.abc import Container, Mapping
+from time import monotonic_ns
+
+from conch.errors import Code, ConchError
+from conch.model_config import EnsembleStep
+from conch.request import InferRequest, InferResponse, StepRequest, Timeline
+from conch.tensor import Tensor
+
+
+class StepTimes:
+    """Times of the steps of one request, added up, in nanoseconds."""
+
+    __slots__ = ("infer", "input", "output", "queue")
+
+    def __init__(self) -> None:
+        self.queue = self.input = self.infer = self.output = 0
+
+    def add(self, timeline: Timeline) -> None:
+        """Add those of a step that has been answered."""
+        self.queue += timeline.started - timeline.queued
+        self.input += timeline.input_done - timeline.started
+        self.infer += timeline.infer_done - timeline.input_done
+        self.output += timeline.done - timeline.infer_done
+
+
+def step_request(
+    request: InferRequest, step: EnsembleStep, tensors: Mapping[str, Tensor], absent: Container[str]
+) -> StepRequest:
+    """Return the request for a step; optional inputs that the client left out (`absent`) are left out here too."""
+    inner = StepRequest(
+        step.model_name,
+        [renamed(tensors[tensor], name) for name, tensor in step.input_map.items() if tensor not in absent],
+        version=None if step.model_version < 0 else step.model_version,
+        id=request.id,
+        outputs=tuple(step.output_map),
+        parameters=request.parameters,
+        correlation_id=request.correlation_id,
+        flags=request.flags,
+        priority=request.priority,
+        timeout_us=_left(request),
+    )
+    inner.caller = request.caller
+    return inner
+
+
+def take_outputs(step: EnsembleStep, answer: InferResponse, tensors: dict[str, Tensor]) -> None:
+    """Take a step's outputs over into the tensors of the ensemble. Raises ConchError if one is missing."""
+    for output in answer.outputs:
+        tensor = step.output_map.get(output.name)
+        if tensor is not None:
+            tensors[tensor] = renamed(output, tensor)
+    for name, tensor in step.output_map.items():
+        if tensor not in tensors:
+            got = ", ".join(f"'{output.name}'" for output in answer.outputs) or "none"
+            raise ConchError(
+                f"model '{step.model_name}' gave no output '{name}', which is the ensemble's tensor '{tensor}': "
+                f"its response has {got}",
+                Code.INTERNAL,
+            )
+
+
+def renamed(tensor: Tensor, name: str) -> Tensor:
+    """Return the tensor under another name; its data are shared."""
+    return tensor if tensor.name == name else Tensor(name, tensor.datatype, tensor.shape, tensor.data)
+
+
+def _left(request: InferRequest) -> int:
+    """Return how much of its time-out a request has left for its next step, in µs: 0 is none given, never none left."""
+    if not request.timeout_us:
+        return 0
+    return max(request.timeout_us - (monotonic_ns() - request.timeline.received) // 1000, 1)

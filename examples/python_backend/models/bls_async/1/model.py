@@ -1,0 +1,32 @@
+"""Business logic scripting: two calls at once."""
+
+import asyncio
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """OUTPUT0 is INPUT0 + INPUT1 and OUTPUT1 is INPUT1 - INPUT0, each asked of `add_sub` by a call of its own."""
+
+    async def execute(self, requests):
+        """Answer all requests side by side."""
+        return await asyncio.gather(*[self._respond(request) for request in requests])
+
+    async def _respond(self, request):
+        one = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+        other = pb_utils.get_input_tensor_by_name(request, "INPUT1").as_numpy()
+        responses = await asyncio.gather(call(one, other, "OUTPUT0"), call(other, one, "OUTPUT1"))
+        for response in responses:
+            if response.has_error():
+                return pb_utils.InferenceResponse(error=response.error())
+        return pb_utils.InferenceResponse([tensor for response in responses for tensor in response.output_tensors()])
+
+
+def call(one, other, output):
+    """Return what can be awaited for one output of add_sub."""
+    request = pb_utils.InferenceRequest(
+        model_name="add_sub",
+        requested_output_names=[output],
+        inputs=[pb_utils.Tensor("INPUT0", one), pb_utils.Tensor("INPUT1", other)],
+    )
+    return request.async_exec()

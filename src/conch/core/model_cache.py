@@ -78,12 +78,16 @@ class ModelCache:
 
     def _keeping(self, key: bytes, lookup_ns: int, respond: Respond) -> Respond:
         group = self._keys
+        alone = True
 
         def keep(answer: InferResponse | ConchError | None, final: bool) -> None:
-            if final:
+            nonlocal alone
+            if not final:
+                alone = False  # an ensemble with a decoupled step may give any number of responses
+            else:
                 began = monotonic_ns()
                 # An answer of a model that has changed meanwhile would outlive the change.
-                if isinstance(answer, InferResponse) and group is self._keys:
+                if alone and isinstance(answer, InferResponse) and group is self._keys:
                     self._cache.insert(key, answer, group)
                 self._statistics.cache_miss.add(lookup_ns + monotonic_ns() - began)
             respond(answer, final)

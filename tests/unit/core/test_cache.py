@@ -244,6 +244,17 @@ async def test_a_hit_keeps_its_place_where_order_is_preserved() -> None:
     assert (slow.finals, quick.finals) == (1, 1)
 
 
+async def test_one_of_several_responses_is_no_answer() -> None:
+    model, (worker,), cache = await cached()
+    caller = Caller()
+    model.submit(request(), caller)
+    ((execution,),) = [batch.executions for batch in worker.batches]
+    execution.send(InferResponse("m", 1, []))
+    worker.answer()
+    assert len(caller.answers) == 2
+    assert len(cache) == 0
+
+
 @pytest.mark.parametrize("close", [True, False])
 async def test_what_was_asked_before_a_change_is_not_kept_after_it(close: bool) -> None:
     model, (worker,), cache = await cached()

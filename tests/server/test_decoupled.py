@@ -1,0 +1,222 @@
+"""Decoupled models over gRPC streams with the official client, alone and as steps of ensembles."""
+
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+import tritonclient.http as http
+from tritonclient.utils import InferenceServerException
+
+from tests.server.models import tensor, write_ensemble, write_python
+from tests.server.process import ConchProcess
+
+# Told by its first number what to do; sends that many responses else. It waits for leave to go on by a second request.
+SCRIPT = """
+word = int(request.inputs()[0].as_numpy().ravel()[0])
+sender = request.get_response_sender()
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+def out(number):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([number], np.int32))])
+if word >= 0:
+    for number in range(word):
+        sender.send(out(number))
+    sender.send(flags=FINAL)
+elif word == -1:  # an error midway
+    sender.send(out(0))
+    error = pb_utils.TritonError("midway", pb_utils.TritonError.NOT_FOUND)
+    sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
+elif word == -2:  # dropped
+    sender.send(out(0))
+elif word == -3:  # after the end
+    sender.send(out(7), flags=FINAL)
+    try:
+        sender.send(out(8))
+    except pb_utils.TritonModelException as error:
+        pb_utils.Logger.log_info("too late: " + str(error))
+elif word == -4:  # kept until asked for
+    self.kept = sender
+elif word == -5:
+    sender.send(out(1), flags=FINAL)
+    self.kept.send(out(2), flags=FINAL)
+elif word == -6:  # until nobody wants more
+    import threading
+    def run():
+        number = 0
+        while not sender.is_cancelled():
+            sender.send(out(number))
+            number += 1
+            time.sleep(0.001)
+        sender.send(flags=FINAL)
+        pb_utils.Logger.log_info("noticed the cancellation")
+    threading.Thread(target=run).start()
+"""
+
+PLUS_100 = """
+value = request.inputs()[0].as_numpy()
+if value[0] == 3:
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError("not three", pb_utils.TritonError.INVALID_ARG))
+return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value + 100)])
+"""
+
+ONE_NUMBER = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
+
+
+@pytest.fixture(scope="module")
+def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    root = tmp_path_factory.mktemp("decoupled")
+    models = root / "models"
+    write_python(models, "script", f"model_transaction_policy {{ decoupled: true }} {ONE_NUMBER}", SCRIPT)
+    path = models / "script" / "1" / "model.py"
+    path.write_text(path.read_text().replace("return [self.answer", "[self.answer"))
+    write_python(models, "plus", f"{ONE_NUMBER} instance_group {{ count: 2 }}", PLUS_100)
+    ends = f"input {tensor('IN', 'INT32', 1)}", f"output {tensor('OUT', 'INT32', 1)}"
+    steps = ("script", {"INPUT0": "IN"}, {"OUTPUT0": "x"}), ("plus", {"INPUT0": "x"}, {"OUTPUT0": "OUT"})
+    write_ensemble(models, "stream", *ends, *steps)
+    write_ensemble(models, "bounded", *ends, *steps)
+    config = models / "bounded" / "config.pbtxt"
+    config.write_text(config.read_text().replace("step {", "max_inflight_requests: 2 step {", 1))
+    write_ensemble(
+        models,
+        "nested",
+        *ends,
+        ("stream", {"IN": "IN"}, {"OUT": "x"}),
+        ("plus", {"INPUT0": "x"}, {"OUTPUT0": "OUT"}),
+    )
+    with ConchProcess(models, log=root / "conch.log") as server:
+        yield server
+
+
+class Stream:
+    """An open stream, its messages in a queue as (id, number or None, final) or (id, error)."""
+
+    def __init__(self, url: str) -> None:
+        self.client = grpc.InferenceServerClient(url)
+        self.answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self.client.start_stream(lambda result, error: self.answers.put((result, error)))
+
+    def ask(self, model: str, number: int, request_id: str = "") -> None:
+        wanted = grpc.InferInput("INPUT0" if model == "script" else "IN", [1], "INT32")
+        wanted.set_data_from_numpy(np.array([number], np.int32))
+        self.client.async_stream_infer(model, [wanted], request_id=request_id, enable_empty_final_response=True)
+
+    def next(self) -> tuple[Any, ...]:
+        result, error = self.answers.get(timeout=20)
+        if error is not None:
+            return (error.message(),)
+        response = result.get_response()
+        final = response.parameters["triton_final_response"].bool_param
+        outputs = response.outputs
+        return (response.id, int(result.as_numpy(outputs[0].name)[0]) if outputs else None, final)
+
+
+@contextmanager
+def stream(conch: ConchProcess) -> Iterator[Stream]:
+    one = Stream(conch.grpc)
+    try:
+        yield one
+    finally:
+        one.client.stop_stream(cancel_requests=True)
+        one.client.close()
+
+
+@pytest.mark.parametrize(("model", "plus"), [("script", 0), ("stream", 100), ("bounded", 100), ("nested", 200)])
+def test_each_response_comes_in_order_and_then_the_end(conch: ConchProcess, model: str, plus: int) -> None:
+    with stream(conch) as one:
+        for count in (0, 1, 3):
+            one.ask(model, count, "r")
+            assert [one.next() for _ in range(count)] == [("r", plus + i, False) for i in range(count)]
+            assert one.next() == ("r", None, True)
+
+
+@pytest.mark.parametrize(("model", "plus"), [("script", 0), ("stream", 100), ("bounded", 100)])
+def test_a_final_flag_with_the_data_stays_with_them(conch: ConchProcess, model: str, plus: int) -> None:
+    with stream(conch) as one:
+        one.ask(model, -3, "r")
+        assert one.next() == ("r", 7 + plus, True)
+        one.ask(model, 0, "next")  # what the model sent after the end has not come
+        assert one.next() == ("next", None, True)
+    conch.until_logged("too late: Unable to send response. Response sender has been closed.")
+
+
+@pytest.mark.parametrize(("model", "plus"), [("script", 0), ("stream", 100)])
+def test_requests_may_be_answered_out_of_order(conch: ConchProcess, model: str, plus: int) -> None:
+    with stream(conch) as one:
+        one.ask(model, -4, "early")
+        one.ask(model, -5, "late")
+        answers = {one.next(), one.next()}
+        assert answers == {("late", 1 + plus, True), ("early", 2 + plus, True)}
+
+
+@pytest.mark.parametrize(
+    ("model", "number", "said"),
+    [
+        ("script", -1, "midway"),
+        ("script", -2, "dropped the response sender before sending the final flag"),
+        ("stream", -1, "in ensemble 'stream', step 'script': midway"),
+        ("stream", -2, "in ensemble 'stream', step 'script': Model instance 'script_0' dropped the response sender"),
+        ("stream", 5, "in ensemble 'stream', step 'plus': not three"),
+        ("bounded", 5, "in ensemble 'bounded', step 'plus': not three"),
+        ("nested", 5, "in ensemble 'nested', step 'stream': in ensemble 'stream', step 'plus': not three"),
+    ],
+)
+def test_an_error_midway_is_the_end(conch: ConchProcess, model: str, number: int, said: str) -> None:
+    with stream(conch) as one:
+        one.ask(model, number)
+        while len(message := one.next()) == 3:
+            assert message[2] is False
+        assert said in message[0]
+        one.ask(model, 0, "next")
+        assert one.next() == ("next", None, True)
+
+
+@pytest.mark.parametrize("model", ["script", "stream", "bounded", "nested"])
+def test_a_client_that_goes_reaches_the_model(conch: ConchProcess, model: str) -> None:
+    before = conch.text.count("noticed the cancellation")
+    with stream(conch) as one:
+        one.ask(model, -6)
+        while one.next()[1] is None:
+            pass
+    conch.until_logged(f"(?s)(noticed the cancellation.*){{{before + 1}}}")
+
+
+@pytest.mark.parametrize("model", ["script", "stream", "bounded", "nested"])
+def test_without_a_stream_they_are_refused_in_tritons_words(conch: ConchProcess, model: str) -> None:
+    name = "INPUT0" if model == "script" else "IN"
+    over_http = http.InferInput(name, [1], "INT32")
+    over_http.set_data_from_numpy(np.zeros(1, np.int32))
+    over_grpc = grpc.InferInput(name, [1], "INT32")
+    over_grpc.set_data_from_numpy(np.zeros(1, np.int32))
+    with http.InferenceServerClient(conch.http) as client:
+        with pytest.raises(InferenceServerException) as raised:
+            client.infer(model, [over_http])
+        assert raised.value.message() == "HTTP end point doesn't support models with decoupled transaction policy"
+        assert client.get_model_config(model)["model_transaction_policy"] == {"decoupled": True}
+    with grpc.InferenceServerClient(conch.grpc) as client:
+        with pytest.raises(InferenceServerException) as raised:
+            client.infer(model, [over_grpc])
+        assert raised.value.message() == "ModelInfer RPC doesn't support models with decoupled transaction policy"
+        assert raised.value.status() == "StatusCode.UNIMPLEMENTED"
+
+
+def test_steps_are_counted_each_for_itself_and_add_up(conch: ConchProcess) -> None:
+    with grpc.InferenceServerClient(conch.grpc) as client:
+
+        def counted() -> list[tuple[int, int, int, int]]:
+            every = (client.get_inference_statistics(name).model_stats[0] for name in ("stream", "script", "plus"))
+            return [
+                (s.success.count, s.queue.ns, s.compute_input.ns, s.compute_infer.ns)
+                for s in (each.inference_stats for each in every)
+            ]
+
+        before = counted()
+        with stream(conch) as one:
+            one.ask("stream", 3)
+            while not one.next()[2]:
+                pass
+        ensemble, script, plus = np.array(counted()) - np.array(before)
+        assert (ensemble[0], script[0], plus[0]) == (1, 1, 3)
+        assert list(ensemble[1:]) == list(script[1:] + plus[1:])

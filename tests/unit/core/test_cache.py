@@ -91,11 +91,16 @@ def response(size: int) -> InferResponse:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["insert", "find", "forget"]), st.integers(0, 5), st.integers(0, 4000)), max_size=40
+    st.tuples(
+        st.sampled_from(["insert", "insert", "find", "find", "forget"]),
+        st.integers(0, 5),
+        st.sampled_from([500, 1000, 2000, 7000]),
+    ),
+    max_size=60,
 )
 
 
-@given(st.integers(1024, 20_000), STEPS)
+@given(st.integers(3000, 6000), STEPS)
 def test_the_cache_is_a_bounded_lru(size: int, steps: list[tuple[str, int, int]]) -> None:
     cache = ResponseCache(size)
     probe = ResponseCache(1 << 30)
@@ -127,6 +132,16 @@ def test_the_cache_is_a_bounded_lru(size: int, steps: list[tuple[str, int, int]]
         assert statistics.used == sum(model.values()) <= size
         assert len(cache) == statistics.entries == len(model)
         assert groups[0] | groups[1] == set(model)
+
+
+def test_what_was_not_asked_for_longest_makes_room() -> None:
+    cache, group = ResponseCache(5000), set[bytes]()
+    for key in (b"old", b"used", b"new"):
+        cache.insert(key, response(700), group)
+    cache.find(b"old")
+    cache.insert(b"newest", response(700), group)
+    assert group == {b"old", b"new", b"newest"}
+    assert cache.statistics.evictions == 1
 
 
 def test_what_is_kept_does_not_change_with_the_memory_it_came_in() -> None:

@@ -92,6 +92,18 @@ def test_what_leaves_gives_back_what_it_held() -> None:
     assert shared.take([second]) is second
 
 
+def test_a_larger_claim_that_comes_in_makes_more_of_the_resource() -> None:
+    woken: list[str] = []
+    holder = claim(R=2)
+    waiting = Claim({("R", 0): 2}, 1, lambda: woken.append("waiting"))
+    shared = limiter(holder, waiting)
+    shared.take([holder])
+    assert shared.take([waiting]) is None
+    shared.enter([claim(R=4)])
+    assert woken == ["waiting"]
+    assert shared.take([waiting]) is waiting
+
+
 # ── whose turn it is ──
 
 

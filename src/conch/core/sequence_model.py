@@ -71,6 +71,17 @@ class SequenceModel(InstanceModel):
         await super().start()
         self._up = [instance.ready for instance in self.instances]
 
+    async def drain(self) -> None:
+        """Wait until nobody holds it.
+
+        Sequences go on if another version has taken its place. If not, they cannot, and keep no slot from those that
+        wait for one.
+        """
+        if not self._lingers:
+            self._slots.let_none_rest()
+            self._dispatch_soon()
+        await super().drain()
+
     def take_over(self, old: Served) -> None:
         """Leave the sequences of the version that is replaced to it, until they end; then it can go."""
         if isinstance(old, SequenceModel) and old.linger():

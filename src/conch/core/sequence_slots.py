@@ -110,6 +110,10 @@ class SequenceSlots:
             self._go_on(sequence, now)
         return left
 
+    def let_none_rest(self) -> None:
+        """Count every sequence as idle from now on when it has nothing to do: nobody can go on with it."""
+        self._idle_ns = 0
+
     def idle(self, now: int) -> list[LiveSequence]:
         """Return the sequences that have had nothing to do for too long, for their end."""
         found = []

@@ -510,6 +510,18 @@ async def test_a_replaced_version_keeps_its_sequences_until_they_end() -> None:
         ask(new, 1)
 
 
+async def test_a_drain_does_not_wait_for_sequences_that_nobody_can_go_on_with() -> None:
+    model, (worker,) = await started(sequences(1, max_idle_us=3_600_000_000))
+    ask(model, 1, start=True)
+    waiting = ask(model, 2, start=True)
+    drained = asyncio.ensure_future(model.drain())
+    worker.answer()
+    await until(lambda: worker.batches)
+    worker.answer()
+    assert isinstance(waiting.answer, InferResponse)
+    await asyncio.wait_for(drained, 20)
+
+
 async def test_stop_answers_what_still_waits() -> None:
     model, (worker,) = await started(sequences(1))
     ask(model, 1, start=True)

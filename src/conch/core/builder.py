@@ -110,7 +110,10 @@ class ModelBuilder:
         labels = await asyncio.to_thread(read_labels, config, files.directory)
         flow: Flow | None = None
         if config.is_ensemble:
-            flow = self.check_steps(config)
+            try:
+                flow = self.check_steps(config)
+            except ConfigError as error:
+                raise ConfigError(f"{error.message} ({files.config_source})") from error
             if flow.depth:
                 config = _decoupled(config)
         built = Built()
@@ -126,16 +129,28 @@ class ModelBuilder:
         """
         configs: dict[str, ModelConfig] = {}
         missing: list[str] = []
-        for step in config.ensemble_steps:
+        causes: list[str] = []
+        for number, step in enumerate(config.ensemble_steps):
             try:
                 configs[step.model_name] = self._model_of(step).config
-            except NotFound:
+            except NotFound as error:
                 missing.append(step.model_name)
+                causes.append(f"step {number}: {self._why_not_there(step.model_name) or error.message}")
         if missing:
             names = ", ".join(dict.fromkeys(missing))
-            raise ConfigError(f"ensemble {config.name} contains models that are not available or ambiguous: {names}")
+            raise ConfigError(
+                f"ensemble {config.name} contains models that are not available or ambiguous: {names}; "
+                + "; ".join(causes)
+            )
         check_ensemble(config, configs)
         return flow_of(config, configs)
+
+    def _why_not_there(self, name: str) -> str:
+        """Return the reasons for which the versions of a model are not served; none for one that is unknown."""
+        if self._catalog.served(name):
+            return ""
+        records = self._catalog.records().get(name, {}).items()
+        return "; ".join(f"model '{name}' version {version}: {r.reason}" for version, r in records if r.reason)
 
     async def _build_version(
         self,

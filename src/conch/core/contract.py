@@ -19,6 +19,8 @@ class _End:
     name: str
     datatype: str
     shape: tuple[int, ...]
+    batched: bool  # whether the first dimension is the batch's
+    is_ensembles: bool = False  # declared by the ensemble itself
 
     def __str__(self) -> str:
         return f"{self.who} '{self.name}' {self.datatype}[{','.join(map(str, self.shape))}]"
@@ -29,7 +31,7 @@ def check_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> 
 
     `models` holds the configuration of every step's model.
     """
-    sources = {spec.name: _end("the ensemble's input", spec, ensemble) for spec in ensemble.inputs}
+    sources = {spec.name: _end("the ensemble's input", spec, ensemble, own=True) for spec in ensemble.inputs}
     for number, step in enumerate(ensemble.ensemble_steps):
         config = models[step.model_name]
         _check_names(ensemble, number, step, config)
@@ -51,12 +53,13 @@ def check_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> 
             taker = _end(f"step {number}, input of model '{config.name}',", spec, config)
             _check_fit(ensemble, tensor, sources[tensor], taker)
     for spec in ensemble.outputs:
-        _check_fit(ensemble, spec.name, sources[spec.name], _end("the ensemble's output", spec, ensemble))
+        _check_fit(ensemble, spec.name, sources[spec.name], _end("the ensemble's output", spec, ensemble, own=True))
 
 
-def _end(who: str, spec: TensorSpec, config: ModelConfig) -> _End:
-    shape = (-1, *spec.dims) if config.max_batch_size > 0 else spec.dims
-    return _End(who, spec.name, spec.datatype, shape)
+def _end(who: str, spec: TensorSpec, config: ModelConfig, *, own: bool = False) -> _End:
+    batched = config.max_batch_size > 0
+    shape = (-1, *spec.dims) if batched else spec.dims
+    return _End(who, spec.name, spec.datatype, shape, batched, own)
 
 
 def _check_names(ensemble: ModelConfig, number: int, step: EnsembleStep, config: ModelConfig) -> None:
@@ -84,12 +87,33 @@ def _check_fit(ensemble: ModelConfig, tensor: str, giver: _End, taker: _End) -> 
     where = f"ensemble '{ensemble.name}': tensor '{tensor}' does not fit"
     if giver.datatype != taker.datatype:
         raise ConfigError(
-            f"{where}, inconsistent data type: {giver} gives {giver.datatype}, {taker} takes {taker.datatype}"
+            f"{where}, inconsistent data type: {giver} gives {giver.datatype}, {taker} takes {taker.datatype}; "
+            + _remedy(giver, taker)
         )
     if len(giver.shape) != len(taker.shape):
-        raise ConfigError(f"{where}, inconsistent shape: {giver} and {taker} differ in rank")
+        raise ConfigError(f"{where}, inconsistent shape: {giver} and {taker} differ in rank; " + _remedy(giver, taker))
     for axis, (gives, takes) in enumerate(zip(giver.shape, taker.shape, strict=True)):
         if -1 not in (gives, takes) and gives != takes:
             raise ConfigError(
-                f"{where}, inconsistent shape: {giver} and {taker} differ in dimension {axis}, {gives} against {takes}"
+                f"{where}, inconsistent shape: {giver} and {taker} differ in dimension {axis}, {gives} against "
+                f"{takes}; " + _remedy(giver, taker)
             )
+
+
+def _remedy(giver: _End, taker: _End) -> str:
+    """Say what would be right: the ensemble's own declaration follows its steps; between two steps it takes a third."""
+    own, other = (giver, taker) if giver.is_ensembles else (taker, giver)
+    if not own.is_ensembles:
+        return "another model between the two steps could convert it, if the configurations of both are true"
+    dims: tuple[int, ...] = other.shape
+    if own.batched:
+        if not dims or dims[0] != -1:
+            return "set max_batch_size of the ensemble to 0, since this step takes no batches"
+        dims = dims[1:]
+    elif other.batched:
+        return f"set max_batch_size of the ensemble to that of the step, or declare it with dims: {[*dims]}"
+    return f"declare {own.who} '{own.name}' with data_type: {_type_name(other.datatype)} dims: {[*dims]}"
+
+
+def _type_name(datatype: str) -> str:
+    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"

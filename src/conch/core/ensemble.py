@@ -10,7 +10,7 @@ from time import monotonic_ns
 
 from conch.core.ensemble_flow import Flow
 from conch.core.ensemble_slots import StepSlots
-from conch.core.ensemble_step import StepTimes, step_request, take_outputs
+from conch.core.ensemble_step import StepTimes, step_request, take_outputs, with_origins
 from conch.core.ensemble_stream import StreamRun
 from conch.core.pending import Pending, State
 from conch.core.served import Served
@@ -216,7 +216,7 @@ class _Run:
 
     def _fail(self, step: EnsembleStep, error: ConchError) -> None:
         """Answer with the step's error, told where it happened, and let the other steps go."""
-        message = self._ensemble.located(step, error.message)
+        message = self._ensemble.located(step, with_origins(self._ensemble.config, step, error))
         # Counted as OTHER, as by Triton: the step's own model has counted the reason.
         self.pending.finish(ConchError(message, error.code, retry_after_s=error.retry_after_s))
         self._cancel_steps()

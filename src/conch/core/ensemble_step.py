@@ -3,8 +3,8 @@
 from collections.abc import Container, Mapping
 from time import monotonic_ns
 
-from conch.errors import Code, ConchError
-from conch.model_config import EnsembleStep
+from conch.errors import Code, ConchError, InvalidRequest
+from conch.model_config import EnsembleStep, ModelConfig
 from conch.request import InferRequest, InferResponse, StepRequest, Timeline
 from conch.tensor import Tensor
 
@@ -59,6 +59,20 @@ def take_outputs(step: EnsembleStep, answer: InferResponse, tensors: dict[str, T
                 f"its response has {got}",
                 Code.INTERNAL,
             )
+
+
+def with_origins(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) -> str:
+    """Return the text of a step's error; of the inputs that a refusal names it says where they come from."""
+    if not isinstance(error, InvalidRequest):
+        return error.message
+    made = {tensor: (each, name) for each in ensemble.ensemble_steps for name, tensor in each.output_map.items()}
+    origins = []
+    for name, tensor in step.input_map.items():
+        if f"'{name}'" in error.message:
+            giver, output = made.get(tensor, (None, ""))
+            whose = f"output '{output}' of step '{giver.model_name}'" if giver else "an input of the ensemble"
+            origins.append(f"'{name}' is tensor '{tensor}', {whose}")
+    return f"{error.message} ({'; '.join(origins)})" if origins else error.message
 
 
 def renamed(tensor: Tensor, name: str) -> Tensor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from conch.core.ensemble_flow import Flow
 from conch.core.ensemble_slots import StepSlots
-from conch.core.ensemble_step import StepTimes, step_request, take_outputs
+from conch.core.ensemble_step import StepTimes, step_request, take_outputs, with_origins
 from conch.core.pending import Pending, State
 from conch.core.served import Served
 from conch.errors import ConchError, Unavailable
@@ -217,7 +217,8 @@ class StreamRun:
 
     def _fail(self, number: int, error: ConchError) -> None:
         """End with a step's error, told where it happened, and let the other steps go."""
-        message = self._ensemble.located(self._step(number), error.message)
+        step = self._step(number)
+        message = self._ensemble.located(step, with_origins(self._ensemble.config, step, error))
         # Counted as OTHER, as by Triton: the step's own model has counted the reason.
         self.pending.finish(ConchError(message, error.code, retry_after_s=error.retry_after_s))
         self._cancel_steps()

@@ -41,6 +41,7 @@ class ModelFiles:
     versions_on_disk: tuple[int, ...]
     fingerprint: Fingerprint  # of the folder in the repository, whatever the override
     has_config: bool
+    config_source: str  # where the configuration is from, for messages
     temporary: bool = False  # `directory` exists for this load only
 
     @property
@@ -140,6 +141,7 @@ class Repository:
             versions_on_disk=versions,
             fingerprint=stamps,
             has_config=config is not None or file is not None,
+            config_source=f"'config' of the load of '{name}'" if config is not None else str(file or directory),
             temporary=temporary,
         )
 

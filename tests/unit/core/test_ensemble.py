@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from conch.core.contract import check_ensemble
@@ -12,6 +13,7 @@ from conch.core.model import ServedModel
 from conch.errors import BackendError, Cancelled, ConchError, ConfigError, FailureReason, QueueFull
 from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
 from conch.request import InferResponse
+from conch.tensor import Tensor
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 
 
@@ -224,6 +226,36 @@ def test_a_misfit_names_both_sides(second: str, words: list[str]) -> None:
         check_ensemble(ensemble(*steps), MODELS)
     for word in words:
         assert word in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "right"),
+    [
+        ("wide", {}, "declare the ensemble's input 'IN' with data_type: TYPE_FP32 dims: [3]"),
+        ("ints", {}, "declare the ensemble's input 'IN' with data_type: TYPE_INT32 dims: [2]"),
+        ("wide", {"max_batch_size": 4}, "set max_batch_size of the ensemble to 0, since this step takes no batches"),
+        ("batched", {"dims": (5,)}, "set max_batch_size of the ensemble to that of the step, or declare it with dims"),
+    ],
+)
+def test_a_misfit_at_the_ensembles_own_ends_says_what_would_be_right(
+    model: str, fields: dict[str, object], right: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_ensemble(ensemble(step(model, {"IN": "IN"}, {"OUT": "OUT"}), **fields), MODELS)
+    assert caught.value.message.partition("; ")[2].startswith(right)
+
+
+async def test_a_step_that_refuses_its_inputs_names_the_stage_that_they_come_from() -> None:
+    model, workers = await served(DIAMOND)
+    caller = Caller()
+    model.submit(request(), caller)
+    batch = workers["a"].batches.pop()
+    tensor = Tensor.from_numpy("OUT", np.zeros(2, np.float64))
+    batch.executions[0].finish(InferResponse("a", 1, [tensor]))
+    message = caller.answer.message
+    assert message.startswith("in ensemble 'e', step 'b': ")
+    for word in ("FP64", "FP32", "('IN' is tensor 'x', output 'OUT' of step 'a')"):
+        assert word in message
 
 
 def test_a_name_that_the_model_does_not_have() -> None:

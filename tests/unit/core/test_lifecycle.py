@@ -8,11 +8,14 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from conch.backends.registry import BackendRegistry
-from conch.core.builder import ModelBuilder
+from conch.core.builder import Built, ModelBuilder
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
+from conch.core.instance_model import InstanceModel
 from conch.core.lifecycle import IndexEntry, ModelControl
 from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.model_config import ModelConfig
@@ -47,12 +50,14 @@ def write_ensemble(root: Path, name: str, *steps: str) -> None:
 
 
 @asynccontextmanager
-async def serving(root: Path, *, explicit: bool = True) -> AsyncIterator[tuple[ModelControl, Inference]]:
+async def serving(
+    root: Path, *, explicit: bool = True, load_retries: int = 0
+) -> AsyncIterator[tuple[ModelControl, Inference]]:
     backends = BackendRegistry()
     catalog = Catalog()
     inference = Inference(catalog, strict_readiness=True, started=lambda: True)
     builder = ModelBuilder(backends, catalog, settings=lambda name: {})
-    control = ModelControl(Repository([root]), builder, catalog, explicit=explicit)
+    control = ModelControl(Repository([root]), builder, catalog, explicit=explicit, load_retries=load_retries)
     yield control, inference
     await control.stop()
     await backends.stop()
@@ -345,3 +350,131 @@ async def test_loads_of_one_model_follow_each_other(tmp_path: Path) -> None:
     async with serving(tmp_path) as (control, inference):
         await asyncio.gather(*(control.load("m", None, {}) for _ in range(5)))
         assert inference.versions("m") == [1]
+
+
+async def test_an_ensemble_tells_why_a_step_is_not_there(tmp_path: Path) -> None:
+    write(tmp_path, "broken", extra="parameters { key: ")
+    write_ensemble(tmp_path, "e", "broken", "gone")
+    async with serving(tmp_path) as (control, _):
+        with pytest.raises(ModelLoadError) as caught:
+            await control.load("e", None, {})
+    message = caught.value.message
+    assert "contains models that are not available or ambiguous: broken, gone; step 0: model 'broken' " in message
+    assert "step 1: Request for unknown model: 'gone' is not found" in message
+    assert str(tmp_path / "e" / "config.pbtxt") in message
+
+
+async def test_an_ensemble_is_decoupled_by_its_steps_and_follows_them(tmp_path: Path) -> None:
+    write(tmp_path, "a", extra="model_transaction_policy { decoupled: true }")
+    write_ensemble(tmp_path, "e", "a")
+    write_ensemble(tmp_path, "outer", "e")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("outer", None, {})
+        for name in ("e", "outer"):
+            config = inference.model(name, None).config
+            assert config.decoupled
+            assert config.document["model_transaction_policy"] == {"decoupled": True}
+        write(tmp_path, "a")
+        await control.load("a", None, {})
+        with pytest.raises(Unavailable, match="other steps of it are decoupled than when it was loaded"):
+            await ask(inference, "e")
+        for name in ("e", "outer"):
+            await control.load(name, None, {})
+            assert not inference.model(name, None).config.decoupled
+        assert not isinstance(await ask(inference, "outer"), ConchError)
+
+
+async def test_an_ensemble_that_is_decoupled_by_a_step_has_no_cache(tmp_path: Path) -> None:
+    write(tmp_path, "a", extra="model_transaction_policy { decoupled: true }")
+    write_ensemble(tmp_path, "e", "a")
+    file = tmp_path / "e" / "config.pbtxt"
+    file.write_text(file.read_text() + " response_cache { enable: true }")
+    async with serving(tmp_path) as (control, _):
+        with pytest.raises(ModelLoadError, match="Response Cache does not currently support model e"):
+            await control.load("e", None, {})
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(orders=st.lists(st.sampled_from(["load", "unload", "override", "broken"]), min_size=1, max_size=8))
+def test_of_loads_and_unloads_at_once_the_last_counts(tmp_path: Path, orders: list[str]) -> None:
+    write(tmp_path, "m")
+    asyncio.run(_order_at_once(tmp_path, orders))
+
+
+async def _order_at_once(root: Path, orders: list[str]) -> None:
+    async with serving(root) as (control, inference):
+        await control.load("m", None, {})
+        plain = json.dumps(inference.model("m", None).config.document)
+        expected = "load"
+        calls = []
+        for number, order in enumerate(orders):
+            if order == "unload":
+                calls.append(control.unload("m", unload_dependents=False))
+                expected = ""
+            elif order == "override":
+                document = {**json.loads(plain), "parameters": {"mark": {"string_value": str(number)}}}
+                calls.append(control.load("m", json.dumps(document), {}))
+                expected = str(number)
+            elif order == "broken":  # what was served before is served on
+                calls.append(control.load("m", '{ "name": "other" }', {}))
+            else:  # nothing has changed: what is served is served on
+                calls.append(control.load("m", None, {}))
+                expected = expected or "load"
+        results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+        for order, result in zip(orders, results, strict=True):
+            assert isinstance(result, InvalidRequest) if order == "broken" else result is None
+        if not expected:
+            await asyncio.wait_for(until(control, IndexEntry("m", "1", "UNAVAILABLE", "unloaded")), 20)
+            return
+        assert control.index(ready_only=False) == [IndexEntry("m", "1", "READY", "")]
+        assert inference.model("m", None).config.parameters.get("mark", "load") == expected
+        assert not isinstance(await ask(inference, "m"), ConchError)
+
+
+@pytest.mark.parametrize(("retries", "served"), [(0, False), (1, False), (2, True)])
+async def test_a_load_that_fails_is_tried_again_as_often_as_the_flag_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, served: bool
+) -> None:
+    write(tmp_path, "m")
+    attempts = count(1)
+    build = ModelBuilder.build
+
+    async def fails_twice(builder: ModelBuilder, files: ModelFiles, config: ModelConfig) -> Built:
+        if next(attempts) <= 2:
+            raise ModelLoadError("not yet")
+        return await build(builder, files, config)
+
+    monkeypatch.setattr(ModelBuilder, "build", fails_twice)
+    async with serving(tmp_path, load_retries=retries) as (control, _):
+        if served:
+            await control.load("m", None, {})
+        else:
+            with pytest.raises(ModelLoadError, match="not yet"):
+                await control.load("m", None, {})
+        assert [row.state for row in control.index(ready_only=False)] == ["READY" if served else "UNAVAILABLE"]
+
+
+async def test_versions_come_one_by_one_and_a_failing_one_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m", 1, 2, extra="version_policy { all { } }")
+    start = InstanceModel.start
+
+    async def second_fails(model: InstanceModel) -> None:
+        if model.version == 2:
+            raise ModelLoadError("no")
+        await start(model)
+
+    async with serving(tmp_path) as (control, inference):
+        with monkeypatch.context() as patch:
+            patch.setattr(InstanceModel, "start", second_fails)
+            with pytest.raises(ModelLoadError, match=r"version 2 is at UNAVAILABLE state: .*: no;"):
+                await control.load("m", None, {})
+        assert inference.versions("m") == [1]
+        write(tmp_path, "m", 3, extra="version_policy { all { } }")
+        await control.load("m", None, {})
+        assert inference.versions("m") == [1, 2, 3]
+        (tmp_path / "m" / "1").rmdir()
+        await control.load("m", None, {})
+        assert inference.versions("m") == [2, 3]
+        assert IndexEntry("m", "1", "UNAVAILABLE", "unloaded") in control.index(ready_only=False)

@@ -29,10 +29,11 @@ def new(model, *values, outputs=("OUT",), **options):
     )
 
 
-def run(model, code):
+def run(model, code, **options):
     tensor = pb_utils.Tensor("CODE", np.array([code.encode()], dtype=object))
-    request = pb_utils.InferenceRequest(model_name=model, inputs=[tensor], requested_output_names=["RESULT"])
-    response = request.exec()
+    response = pb_utils.InferenceRequest(
+        model_name=model, inputs=[tensor], requested_output_names=["RESULT"], **options
+    ).exec()
     return shown(response) if response.has_error() else json.loads(response.output_tensors()[0].as_numpy()[0])
 
 
@@ -145,6 +146,13 @@ class TritonPythonModel:
 """
 
 
+_BOUNDED = """
+dynamic_batching {
+  default_queue_policy { max_queue_size: 1 allow_timeout_override: true default_timeout_microseconds: 60000000 }
+}
+"""
+
+
 def write_model(root: Path, name: str, config: str, code: str) -> None:
     folder = write_config(root, name, f'backend: "python" {config}')
     (folder / "1" / "model.py").write_text(_HEAD + code)
@@ -158,6 +166,7 @@ def write_repository(root: Path) -> None:
     for name, count in (("probe", 2), ("lone", 1), ("other", 1), ("pair", 2), ("mortal", 1)):
         write_model(root, name, f"{CODE} instance_group {{ count: {count} kind: KIND_CPU }}", _RUNS_CODE)
     write_model(root, "awaiting", CODE, _AWAITS_CODE)
+    write_model(root, "bounded", CODE + _BOUNDED, _RUNS_CODE)
     write_identity(root, "large", "FP32", -1)
     write_ensemble(
         root,

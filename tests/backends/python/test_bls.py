@@ -208,6 +208,38 @@ def test_over_every_protocol(conch: ConchProcess, protocol: Callable[..., Any]) 
     assert protocol(address, "result = shown(new('add', 1).exec())") == {"OUT": [2]}
 
 
+def test_time_outs_and_bounds_of_queues_hold_for_calls(ask: Callable[..., Any], tmp_path: Path) -> None:
+    assert ask(
+        f"""
+        with ThreadPoolExecutor(2) as pool:
+            busy = pool.submit(run, 'bounded', "open('{tmp_path / "begun"}', 'w').close(); until('{tmp_path / "go"}')")
+            until('{tmp_path / "begun"}')
+            late = run('bounded', 'result = 1', timeout=1000)
+            waits = pool.submit(run, 'bounded', 'result = 2')
+            while True:  # until the one before is in the queue
+                third = run('bounded', 'result = 3', timeout=1000)
+                if 'maximum queue size' in third[0]:
+                    break
+            open('{tmp_path / "go"}', 'w').close()
+            result = [late, third, busy.result(), waits.result()]
+        """
+    ) == [["Request timeout expired", 4], [refused("bounded", "Exceeds maximum queue size"), 4], None, 2]
+
+
+def test_more_calls_than_run_at_once_wait_their_turn(ask: Callable[..., Any]) -> None:
+    answers = ask(
+        """
+        calls = [new('add', number).async_exec() for number in range(1000)]
+        calls[500].cancel()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        return [repr(one) if isinstance(one, BaseException) else shown(one)['OUT'][0] for one in answers]
+        """,
+        "awaiting",
+    )
+    assert answers.pop(500).startswith("CancelledError")
+    assert answers == [number + 1 for number in range(1000) if number != 500]
+
+
 # ── calls that wait for each other ──
 
 

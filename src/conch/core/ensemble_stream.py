@@ -32,7 +32,7 @@ _MOST_HELD = 2**30
 class _Branch:
     """What follows one response of a decoupled step; the first branch follows the request itself."""
 
-    __slots__ = ("branches", "due", "last", "level", "own", "running", "size", "tensors", "waiting")
+    __slots__ = ("branches", "due", "level", "own", "running", "size", "tensors", "waiting")
 
     def __init__(self, level: int, waiting: Sequence[int], own: dict[str, Tensor]) -> None:
         self.level = level
@@ -42,8 +42,7 @@ class _Branch:
         self.own = own
         self.tensors: ChainMap[str, Tensor] = ChainMap(own)
         self.branches: list[_Branch] = []  # in the order of their responses, until theirs have been sent
-        self.last = False  # whether the response that opened it was final: none follows
-        self.size = 0  # of that response, in bytes
+        self.size = 0  # of the response that opened it, in bytes
 
     def all(self) -> Iterator["_Branch"]:
         """Yield it and all that grow from it, in order."""
@@ -75,7 +74,6 @@ class StreamRun:
         self._flow = flow
         self._slots = slots
         self._root = _Branch(0, flow.steps_at(0), {tensor.name: tensor for tensor in request.inputs})
-        self._root.last = True
         # Optional inputs that the client left out; steps that would take them go without.
         self._absent = {spec.name for spec in ensemble.config.inputs} - self._root.own.keys()
         self._held = 0  # bytes
@@ -153,7 +151,7 @@ class StreamRun:
         try:
             if self._flow.decoupled[number]:
                 if answer is not None and answer.outputs:
-                    self._open(branch, number, answer, final)
+                    self._open(branch, number, answer)
             elif answer is None:
                 raise ConchError("the model gave no response")
             else:
@@ -163,13 +161,12 @@ class StreamRun:
             self._fail(number, error)
         self._deliver()
 
-    def _open(self, parent: _Branch, number: int, answer: InferResponse, last: bool) -> None:
+    def _open(self, parent: _Branch, number: int, answer: InferResponse) -> None:
         """Let a response of a decoupled step flow on. Raises ConchError if it cannot."""
         own: dict[str, Tensor] = {}
         take_outputs(self._step(number), answer, own)
         branch = _Branch(parent.level + 1, self._flow.steps_at(parent.level + 1), own)
         branch.tensors = ChainMap(own, *parent.tensors.maps)
-        branch.last = last
         branch.size = sum(tensor.nbytes for tensor in own.values())
         self._held += branch.size
         if self._held > _MOST_HELD:
@@ -194,10 +191,9 @@ class StreamRun:
                 response = self._response(branch)
                 if response is None:
                     return
-                if all(one.last for one in path):
-                    # No other will follow: with it the request ends, as it does at the model that made it.
-                    if not any(one.due for one in path):
-                        self.pending.finish(response)
+                if not any(one.due or len(one.branches) > 1 for one in path):
+                    # No other will follow: as in Triton, it is the final one itself, however its model has ended.
+                    self.pending.finish(response)
                     return
             if len(path) == 1:
                 self.pending.finish(None)

@@ -107,13 +107,18 @@ async def test_no_response_at_all_is_an_end_all_the_same() -> None:
     assert (caller.finals, caller.answers) == (1, [])
 
 
-async def test_a_last_response_stays_the_last() -> None:
+@pytest.mark.parametrize("flagged", [False, True])
+async def test_the_last_response_is_final_when_the_decoupled_step_has_ended(flagged: bool) -> None:
     world = World(chain("d", "a"))
     finals: list[bool] = []
     (await world.start()).submit(request(), lambda _, final: finals.append(final))
     producer = world.executions("d")[0]
     producer.send(response(1, 1))
-    world.end("d", producer, response(2, 2))
+    if flagged:
+        producer.send(response(2, 2))
+        world.end("d", producer, None)
+    else:
+        world.end("d", producer, response(2, 2))
     for execution in world.executions("a"):
         answer_plain(world, "a", execution)
     assert finals == [False, True]

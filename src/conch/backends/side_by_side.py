@@ -13,8 +13,10 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
+# How many runs take the two ways in turns before one is preferred.
+_TRIALS = 10
 # How seldom the slower way is tried again. Models do not change their minds, but machines do.
-_TRY_AGAIN = 100
+_TRY_AGAIN = 50
 
 
 class SideBySide:
@@ -62,17 +64,22 @@ class Choice:
 
     def __init__(self) -> None:
         self._times: dict[bool, float] = {}
+        self._tried: set[bool] = set()
         self._count = 0
 
     def next(self) -> bool:
         """Return the way to go now."""
         self._count += 1
-        if len(self._times) < 2:
-            return bool(self._times)
+        if self._count <= _TRIALS:
+            return self._count % 2 == 0
         better = min(self._times, key=lambda way: self._times[way])
         return better if self._count % _TRY_AGAIN else not better
 
     def took(self, way: bool, time_per_item: float) -> None:
         """Tell how long it took."""
+        if way not in self._tried:
+            # The first time makes room for what it needs, and says nothing about the next.
+            self._tried.add(way)
+            return
         before = self._times.get(way, time_per_item)
         self._times[way] = before + (time_per_item - before) / 4

@@ -75,8 +75,16 @@ def test_the_way_that_took_less_time_is_taken_and_the_other_tried_again_seldom()
         way = choice.next()
         taken.append(way)
         choice.took(way, 5.0 if way else 10.0)
-    assert taken[:2] == [False, True]
-    assert 5 <= taken.count(False) <= 15
+    assert taken[:10] == [False, True] * 5
+    assert 20 <= taken.count(False) <= 30
+
+
+def test_a_slow_first_time_decides_nothing() -> None:
+    choice = Choice()
+    for turn in range(100):
+        way = choice.next()
+        choice.took(way, 100.0 if turn == 0 else 20.0 if way else 10.0)
+    assert [choice.next() for _ in range(20)].count(False) >= 19
 
 
 def test_a_change_of_mind_is_noticed() -> None:

@@ -70,9 +70,10 @@ class World:
         self.models[model].submit(request(name=model), heard)
 
     def call(self, number: int, callee: str) -> None:
-        name, instance = self.instances[number]
-        if not instance.batches:
+        busy = [(name, instance) for name, instance in self.instances if instance.batches]
+        if not busy:
             return
+        name, instance = busy[number % len(busy)]
         heard = Caller()
         made = Made(callee, None, heard)
         self.made[instance].append(made)
@@ -119,7 +120,7 @@ class World:
         return True
 
 
-@given(st.lists(actions, max_size=60))
+@given(st.lists(actions, min_size=20, max_size=80))
 @settings(max_examples=150, deadline=None)
 def test_what_is_not_refused_is_answered_and_what_is_could_not_be(schedule: list[tuple[str, str, int]]) -> None:
     async def run() -> None:

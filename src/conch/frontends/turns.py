@@ -44,8 +44,10 @@ class Turns:
 
     def _go_on(self) -> None:
         later = self._later
-        for _ in range(min(len(later), _PER_TURN)):
-            later.popleft()()
-        if later:
-            assert self._loop is not None
-            self._loop.call_soon(self._go_on)
+        try:
+            for _ in range(min(len(later), _PER_TURN)):
+                later.popleft()()
+        finally:  # whatever becomes of one, the others have their turn
+            if later:
+                assert self._loop is not None
+                self._loop.call_soon(self._go_on)

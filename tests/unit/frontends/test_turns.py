@@ -30,3 +30,23 @@ def test_many_in_one_turn_are_spread_over_several_in_their_order() -> None:
     uvloop.run(scenario())
     assert max(shares) < 50
     assert seen[:100] == list(range(100))
+
+
+def test_one_that_fails_keeps_no_other_waiting() -> None:
+    seen: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("it fails")
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        turns = Turns()
+        while turns.free():
+            pass
+        turns.later(fail)
+        turns.later(partial(seen.append, 1))
+        while not seen:
+            await asyncio.sleep(0)
+
+    uvloop.run(scenario())
+    assert seen == [1]

@@ -1,0 +1,128 @@
+"""What every listener does: accepts connections, keeps their number and their patience in bounds, and lets them go."""
+
+import asyncio
+import contextlib
+import ssl
+from abc import ABC, abstractmethod
+from typing import Generic, Protocol, TypeVar
+
+from conch.frontends.descriptors import affordable_connections
+
+SWEEP_S = 1.0
+_BACKLOG = 1024
+
+
+class Swept(Protocol):
+    """A connection as its listener sees it."""
+
+    def sweep(self) -> None:
+        """End what takes too long. Called every second or so."""
+
+    def abort(self) -> None:
+        """Close without regard to what is going on."""
+
+
+Connection = TypeVar("Connection", bound=Swept)
+
+
+class Listener(ABC, Generic[Connection]):
+    """Listens on one address. Life: `start` → `stop`, which the kinds of listeners have."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        connections: int,
+        reuse_port: bool,
+        tls: ssl.SSLContext | None = None,
+        handshake_s: float | None = None,
+        sweep_s: float = SWEEP_S,
+    ) -> None:
+        """Assign. `connections` is how many there may be; `sweep_s` how often they are looked through."""
+        self.now = 0.0  # monotonic seconds, as of the last sweep
+        self._host = host
+        self._port = port
+        self._most_connections = connections
+        self._reuse_port = reuse_port
+        self._tls = tls
+        self._handshake_s = handshake_s
+        self._sweep_s = sweep_s
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._connections: set[Connection] = set()
+        self._all_closed = asyncio.Event()
+
+    @abstractmethod
+    def _accept(self) -> asyncio.BaseProtocol:
+        """Make the protocol object of a client that connects."""
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, known from `start` on if the system was to choose it."""
+        return self._port
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    async def start(self) -> None:
+        """Listen. Raises OSError if the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._most_connections = affordable_connections(self._most_connections)
+        self.now = loop.time()
+        self._server = await loop.create_server(
+            self._accept,
+            self._host,
+            self._port,
+            backlog=_BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=self._handshake_s if self._tls is not None else None,
+            reuse_port=self._reuse_port or None,
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+        self._sweeper = loop.create_task(self._sweep())
+
+    def opened(self, connection: Connection) -> bool:
+        """Count a connection in; False if there are too many."""
+        self._connections.add(connection)
+        return len(self._connections) <= self._most_connections
+
+    def closed(self, connection: Connection) -> None:
+        """Count a connection out."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_closed.set()
+
+    def _close(self) -> tuple[Connection, ...]:
+        """Take no more connections; return those that there are."""
+        if self._server is not None:
+            self._server.close()
+        return tuple(self._connections)
+
+    async def _wait_until_closed(self, timeout_s: float) -> None:
+        """Wait until no client is connected, or the time is over."""
+        if self._connections:
+            self._all_closed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._all_closed.wait()
+
+    async def _cut_off(self) -> None:
+        """End the connections that are left, and the sweeping."""
+        for connection in tuple(self._connections):
+            connection.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        self._server = self._sweeper = None
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._sweep_s)
+            self.now = loop.time()
+            for connection in tuple(self._connections):
+                connection.sweep()

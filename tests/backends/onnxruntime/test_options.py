@@ -53,7 +53,7 @@ async def test_zero_threads_means_unsaid(tmp_path: Path) -> None:
     assert found.intra_op_num_threads == 5
 
 
-@pytest.mark.parametrize(("version", "spinning"), [((1, 25), ("0", "")), ((1, 26), ("1", "20"))])
+@pytest.mark.parametrize(("version", "spinning"), [((1, 25), ("0", "")), ((1, 26), ("1", "100"))])
 async def test_threads_spin_for_a_moment_where_that_can_be_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], spinning: tuple[str, str]
 ) -> None:

@@ -25,6 +25,8 @@ _IN_PLACE_BYTES = 65_536
 # How long a client that was refused may go on sending before the connection is closed over it. Closing at once would
 # make its system throw away the refusal.
 _LINGER_S = 3.0
+# Of a head that has not come whole, method, version and ends of lines cannot be told from what counts: at most so many.
+_UNCOUNTED_BYTES = 32
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -114,7 +116,7 @@ class HttpConnection:
             self._parser.feed_data(data)
             if self._received > self._limits.head_bytes and len(self._body) == size:
                 self._barren += len(data)
-                self._check_size(self._barren)
+                self._check_size(self._barren - _UNCOUNTED_BYTES)
         except httptools.HttpParserUpgrade as upgrade:
             self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:

@@ -1,6 +1,7 @@
 """Ask once, with the official client, before any load: a fast wrong answer is worth nothing."""
 
 from collections.abc import Iterator
+from queue import Queue
 
 import grpc
 import tritonclient.grpc as grpc_client
@@ -17,8 +18,9 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 
 def verify(server: Server, question: Question, wire: Wire) -> None:
     """Put the question by `tritonclient` over the protocol of `wire`; AssertionError when the answer is wrong."""
-    answer = _ask_http(server, question, wire) if wire in (Wire.JSON, Wire.BINARY) else _ask_grpc(server, question)
-    question.check(answer)
+    answers = _ask_http(server, question, wire) if wire.is_http else _ask_grpc(server, question)
+    for answer in answers:
+        question.check(answer)
 
 
 def server_version(server: Server) -> str:
@@ -42,7 +44,7 @@ def grpc_answer_bytes(server: Server, question: Question, path: str) -> int:
         return sum(len(answer) + FRAME_PREFIX_BYTES for answer in call(once(), timeout=TIMEOUT_SECONDS))
 
 
-def _ask_http(server: Server, question: Question, wire: Wire) -> Array:
+def _ask_http(server: Server, question: Question, wire: Wire) -> list[Array]:
     inputs = []
     for name, array in question.inputs.items():
         tensor = http_client.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
@@ -51,17 +53,37 @@ def _ask_http(server: Server, question: Question, wire: Wire) -> Array:
     with http_client.InferenceServerClient(
         server.http_address, connection_timeout=TIMEOUT_SECONDS, network_timeout=TIMEOUT_SECONDS
     ) as client:
-        answer: Array = client.infer(question.model, inputs, outputs=[output]).as_numpy(question.output)
-    return answer
+        if not question.sequence:
+            return [client.infer(question.model, inputs, outputs=[output]).as_numpy(question.output)]
+        for number in range(1, question.sequence + 1):
+            answer = client.infer(
+                question.model,
+                inputs,
+                outputs=[output],
+                sequence_id=1,
+                sequence_start=number == 1,
+                sequence_end=number == question.sequence,
+            )
+    return [answer.as_numpy(question.output)]
 
 
-def _ask_grpc(server: Server, question: Question) -> Array:
+def _ask_grpc(server: Server, question: Question) -> list[Array]:
     inputs = []
     for name, array in question.inputs.items():
         tensor = grpc_client.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
         inputs.append(tensor.set_data_from_numpy(array))
     output = grpc_client.InferRequestedOutput(question.output)
     with grpc_client.InferenceServerClient(server.grpc_address) as client:
-        result = client.infer(question.model, inputs, outputs=[output], client_timeout=TIMEOUT_SECONDS)
-    answer: Array = result.as_numpy(question.output)
-    return answer
+        if question.responses == 1:
+            result = client.infer(question.model, inputs, outputs=[output], client_timeout=TIMEOUT_SECONDS)
+            return [result.as_numpy(question.output)]
+        answers: Queue[tuple[grpc_client.InferResult | None, Exception | None]] = Queue()
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer(question.model, inputs, outputs=[output])
+        arrays = []
+        for _ in range(question.responses):
+            result, error = answers.get(timeout=TIMEOUT_SECONDS)
+            if result is None:
+                raise error or AssertionError("neither an answer nor an error")
+            arrays.append(result.as_numpy(question.output))
+        return arrays

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from benchmarks.payloads import Payload
 
-WRK_SCRIPT = Path(__file__).parent / "wrk" / "post.lua"
+WRK_SCRIPTS = Path(__file__).parent / "wrk"
 DEBIAN_PACKAGES = {"wrk": "wrk", "h2load": "nghttp2-client"}
 GRACE_SECONDS = 60
 COUNTED_LIMIT_SECONDS = 60
@@ -42,16 +42,19 @@ def missing_programs() -> list[str]:
 def wrk(address: str, payload: Payload, body: Path, connections: int, seconds: int) -> Load:
     """Post `payload`, whose bytes are in the file `body`, from one thread over `connections` kept-alive connections.
 
-    Raises LoadError when any request failed or any status was above 399.
+    Sequences take a thread for each connection: a script of wrk's does not know on which connection it is asked for a
+    request. Raises LoadError when any request failed or any status was above 399.
     """
-    options = ["--threads=1", f"--connections={connections}", f"--duration={seconds}s", "--timeout=30s"]
+    script, threads = ("sequence.lua", connections) if payload.is_sequence else ("post.lua", 1)
+    options = [f"--threads={threads}", f"--connections={connections}", f"--duration={seconds}s", "--timeout=30s"]
+    options.append(f"--script={WRK_SCRIPTS / script}")
     headers = [text for header in payload.headers.items() for text in header]
     url = f"http://{address}{payload.path}"
-    return wrk_load(run_program(["wrk", *options, f"--script={WRK_SCRIPT}", url, "--", str(body), *headers], seconds))
+    return wrk_load(run_program(["wrk", *options, url, "--", str(body), *headers], seconds))
 
 
 def wrk_load(output: str) -> Load:
-    """Read what wrk printed, the figures of `WRK_SCRIPT` in its last line. Raises LoadError if a request failed."""
+    """Read what wrk printed, the figures of its script in its last line. Raises LoadError if a request failed."""
     try:
         figures = json.loads(output.splitlines()[-1])
     except (IndexError, ValueError) as error:

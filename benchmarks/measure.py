@@ -169,12 +169,13 @@ def load_figures(work: LoadWork) -> list[Figure]:
 def note(result: Result, work: LoadWork, peer: str, sample: Sample) -> None:
     """Add one round of `peer` to the figures."""
     load = sample.load
+    answers = work.messages * work.question.responses
     values = {
-        "rate": load.rate * work.messages,
+        "rate": load.rate * answers,
         "bandwidth": load.rate * work.messages * work.question.input_bytes / MEGABYTE,
         "median latency": load.median_us,
         "p99 latency": load.p99_us,
-        "cpu": sample.cpu_seconds / (load.requests * work.messages) * 1e6,
+        "cpu": sample.cpu_seconds / (load.requests * answers) * 1e6,
         "memory": sample.memory_bytes / MEGABYTE,
     }
     for figure in result.figures:
@@ -198,7 +199,7 @@ def _take_alone(work: str, callers: int, seconds: int) -> Sample:
 
 
 def _load_run(server: Server, work: LoadWork, payload: Payload, body: Path) -> Callable[[int], Load]:
-    if work.wire in (Wire.JSON, Wire.BINARY):
+    if work.wire.is_http:
         return partial(wrk, server.http_address, payload, body, work.in_flight)
     answer_bytes = grpc_answer_bytes(server, work.question, payload.path) * payload.answers
     load = partial(h2load, server.grpc_address, payload, body, work.in_flight, answer_bytes=answer_bytes)

@@ -14,6 +14,9 @@ from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 Array = npt.NDArray[Any]
 
+SEQUENCE_ID = 10**9
+"""The one in the request from which `wrk/sequence.lua` makes all others."""
+
 
 class Wire(StrEnum):
     """How tensors travel: JSON or binary over HTTP, unary or streaming gRPC."""
@@ -23,6 +26,11 @@ class Wire(StrEnum):
     GRPC = "grpc"
     STREAM = "stream"
 
+    @property
+    def is_http(self) -> bool:
+        """Whether it is HTTP without gRPC."""
+        return self in (Wire.JSON, Wire.BINARY)
+
 
 @dataclass(frozen=True)
 class Question:
@@ -30,12 +38,17 @@ class Question:
 
     `inputs` maps tensor names to arrays in the shape that is sent (batch dimension included where the model has one);
     `check` is given the tensor `output` of the answer and raises AssertionError when it is wrong.
+
+    `responses` is how many a decoupled model gives, each of which must be right. `sequence` is in how many requests a
+    sequence asks the same, the last of which must be answered right; 0 where the model knows no sequences.
     """
 
     model: str
     inputs: Mapping[str, Array]
     output: str
     check: Callable[[Array], None]
+    responses: int = 1
+    sequence: int = 0
 
     @property
     def input_bytes(self) -> int:
@@ -52,10 +65,18 @@ class Payload:
     headers: Mapping[str, str] = field(default_factory=dict)
     answers: int = 1
 
+    @property
+    def is_sequence(self) -> bool:
+        """Whether sequences are to be made of it."""
+        return "sequence-length" in self.headers
+
 
 def encode(question: Question, wire: Wire, messages: int = 1) -> Payload:
-    """Return the request for `wire`; `messages` is how many times a stream carries the question."""
-    if wire in (Wire.JSON, Wire.BINARY):
+    """Return the request for `wire`; `messages` is how many times a stream carries the question.
+
+    That of a sequence is one in its midst: the load generator makes the others of it.
+    """
+    if wire.is_http:
         return _http(question, binary=wire is Wire.BINARY)
     method = "ModelInfer" if wire is Wire.GRPC else "ModelStreamInfer"
     return Payload(
@@ -83,10 +104,14 @@ def _http(question: Question, *, binary: bool) -> Payload:
         tensor.set_data_from_numpy(array, binary_data=binary)
         inputs.append(tensor)
     output = http_client.InferRequestedOutput(question.output, binary_data=binary)
-    body, header_length = http_client.InferenceServerClient.generate_request_body(inputs, outputs=[output])
+    body, header_length = http_client.InferenceServerClient.generate_request_body(
+        inputs, outputs=[output], sequence_id=SEQUENCE_ID if question.sequence else 0
+    )
     headers = {"content-type": "application/json"}
     if header_length is not None:
         headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(header_length)}
+    if question.sequence:
+        headers["sequence-length"] = str(question.sequence)
     return Payload(path=f"/v2/models/{question.model}/infer", body=bytes(body), headers=headers)
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -67,6 +67,8 @@ def all_works() -> list[Work]:
         *_cache(),
         *_ensemble(),
         *_scripted(),
+        *_sequences(),
+        *_decoupled(),
         *_pipeline(),
         *_densenet(),
         *_start(),
@@ -141,6 +143,26 @@ def _scripted() -> list[Work]:
     models = own(scripted="chain_bls", first="identity", second="identity", third="identity")
     question = echo("scripted", vector(batched=True))
     return [LoadWork("chain-bls-8", models, question, Wire.BINARY, in_flight=8, targets=[Target("rate", 2.0)])]
+
+
+def _sequences() -> list[Work]:
+    """The sum of ten requests, of 32 sequences at once; one begins where another has ended."""
+    array, length = vector(batched=True), 10
+    question = Question(
+        "running_sum",
+        {"INPUT0": array},
+        "OUTPUT0",
+        check=partial(np.testing.assert_allclose, length * array, rtol=1e-5),
+        sequence=length,
+    )
+    models = own(running_sum="running_sum")
+    return [LoadWork("sequence-binary-32", models, question, Wire.BINARY, 32, targets=[Target("rate", 1.2)])]
+
+
+def _decoupled() -> list[Work]:
+    question = replace(echo("repeat", vector(batched=False)), responses=1000)
+    models = own(repeat="repeat_1000")
+    return [LoadWork("decoupled-stream-1000", models, question, Wire.STREAM, 1, targets=[Target("rate", 1.0)])]
 
 
 def _pipeline() -> list[Work]:

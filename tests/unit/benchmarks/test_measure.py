@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 from benchmarks.figures import Result
 from benchmarks.load import Load
@@ -17,6 +19,14 @@ def test_a_round_is_counted_in_questions_not_in_streams() -> None:
     assert values["cpu"] == [100]
     assert values["memory"] == [7]
     assert values["bandwidth"] == [500 * 64 / 1e6]
+
+
+def test_a_round_of_a_decoupled_model_is_counted_in_responses() -> None:
+    work = LoadWork("stream", {}, replace(QUESTION, responses=1000), Wire.STREAM, 1)
+    result = Result(work.name, load_figures(work))
+    note(result, work, "conch", Sample(Load(10, 5.0, 2.0, 3.0), cpu_seconds=0.1, memory_bytes=7_000_000))
+    assert result.figure("rate").rounds["conch"] == [5000]
+    assert result.figure("cpu").rounds["conch"] == [10]
 
 
 def test_the_figure_of_the_first_target_stands_first() -> None:

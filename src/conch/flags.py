@@ -38,6 +38,7 @@ class Flag:
     separator: str = ","  # between the values of a repeatable flag in its environment variable
     standing: Standing = Standing.SUPPORTED
     reason: str = ""  # why it is ignored or refused
+    replaced_by: str = ""  # the repeatable flag that its value is given to, being an older form of it
     # Whether a value of a refused flag asks for nothing but what happens anyway.
     harmless: Callable[[object], bool] = lambda _value: False
 

@@ -5,10 +5,9 @@ machinery which this server does not have is accepted with a notice, and a flag 
 refused by name, unless its value asks for what happens anyway.
 """
 
-from conch.flag_values import BOOLEAN, BYTES, COUNT, PATH, PORT, TEXT, ValueKind, choice, integer
+from conch.flag_values import BOOLEAN, BYTES, COUNT, PATH, PORT, TEXT, ValueKind, integer
 from conch.flags import Flag, Standing
 
-_TRACE = "Tracing"
 _CACHE = "Response cache"
 _MEMORY = "Memory and devices"
 _CLOUD = "Cloud endpoints"
@@ -33,46 +32,18 @@ def _refused(name: str, group: str, kind: ValueKind, default: object, reason: st
     )
 
 
-def _without_tracing(setting: object) -> bool:
-    """Whether a `--trace-config` setting leaves tracing off, as it is without a level."""
-    name, _, value = str(setting).partition("=")
-    return name != "level" or value.lower() in ("off", "false")
-
-
 _ONE_LOOP = "one event loop serves all connections"
 _NO_POOL = "messages are not pooled"
-_NO_TRACING = "tracing is not there yet"
 _NO_CLOUD = "this endpoint is not there yet"
 _NO_GPU_POOL = "the frameworks manage device memory themselves"
 
 FOREIGN_FLAGS: tuple[Flag, ...] = (
-    _refused(
-        "model-namespacing", "Model repository", BOOLEAN, False, "a model's name must be unique in all repositories"
-    ),
     _ignored("http-thread-count", "HTTP", integer("threads", 1), 8, _ONE_LOOP),
     _ignored("grpc-infer-thread-count", "gRPC", integer("threads", 1), 2, _ONE_LOOP),
     _ignored("grpc-infer-allocation-pool-size", "gRPC", COUNT, 8, _NO_POOL),
     _ignored("grpc-max-response-pool-size", "gRPC", COUNT, 2**31 - 1, _NO_POOL),
     _ignored("allow-gpu-metrics", "Metrics", BOOLEAN, True, "metrics of the GPU are not there yet"),
-    Flag(
-        "trace-config",
-        _TRACE,
-        f"Not supported with a level: {_NO_TRACING}.",
-        TEXT,
-        "",
-        repeatable=True,
-        separator=";",
-        standing=Standing.REFUSED,
-        reason=_NO_TRACING,
-        harmless=_without_tracing,
-    ),
-    _refused("trace-level", _TRACE, choice("OFF", "TIMESTAMPS", "TENSORS", "MIN", "MAX"), "OFF", _NO_TRACING, True),
-    _ignored("trace-file", _TRACE, PATH, "", _NO_TRACING),
-    _ignored("trace-rate", _TRACE, COUNT, 1000, _NO_TRACING),
-    _ignored("trace-count", _TRACE, integer("count", -1), -1, _NO_TRACING),
-    _ignored("trace-log-frequency", _TRACE, COUNT, 0, _NO_TRACING),
     _ignored("cache-directory", _CACHE, PATH, "/opt/tritonserver/caches", "the cache is part of the server"),
-    _refused("allow-client-shm", _MEMORY, BOOLEAN, False, "shared memory of clients is not there yet"),
     _ignored("pinned-memory-pool-byte-size", _MEMORY, BYTES, 268435456, _NO_GPU_POOL),
     _ignored("cuda-memory-pool-byte-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),
     _ignored("cuda-virtual-address-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),

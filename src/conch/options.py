@@ -7,7 +7,6 @@ environment variable, which beats the default.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal
 
 from conch.flag_values import (
@@ -22,6 +21,7 @@ from conch.flag_values import (
     COUNT,
     LEVEL,
     LOG_FORMAT,
+    LOG_REQUESTS,
     METRICS_SETTING,
     MILLISECONDS,
     MILLISECONDS_ABOVE_ZERO,
@@ -40,8 +40,8 @@ from conch.flag_values import (
 )
 from conch.flags import Flag, Given, Standing, misspelt_variables, read_arguments, read_environment
 from conch.foreign_flags import FOREIGN_FLAGS
-
-_WILDCARD_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
+from conch.option_checks import problems_of
+from conch.trace_options import OLDER_FLAGS, TRACE_SETTING, TraceSetting
 
 
 class OptionError(Exception):
@@ -85,11 +85,27 @@ class ServerOptions:
     log_info: bool = _flag(True, "Logging", "Log at level info.", BOOLEAN)
     log_warning: bool = _flag(True, "Logging", "Log at level warning.", BOOLEAN)
     log_error: bool = _flag(True, "Logging", "Log at level error.", BOOLEAN)
-    log_format: Literal["default", "ISO8601"] = _flag("default", "Logging", "Form of a line's beginning.", LOG_FORMAT)
+    log_format: Literal["default", "ISO8601", "json"] = _flag(
+        "default", "Logging", "Form of a line's beginning; json: each line is an object.", LOG_FORMAT
+    )
+    log_requests: Literal["off", "errors", "all"] = _flag(
+        "off", "Logging", "Log a line with times and sizes for each request, or each that fails.", LOG_REQUESTS
+    )
     log_file: str = _flag("", "Logging", "Append the log to this file instead of writing it to stderr.", PATH)
 
     model_repository: tuple[str, ...] = _flag(
-        (), "Model repository", "Directory with models.", PATH, repeatable=True, aliases=("model-store",)
+        (),
+        "Model repository",
+        "Directory with models, or its s3, gs, as, oci or http URL.",
+        PATH,
+        repeatable=True,
+        aliases=("model-store",),
+    )
+    repository_cache: str = _flag(
+        "",
+        "Model repository",
+        "Directory for copies of remote repositories; conch/repositories in the user's cache if not given.",
+        PATH,
     )
     model_control_mode: Literal["none", "poll", "explicit"] = _flag(
         "none",
@@ -120,6 +136,12 @@ class ServerOptions:
     model_load_retry_count: int = _flag(0, "Model repository", "Further attempts at a load that failed.", COUNT)
     disable_auto_complete_config: bool = _flag(
         False, "Model repository", "Serve only models whose configuration is written out in full.", BOOLEAN, bare=True
+    )
+    model_namespacing: bool = _flag(
+        False,
+        "Model repository",
+        "Let models in different repositories have the same name; ensembles and models find those of their own first.",
+        BOOLEAN,
     )
     strict_readiness: bool = _flag(True, "Model repository", "Report ready only if every model is available.", BOOLEAN)
 
@@ -202,6 +224,14 @@ class ServerOptions:
         0, "Response cache", "Older name of --cache-config=local,size=<bytes>.", CACHE_SIZE
     )
 
+    allow_client_shm: bool = _flag(
+        False, "Memory and devices", "Let clients keep tensors in shared memory that they register.", BOOLEAN
+    )
+
+    trace_config: tuple[TraceSetting, ...] = _flag(
+        (), "Tracing", "What is traced, how often, and where traces go.", TRACE_SETTING, repeatable=True, separator=";"
+    )
+
     rate_limit: Literal["off", "execution_count"] = _flag(
         "off", "Rate limiter", "execution_count: instances execute when they have their resources.", RATE_LIMIT
     )
@@ -263,7 +293,7 @@ OWN_FLAGS: tuple[Flag, ...] = tuple(
     for one in fields(ServerOptions)
     if one.metadata
 )
-FLAGS: tuple[Flag, ...] = (*OWN_FLAGS, *FOREIGN_FLAGS, _STRICT_MODEL_CONFIG)
+FLAGS: tuple[Flag, ...] = (*OWN_FLAGS, *FOREIGN_FLAGS, *OLDER_FLAGS, _STRICT_MODEL_CONFIG)
 
 
 # ---- reading and checking --------------------------------------------------------------------------------------------
@@ -283,7 +313,7 @@ def parse(argv: Iterable[str], environ: Mapping[str, str]) -> ServerOptions:
     for one in given:
         _apply(one, values, notices, problems)
     options = ServerOptions(**values, notices=tuple(dict.fromkeys(notices)))
-    problems += _check(options)
+    problems += problems_of(options)
     if problems:
         raise OptionError(dict.fromkeys(problems))
     return options
@@ -295,6 +325,10 @@ def _apply(given: Given, values: dict[str, Any], notices: list[str], problems: l
     if flag is _STRICT_MODEL_CONFIG:
         notices.append(f"{given.source} is deprecated; use --disable-auto-complete-config")
         values["disable_auto_complete_config"] = given.value or values.get("disable_auto_complete_config", False)
+    elif flag.replaced_by:
+        notices.append(f"{given.source} is deprecated; use --{flag.replaced_by}")
+        name = flag.replaced_by.replace("-", "_")
+        values[name] = (given.value, *values.get(name, ()))  # what its successor says counts more
     elif flag.standing is Standing.REFUSED:
         if not flag.harmless(given.value):
             problems.append(f"{given.source} is not supported: {flag.reason}")
@@ -308,79 +342,3 @@ def _apply(given: Given, values: dict[str, Any], notices: list[str], problems: l
         values[name] = (*values.get(name, ()), given.value)
     else:
         values[name] = given.value
-
-
-def _check(options: ServerOptions) -> list[str]:
-    """Return what contradicts itself or does not exist."""
-    return [
-        *_check_repositories(options),
-        *_check_ports(options),
-        *_check_tls(options),
-        *_check_log_file(options),
-        *_check_metrics(options),
-        *_check_cache(options),
-    ]
-
-
-def _check_repositories(options: ServerOptions) -> Iterable[str]:
-    if not options.model_repository:
-        yield "--model-repository is missing: name the directory that holds the models"
-    for path in options.model_repository:
-        if "://" in path:
-            yield f"--model-repository: '{path}' is not on this machine; only directories are supported"
-        elif not Path(path).is_dir():
-            yield f"--model-repository: there is no directory '{path}'"
-    if options.load_model and options.model_control_mode != "explicit":
-        yield f"--load-model needs --model-control-mode=explicit, which is {options.model_control_mode}"
-    if "*" in options.load_model and len(options.load_model) > 1:
-        yield "--load-model=* loads every model and must be the only --load-model"
-
-
-def _check_ports(options: ServerOptions) -> Iterable[str]:
-    services = [
-        (allowed, flag, address, port)
-        for allowed, flag, address, port in (
-            (options.allow_http, "--http-port", options.http_address, options.http_port),
-            (options.allow_grpc, "--grpc-port", options.grpc_address, options.grpc_port),
-            (options.allow_metrics, "--metrics-port", options.metrics_address, options.metrics_port),
-        )
-        if allowed and port
-    ]
-    for index, (_, flag, address, port) in enumerate(services):
-        for _, other, other_address, other_port in services[index + 1 :]:
-            if port == other_port and _overlap(address, other_address):
-                yield f"{flag} and {other} are both {port} at {address}; each service needs a port of its own"
-
-
-def _overlap(one: str, other: str) -> bool:
-    return one == other or one in _WILDCARD_ADDRESSES or other in _WILDCARD_ADDRESSES
-
-
-def _check_tls(options: ServerOptions) -> Iterable[str]:
-    if not options.grpc_use_ssl:
-        return
-    wanted = {"--grpc-server-cert": options.grpc_server_cert, "--grpc-server-key": options.grpc_server_key}
-    if options.grpc_use_ssl_mutual:
-        wanted["--grpc-root-cert"] = options.grpc_root_cert
-    switch = "--grpc-use-ssl-mutual" if options.grpc_use_ssl_mutual else "--grpc-use-ssl"
-    for flag, path in wanted.items():
-        if not path:
-            yield f"{switch} needs {flag}"
-        elif not Path(path).is_file():
-            yield f"{flag}: there is no file '{path}'"
-
-
-def _check_log_file(options: ServerOptions) -> Iterable[str]:
-    if options.log_file and not Path(options.log_file).parent.is_dir():
-        yield f"--log-file: there is no directory '{Path(options.log_file).parent}'"
-
-
-def _check_metrics(options: ServerOptions) -> Iterable[str]:
-    for key, asked in options.metrics_config:
-        if asked and key.startswith("summary_"):
-            yield f"--metrics-config: {key} is not supported; quantiles can be had from histogram_latencies"
-
-
-def _check_cache(options: ServerOptions) -> Iterable[str]:
-    if options.cache_config and options.response_cache_byte_size:
-        yield "--cache-config and --response-cache-byte-size are the same setting; give one of them"

@@ -1,0 +1,1 @@
+"""The engine's side: drivers of engines, one module each, and what they share."""

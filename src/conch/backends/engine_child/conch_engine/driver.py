@@ -1,0 +1,57 @@
+"""What the loop wants of an engine that is driven step by step, and what such engines share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+from . import messages
+
+Prompt = Union[str, Sequence[int]]
+Event = tuple[int, tuple[Any, ...], tuple[Any, ...] | None]
+Log = Callable[[int, str], None]
+
+
+class Refused(Exception):
+    """An engine does not take a request, or a model; the text is for who has sent it."""
+
+    def __init__(self, text: str, code: int = messages.INVALID_ARG) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code = code
+
+
+class Driver(ABC):
+    """One engine with one model. `load` → (`add`, `abort`, `step`)*. All of it in one thread."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    @abstractmethod
+    def load(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Bring the model up and return what `EngineInfo` holds, by its names. Raises Refused with the cause.
+
+        `options`: "name" and "version" of the model, its version's "directory", the "parameters" of its configuration.
+        """
+
+    @abstractmethod
+    def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
+        """Take a request. Raises Refused."""
+
+    @abstractmethod
+    def abort(self, key: int) -> None:
+        """Forget a request, if it is still there, and free what it holds. Nothing is told of it any more."""
+
+    @property
+    @abstractmethod
+    def wait_ms(self) -> int | None:
+        """In how many milliseconds `step` has something to do: 0 now, None not before the next request."""
+
+    @abstractmethod
+    def step(self) -> list[Event]:
+        """Compute the next tokens and return what is to be told."""
+
+    @abstractmethod
+    def figures(self) -> tuple[int, int, float, int, int, int]:
+        """Return how busy the engine is; see `messages`."""

@@ -1,0 +1,25 @@
+"""What the server and an engine's process say to each other: the first item of every header and what follows it.
+
+*params* are the sampling parameters that are not at their defaults, by vLLM's names; `structured` is `(kind, value)`.
+*event* is `(key, deltas, end)`: *delta* is `(index, text, token ids, finish reason or None, stop reason or None,
+logprobs)`, *logprobs* being for each token a tuple of `(token id, text, logprob)`, the chosen one first; *end* is None
+while more will follow, `(prompt tokens, completion tokens, cached tokens)`, or `(code, text)` for an error.
+*load* is `(running, waiting, KV cache usage, prefix cache queries, prefix cache hits, preemptions)`.
+"""
+
+# Server → engine.
+LOAD = 1  # driver, options                                              → LOADED
+GENERATE = 2  # key, prompt (text or token ids), params, adapter, priority  → STEP*
+ABORT = 3  # key; there is no answer
+STOP = 4  # nothing; the process ends afterwards
+
+# Engine → server.
+LOADED = 32  # error text or "", info
+STEP = 33  # events, load
+LOG = 34  # level, text
+
+# Levels of LOG, as the standard library numbers them.
+ERROR, WARNING, INFO = 40, 30, 20
+
+# Codes of errors: Triton's.
+INTERNAL, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, CANCELLED = 1, 3, 4, 5, 7

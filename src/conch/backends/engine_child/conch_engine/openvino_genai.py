@@ -1,0 +1,264 @@
+"""OpenVINO GenAI's ContinuousBatchingPipeline: paged KV cache, continuous batching, prefix caching; on the CPU."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai as genai
+
+from . import messages
+from .driver import Driver, Event, Prompt, Refused
+from .openvino_options import Options, read_options
+from .text import StopStrings, TextStream, tell
+
+# What `GenerationConfig` has under another name, or needs beside it, is in `_configuration`.
+_SAME_NAME = ("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos", "min_p", "top_p")
+_HONOURED = (
+    *_SAME_NAME,
+    *("n", "max_tokens", "min_tokens", "temperature", "top_k", "seed", "stop", "stop_token_ids", "logprobs"),
+    *("include_stop_str_in_output", "skip_special_tokens", "structured"),
+)
+_FINISHED = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
+# Of the random numbers that the library is seeded with.
+_SEED_BITS = 32
+
+
+class _Sequence:
+    """One of the sequences of a request."""
+
+    def __init__(self, number: int, request: _Request, index: int, handle: Any, params: dict[str, Any]) -> None:
+        self.number = number  # the library's
+        self.request = request
+        self.index = index
+        self.handle = handle  # dropping it would cancel the request
+        self.text = TextStream()
+        self.stops = StopStrings(params.get("stop", ()), params.get("include_stop_str_in_output", False))
+        self.stop_token_ids = frozenset(params.get("stop_token_ids", ()))
+
+
+class _Request:
+    """What is known of a request until all of its sequences have ended."""
+
+    def __init__(self, key: int, prompt_tokens: int, params: dict[str, Any]) -> None:
+        self.key = key
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = 0
+        self.logprobs = params.get("logprobs") is not None
+        self.sequences: list[_Sequence] = []
+        self.unfinished = params.get("n", 1)
+
+
+class OpenVinoDriver(Driver):
+    """A `ContinuousBatchingPipeline` and what it works on."""
+
+    _pipeline: Any
+    _tokenizer: Any
+    _options: Options
+
+    def load(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Make the pipeline. Raises Refused for options and files that are not right."""
+        self._options = chosen = read_options(options, self.log)
+        self._requests: dict[int, _Request] = {}
+        self._sequences: dict[int, _Sequence] = {}
+        self._next = 0
+        self._adapters = {name: genai.Adapter(str(path)) for name, path in chosen.adapters.items()}
+        properties: dict[str, Any] = dict(chosen.properties)
+        if self._adapters:
+            properties["adapters"] = genai.AdapterConfig(list(self._adapters.values()))
+        if chosen.draft_model is not None:
+            properties["draft_model"] = genai.draft_model(str(chosen.draft_model), chosen.device)
+        if chosen.prompt_lookup:
+            properties["prompt_lookup"] = True
+        scheduler = genai.SchedulerConfig()
+        for name, value in chosen.scheduler.items():
+            setattr(scheduler, name, value)
+        self._pipeline = genai.ContinuousBatchingPipeline(str(chosen.model), scheduler, chosen.device, properties)
+        self._tokenizer = self._pipeline.get_tokenizer()
+        self._eos = self._tokenizer.get_eos_token_id()
+        return {
+            "context_length": chosen.context_length,
+            "max_running": chosen.scheduler["max_num_seqs"],
+            "kv_cache_bytes": self._pipeline.get_metrics().kv_cache_size_in_bytes,
+            "chat_template": self._tokenizer.chat_template or "",
+            "special_tokens": {
+                "bos_token": self._tokenizer.get_bos_token(),
+                "eos_token": self._tokenizer.get_eos_token(),
+                "pad_token": self._tokenizer.get_pad_token(),
+            },
+            "adapters": tuple(self._adapters),
+            "honours": _HONOURED,
+        }
+
+    def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
+        """Take a request as so many of the library's as it wants sequences: those tell of each step."""
+        token_ids = self._tokens(prompt, params.get("add_special_tokens", True))
+        configuration = self._configuration(params, token_ids.shape[1])
+        if adapter:
+            if adapter not in self._adapters:
+                raise Refused(
+                    f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}"
+                )
+            configuration.adapters = genai.AdapterConfig(self._adapters[adapter])
+        elif self._adapters:
+            configuration.adapters = genai.AdapterConfig([])
+        request = _Request(key, token_ids.shape[1], params)
+        seed = params.get("seed")
+        for index in range(request.unfinished):
+            configuration.rng_seed = random.getrandbits(_SEED_BITS) if seed is None else (seed + index) % 2**_SEED_BITS
+            handle = self._pipeline.add_request(self._next, openvino.Tensor(token_ids), configuration)
+            sequence = _Sequence(self._next, request, index, handle, params)
+            request.sequences.append(sequence)
+            self._sequences[self._next] = sequence
+            self._next += 1
+        self._requests[key] = request
+
+    def abort(self, key: int) -> None:
+        """Cancel; the library frees the cache in its next step."""
+        request = self._requests.pop(key, None)
+        if request is not None:
+            self._drop(request)
+
+    @property
+    def wait_ms(self) -> int | None:
+        """Whether there is something to compute, be it only to free what was cancelled."""
+        return 0 if self._sequences or self._pipeline.has_non_finished_requests() else None
+
+    def step(self) -> list[Event]:
+        """Compute a token for each sequence that is running, or a piece of the prompts of those to come."""
+        self._pipeline.step()
+        news = list(self._read())
+        streams = [(sequence.text, token_ids, finish is not None) for sequence, token_ids, finish, _ in news]
+        texts = tell(streams, self._tokenizer.decode)
+        return [self._event(text, *new) for text, new in zip(texts, news)] + self._starved()
+
+    def figures(self) -> tuple[int, int, float, int, int, int]:
+        """Return what the library's metrics say."""
+        metrics = self._pipeline.get_metrics()
+        # As of before the step, that is, with those that it has finished.
+        running = min(metrics.scheduled_requests, len(self._sequences))
+        return running, len(self._sequences) - running, metrics.cache_usage / 100, 0, 0, 0
+
+    def _read(self) -> Iterator[tuple[_Sequence, list[int], str | None, list[float]]]:
+        """Yield what the step has done: sequence, new tokens, why it ended if it has, log probabilities."""
+        for sequence in self._sequences.values():
+            token_ids: list[int] = []
+            logprobs: list[float] = []
+            finish: str | None = None
+            while sequence.handle.can_read():
+                for output in sequence.handle.read().values():
+                    token_ids += output.generated_ids
+                    logprobs += output.generated_log_probs
+                    finish = _FINISHED.get(output.finish_reason, finish)
+            if token_ids or finish:
+                yield sequence, token_ids, finish, logprobs
+
+    def _event(
+        self, text: str, sequence: _Sequence, token_ids: list[int], finish: str | None, logprobs: list[float]
+    ) -> Event:
+        request = sequence.request
+        request.completion_tokens += len(token_ids)
+        text, stop = sequence.stops.feed(text, finish is not None)
+        reason: Any = stop
+        if stop is not None:
+            sequence.handle.cancel()
+            finish = "stop"
+        elif finish == "stop" and token_ids and token_ids[-1] in sequence.stop_token_ids:
+            reason = token_ids[-1]
+        told: tuple[Any, ...] = ()
+        if request.logprobs:
+            names = self._tokenizer.decode([[token] for token in token_ids], skip_special_tokens=False)
+            told = tuple(((token, name, value),) for token, name, value in zip(token_ids, names, logprobs))
+        end = None
+        if finish is not None:
+            request.unfinished -= 1
+            self._forget(sequence)
+            if not request.unfinished:
+                del self._requests[request.key]
+                end = (request.prompt_tokens, request.completion_tokens, 0)
+        return request.key, ((sequence.index, text, tuple(token_ids), finish, reason, told),), end
+
+    def _starved(self) -> list[Event]:
+        """Tell of requests that the library has given up: the cache cannot hold even one of them alone."""
+        events: list[Event] = []
+        for sequence in list(self._sequences.values()):
+            request = sequence.request
+            if request.key in self._requests and sequence.handle.get_status() == genai.GenerationStatus.IGNORED:
+                del self._requests[request.key]
+                self._drop(request)
+                text = (
+                    f"out of KV cache: a prompt of {request.prompt_tokens} tokens and what has been generated do not "
+                    "fit into it beside nothing else; cache_size in model.json makes it larger"
+                )
+                events.append((request.key, (), (messages.UNAVAILABLE, text)))
+        return events
+
+    def _drop(self, request: _Request) -> None:
+        for sequence in request.sequences:
+            sequence.handle.cancel()
+            self._forget(sequence)
+
+    def _forget(self, sequence: _Sequence) -> None:
+        self._sequences.pop(sequence.number, None)
+
+    def _tokens(self, prompt: Prompt, special: bool) -> Any:
+        """Return the prompt as an array [1, tokens] of INT64."""
+        if isinstance(prompt, str):
+            return np.array(self._tokenizer.encode(prompt, add_special_tokens=special).input_ids.data, np.int64)
+        return np.array([prompt], np.int64)
+
+    def _configuration(self, params: dict[str, Any], prompt_tokens: int) -> Any:
+        context = self._options.context_length
+        room = context - prompt_tokens
+        wanted = params.get("max_tokens") or room
+        if not prompt_tokens:
+            raise Refused("the prompt is empty: it has no tokens")
+        if wanted > room or room < 1:
+            completion = f", {wanted} in the completion" if room >= 1 or "max_tokens" in params else ""
+            raise Refused(
+                f"This model's maximum context length is {context} tokens. However, you requested "
+                f"{prompt_tokens + max(wanted, 0)} tokens ({prompt_tokens} in the prompt{completion}). "
+                "Please reduce the length of the prompt or of the completion."
+            )
+        configuration = genai.GenerationConfig()
+        configuration.eos_token_id = self._eos
+        configuration.max_new_tokens = wanted
+        configuration.min_new_tokens = params.get("min_tokens", 0)
+        for name in _SAME_NAME:
+            if name in params:
+                setattr(configuration, name, params[name])
+        temperature = params.get("temperature", 1.0)
+        configuration.do_sample = temperature > 0
+        if temperature > 0:
+            configuration.temperature = temperature
+            if params.get("top_k", 0) > 0:
+                configuration.top_k = params["top_k"]
+        configuration.stop_token_ids = set(params.get("stop_token_ids", ()))
+        if params.get("logprobs") is not None:
+            configuration.logprobs = 1
+        if "structured" in params:
+            configuration.structured_output_config = _structure(*params["structured"])
+        for name, value in self._options.speculation.items():
+            setattr(configuration, name, value)
+        return configuration
+
+
+def _structure(kind: str, value: str) -> Any:
+    structure = genai.StructuredOutputConfig()
+    if kind in ("json", "json_object"):
+        structure.json_schema = value or '{"type": "object"}'
+    elif kind == "regex":
+        structure.regex = value
+    elif kind == "grammar":
+        structure.grammar = value
+    else:
+        structure.regex = "|".join(f"({re.escape(text)})" for text in json.loads(value))
+    return structure
+
+
+driver = OpenVinoDriver

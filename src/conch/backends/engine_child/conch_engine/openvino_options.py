@@ -1,0 +1,165 @@
+"""What an OpenVINO GenAI model is loaded with: its files, `model.json`, and what follows from the machine's memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import messages
+from .driver import Log, Refused
+
+_GIB = 1 << 30
+# Of the memory that is free when the model is loaded, what its cache may take if `cache_size` does not say.
+_CACHE_SHARE = 0.25
+_LARGEST_CACHE_GIB = 16
+_MAX_SEQUENCES = 256
+_USUAL_CONTEXT = 4096
+
+# Keys of model.json → types. Names are the library's; max_model_len is vLLM's.
+_SCHEDULER: dict[str, tuple[type, ...]] = {
+    "cache_size": (int,),  # GiB
+    "num_kv_blocks": (int,),
+    "max_num_batched_tokens": (int,),
+    "max_num_seqs": (int,),
+    "enable_prefix_caching": (bool,),
+    "dynamic_split_fuse": (bool,),
+    "use_cache_eviction": (bool,),
+}
+_SPECULATION = ("num_assistant_tokens", "max_ngram_size")
+_OTHERS: dict[str, tuple[type, ...]] = {
+    "model": (str,),
+    "device": (str,),
+    "max_model_len": (int,),
+    "draft_model": (str,),
+    "num_assistant_tokens": (int,),
+    "prompt_lookup": (bool,),
+    "max_ngram_size": (int,),
+    "properties": (dict,),
+}
+
+
+@dataclass
+class Options:
+    """A model's options, complete."""
+
+    model: Path
+    device: str
+    context_length: int
+    scheduler: dict[str, Any]
+    properties: dict[str, Any] = field(default_factory=dict)
+    adapters: dict[str, Path] = field(default_factory=dict)
+    draft_model: Path | None = None
+    prompt_lookup: bool = False
+    # Fields of each request's `GenerationConfig`.
+    speculation: dict[str, Any] = field(default_factory=dict)
+
+
+def read_options(options: dict[str, Any], log: Log) -> Options:
+    """Read `model.json` and `multi_lora.json` of the version's directory; both may be missing. Raises Refused."""
+    directory = Path(options["directory"])
+    given = _read_json(directory / "model.json")
+    known = {**_SCHEDULER, **_OTHERS}
+    for name, value in given.items():
+        if name not in known:
+            raise Refused(f"{directory / 'model.json'}: unknown key '{name}'; known: {', '.join(sorted(known))}")
+        if not isinstance(value, known[name]) or (isinstance(value, bool) and bool not in known[name]):
+            wanted = " or ".join(kind.__name__ for kind in known[name])
+            raise Refused(f"{directory / 'model.json'}: '{name}' must be {wanted}, got {json.dumps(value)}")
+    model = _model(directory, given.get("model", ""))
+    limit = _trained_context(model)
+    context = given.get("max_model_len", limit or _USUAL_CONTEXT)
+    if limit and context > limit:
+        raise Refused(f"{directory / 'model.json'}: max_model_len {context} is above the model's {limit}")
+    scheduler = {"max_num_seqs": _MAX_SEQUENCES, "enable_prefix_caching": True, "dynamic_split_fuse": True}
+    scheduler.update({name: given[name] for name in _SCHEDULER if name in given})
+    if not {"cache_size", "num_kv_blocks"} & scheduler.keys():
+        scheduler["cache_size"], why = _cache_size(model)
+        log(
+            messages.INFO, f"KV cache of {scheduler['cache_size']} GiB: {why}; cache_size in model.json chooses another"
+        )
+    speculation: dict[str, Any] = {
+        name: given[name] for name in ("num_assistant_tokens", "max_ngram_size") if name in given
+    }
+    draft = directory / given["draft_model"] if "draft_model" in given else None
+    if (draft is not None or given.get("prompt_lookup")) and "num_assistant_tokens" not in speculation:
+        speculation["num_assistant_tokens"] = 5
+    if given.get("prompt_lookup") and "max_ngram_size" not in speculation:
+        speculation["max_ngram_size"] = 3
+    adapters = {name: directory / path for name, path in _read_json(directory / "multi_lora.json").items()}
+    for name, path in adapters.items():
+        if not path.is_file():
+            raise Refused(f"{directory / 'multi_lora.json'}: adapter '{name}' is not at '{path}'")
+    return Options(
+        model=model,
+        device=given.get("device", "CPU"),
+        context_length=context,
+        scheduler=scheduler,
+        properties=given.get("properties", {}),
+        adapters=adapters,
+        draft_model=draft,
+        prompt_lookup=given.get("prompt_lookup", False),
+        speculation=speculation,
+    )
+
+
+def _model(directory: Path, named: str) -> Path:
+    """Return the GGUF file or the folder with an IR."""
+    if named:
+        path = directory / named
+        if not path.exists():
+            raise Refused(f"{directory / 'model.json'}: 'model' is not at '{path}'")
+        return path
+    if (directory / "openvino_model.xml").is_file():
+        return directory
+    files = sorted(directory.glob("*.gguf"))
+    if len(files) != 1:
+        found = ", ".join(path.name for path in files) or "none"
+        raise Refused(
+            f"no model in '{directory}': it must hold openvino_model.xml with its tokenizer, or one .gguf file "
+            f"(found: {found}), or a model.json whose 'model' says where they are"
+        )
+    return files[0]
+
+
+def _trained_context(model: Path) -> int:
+    """Return how many tokens the model was made for, 0 if it does not say."""
+    if model.is_dir():
+        config = _read_json(model / "config.json")
+        return int(config.get("max_position_embeddings") or config.get("n_positions") or 0)
+    from gguf import GGUFReader
+
+    for name, entry in GGUFReader(model).fields.items():
+        if name.endswith(".context_length"):
+            return int(entry.contents())
+    return 0
+
+
+def _cache_size(model: Path) -> tuple[int, str]:
+    """Return the cache's size in GiB, the library's unit, and the reason."""
+    files = [model] if model.is_file() else list(model.glob("*.bin"))
+    free = _available() - sum(path.stat().st_size for path in files)
+    size = max(1, min(_LARGEST_CACHE_GIB, int(free * _CACHE_SHARE / _GIB)))
+    return size, f"{free / _GIB:.1f} GiB are free beside the weights"
+
+
+def _available() -> int:
+    """Return how many bytes of memory programs can still have."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path}: {error}") from error
+    if not isinstance(document, dict):
+        raise Refused(f"{path}: must hold a JSON object")
+    return document

@@ -1,0 +1,192 @@
+"""An engine without a model: it says what its script says, word by word.
+
+For trying clients, and for measuring what a server adds.
+
+`model.json`:
+
+    {"rules": [{"match": "weather", "reply": "It rains.", "finish": "stop"}],   the first whose pattern is found
+     "reply": "{prompt}",           what is said if no rule fits; `{prompt}` is the prompt itself
+     "step_ms": 0,                  how long a step takes; each gives every running sequence its next word
+     "context_length": 4096, "max_running": 256, "chat_template": "…"}
+
+A rule may have `"error": "text"` instead of a reply, which fails the request after its first word, or `"exit": 1`,
+which ends the process with that status: how a broken engine looks to clients can be seen as well.
+Tokens are words with the white space before them, numbered as they are first seen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from . import messages
+from .driver import Driver, Event, Prompt, Refused
+from .text import StopStrings
+
+_WORD = re.compile(r"\s*\S+|\s+$")
+_DEFAULTS: dict[str, Any] = {
+    "rules": [],
+    "reply": "{prompt}",
+    "step_ms": 0,
+    "context_length": 4096,
+    "max_running": 256,
+    "chat_template": "{% for message in messages %}{{ message.content }}\n{% endfor %}",
+}
+_HONOURED = (
+    *("n", "max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos"),
+    *("seed", "temperature", "top_p", "top_k", "logprobs", "skip_special_tokens"),
+)
+
+
+class _Sequence:
+    """One sequence: what it will say, and where it is."""
+
+    def __init__(self, request: _Request, index: int, words: list[str], finish: str) -> None:
+        self.request = request
+        self.index = index
+        self.words = words
+        self.finish = finish
+        self.position = 0
+        self.stops = StopStrings(
+            request.params.get("stop", ()), request.params.get("include_stop_str_in_output", False)
+        )
+
+
+class _Request:
+    """One request; it waits until there is room for all of its sequences."""
+
+    def __init__(self, key: int, prompt_tokens: int, params: dict[str, Any], rule: dict[str, Any]) -> None:
+        self.key = key
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = 0
+        self.params = params
+        self.rule = rule
+        self.sequences: list[_Sequence] = []
+
+
+class ScriptedDriver(Driver):
+    """Says words."""
+
+    def load(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Read the script. Raises Refused if it is none."""
+        path = Path(options["directory"]) / "model.json"
+        try:
+            given = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        except ValueError as error:
+            raise Refused(f"{path}: {error}") from error
+        unknown = sorted(given.keys() - _DEFAULTS.keys())
+        if unknown:
+            raise Refused(f"{path}: unknown key '{unknown[0]}'; known: {', '.join(sorted(_DEFAULTS))}")
+        self._script = {**_DEFAULTS, **given}
+        self._rules = [(re.compile(rule.get("match", "")), rule) for rule in self._script["rules"]]
+        self._words: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._waiting: dict[int, _Request] = {}
+        self._running: dict[int, _Request] = {}
+        self._due = 0.0
+        return {
+            "context_length": self._script["context_length"],
+            "max_running": self._script["max_running"],
+            "chat_template": self._script["chat_template"],
+            "honours": _HONOURED,
+            "max_logprobs": 0,
+        }
+
+    def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
+        """Take a request. Raises Refused if it does not fit into the context."""
+        if adapter:
+            raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: none")
+        text = prompt if isinstance(prompt, str) else "".join(self._word(number) for number in prompt)
+        words = _WORD.findall(text)
+        context = self._script["context_length"]
+        room = context - len(words)
+        if room < params.get("max_tokens", 1):
+            wanted = len(words) + params.get("max_tokens", 1)
+            raise Refused(
+                f"This model's maximum context length is {context} tokens. However, you requested {wanted} tokens"
+            )
+        rule: dict[str, Any] = next((rule for pattern, rule in self._rules if pattern.search(text)), {})
+        request = _Request(key, len(words), params, rule)
+        reply = _WORD.findall(str(rule.get("reply", self._script["reply"])).replace("{prompt}", text))
+        limit = min(params.get("max_tokens", room), room)
+        if params.get("ignore_eos") and reply:
+            reply = (reply * math.ceil(limit / len(reply)))[:limit]
+            cut = True
+        else:
+            cut = len(reply) > limit
+        finish = "length" if cut else str(rule.get("finish", "stop"))
+        request.sequences = [_Sequence(request, index, reply[:limit], finish) for index in range(params.get("n", 1))]
+        self._waiting[key] = request
+
+    def abort(self, key: int) -> None:
+        """Forget a request."""
+        self._waiting.pop(key, None)
+        self._running.pop(key, None)
+
+    @property
+    def wait_ms(self) -> int | None:
+        """The time to the next step, if anything is to be said."""
+        if not self._waiting and not self._running:
+            return None
+        return max(0, math.ceil((self._due - time.monotonic()) * 1000))
+
+    def step(self) -> list[Event]:
+        """Say the next word of every running sequence."""
+        self._due = time.monotonic() + self._script["step_ms"] / 1000
+        self._admit()
+        return [event for request in list(self._running.values()) for event in self._say(request)]
+
+    def figures(self) -> tuple[int, int, float, int, int, int]:
+        """Return how many requests run and wait; the cache is as full as there are sequences."""
+        running = sum(len(request.sequences) for request in self._running.values())
+        return len(self._running), len(self._waiting), running / self._script["max_running"], 0, 0, 0
+
+    def _admit(self) -> None:
+        running = sum(len(request.sequences) for request in self._running.values())
+        for key, request in list(self._waiting.items()):
+            running += len(request.sequences)
+            if running > self._script["max_running"] and self._running:
+                return
+            self._running[key] = self._waiting.pop(key)
+
+    def _say(self, request: _Request) -> list[Event]:
+        if "exit" in request.rule:
+            os._exit(request.rule["exit"])
+        if "error" in request.rule and request.completion_tokens:
+            del self._running[request.key]
+            return [(request.key, (), (messages.INTERNAL, str(request.rule["error"])))]
+        deltas = tuple(self._next(sequence) for sequence in request.sequences)
+        request.sequences = [each for each, delta in zip(request.sequences, deltas) if delta[3] is None]
+        if request.sequences:
+            return [(request.key, deltas, None)]
+        del self._running[request.key]
+        return [(request.key, deltas, (request.prompt_tokens, request.completion_tokens, 0))]
+
+    def _next(self, sequence: _Sequence) -> tuple[Any, ...]:
+        word = sequence.words[sequence.position] if sequence.words else ""
+        sequence.position += 1
+        last = sequence.position >= len(sequence.words)
+        text, stop = sequence.stops.feed(word, last)
+        tokens = (self._number(word),) if word else ()
+        sequence.request.completion_tokens += len(tokens)
+        finish = "stop" if stop is not None else sequence.finish if last else None
+        wanted = sequence.request.params.get("logprobs") is not None
+        logprobs = tuple(((token, word, 0.0),) for token in tokens) if wanted else ()
+        return sequence.index, text, tokens, finish, stop, logprobs
+
+    def _number(self, word: str) -> int:
+        if word not in self._numbers:
+            self._numbers[word] = len(self._words)
+            self._words.append(word)
+        return self._numbers[word]
+
+    def _word(self, number: int) -> str:
+        return self._words[number] if number < len(self._words) else f" {number}"
+
+
+driver = ScriptedDriver

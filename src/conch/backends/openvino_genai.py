@@ -1,0 +1,23 @@
+"""`backend: "openvino_genai"`: language models through OpenVINO GenAI, on the CPU without torch or hub.
+
+A version's directory holds an IR folder's files (`openvino_model.xml`, tokenizer and detokenizer) or one GGUF file, and
+if wanted a `model.json` with options, see `engine_child/conch_engine/openvino_options.py`, and a `multi_lora.json`.
+"""
+
+from conch.backends.base import ModelSource
+from conch.backends.engine import Engine, EngineBackend
+from conch.backends.engine_host.engine import ProcessEngine
+from conch.backends.engine_host.interpreter import interpreter
+
+
+class OpenVinoGenaiBackend(EngineBackend):
+    """Language models through OpenVINO GenAI."""
+
+    name = "openvino_genai"
+
+    def engine(self, source: ModelSource) -> Engine:
+        """Make the engine of a model version. Raises ModelLoadError if its packages are not there."""
+        return ProcessEngine(source, self.name, python=interpreter(source, "openvino_genai", "openvino_genai"))
+
+
+backend = OpenVinoGenaiBackend

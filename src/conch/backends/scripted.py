@@ -1,0 +1,22 @@
+"""`backend: "scripted"`: an engine that says what its `model.json` tells it to, and needs no model.
+
+For trying clients without weights, and for measuring what the server itself costs. The script's form is described in
+`engine_child/conch_engine/scripted.py`.
+"""
+
+from conch.backends.base import ModelSource
+from conch.backends.engine import Engine, EngineBackend
+from conch.backends.engine_host.engine import ProcessEngine
+
+
+class ScriptedBackend(EngineBackend):
+    """Words from a script, one a step."""
+
+    name = "scripted"
+
+    def engine(self, source: ModelSource) -> Engine:
+        """Make the engine of a model version."""
+        return ProcessEngine(source, self.name)
+
+
+backend = ScriptedBackend

@@ -1,0 +1,191 @@
+"""One served version of a model that generates: admission, the books, and the engine that does the work.
+
+There is no queue here: an engine batches continuously and must know of every request to do it well. What is bounded is
+how many it may hold beyond those that it computes side by side.
+"""
+
+from collections.abc import Mapping, Sequence
+from time import monotonic_ns
+
+from conch.backends.engine import Engine
+from conch.core.pending import Pending, State
+from conch.core.served import Served
+from conch.errors import ConchError, InvalidRequest, QueueFull, Unavailable, Unsupported
+from conch.generation import Delta, Generation, GenerationRequest, Listen, Usage
+from conch.llm.tensor_form import TensorForm
+from conch.model_config import ModelConfig
+from conch.observability.generation import GenerationStatistics
+from conch.request import InferRequest, InferResponse, Respond
+
+
+class GenerativeModel(Served):
+    """A model version with an engine. Requests come as prompts, by `generate`, or as tensors, by `submit`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        engine: Engine,
+        *,
+        max_queue_size: int = 0,
+    ) -> None:
+        """Assign. `max_queue_size` bounds the requests that wait in the engine; 0 does not."""
+        super().__init__(config, version, labels)
+        self.engine = engine
+        self.generation = GenerationStatistics(config.name, version, lambda: engine.load)
+        self._max_queue_size = max_queue_size
+        self._live: set[_Live] = set()
+
+    def __repr__(self) -> str:
+        return f"<GenerativeModel {self.config.name}/{self.version} {len(self._live)} live>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the engine is there."""
+        return self.engine.ready
+
+    async def start(self) -> None:
+        """Bring the engine up. Raises ModelLoadError."""
+        started = monotonic_ns()
+        self.engine.on_ready_change = lambda: None
+        await self.engine.start()
+        self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
+
+    def generate(self, request: GenerationRequest, listen: Listen) -> Generation:
+        """Admit a request or raise: InvalidRequest, Unsupported, QueueFull, Unavailable.
+
+        Admitted, its listener is told exactly once that it has ended, whoever ends it.
+        """
+        request.params.check()
+        self._check_honoured(request)
+        self.refuse_when_full(request.timeline)
+        live = _Live(self, request, listen)
+        live.generation = self.engine.generate(request, live.told)
+        self._live.add(live)
+        self.enter()
+        self.statistics.pending += 1
+        return live
+
+    def submit(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request in tensor form, as Triton's vLLM backend takes it. Raises as `generate` does."""
+        form = TensorForm.of(request, self.version)
+        pending = Pending(request, respond, self)
+        request.timeline.queued = pending.queued = monotonic_ns()
+
+        def told(deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+            for response in form.responses(deltas, end):
+                pending.send(response)
+            if end is not None:
+                pending.finish(form.last(end))
+
+        generation = self.generate(form.request, told)
+        pending.state = State.EXECUTING
+        pending.on_cancel(generation.abort)
+        return pending
+
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
+        """Do nothing: the generation is in the books, not the form in which it came."""
+
+    def refusal(self, now: int) -> QueueFull | None:  # noqa: ARG002 - it is full or not, whenever asked
+        """Return the refusal that any request would get now; None while there is room."""
+        if not self._max_queue_size or len(self._live) < self.engine.info.max_running + self._max_queue_size:
+            return None
+        return QueueFull(
+            f"Exceeds maximum queue size: model '{self.config.name}' computes {self.engine.info.max_running} sequences "
+            f"side by side, and {self._max_queue_size} requests wait"
+        )
+
+    async def stop(self) -> None:
+        """End what is under way and the engine."""
+        for live in list(self._live):
+            live.told((), Unavailable(f"model '{self.config.name}' is being unloaded"))
+        await self.engine.stop()
+
+    async def kill(self) -> None:
+        """End the engine at once."""
+        await self.engine.kill()
+
+    def ended(self, live: "_Live", end: Usage | ConchError) -> None:
+        """Write a request that has ended into the books. Called once for each that was admitted."""
+        self._live.discard(live)
+        self.leave()
+        timeline = live.request.timeline
+        if not timeline.started:
+            self.statistics.pending -= 1
+        timeline.done = now = monotonic_ns()
+        if isinstance(end, ConchError):
+            self.statistics.count_failure(now - timeline.received, end.reason)
+            return
+        first = timeline.started or now
+        self.statistics.count_success(
+            1,
+            total=now - timeline.received,
+            queue=first - timeline.received,
+            compute_input=0,
+            compute_infer=now - first,
+            compute_output=0,
+        )
+        self.statistics.count_execution(1, first, first, now, now)
+        if self.statistics.first_response is not None:
+            self.statistics.first_response.add(first - timeline.received)
+
+    def _check_honoured(self, request: GenerationRequest) -> None:
+        info = self.engine.info
+        for name in request.params.unusual():
+            if name not in info.honours:
+                raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support '{name}'")
+        logprobs = request.params.logprobs
+        if logprobs is not None and logprobs > info.max_logprobs:
+            raise InvalidRequest(
+                f"engine '{info.engine}' of model '{self.config.name}' gives the log probabilities of "
+                f"{info.max_logprobs} alternatives to each token at most, not of {logprobs}"
+            )
+        if request.priority and not info.priorities:
+            raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support 'priority'")
+
+
+class _Live:
+    """An admitted request; a `Generation` to whoever sent it."""
+
+    __slots__ = ("_listen", "_model", "finished", "generation", "last_token", "request")
+
+    def __init__(self, model: GenerativeModel, request: GenerationRequest, listen: Listen) -> None:
+        self.request = request
+        self.generation: Generation | None = None
+        self.last_token = 0  # when the last one came, monotonic ns
+        self.finished: list[Delta] = []  # the last delta of each sequence that has ended
+        self._model: GenerativeModel | None = model
+        self._listen = listen
+
+    def told(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+        """Hear from the engine, and pass it on."""
+        model = self._model
+        if model is None:
+            return
+        if deltas:
+            timeline = self.request.timeline
+            now = monotonic_ns()
+            if not timeline.started:
+                timeline.started = now
+                model.statistics.pending -= 1
+                model.generation.first_token(now - timeline.received)
+            else:
+                model.generation.next_tokens(now - self.last_token)
+            self.last_token = now
+            self.finished += [delta for delta in deltas if delta.finish_reason is not None]
+        if end is not None:
+            self._model = None
+            model.ended(self, end)
+            if isinstance(end, Usage):
+                timeline = self.request.timeline
+                model.generation.ended(
+                    timeline, end, [delta.finish_reason for delta in self.finished], self.request.params
+                )
+            self.generation = None
+        self._listen(deltas, end)
+
+    def abort(self) -> None:
+        """End it: nobody wants the rest."""
+        if self.generation is not None:
+            self.generation.abort()

@@ -1,0 +1,191 @@
+"""What travels to and from a language model's engine: a prompt with its sampling parameters, and the deltas it becomes.
+
+Names of parameters are vLLM's (`SamplingParams`), which the OpenAI API and Triton's vLLM backend use as well.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, Protocol, TypeAlias
+
+from conch.errors import ConchError, InvalidRequest
+from conch.request import Timeline
+
+# The most that a request may ask for of what costs memory per request.
+MAX_N = 128
+MAX_STOPS = 64
+MAX_LOGPROBS = 20
+
+
+class FinishReason(Enum):
+    """Why a sequence has ended, by the names of the OpenAI API and vLLM."""
+
+    STOP = "stop"  # the model ended it, or a stop string or token did
+    LENGTH = "length"  # max_tokens, or the end of the context
+    ABORT = "abort"  # the caller has gone
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutput:
+    """What the text must match: a JSON schema, any JSON object, an expression, a grammar or one of some texts."""
+
+    kind: Literal["json", "json_object", "regex", "grammar", "choice"]
+    value: str = ""  # the schema, expression or grammar; the texts of a choice as a JSON list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen and when to end. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 exclude nothing.
+
+    `logprobs`: None for none, 0 for the chosen token's alone, k for those of the k likeliest beside it.
+    """
+
+    n: int = 1
+    max_tokens: int | None = None  # None: until the context is full
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    structured: StructuredOutput | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequest naming the first parameter that makes no sense."""
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:  # NaN is in no range
+                raise InvalidRequest(f"{name} must be {_between(low, high)}, got {value}")
+        if not 0 < self.top_p <= 1:
+            raise InvalidRequest(f"top_p must be above 0 and at most 1, got {self.top_p}")
+        if not 0 < self.repetition_penalty <= 10:
+            raise InvalidRequest(f"repetition_penalty must be above 0 and at most 10, got {self.repetition_penalty}")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequest(f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})")
+        if len(self.stop) > MAX_STOPS:
+            raise InvalidRequest(f"stop may hold {MAX_STOPS} strings at most, got {len(self.stop)}")
+        if "" in self.stop:
+            raise InvalidRequest("stop must not hold an empty string")
+
+    def unusual(self) -> list[str]:
+        """Return the names of the parameters that are not at their defaults: what an engine must honour or refuse."""
+        return [name for name, default in _DEFAULTS.items() if getattr(self, name) != default]
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("n", 1, MAX_N),
+    ("max_tokens", 1, 2**31 - 1),
+    ("min_tokens", 0, 2**31 - 1),
+    ("temperature", 0, 100),
+    ("top_k", -1, 2**31 - 1),
+    ("min_p", 0, 1),
+    ("seed", -(2**63), 2**64 - 1),
+    ("presence_penalty", -2, 2),
+    ("frequency_penalty", -2, 2),
+    ("logprobs", 0, MAX_LOGPROBS),
+)
+_DEFAULTS = {name: getattr(SamplingParams(), name) for name in SamplingParams.__slots__}
+
+
+def _between(low: float, high: float) -> str:
+    return f"at least {low:g}" if high >= 2**31 - 1 else f"between {low:g} and {high:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token and the natural logarithm of its probability."""
+
+    token_id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step has added to one sequence of a request. `text` may be empty: part of a character, or held back.
+
+    `logprobs` has an entry for each token: the chosen one first, then the likeliest.
+    """
+
+    index: int  # which of the request's `n` sequences
+    text: str
+    token_ids: Sequence[int] = ()
+    finish_reason: FinishReason | None = None  # with the last delta of the sequence
+    stop_reason: str | int | None = None  # the stop string or token that ended it, if one did
+    logprobs: Sequence[Sequence[TokenLogprob]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request, all of its sequences together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0  # of the prompt, those that need not be computed again
+
+
+@dataclass(slots=True, kw_only=True)
+class GenerationRequest:
+    """One prompt for one model. Token ids are taken as they are; a text is tokenized by the engine."""
+
+    id: str
+    model_name: str
+    prompt: str | Sequence[int]
+    params: SamplingParams
+    version: int | None = None
+    adapter: str = ""  # the LoRA adapter that is to be used
+    priority: int = 0  # the lower, the sooner; engines without priorities refuse any but 0
+    add_special_tokens: bool = True  # off for a text that a chat template has made: it has them already
+    timeline: Timeline = field(default_factory=Timeline)
+
+
+# How a caller hears of what becomes of its request. Called on the event loop with (deltas, None) zero or more times,
+# then exactly once with the last deltas and what ended it: the usage, or an error. It must not raise, nor block.
+Listen: TypeAlias = Callable[[Sequence[Delta], Usage | ConchError | None], None]
+
+
+class Generation(Protocol):
+    """A request that an engine has taken."""
+
+    def abort(self) -> None:
+        """End it, if it has not ended: nobody wants the rest. The listener is told, with Cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What a loaded engine tells about itself and its model."""
+
+    engine: str  # "vllm", "openvino_genai" …
+    context_length: int  # tokens of prompt and completion together
+    max_running: int  # sequences that it computes side by side
+    kv_cache_bytes: int = 0  # 0 where it does not say
+    kv_cache_tokens: int = 0
+    chat_template: str = ""  # Jinja, "" where the model has none
+    special_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token … for the template
+    adapters: tuple[str, ...] = ()
+    # Names of the `SamplingParams` that it honours; the rest are refused unless they are at their defaults.
+    honours: frozenset[str] = frozenset()
+    max_logprobs: int = 0
+    priorities: bool = False
+
+
+@dataclass(slots=True)
+class EngineLoad:
+    """How busy an engine is, as of its last step. Counters only grow."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_cache_usage: float = 0.0  # 0 to 1
+    prefix_cache_queries: int = 0  # tokens looked up
+    prefix_cache_hits: int = 0
+    preemptions: int = 0

@@ -1,0 +1,248 @@
+"""A generation as tensors, by the names and rules of Triton's vLLM backend.
+
+Sampling parameters come as JSON in the input `sampling_parameters`, or, if that is not there, as the request's own
+parameters; names are vLLM's, values may be strings, as they are in a prompts file.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from conch.errors import ConchError, InvalidRequest
+from conch.generation import (
+    Delta,
+    GenerationRequest,
+    SamplingParams,
+    StructuredOutput,
+    Usage,
+)
+from conch.request import InferRequest, InferResponse
+from conch.tensor import BYTES, Tensor, pack_bytes
+
+_RETURNS = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens")
+_NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_INTEGERS = ("n", "max_tokens", "min_tokens", "top_k", "seed", "logprobs")
+_BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
+_ADAPTER = "lora_name"
+_STRUCTURES = ("json", "regex", "grammar", "choice")
+# What a request's parameters may hold besides: they are the server's.
+_OTHERS = ("priority", "timeout", "sequence_id", "triton_enable_empty_final_response")
+
+
+class TensorForm:
+    """One request in tensor form: what it asks of the engine, and how what comes is to be answered."""
+
+    def __init__(self, request: GenerationRequest, version: int, *, stream: bool, echo: bool, wanted: set[str]) -> None:
+        self.request = request
+        self._version = version
+        self._stream = stream
+        self._echo = echo  # whether the prompt stands before the text
+        self._wanted = wanted
+        self._count = request.params.n
+        self._heard: list[Delta] = []
+
+    @classmethod
+    def of(cls, request: InferRequest, version: int) -> "TensorForm":
+        """Read a request. Raises InvalidRequest naming the tensor or parameter that is wrong."""
+        prompt = _text(request, "text_input")
+        if prompt is None:
+            raise InvalidRequest(f"model '{request.model_name}' needs the input 'text_input'")
+        stream = _flag(request, "stream", False)
+        excluded = _flag(request, "exclude_input_in_output", stream)
+        if stream and not excluded:
+            raise InvalidRequest("When streaming, `exclude_input_in_output` = False is not allowed.")
+        wanted = {name for name in _RETURNS if _flag(request, f"return_{name}", False)}
+        text = _text(request, "sampling_parameters")
+        given = _object(text) if text is not None else dict(request.parameters)
+        adapter = str(given.pop(_ADAPTER, ""))
+        params = sampling_params(given)
+        if {"logprobs", "cumulative_logprob"} & wanted and params.logprobs is None:
+            wanted_params = {**given, "logprobs": 0}
+            params = sampling_params(wanted_params)
+        generation = GenerationRequest(
+            id=request.id,
+            model_name=request.model_name,
+            prompt=prompt,
+            params=params,
+            version=version,
+            adapter=adapter,
+            priority=request.priority,
+            timeline=request.timeline,
+        )
+        return cls(generation, version, stream=stream, echo=not excluded, wanted=wanted)
+
+    def responses(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> list[InferResponse]:
+        """Return what is to be sent now, the last response excepted: `last` makes that."""
+        if not self._stream:
+            self._heard += deltas
+            return []
+        if end is not None:
+            self._heard += deltas
+            return []
+        return [self._response([delta], None) for delta in deltas if delta.text or delta.finish_reason]
+
+    def last(self, end: Usage | ConchError) -> InferResponse | ConchError | None:
+        """Return what ends the request."""
+        if isinstance(end, ConchError):
+            return end
+        return self._response(self._heard, end)
+
+    def _response(self, deltas: Sequence[Delta], usage: Usage | None) -> InferResponse:
+        sequences = [_Joined([delta for delta in deltas if delta.index == index]) for index in range(self._count)]
+        if self._stream and usage is None:
+            sequences = [sequence for sequence in sequences if sequence.deltas]
+        prompt = self.request.prompt if self._echo and isinstance(self.request.prompt, str) else ""
+        outputs = [_strings("text_output", [prompt + sequence.text for sequence in sequences])]
+        if "finish_reason" in self._wanted:
+            outputs.append(_strings("finish_reason", [sequence.finish_reason for sequence in sequences]))
+        if "cumulative_logprob" in self._wanted:
+            values = np.array([sequence.cumulative_logprob for sequence in sequences], np.float32)
+            outputs.append(Tensor.from_numpy("cumulative_logprob", values))
+        if "logprobs" in self._wanted:
+            outputs.append(_strings("logprobs", [sequence.logprobs for sequence in sequences]))
+        if "num_input_tokens" in self._wanted and usage is not None:
+            outputs.append(_counts("num_input_tokens", [usage.prompt_tokens]))
+        if "num_output_tokens" in self._wanted:
+            outputs.append(_counts("num_output_tokens", [sequence.tokens for sequence in sequences]))
+        return InferResponse(self.request.model_name, self._version, outputs, id=self.request.id)
+
+
+class _Joined:
+    """Deltas of one sequence, put together."""
+
+    def __init__(self, deltas: Sequence[Delta]) -> None:
+        self.deltas = deltas
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self.deltas)
+
+    @property
+    def finish_reason(self) -> str:
+        reasons = [delta.finish_reason.value for delta in self.deltas if delta.finish_reason is not None]
+        return reasons[-1] if reasons else "null"
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(delta.token_ids) for delta in self.deltas)
+
+    @property
+    def cumulative_logprob(self) -> float:
+        return sum(token[0].logprob for delta in self.deltas for token in delta.logprobs)
+
+    @property
+    def logprobs(self) -> str:
+        """For each token an object: token id → its logprob, rank and text, as the vLLM backend writes them."""
+        return json.dumps(
+            [
+                {
+                    str(each.token_id): {"logprob": each.logprob, "rank": rank, "decoded_token": each.text}
+                    for rank, each in enumerate(token, 1)
+                }
+                for delta in self.deltas
+                for token in delta.logprobs
+            ]
+        )
+
+
+def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
+    """Make sampling parameters of what a client has given, text being taken as what it stands for.
+
+    Raises InvalidRequest naming the parameter that is unknown or no number.
+    """
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _NUMBERS:
+            values[name] = _number(name, value, float)
+        elif name in _INTEGERS:
+            values[name] = _number(name, value, int)
+        elif name in _BOOLEANS:
+            values[name] = _boolean(name, value)
+        elif name == "stop":
+            values[name] = tuple(map(str, _list(name, value)))
+        elif name == "stop_token_ids":
+            values[name] = tuple(_number(name, each, int) for each in _list(name, value))
+        elif name == "logit_bias" and isinstance(value, Mapping):
+            values[name] = {_number(name, key, int): _number(name, bias, float) for key, bias in value.items()}
+        elif name == "guided_decoding" and isinstance(value, Mapping):
+            values["structured"] = _structured(value)
+        elif name not in _OTHERS:
+            raise InvalidRequest(f"unknown sampling parameter '{name}'")
+    return SamplingParams(**values)
+
+
+def _structured(given: Mapping[str, Any]) -> StructuredOutput:
+    for kind in _STRUCTURES:
+        value = given.get(kind)
+        if value is not None:
+            return StructuredOutput(kind, value if isinstance(value, str) else json.dumps(value))  # type: ignore[arg-type]
+    raise InvalidRequest(f"guided_decoding must hold one of {', '.join(_STRUCTURES)}")
+
+
+def _number(name: str, value: Any, kind: type[int] | type[float]) -> Any:
+    try:
+        if not isinstance(value, bool):
+            return kind(value)
+    except (TypeError, ValueError):
+        pass
+    raise InvalidRequest(f"sampling parameter '{name}' must be a number, got {json.dumps(value)}")
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() in ("true", "false", "1", "0"):
+        return str(value).lower() in ("true", "1")
+    raise InvalidRequest(f"sampling parameter '{name}' must be true or false, got {json.dumps(value)}")
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise InvalidRequest(f"sampling parameter '{name}' is no JSON list: {value[:80]}") from None
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError as error:
+        raise InvalidRequest(f"input 'sampling_parameters' is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidRequest("input 'sampling_parameters' must hold a JSON object")
+    return value
+
+
+def _text(request: InferRequest, name: str) -> str | None:
+    tensor = request.input(name)
+    if tensor is None:
+        return None
+    try:
+        values = tensor.to_numpy().reshape(-1)
+        return bytes(values[0]).decode() if len(values) == 1 else _not_one(name, len(values))
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"input '{name}' is not UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+def _flag(request: InferRequest, name: str, default: bool) -> bool:
+    tensor = request.input(name)
+    if tensor is None:
+        return default
+    values = tensor.to_numpy().reshape(-1)
+    return bool(values[0]) if len(values) == 1 else bool(_not_one(name, len(values)))
+
+
+def _not_one(name: str, count: int) -> str:
+    raise InvalidRequest(f"input '{name}' must hold one element, got {count}")
+
+
+def _strings(name: str, texts: Sequence[str]) -> Tensor:
+    return Tensor(name, BYTES, (len(texts),), pack_bytes(texts))
+
+
+def _counts(name: str, counts: Sequence[int]) -> Tensor:
+    return Tensor.from_numpy(name, np.array(counts, np.uint32))

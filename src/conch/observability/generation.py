@@ -1,0 +1,105 @@
+"""Counters of one model version that generates: what `/metrics` shows under vLLM's names.
+
+Written by `core.generative` at the moments of a request's life, read when somebody asks.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import inf
+
+from conch.generation import EngineLoad, FinishReason, SamplingParams, Usage
+from conch.request import Timeline
+
+# Upper bounds, vLLM's, so that dashboards made for it find their buckets. Seconds, and tokens.
+FIRST_TOKEN_BOUNDS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+INTER_TOKEN_BOUNDS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+REQUEST_BOUNDS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0),
+    *(960.0, 1920.0, 7680.0),
+)
+TOKEN_BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+N_BOUNDS = (1, 2, 5, 10, 20)
+
+_NS = 1e9
+
+
+class Distribution:
+    """How many values were at most each bound, and their sum; a Prometheus histogram."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def __repr__(self) -> str:
+        return f"Distribution({self.count} values, {self.total:g} in all)"
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self._counts)
+
+    def add(self, value: float) -> None:
+        """Count one more value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """Return (upper bound, how many were not above it), the last bound being infinity."""
+        return list(zip([*self._bounds, inf], accumulate(self._counts), strict=True))
+
+
+class GenerationStatistics:
+    """Everything counted about the generations of one model version. Durations are given in nanoseconds."""
+
+    def __init__(self, model_name: str, version: int, load: Callable[[], EngineLoad]) -> None:
+        self.model_name = model_name
+        self.version = version
+        self.load = load  # how busy the engine is now
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.finished = dict.fromkeys(FinishReason, 0)
+        self.time_to_first_token = Distribution(FIRST_TOKEN_BOUNDS)
+        self.inter_token_latency = Distribution(INTER_TOKEN_BOUNDS)
+        self.end_to_end_latency = Distribution(REQUEST_BOUNDS)
+        self.decode_time = Distribution(REQUEST_BOUNDS)
+        self.prompt_length = Distribution(TOKEN_BOUNDS)
+        self.generation_length = Distribution(TOKEN_BOUNDS)
+        self.requested_n = Distribution(N_BOUNDS)
+        self.requested_max_tokens = Distribution(TOKEN_BOUNDS)
+
+    def __repr__(self) -> str:
+        return f"GenerationStatistics({self.model_name}/{self.version}, {self.generation_tokens} tokens)"
+
+    def first_token(self, ns: int) -> None:
+        """Count a request's first token, so long after it was received."""
+        self.time_to_first_token.add(ns / _NS)
+
+    def next_tokens(self, ns: int) -> None:
+        """Count what a later step has brought, so long after the step before."""
+        self.inter_token_latency.add(ns / _NS)
+
+    def ended(
+        self, timeline: Timeline, usage: Usage, reasons: Sequence[FinishReason | None], params: SamplingParams
+    ) -> None:
+        """Count a request that the engine has finished."""
+        self.prompt_tokens += usage.prompt_tokens
+        self.generation_tokens += usage.completion_tokens
+        self.end_to_end_latency.add((timeline.done - timeline.received) / _NS)
+        self.decode_time.add((timeline.done - timeline.started) / _NS)
+        self.prompt_length.add(usage.prompt_tokens)
+        self.generation_length.add(usage.completion_tokens)
+        self.requested_n.add(params.n)
+        if params.max_tokens is not None:
+            self.requested_max_tokens.add(params.max_tokens)
+        for reason in reasons:
+            if reason is not None:
+                self.finished[reason] += 1

@@ -21,7 +21,10 @@ BACKEND_OF_PLATFORM = {
 _REQUIREMENTS = {
     "identity": ("numpy", "python"),
     "onnxruntime": ("onnxruntime", "onnxruntime"),
+    # Its packages are looked for where its engines run, which may be an environment of theirs.
+    "openvino_genai": ("numpy", "python"),
     "python": ("numpy", "python"),
+    "scripted": ("numpy", "python"),
 }
 
 

@@ -23,6 +23,7 @@ from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.lifecycle import ALL_MODELS, ModelControl
 from conch.core.rate_limiter import RateLimiter
+from conch.core.shared_memory import SharedMemory
 from conch.errors import ConchError, ConfigError
 from conch.frontends.descriptors import use_all_descriptors
 from conch.frontends.grpc_server import GrpcFrontend
@@ -50,6 +51,7 @@ class Server:
         self._options = options
         self._catalog = Catalog()
         self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
+        self._shared_memory = SharedMemory() if options.allow_client_shm else None
         self._accepting = False
         self.inference = Inference(
             self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
@@ -92,6 +94,7 @@ class Server:
                 max_input_bytes=options.http_max_input_size,
                 header_forward_pattern=options.http_header_forward_pattern,
                 restrictions=Restrictions(options.http_restricted_api, flag="--http-restricted-api"),
+                shared_memory=self._shared_memory,
             )
             http = HttpServer(
                 routes,
@@ -107,7 +110,7 @@ class Server:
             self.http_port = http.port
             _log.info("Started HTTPService at %s:%d", options.http_address, http.port)
         if options.allow_grpc:
-            grpc = GrpcFrontend(self.inference, self.control, options)
+            grpc = GrpcFrontend(self.inference, self.control, options, self._shared_memory)
             with _flags_named("grpc", options.grpc_address, options.grpc_port):
                 await grpc.start()
             self._stops.append(grpc.stop)

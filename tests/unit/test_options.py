@@ -293,7 +293,6 @@ def test_a_flag_without_effect_is_accepted_with_one_notice(repository: str) -> N
 @pytest.mark.parametrize(
     "argument",
     [
-        "--allow-client-shm=true",
         "--allow-sagemaker=true",
     ],
 )
@@ -305,7 +304,7 @@ def test_what_would_change_answers_is_refused_by_name(repository: str, argument:
 @pytest.mark.parametrize(
     "argument",
     [
-        "--allow-client-shm=false",
+        "--allow-sagemaker=false",
     ],
 )
 def test_a_refused_flag_may_ask_for_what_happens_anyway(repository: str, argument: str) -> None:

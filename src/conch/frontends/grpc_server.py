@@ -4,6 +4,7 @@ import os
 
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
+from conch.core.shared_memory import SharedMemory
 from conch.frontends.grpc_calls import Calls, Opener
 from conch.frontends.grpc_options import http2_limits, tls_context
 from conch.frontends.http2.server import Http2Server
@@ -11,14 +12,22 @@ from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_grpc import InferenceService
 from conch.frontends.v2_grpc_infer import ForwardedHeaders, InferEndpoint
 from conch.options import ServerOptions
+from conch.protocol.regions import NO_REGIONS
 
 
 class GrpcFrontend:
     """Serves `inference.GRPCInferenceService` and the health service. Life: `start` → `stop`."""
 
-    def __init__(self, inference: Inference, control: ModelControl, options: ServerOptions) -> None:
+    def __init__(
+        self,
+        inference: Inference,
+        control: ModelControl,
+        options: ServerOptions,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
         self._options = options
-        self._service = InferenceService(inference, control, options.id)
+        self._service = InferenceService(inference, control, options.id, shared_memory)
+        self._regions = shared_memory or NO_REGIONS
         self._inference = inference
         self._calls: Calls | None = None
         self._server: Http2Server[Opener] | None = None
@@ -33,7 +42,7 @@ class GrpcFrontend:
         limits = http2_limits(options)
         calls = Calls(
             self._service.methods(),
-            InferEndpoint(self._inference, ForwardedHeaders(options.grpc_header_forward_pattern)),
+            InferEndpoint(self._inference, ForwardedHeaders(options.grpc_header_forward_pattern), self._regions),
             Restrictions(
                 options.grpc_restricted_protocol, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"
             ),

@@ -12,7 +12,9 @@ from google.protobuf.message import DecodeError
 import conch
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
+from conch.core.shared_memory import SharedMemory
 from conch.errors import InvalidRequest, Unsupported
+from conch.frontends.v2_grpc_shared_memory import SharedMemoryCalls
 from conch.protocol import documents, health_proto, proto_documents
 from conch.protocol.v2_proto import parse_version
 from conch.tensor import Buffer
@@ -45,8 +47,16 @@ class Method(NamedTuple):
 class InferenceService:
     """The calls that ask about models and the server, and those that load and unload."""
 
-    def __init__(self, inference: Inference, control: ModelControl, server_name: str) -> None:
+    def __init__(
+        self,
+        inference: Inference,
+        control: ModelControl,
+        server_name: str,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
         self._inference = inference
+        self._shared_memory = SharedMemoryCalls(shared_memory)
+        self._extensions = documents.extensions(shared_memory=shared_memory is not None)
         self._control = control
         self._server_name = server_name
 
@@ -66,10 +76,8 @@ class InferenceService:
             "TraceSetting": _absent("trace", "TraceSetting", service_pb2.TraceSettingRequest),
             "LogSettings": _absent("logging", "LogSettings", service_pb2.LogSettingsRequest),
         }
-        for kind in ("System", "Cuda"):
-            for action in ("Status", "Register", "Unregister"):
-                name = f"{kind}SharedMemory{action}"
-                described[name] = _absent("shared-memory", name, getattr(service_pb2, f"{name}Request"))
+        for name, answer in self._shared_memory.answers().items():
+            described[name] = Method("shared-memory", getattr(service_pb2, f"{name}Request"), answer)
         methods = {f"/{INFERENCE_SERVICE}/{name}": method for name, method in described.items()}
         health = Method("health", health_proto.HealthCheckRequest, self._health_check)
         return methods | {f"/{HEALTH_SERVICE}/Check": health}
@@ -93,7 +101,7 @@ class InferenceService:
 
     async def _server_metadata(self, _: Message) -> Message:
         return service_pb2.ServerMetadataResponse(
-            name=self._server_name, version=conch.__version__, extensions=documents.EXTENSIONS
+            name=self._server_name, version=conch.__version__, extensions=self._extensions
         )
 
     async def _model_metadata(self, request: Message) -> Message:

@@ -1,7 +1,7 @@
 """ModelInfer without the wire: one serialized request in, one serialized response or error out."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from conch.core.inference import Inference
@@ -9,6 +9,7 @@ from conch.core.pending import Pending
 from conch.core.served import Served
 from conch.errors import ConchError, ConfigError, InvalidRequest, Unsupported
 from conch.protocol.classification import classify
+from conch.protocol.regions import NO_REGIONS, Regions, placed
 from conch.protocol.repeated_proto import RepeatedRequests, RepeatedResponses, RequestMessage
 from conch.protocol.v2_proto import ResponseOptions
 from conch.protocol.v2_proto_parameters import is_reserved
@@ -46,9 +47,10 @@ class ForwardedHeaders:
 class InferEndpoint:
     """What ModelInfer and ModelStreamInfer share, and ModelInfer."""
 
-    def __init__(self, inference: Inference, forwarded: ForwardedHeaders) -> None:
+    def __init__(self, inference: Inference, forwarded: ForwardedHeaders, regions: Regions = NO_REGIONS) -> None:
         self.inference = inference
         self._forwarded = forwarded
+        self._regions = regions
         self._requests = RepeatedRequests()
         self.responses = RepeatedResponses()
 
@@ -59,8 +61,8 @@ class InferEndpoint:
     def decode(
         self, message: RequestMessage, metadata: Metadata, timeline: Timeline
     ) -> tuple[InferRequest, ResponseOptions]:
-        """Return the request with the headers that go with it. Raises InvalidRequest or Unsupported."""
-        request, options = message.decode(timeline)
+        """Return the request with the headers that go with it. Raises ConchError."""
+        request, options = message.decode(timeline, self._regions)
         self._forwarded.add(request.parameters, metadata)
         return request, options
 
@@ -88,17 +90,25 @@ class InferEndpoint:
     ) -> Sequence[Buffer] | ConchError:
         if isinstance(answer, InferResponse):
             try:
-                return self.responses.encode(classified(answer, model, options))
+                return self.responses.encode(as_wanted(answer, model, options))
             except ConchError as error:
                 return error
         return answer or ConchError(f"model '{model.config.name}' ended the request without a response")
 
 
-def classified(response: InferResponse, model: Served, options: ResponseOptions) -> InferResponse:
-    """Return the response with classes in place of the outputs for which they are wanted. Raises InvalidRequest."""
-    wanted = options.classification
-    if not wanted:
-        return response
+def as_wanted(response: InferResponse, model: Served, options: ResponseOptions) -> InferResponse:
+    """Return the response as it is to be sent: with classes for outputs, or without what goes into shared memory.
+
+    Raises ConchError if an output does not lend itself to that.
+    """
+    if options.classification:
+        response = _classified(response, model, options.classification)
+    if options.parts:
+        response = placed(response, options.parts)
+    return response
+
+
+def _classified(response: InferResponse, model: Served, wanted: Mapping[str, int]) -> InferResponse:
     batched = model.config.max_batch_size > 0
     outputs = [
         classify(tensor, wanted[tensor.name], model.labels.get(tensor.name, ()), batched)

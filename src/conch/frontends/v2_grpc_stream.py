@@ -19,7 +19,7 @@ from typing import Protocol
 from conch.core.pending import Pending
 from conch.core.served import Served
 from conch.errors import ConchError, Unavailable
-from conch.frontends.v2_grpc_infer import InferEndpoint, Metadata, classified
+from conch.frontends.v2_grpc_infer import InferEndpoint, Metadata, as_wanted
 from conch.protocol.v2_proto import (
     ResponseOptions,
     encode_stream_error,
@@ -251,7 +251,7 @@ class _Exchange:
             answer = InferResponse(model.config.name, model.version, [], id=self.id)
         try:
             if isinstance(answer, InferResponse):
-                return self._stream.encode(classified(answer, model, self.options), final)
+                return self._stream.encode(as_wanted(answer, model, self.options), final)
         except ConchError as error:
             answer = error
         text = answer.message if answer else f"model '{model.config.name}' ended the request without a response"

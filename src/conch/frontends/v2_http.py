@@ -11,6 +11,7 @@ from typing import NamedTuple
 import conch
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
+from conch.core.shared_memory import SharedMemory
 from conch.errors import ConchError, InvalidRequest, Unsupported
 from conch.frontends.http_errors import JSON, send_error, send_not_found, send_wrong_method
 from conch.frontends.http_message import HttpRequest, content_type
@@ -19,7 +20,9 @@ from conch.frontends.http_tasks import ReplyTasks
 from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_http_infer import InferEndpoint
 from conch.frontends.v2_http_repository import RepositoryEndpoints
+from conch.frontends.v2_http_shared_memory import SharedMemoryEndpoints
 from conch.protocol import documents
+from conch.protocol.regions import NO_REGIONS
 
 _MAX_VERSION = 2**63 - 1
 _VERSION_DIGITS = 19
@@ -58,16 +61,23 @@ class V2Http:
         max_input_bytes: int = 64 * 1024 * 1024,
         header_forward_pattern: str = "",
         restrictions: Restrictions | None = None,
+        shared_memory: SharedMemory | None = None,
     ) -> None:
         """Assign. `max_input_bytes` bounds JSON and what decompresses; binary tensors may be larger."""
         self._inference = inference
         self._tasks = ReplyTasks()
         self._infer = InferEndpoint(
-            inference, max_input_bytes=max_input_bytes, header_forward_pattern=header_forward_pattern
+            inference,
+            max_input_bytes=max_input_bytes,
+            header_forward_pattern=header_forward_pattern,
+            regions=shared_memory or NO_REGIONS,
         )
+        self._shared_memory = SharedMemoryEndpoints(shared_memory)
         self._repository = RepositoryEndpoints(control, self._tasks)
         self._restrictions = restrictions or None  # empty ones are not looked at
-        self._metadata = documents.server_metadata(server_name, conch.__version__)
+        self._metadata = documents.server_metadata(
+            server_name, conch.__version__, shared_memory=shared_memory is not None
+        )
         self._of_server = self._server_endpoints()
         self._of_models = self._model_endpoints()
 
@@ -144,11 +154,15 @@ class V2Http:
                 return _Endpoint(_POST, "model-repository", partial(self._repository.unload, name=name))
             case ["", "v2", "repository", _, "models", name, "load" | "unload"] if name:
                 return _Endpoint(_POST, "model-repository", _unsupported("'repository_name' specification"))
-            case ["", "v2", "systemsharedmemory" | "cudasharedmemory", *rest] if rest[-1:] == ["status"]:
-                return _Endpoint(_GET, "shared-memory", _unsupported("shared memory with clients"))
-            case ["", "v2", "systemsharedmemory" | "cudasharedmemory", *rest] if rest:
-                return _Endpoint(_POST, "shared-memory", _unsupported("shared memory with clients"))
+            case ["", "v2", kind, action]:
+                return self._of_shared_memory(kind, "", action)
+            case ["", "v2", kind, "region", name, action] if name:
+                return self._of_shared_memory(kind, name, action)
         return None
+
+    def _of_shared_memory(self, kind: str, name: str, action: str) -> _Endpoint | None:
+        answer = self._shared_memory.find(kind, name, action)
+        return answer and _Endpoint(_GET if action == "status" else _POST, "shared-memory", answer)
 
     def _server_metadata(self, _request: HttpRequest, reply: HttpReply) -> None:
         reply.send(200, JSON, self._metadata)

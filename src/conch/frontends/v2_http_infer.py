@@ -11,6 +11,7 @@ from conch.frontends.http_reply import HttpReply
 from conch.protocol import documents
 from conch.protocol.classification import classify
 from conch.protocol.compression import SUPPORTED, UnknownCoding, compress, decompress, preferred_coding
+from conch.protocol.regions import NO_REGIONS, Regions
 from conch.protocol.repeated_body import RepeatedBodies
 from conch.protocol.v2_json import (
     RESERVED_PARAMETERS,
@@ -33,14 +34,21 @@ _MAX_BINARY_BODY = 2**31 - 1
 class InferEndpoint:
     """Decodes, asks the core, encodes."""
 
-    def __init__(self, inference: Inference, *, max_input_bytes: int, header_forward_pattern: str) -> None:
+    def __init__(
+        self,
+        inference: Inference,
+        *,
+        max_input_bytes: int,
+        header_forward_pattern: str,
+        regions: Regions = NO_REGIONS,
+    ) -> None:
         """Assign. Headers whose names the pattern is found in become parameters of the request; "" forwards none.
 
         Raises ConfigError for a pattern that is no regular expression.
         """
         self._inference = inference
         self._max_input_bytes = max_input_bytes
-        self._repeated = RepeatedBodies()
+        self._repeated = RepeatedBodies(regions)
         try:
             self._forwarded = re.compile(header_forward_pattern) if header_forward_pattern else None
         except re.error as error:

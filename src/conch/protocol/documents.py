@@ -11,13 +11,15 @@ import orjson
 from conch.model_config import ModelConfig, TensorSpec
 from conch.observability.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
 
-# Extensions of the v2 protocol that this server has, by the names and in the order that Triton lists them.
-EXTENSIONS = (
+_SYSTEM_SHARED_MEMORY = "system_shared_memory"
+# Extensions of the v2 protocol that a server can have, by the names and in the order that Triton lists them.
+_EXTENSIONS = (
     "classification",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
+    _SYSTEM_SHARED_MEMORY,
     "binary_tensor_data",
     "parameters",
     "statistics",
@@ -52,9 +54,14 @@ def error(message: str) -> bytes:
         return orjson.dumps({"error": message.encode("utf-8", "backslashreplace").decode()})
 
 
-def server_metadata(name: str, version: str) -> bytes:
+def extensions(*, shared_memory: bool) -> list[str]:
+    """Return the extensions of a server that allows its clients shared memory, or does not."""
+    return [name for name in _EXTENSIONS if shared_memory or name != _SYSTEM_SHARED_MEMORY]
+
+
+def server_metadata(name: str, version: str, *, shared_memory: bool) -> bytes:
     """Write what the server says of itself."""
-    return orjson.dumps({"name": name, "version": version, "extensions": EXTENSIONS})
+    return orjson.dumps({"name": name, "version": version, "extensions": extensions(shared_memory=shared_memory)})
 
 
 def model_metadata(config: ModelConfig, versions: Iterable[int]) -> bytes:

@@ -10,6 +10,7 @@ from math import prod
 import orjson
 
 from conch.protocol.json_data import pack
+from conch.protocol.regions import NO_REGIONS, Regions
 from conch.protocol.v2_json import OutputOptions, decode_request
 from conch.request import InferRequest, Timeline
 from conch.tensor import BYTES, Buffer, Tensor
@@ -41,7 +42,8 @@ class _Form:
 class RepeatedBodies:
     """Decodes requests as `decode_request` does; bounded in what it remembers."""
 
-    def __init__(self) -> None:
+    def __init__(self, regions: Regions = NO_REGIONS) -> None:
+        self._regions = regions
         self._forms: dict[bytes, _Form] = {}
 
     def decode(
@@ -64,7 +66,7 @@ class RepeatedBodies:
                 tensors.append(Tensor(name, datatype, shape, tail[position : position + size]))
                 position += size
             return form.again(model_name, version, tensors, timeline)
-        request, options = decode_request(model_name, version, body, header_length, timeline)
+        request, options = decode_request(model_name, version, body, header_length, timeline, self._regions)
         if sum(tensor.nbytes for tensor in request.inputs) == len(tail):
             self._remember(header, request, len(tail), options)
         return request, options
@@ -74,7 +76,7 @@ class RepeatedBodies:
     ) -> tuple[InferRequest, OutputOptions]:
         begin = _begin_of_data(body)
         if begin == 0 or not isinstance(body, bytes):
-            return decode_request(model_name, version, body, None, timeline)
+            return decode_request(model_name, version, body, None, timeline, self._regions)
         before = body[:begin]
         form = self._forms.get(before)
         if form is not None and isinstance(form.rest, bytes) and body.endswith(form.rest):
@@ -82,11 +84,11 @@ class RepeatedBodies:
                 # What stands between is the content of one array or no JSON at all.
                 values = orjson.loads(body[begin - 1 : len(body) - len(form.rest) + 1])
             except orjson.JSONDecodeError:
-                return decode_request(model_name, version, body, None, timeline)
+                return decode_request(model_name, version, body, None, timeline, self._regions)
             ((name, datatype, shape, _),) = form.tensors
             tensor = Tensor(name, datatype, shape, pack(name, datatype, values, prod(shape)))
             return form.again(model_name, version, [tensor], timeline)
-        request, options = decode_request(model_name, version, body, None, timeline)
+        request, options = decode_request(model_name, version, body, None, timeline, self._regions)
         behind = body[body.find(b"]", begin) :]
         # With several arrays, or names written with escapes, the text does not show which value belongs where.
         if (
@@ -101,6 +103,8 @@ class RepeatedBodies:
 
     def _remember(self, text: bytes, request: InferRequest, rest: int | bytes, options: OutputOptions) -> None:
         if len(text) + (len(rest) if isinstance(rest, bytes) else 0) > _MAX_TEXT:
+            return
+        if options.parts:  # a region may have gone by the next time, or be another
             return
         if len(self._forms) >= _MAX_FORMS:
             self._forms.clear()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
+from conch.protocol.regions import NO_REGIONS, Regions
 from conch.protocol.v2_proto import (
     InferMessage,
     ResponseOptions,
@@ -44,8 +45,8 @@ class RequestMessage(Protocol):
     def version(self) -> int | None:
         """Return the version asked for, None for the newest. Raises InvalidRequest if it is not a number."""
 
-    def decode(self, timeline: Timeline) -> tuple[InferRequest, ResponseOptions]:
-        """Return the request as a value. Raises InvalidRequest or Unsupported, naming the parameter or tensor."""
+    def decode(self, timeline: Timeline, regions: Regions = NO_REGIONS) -> tuple[InferRequest, ResponseOptions]:
+        """Return the request as a value. Raises ConchError, naming the parameter or tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,11 @@ class _Known(NamedTuple):
     def version(self) -> int | None:
         return self.form.request.version
 
-    def decode(self, timeline: Timeline) -> tuple[InferRequest, ResponseOptions]:
+    def decode(
+        self,
+        timeline: Timeline,
+        regions: Regions = NO_REGIONS,  # noqa: ARG002 - what is in one is not known beforehand
+    ) -> tuple[InferRequest, ResponseOptions]:
         form, data = self.form, self.data
         source: Buffer = data if len(data) < _VIEW_FROM else memoryview(data)
         tensors = [
@@ -111,9 +116,11 @@ class _New(NamedTuple):
     def version(self) -> int | None:
         return self.message.version()
 
-    def decode(self, timeline: Timeline) -> tuple[InferRequest, ResponseOptions]:
-        request, options = self.message.decode(timeline)
-        self.requests.learn(self.data, request, options)
+    def decode(self, timeline: Timeline, regions: Regions = NO_REGIONS) -> tuple[InferRequest, ResponseOptions]:
+        request, options = self.message.decode(timeline, regions)
+        # A region may have gone by the next time, or be another.
+        if not (options.parts or self.message.inputs_have_parameters):
+            self.requests.learn(self.data, request, options)
         return request, options
 
 

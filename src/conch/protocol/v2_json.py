@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from conch.errors import BackendError, InvalidRequest, Unsupported
+from conch.errors import BackendError, InvalidRequest
 from conch.model_config import ModelConfig
 from conch.protocol.json_data import encode, encode_exactly, pack
 from conch.protocol.json_document import (
@@ -25,6 +25,8 @@ from conch.protocol.json_document import (
     text,
     unsigned,
 )
+from conch.protocol.regions import NO_REGIONS, REGION, Part, Regions, put
+from conch.protocol.regions_json import read_window
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, ParameterValue, Timeline
 from conch.tensor import BYTES, DATATYPES, MAX_RANK, Buffer, Tensor, byte_size, pack_bytes
 
@@ -35,17 +37,17 @@ RESERVED_PREFIX = "triton_"
 RESERVED_PARAMETERS = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "headers"}
 )
-_SHARED_MEMORY_KEYS = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 
 
 class OutputOptions:
     """How the outputs of one request are to be sent.
 
     `binary` says whether as binary data, for outputs that were asked for by name, `binary_default` for the others.
-    `classes` are the outputs to be sent as classifications, with the number of classes.
+    `classes` are the outputs to be sent as classifications, with the number of classes; `parts` those that are put
+    into shared memory, and where.
     """
 
-    __slots__ = ("binary", "binary_default", "classes")
+    __slots__ = ("binary", "binary_default", "classes", "parts")
 
     def __init__(
         self, binary_default: bool = False, binary: dict[str, bool] | None = None, classes: dict[str, int] | None = None
@@ -53,6 +55,7 @@ class OutputOptions:
         self.binary_default = binary_default
         self.binary = binary or {}
         self.classes = classes or {}
+        self.parts: dict[str, Part] = {}
 
 
 _ALL_JSON = OutputOptions()
@@ -85,10 +88,11 @@ def decode_request(
     body: Buffer,
     header_length: int | None,
     timeline: Timeline | None = None,
+    regions: Regions = NO_REGIONS,
 ) -> tuple[InferRequest, OutputOptions]:
     """Read a request in JSON, with binary data behind `header_length` bytes if that is not None.
 
-    Binary tensors are views of the body. Raises InvalidRequest or Unsupported, naming the member at fault.
+    Binary tensors are views of the body, those in shared memory copies. Raises ConchError, naming the member at fault.
     """
     if header_length is None:
         header, tail = body, _NO_BYTES
@@ -105,7 +109,7 @@ def decode_request(
         binary_default = _read_parameters(request, parameters_of(document))
     position = 0
     for entry in entries:
-        tensor, position = _read_input(entry, tail, position, model_name)
+        tensor, position = _read_input(entry, tail, position, model_name, regions)
         request.inputs.append(tensor)
     if position != len(tail):
         raise InvalidRequest(
@@ -113,7 +117,7 @@ def decode_request(
             f"{len(tail) - position} bytes behind the last binary input"
         )
     if "outputs" in document:
-        return request, _read_outputs(request, array(document["outputs"], "outputs"), binary_default)
+        return request, _read_outputs(request, array(document["outputs"], "outputs"), binary_default, regions)
     return request, _ALL_BINARY if binary_default else _ALL_JSON
 
 
@@ -153,14 +157,19 @@ def encode_response(
 ) -> tuple[bytes, list[Buffer]]:
     """Write a response: its JSON, and the bytes of the binary outputs that follow it, if any.
 
-    `classify` turns an output into its classification with the given number of classes. Raises InvalidRequest if an
-    output cannot be sent as asked, BackendError if what the model gave has no JSON form.
+    Outputs that are wanted in shared memory are put there. `classify` turns an output into its classification with the
+    given number of classes. Raises InvalidRequest if an output cannot be sent as asked, BackendError if what the model
+    gave has no JSON form.
     """
     outputs = response.outputs
     if options.classes:
         # Zero classes mean that none are wanted.
         counts = [options.classes.get(tensor.name, 0) for tensor in outputs]
         outputs = [classify(tensor, count) if count else tensor for tensor, count in zip(outputs, counts, strict=True)]
+    if options.parts:
+        for tensor in outputs:
+            if tensor.name in options.parts:
+                put(tensor, options.parts[tensor.name])
     try:
         header, binary = _write(response, outputs, options, encode)
         if b"null" in header:
@@ -179,7 +188,9 @@ def _write(
     for tensor in outputs:
         name = tensor.name
         entry: dict[str, Any] = {"name": name, "datatype": tensor.datatype, "shape": tensor.shape}
-        if options.binary.get(name, options.binary_default):
+        if name in options.parts:
+            pass  # its bytes are there already
+        elif options.binary.get(name, options.binary_default):
             data = tensor.data if type(tensor.data) is bytes else memoryview(tensor.data).cast("B")
             entry["parameters"] = {"binary_data_size": len(data)}
             binary.append(data)
@@ -238,8 +249,11 @@ def _parameter(key: str, value: Any) -> ParameterValue:
     )
 
 
-def _read_input(entry: Any, tail: memoryview, position: int, model_name: str) -> tuple[Tensor, int]:
-    """Read one input, its data being JSON or the bytes of `tail` at `position`. Return the position behind them."""
+def _read_input(entry: Any, tail: memoryview, position: int, model_name: str, regions: Regions) -> tuple[Tensor, int]:
+    """Read one input, its data being JSON, in shared memory, or the bytes of `tail` at `position`.
+
+    Return the position behind them.
+    """
     if type(entry) is not dict:
         raise mistyped("inputs", "object", entry)
     parameters = parameters_of(entry) if "parameters" in entry else _NO_PARAMETERS
@@ -251,6 +265,9 @@ def _read_input(entry: Any, tail: memoryview, position: int, model_name: str) ->
             f"invalid datatype for input {name}: {shown(datatype)} is none of {', '.join(sorted(DATATYPES))}"
         )
     shape = _shape(name, member(entry, "shape"))
+    window = read_window(parameters, name) if parameters else None
+    if window is not None:
+        return window.input(regions, name, datatype, shape, model_name), position
     if source == "data":
         if datatype in ("FP16", "BF16"):
             raise InvalidRequest(
@@ -258,8 +275,6 @@ def _read_input(entry: Any, tail: memoryview, position: int, model_name: str) ->
                 f"Please use the binary data format for input {name}"
             )
         return Tensor(name, datatype, shape, pack(name, datatype, entry["data"], prod(shape))), position
-    if source == "shared_memory_region":
-        raise _no_shared_memory("input", name)
     end = position + unsigned(parameters["binary_data_size"], "binary_data_size")
     if end > len(tail):
         raise InvalidRequest(
@@ -296,7 +311,7 @@ def _shape(name: str, value: Any) -> list[int]:
     return shape
 
 
-def _read_outputs(request: InferRequest, entries: list[Any], binary_default: bool) -> OutputOptions:
+def _read_outputs(request: InferRequest, entries: list[Any], binary_default: bool, regions: Regions) -> OutputOptions:
     """Note which outputs are wanted, on the request, and how each is to be sent."""
     options = OutputOptions(binary_default)
     for entry in entries:
@@ -308,9 +323,12 @@ def _read_outputs(request: InferRequest, entries: list[Any], binary_default: boo
         options.binary[name] = binary
         if "classification" in parameters:
             options.classes[name] = _class_count(name, parameters["classification"])
-        for key in _SHARED_MEMORY_KEYS:
-            if key in parameters:
-                raise _shared_memory_output(name, parameters)
+        if REGION in parameters and (binary or "classification" in parameters):
+            key = "binary_data" if binary else "classification"
+            raise InvalidRequest(f"Output can't set both '{REGION}' and '{key}'")
+        window = read_window(parameters, name) if parameters else None
+        if window is not None:
+            options.parts[name] = window.output(regions)
     request.outputs = tuple(options.binary)
     return options
 
@@ -322,20 +340,6 @@ def _class_count(name: str, value: Any) -> int:
             f"for output '{name}' it is {shown(value)}"
         )
     return value
-
-
-def _shared_memory_output(name: str, parameters: dict[str, Any]) -> InvalidRequest | Unsupported:
-    for key in ("binary_data", "classification"):
-        if parameters.get(key):
-            return InvalidRequest(f"Output can't set both 'shared_memory_region' and '{key}'")
-    return _no_shared_memory("output", name)
-
-
-def _no_shared_memory(kind: str, name: Any) -> Unsupported:
-    return Unsupported(
-        f"{kind} '{name}' sets 'shared_memory_region', but this server has no shared memory with clients; "
-        "send tensors in the request and receive them in the response"
-    )
 
 
 def _deduced_dims(name: str, datatype: str, dims: tuple[int, ...], size: int) -> list[int]:

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from conch.errors import InvalidRequest, Unsupported
+from conch.errors import InvalidRequest
+from conch.protocol.regions import NO_REGIONS, Part, Regions
+from conch.protocol.regions_proto import read_window
 from conch.protocol.v2_proto_contents import pack_contents
-from conch.protocol.v2_proto_parameters import decode_parameters, encode_parameters, parameter_value
+from conch.protocol.v2_proto_parameters import decode_parameters, encode_parameters
 from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
 from conch.tensor import DATATYPES, MAX_RANK, Buffer, Tensor
 from conch.triton_messages import service_pb2
@@ -40,11 +42,13 @@ class ResponseOptions:
     """What a request asks about the form of its responses.
 
     `classification` maps an output to the number of classes wanted. `empty_final_response` asks for a message where a
-    decoupled model ends by a flag alone (`triton_enable_empty_final_response`).
+    decoupled model ends by a flag alone (`triton_enable_empty_final_response`). `parts` are the outputs that are put
+    into shared memory, and where.
     """
 
     classification: Mapping[str, int] = field(default_factory=dict)
     empty_final_response: bool = False
+    parts: Mapping[str, Part] = field(default_factory=dict)
 
 
 _DEFAULT_OPTIONS = ResponseOptions()
@@ -70,22 +74,27 @@ class InferMessage(NamedTuple):
         """Return the version asked for, None for the newest. Raises InvalidRequest if it is not a number."""
         return parse_version(self.message.model_version)
 
-    def decode(self, timeline: Timeline) -> tuple[InferRequest, ResponseOptions]:
-        """Return the request as a value. Raises InvalidRequest or Unsupported, naming the parameter or tensor."""
+    @property
+    def inputs_have_parameters(self) -> bool:
+        """Whether some input says more of itself than its form, as that it is in shared memory."""
+        return any(entry.parameters for entry in self.message.inputs)
+
+    def decode(self, timeline: Timeline, regions: Regions = NO_REGIONS) -> tuple[InferRequest, ResponseOptions]:
+        """Return the request as a value. Raises ConchError, naming the parameter or tensor."""
         message = self.message
         request = InferRequest(message.model_name, [], version=self.version(), id=message.id, timeline=timeline)
         options = _DEFAULT_OPTIONS
         if message.parameters:
             options = ResponseOptions(empty_final_response=decode_parameters(message.parameters, request))
-        request.inputs = self._inputs()
+        request.inputs = self._inputs(regions)
         if message.outputs:
-            names, classification = self._outputs()
+            names, classification, parts = self._outputs(regions)
             request.outputs = names
-            if classification:
-                options = ResponseOptions(classification, options.empty_final_response)
+            if classification or parts:
+                options = ResponseOptions(classification, options.empty_final_response, parts)
         return request, options
 
-    def _inputs(self) -> list[Tensor]:
+    def _inputs(self, regions: Regions) -> list[Tensor]:
         message, raw_contents = self.message, self.raw_contents
         tensors: list[Tensor] = []
         used = 0
@@ -101,8 +110,15 @@ class InferMessage(NamedTuple):
                 )
             if shape and min(shape) < 0:
                 raise InvalidRequest(f"shape of input '{name}' has a negative dimension: {list(shape)}")
-            if entry.parameters:
-                _refuse_shared_memory("input", entry)
+            window = read_window(entry) if entry.parameters else None
+            if window is not None:
+                if entry.HasField("contents"):
+                    raise InvalidRequest(
+                        f"unexpected 'content' provided when using shared memory for input tensor '{name}' "
+                        f"for model '{message.model_name}'"
+                    )
+                tensors.append(window.input(regions, name, datatype, shape, message.model_name))
+                continue
             if entry.HasField("contents"):
                 if raw_contents:
                     raise InvalidRequest(
@@ -120,17 +136,22 @@ class InferMessage(NamedTuple):
             tensors.append(Tensor(name, datatype, shape, data))
         return tensors
 
-    def _outputs(self) -> tuple[tuple[str, ...], dict[str, int]]:
+    def _outputs(self, regions: Regions) -> tuple[tuple[str, ...], dict[str, int], dict[str, Part]]:
         names: dict[str, None] = {}
         classification: dict[str, int] = {}
+        parts: dict[str, Part] = {}
         for entry in self.message.outputs:
             names[entry.name] = None
             if not entry.parameters:
                 continue
-            _refuse_shared_memory("output", entry)
             if "classification" in entry.parameters:
                 classification[entry.name] = _class_count(entry)
-        return tuple(names), classification
+            window = read_window(entry)
+            if window is not None:
+                if entry.name in classification:
+                    raise InvalidRequest("output can't set both 'shared_memory_region' and 'classification'")
+                parts[entry.name] = window.output(regions)
+        return tuple(names), classification, parts
 
 
 def read_infer_request(data: Buffer) -> InferMessage:
@@ -194,15 +215,6 @@ def encode_infer_response(response: InferResponse, extra: Mapping[str, Parameter
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         contents += (_RAW_OUTPUT_CONTENTS, _varint(tensor.nbytes), tensor.data)
     return [message.SerializeToString(), *contents]
-
-
-def _refuse_shared_memory(kind: str, entry: Message) -> None:
-    if "shared_memory_region" in entry.parameters:
-        region = parameter_value(entry.parameters["shared_memory_region"])
-        raise Unsupported(
-            f"{kind} '{entry.name}' names the shared memory region '{region}', but this server takes no client "
-            "shared memory: send and receive the tensor in the message"
-        )
 
 
 def _class_count(entry: Message) -> int:

@@ -241,13 +241,14 @@ def test_classification_that_is_no_count(kind, value):
     assert "'classification' parameter of output 'A'" in refusal(request)
 
 
-def test_shared_memory_is_refused_by_name():
+def test_shared_memory_is_refused_where_there_is_none():
     as_input = message(("A", "INT8", [1]))
-    as_input.inputs[0].parameters["shared_memory_region"].string_param = "r1"
     as_output = message()
-    as_output.outputs.add(name="B").parameters["shared_memory_region"].string_param = "r2"
-    for request, text in ((as_input, "input 'A'.*'r1'"), (as_output, "output 'B'.*'r2'")):
-        with pytest.raises(Unsupported, match=text):
+    for entry, region in ((as_input.inputs[0], "r1"), (as_output.outputs.add(name="B"), "r2")):
+        entry.parameters["shared_memory_region"].string_param = region
+        entry.parameters["shared_memory_byte_size"].int64_param = 1
+    for request, region in ((as_input, "r1"), (as_output, "r2")):
+        with pytest.raises(Unsupported, match=f"'shared_memory_region', here '{region}', .* --allow-client-shm=true"):
             decode(request)
 
 

@@ -337,11 +337,16 @@ def test_header_lengths_that_do_not_fit(client, length, status, message):
 def test_shared_memory_in_a_request(client):
     document = {
         "inputs": [
-            {"name": "INPUT0", "datatype": "FP32", "shape": [1], "parameters": {"shared_memory_region": "r"}},
+            {
+                "name": "INPUT0",
+                "datatype": "FP32",
+                "shape": [1],
+                "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 4},
+            },
         ]
     }
     status, answer = post(client, INFER, document)
-    assert (status, "shared_memory_region" in answer["error"]) == (501, True)
+    assert (status, "--allow-client-shm=true" in answer["error"]) == (501, True)
 
 
 @pytest.mark.parametrize(

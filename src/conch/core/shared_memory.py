@@ -1,0 +1,221 @@
+"""Memory that clients share with the server: POSIX shared memory objects, registered by name and looked up by requests.
+
+A region is an open file, not a mapping. Whoever made an object may cut it short at any time, and a process that then
+touches what it has mapped of it is killed (SIGBUS); a read or write of the file comes back short and becomes an error
+of that request. It costs one copy for each direction, and what is read cannot change any more while it is checked.
+"""
+
+import os
+import stat
+from collections import deque
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from weakref import finalize
+
+import numpy as np
+
+from conch.errors import Code, InvalidRequest, NotFound, Unavailable, Unsupported
+from conch.tensor import Buffer
+
+_OBJECTS = PurePosixPath("/dev/shm")  # noqa: S108 - where shm_open puts them
+# Triton's for what its server shares with its models. Here that has no name which could be registered.
+_RESERVED_PREFIX = "triton_python_backend_shm_region_"
+# Each holds a descriptor, of which connections need some, too.
+_MAX_REGIONS = 4096
+_GIB = 2**30
+
+
+class Region:
+    """A part of a shared memory object. Its descriptor is closed when the last request that uses it has ended."""
+
+    __slots__ = ("_descriptor", "byte_size", "key", "name", "offset")
+
+    def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int) -> None:
+        self.name = name
+        self.key = key
+        self.offset = offset  # of the region in the object, in bytes
+        self.byte_size = byte_size
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def object_size(self) -> int:
+        """Return the size that the object has now, in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def read_into(self, target: memoryview, offset: int) -> None:
+        """Fill `target` from `offset` of the region on. Raises InvalidRequest if the object ends before."""
+        done = 0
+        while done < len(target):
+            count = os.preadv(self._descriptor, [target[done:]], self.offset + offset + done)
+            if count == 0:
+                raise self._cut(offset + len(target))
+            done += count
+
+    def write(self, data: Buffer, offset: int) -> None:
+        """Write to `offset` of the region. Raises InvalidRequest if the object ends before, Unavailable if full."""
+        view = memoryview(data).cast("B")
+        # A write beyond the end would make the object as large again as it is not meant to be any more.
+        if self.object_size() < self.offset + offset + len(view):
+            raise self._cut(offset + len(view))
+        done = 0
+        try:
+            while done < len(view):
+                done += os.pwrite(self._descriptor, view[done:], self.offset + offset + done)
+        except OSError as error:
+            raise Unavailable(f"cannot write to shared memory region '{self.name}': {error.strerror}") from None
+
+    def _cut(self, needed: int) -> InvalidRequest:
+        size = max(self.object_size() - self.offset, 0)
+        return InvalidRequest(
+            f"shared memory region '{self.name}' has only {size} bytes left of the {self.byte_size} that were "
+            f"registered, {needed} are needed: its object '{self.key}' has been made smaller"
+        )
+
+
+class RegionPart:
+    """Some bytes of a region."""
+
+    __slots__ = ("_memory", "_offset", "_region", "size")
+
+    def __init__(self, memory: "SharedMemory", region: Region, offset: int, size: int) -> None:
+        self._memory = memory
+        self._region = region
+        self._offset = offset
+        self.size = size
+
+    def read(self) -> memoryview:
+        """Return a copy of the bytes. Raises InvalidRequest if the object has shrunk, Unavailable for lack of room."""
+        copy = self._memory.room(self.size)
+        self._region.read_into(copy, self._offset)
+        return copy
+
+    def write(self, data: Buffer) -> None:
+        """Put bytes at the beginning of the part. Raises InvalidRequest or Unavailable."""
+        self._region.write(data, self._offset)
+
+
+class SharedMemory:
+    """The regions of all clients, by name. All methods belong to the event loop's thread.
+
+    Who has been given a part of a region may use it to the end, though the region is unregistered meanwhile.
+    """
+
+    def __init__(self, limit: int = 4 * _GIB) -> None:
+        """Assign. `limit` is how many bytes requests may hold at once that came out of regions.
+
+        An object takes no memory before it is written to, so without a bound a short request could ask for any amount.
+        """
+        self._limit = limit
+        self._regions: dict[str, Region] = {}
+        self._held = 0
+        self._freed: deque[int] = deque()  # sizes of copies that are gone; from any thread
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Take `byte_size` bytes from `offset` on of the object `key` as the region `name`. Raises ConchError."""
+        if not name:
+            raise InvalidRequest("'region name' is necessary to register system shared memory region")
+        path = _path(name, key)
+        if name in self._regions:
+            raise InvalidRequest(f"shared memory region '{name}' already in manager", Code.ALREADY_EXISTS)
+        if len(self._regions) >= _MAX_REGIONS:
+            raise Unavailable(
+                f"failed to register shared memory region '{name}': {_MAX_REGIONS} regions are registered already, "
+                "which is the most"
+            )
+        region = Region(name, key, offset, byte_size, _open(path, key))
+        size = region.object_size()
+        if byte_size <= 0 or offset < 0 or offset + byte_size > size:
+            raise InvalidRequest(
+                f"failed to register shared memory region '{name}': invalid args: object '{key}' has {size} bytes, "
+                f"the region is to have {byte_size} from offset {offset} on"
+            )
+        self._regions[name] = region
+
+    def unregister(self, name: str) -> None:
+        """Forget a region, all of them if the name is empty. One that is not there is no error."""
+        if name:
+            self._regions.pop(name, None)
+        else:
+            self._regions.clear()
+
+    def status(self, name: str) -> Iterable[Region]:
+        """Return one region, all of them if the name is empty. Raises NotFound."""
+        if not name:
+            return self._regions.values()
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFound(f"Unable to find system shared memory region: '{name}'")
+        return (region,)
+
+    def register_cuda(self, name: str) -> None:
+        """Refuse memory of a GPU. Raises Unsupported."""
+        raise Unsupported(
+            f"failed to register CUDA shared memory region: '{name}', GPUs not supported; register system shared memory"
+        )
+
+    def cuda_status(self, name: str) -> None:
+        """Accept the question for all regions in memory of GPUs, of which there are none. Raises NotFound for one."""
+        if name in self._regions:
+            raise NotFound(f"The region named '{name}' is registered as system shared memory, not CUDA shared memory")
+        if name:
+            raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
+
+    def part(self, region: str, offset: int, size: int) -> RegionPart:
+        """Return bytes of a region. Raises NotFound for the region, InvalidRequest if they are not within it."""
+        found = self._regions.get(region)
+        if found is None:
+            raise NotFound(f"Unable to find shared memory region: '{region}'")
+        if not 0 <= offset < found.byte_size:
+            raise InvalidRequest(
+                f"Invalid offset for shared memory region: '{region}': {offset} is not within its "
+                f"{found.byte_size} bytes"
+            )
+        if not 0 <= size <= found.byte_size - offset:
+            raise InvalidRequest(
+                f"Invalid offset + byte size for shared memory region: '{region}': {offset} + {size} is not within its "
+                f"{found.byte_size} bytes"
+            )
+        return RegionPart(self, found, offset, size)
+
+    def room(self, size: int) -> memoryview:
+        """Return memory to copy bytes into, which count until it is gone. Raises Unavailable."""
+        while self._freed:
+            self._held -= self._freed.popleft()
+        if self._held + size > self._limit:
+            raise Unavailable(
+                f"no room for {size} bytes from shared memory: requests hold {self._held} bytes of it, "
+                f"{self._limit} are the most"
+            )
+        array = np.empty(size, np.uint8)
+        self._held += size
+        finalize(array, self._freed.append, size).atexit = False
+        return array.data
+
+
+def _path(name: str, key: str) -> str:
+    """Return the file that is the object. Raises InvalidRequest for a key that is no object's, or not a client's."""
+    plain = key.removeprefix("/")
+    if not plain or "/" in plain or "\0" in plain or plain in (".", ".."):
+        raise InvalidRequest(
+            f"Unable to open shared memory region: '{key}': a key is '/' and a name without any further '/'"
+        )
+    if plain.startswith(_RESERVED_PREFIX):
+        raise InvalidRequest(
+            f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix "
+            f"'{_RESERVED_PREFIX}'"
+        )
+    return str(_OBJECTS / plain)
+
+
+def _open(path: str, key: str) -> int:
+    """Open an object as shm_open does. Raises InvalidRequest."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise InvalidRequest(f"Unable to open shared memory region: '{key}': {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InvalidRequest(f"Unable to open shared memory region: '{key}': it is no shared memory object")
+    return descriptor

@@ -1,0 +1,72 @@
+"""Shared memory in JSON: the parameters of a tensor that is in a region, and regions registered and listed."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from conch.errors import InvalidRequest
+from conch.protocol.json_document import parse, text, unsigned
+from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Window, sizeless, stray_key
+from conch.tensor import Buffer
+
+
+class Registration(NamedTuple):
+    """What a client registers: `byte_size` bytes from `offset` on of the shared memory object `key`."""
+
+    key: str
+    offset: int
+    byte_size: int
+
+
+class RegionRow(Protocol):
+    """One row of the status."""
+
+    @property
+    def name(self) -> str:
+        """The region."""
+
+    @property
+    def key(self) -> str:
+        """The shared memory object."""
+
+    @property
+    def offset(self) -> int:
+        """Where in the object the region begins, in bytes."""
+
+    @property
+    def byte_size(self) -> int:
+        """Size of the region."""
+
+
+def read_window(parameters: dict[str, Any], name: str) -> Window | None:
+    """Return where a tensor is by its parameters, None if they name no region. Raises InvalidRequest."""
+    if REGION not in parameters:
+        error = stray_key(parameters, name)
+        if error is not None:
+            raise error
+        return None
+    region = text(parameters[REGION], REGION)
+    if BYTE_SIZE not in parameters:
+        raise sizeless(name)
+    return Window(region, unsigned(parameters.get(OFFSET, 0), OFFSET), unsigned(parameters[BYTE_SIZE], BYTE_SIZE))
+
+
+def read_registration(body: Buffer) -> Registration:
+    """Read the body of a request to register system shared memory. Raises InvalidRequest."""
+    document = parse(body)
+    for key in ("key", "byte_size"):
+        if type(document) is not dict or key not in document:
+            raise InvalidRequest(f"Shared memory register request has no '{key}' field")
+    return Registration(
+        text(document["key"], "key"),
+        unsigned(document.get("offset", 0), "offset"),
+        unsigned(document["byte_size"], "byte_size"),
+    )
+
+
+def write_status(rows: Iterable[RegionRow]) -> bytes:
+    """Write what is registered."""
+    return orjson.dumps(
+        [{"name": row.name, "key": row.key, "offset": row.offset, "byte_size": row.byte_size} for row in rows]
+    )

@@ -1,0 +1,31 @@
+"""Shared memory in protobuf: the parameters of a tensor that is in a region."""
+
+from typing import Any, TypeAlias
+
+from conch.errors import InvalidRequest
+from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Window, sizeless, stray_key
+
+# `InferInputTensor` or `InferRequestedOutputTensor`: made at run time by protobuf.
+TensorMessage: TypeAlias = Any
+
+
+def read_window(entry: TensorMessage) -> Window | None:
+    """Return where a tensor is by its parameters, None if they name no region. Raises InvalidRequest."""
+    parameters = entry.parameters
+    if REGION not in parameters:
+        error = stray_key(parameters, entry.name)
+        if error is not None:
+            raise error
+        return None
+    region = str(_value(entry, REGION, "string_param"))
+    if BYTE_SIZE not in parameters:
+        raise sizeless(entry.name)
+    offset = int(_value(entry, OFFSET, "int64_param")) if OFFSET in parameters else 0
+    return Window(region, offset, int(_value(entry, BYTE_SIZE, "int64_param")))
+
+
+def _value(entry: TensorMessage, key: str, kind: str) -> Any:
+    parameter = entry.parameters[key]
+    if parameter.WhichOneof("parameter_choice") != kind:
+        raise InvalidRequest(f"invalid value type for '{key}' parameter for tensor '{entry.name}', expected {kind}.")
+    return getattr(parameter, kind)

@@ -1,0 +1,56 @@
+"""What a remote repository holds: files by model, each with a key that changes when the file does. Values only."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+from conch.errors import ConfigError
+from conch.repository.watch import Fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file, or an empty folder, which has no key. `path` is relative to the model, or to the repository."""
+
+    path: str
+    key: str  # of the object in the cache: hexadecimal, "" for a folder
+    size: int
+    etag: str = ""  # as the server writes it, where it has one
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether this is a folder that the source names for itself."""
+        return not self.key
+
+
+Contents: TypeAlias = Mapping[str, tuple[Entry, ...]]  # model → its entries, sorted by path
+
+
+def key_of(*parts: str) -> str:
+    """Return the key of an object that is known by where it is and which state of it this is."""
+    return sha256("\0".join(parts).encode()).hexdigest()
+
+
+def by_model(entries: Iterable[Entry]) -> dict[str, tuple[Entry, ...]]:
+    """Sort the entries of a repository into its models: the folders at its top that are not hidden."""
+    models: dict[str, list[Entry]] = {}
+    for entry in entries:
+        name, slash, path = entry.path.partition("/")
+        if slash and path and not name.startswith("."):
+            models.setdefault(name, []).append(Entry(path, entry.key, entry.size, entry.etag))
+    return {name: tuple(sorted(found, key=lambda one: one.path)) for name, found in sorted(models.items())}
+
+
+def fingerprint_of(entries: Iterable[Entry]) -> Fingerprint:
+    """Return a fingerprint in which the key stands where a file on disk has its time of modification."""
+    return tuple((entry.path, int(entry.key[:15] or "0", 16), entry.size) for entry in entries)
+
+
+def inside(path: str, where: str) -> PurePosixPath:
+    """Return a path that was named by a peer. Raises ConfigError if it leads out of the folder that it is for."""
+    relative = PurePosixPath(path)
+    if relative.is_absolute() or not relative.parts or ".." in relative.parts or "\0" in path or "\\" in path:
+        raise ConfigError(f"{where}: the path '{path}' leads out of the repository")
+    return relative

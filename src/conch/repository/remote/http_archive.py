@@ -1,0 +1,125 @@
+"""Repositories that are one archive behind HTTP: fetched when its ETag has changed, files kept by their contents."""
+
+import re
+import threading
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from conch.errors import NotFound, Unavailable
+from conch.repository.remote.archive import ArchiveLimits, Unpacker
+from conch.repository.remote.cache import Cache
+from conch.repository.remote.contents import Contents, Entry, key_of
+from conch.repository.remote.download import Buffer, Download, Downloader
+from conch.repository.remote.http_client import Answer, HttpClient
+from conch.repository.remote.location import ArchiveLocation
+from conch.repository.remote.source import ChangedMeanwhile
+from conch.repository.remote.tree import complete, models_of, read_index, write_index
+
+_CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the server says about the archive now."""
+
+    etag: str  # strong, or ""
+    modified: str
+    size: int
+    in_parts: bool
+
+    @property
+    def condition(self) -> dict[str, str]:
+        """The headers under which an answer is of this state."""
+        if self.etag:
+            return {"If-Match": self.etag}
+        return {"If-Unmodified-Since": self.modified} if self.modified else {}
+
+
+class ArchiveSource:
+    """One archive. It is fetched whole, as soon as it has changed; what is unpacked of it is remembered."""
+
+    def __init__(
+        self, location: ArchiveLocation, cache: Cache, downloader: Downloader, limits: ArchiveLimits | None = None
+    ) -> None:
+        parts = urlsplit(location.url)
+        self._location = location
+        self._url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        user = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        self._headers = {"Authorization": f"Basic {b64encode(user.encode()).decode()}"} if parts.username else {}
+        self._cache = cache
+        self._downloader = downloader
+        self._limits = limits
+        self._client = HttpClient()
+        self._lock = threading.Lock()
+
+    def contents(self, model: str | None = None) -> Contents:  # noqa: ARG002 - an archive comes whole
+        """Ask whether the archive has changed, and fetch and unpack it if so. Raises ConfigError, Unavailable."""
+        with self._lock:
+            state = self._look()
+            key = key_of(str(self._location), state.etag or state.modified, str(state.size))
+            entries = read_index(self._cache, key)
+            models = None if entries is None else models_of(entries, self._location.stem)
+            if models is None or not complete(self._cache, models):
+                models = models_of(self._fetch(key, state), self._location.stem)
+            return models
+
+    def fetch(self, model: str, entries: Sequence[Entry]) -> None:
+        """Do nothing but see whether all is still there. Raises ChangedMeanwhile."""
+        if not all(one.is_folder or self._cache.has(one.key) for one in entries):
+            raise ChangedMeanwhile(f"the copy of {self._location}, model '{model}',")
+
+    def _look(self) -> _State:
+        # The first byte in place of a HEAD, which a signed URL would not allow.
+        with self._client.open("GET", self._url, {**self._headers, "Range": "bytes=0-0"}) as answer:
+            self._check(answer)
+            etag = answer.headers.get("etag", "")
+            total = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
+            length = total[1] if total else answer.headers.get("content-length", "")
+            if not length.isdigit():
+                raise Unavailable(f"{self._location}: the server does not say how long the archive is")
+            strong = "" if etag.startswith("W/") else etag
+            modified = answer.headers.get("last-modified", "") or etag
+            if not strong and not modified:
+                raise Unavailable(f"{self._location}: the server gives neither ETag nor Last-Modified")
+            return _State(strong, modified, int(length), answer.status == 206)
+
+    def _fetch(self, key: str, state: _State) -> list[Entry]:
+        download = Download(
+            key=key,
+            name=str(self._location),
+            size=state.size,
+            read=lambda start, end: self._read(state, start, end),
+            # Without a validator that is exact, parts of two archives could be put together.
+            in_parts=state.in_parts and bool(state.etag),
+        )
+        self._downloader.fetch([download])
+        unpacker = Unpacker(self._cache, str(self._location), self._limits)
+        try:
+            entries = unpacker.unpack(self._cache.object(key), self._location.suffix)
+        finally:
+            self._cache.object(key).unlink(missing_ok=True)
+        write_index(self._cache, key, entries)
+        return entries
+
+    def _read(self, state: _State, start: int, end: int) -> Iterator[Buffer]:
+        headers = {**self._headers, **state.condition}
+        part = (start, end) != (0, state.size)
+        if part:
+            headers["Range"] = f"bytes={start}-{end - 1}"
+        with self._client.open("GET", self._url, headers) as answer:
+            self._check(answer)
+            etag = answer.headers.get("etag", "")
+            if answer.status == 412 or (state.etag and etag and etag != state.etag):
+                raise ChangedMeanwhile(str(self._location))
+            if part and answer.status != 206:
+                raise Unavailable(f"{self._location}: the server gave the whole archive in place of a part")
+            yield from answer.stream()
+
+    def _check(self, answer: Answer) -> None:
+        if answer.status in (200, 206, 412):
+            return
+        words = {401: "access denied: 401", 403: "access denied: 403", 416: "is empty"}
+        kind = NotFound if answer.status in (404, 410) else Unavailable
+        raise kind(f"{self._location}: {words.get(answer.status, f'the server answered {answer.status}')}")

@@ -1,0 +1,146 @@
+"""Repositories that are images in an OCI registry: verified by their digests, layers kept unpacked."""
+
+import json
+import platform
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import file_digest
+from typing import Any
+
+from conch.errors import ConfigError, Unavailable
+from conch.repository.remote.archive import ArchiveLimits, Unpacker
+from conch.repository.remote.cache import Cache
+from conch.repository.remote.contents import Contents, Entry
+from conch.repository.remote.download import PART_BYTES, Download, Downloader
+from conch.repository.remote.location import ImageLocation
+from conch.repository.remote.registry import Registry
+from conch.repository.remote.source import ChangedMeanwhile
+from conch.repository.remote.tree import merged, models_of, read_index, write_index
+
+_LAYERS = (
+    "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.docker.image.rootfs.diff.tar",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip",
+)
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_SHA256 = "sha256:"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer as the manifest tells of it."""
+
+    digest: str
+    size: int
+
+    @property
+    def key(self) -> str:
+        """The digest without the name of its algorithm."""
+        return self.digest.removeprefix(_SHA256)
+
+
+class ImageSource:
+    """One image. A tag that is moved is a change; layers that are known are not fetched again."""
+
+    def __init__(
+        self, location: ImageLocation, cache: Cache, downloader: Downloader, limits: ArchiveLimits | None = None
+    ) -> None:
+        self._location = location
+        self._cache = cache
+        self._downloader = downloader
+        self._unpacker = Unpacker(cache, str(location), limits)
+        self._registry = Registry(location)
+        self._lock = threading.Lock()
+
+    def contents(self, model: str | None = None) -> Contents:  # noqa: ARG002 - layers come whole
+        """Read the manifest, and fetch and unpack the layers that are not known. Raises ConfigError, Unavailable."""
+        with self._lock:
+            layers = self._layers()
+            self._fetch([layer for layer in layers if read_index(self._cache, layer.key) is None])
+            models = self._models(layers)
+            gone = {e.key for es in models.values() for e in es if not e.is_folder and not self._cache.has(e.key)}
+            if gone:
+                self._fetch([layer for layer in layers if any(e.key in gone for e in self._known(layer))])
+                models = self._models(layers)
+            return models
+
+    def fetch(self, model: str, entries: Sequence[Entry]) -> None:
+        """Do nothing but see whether all is still there. Raises ChangedMeanwhile."""
+        if not all(one.is_folder or self._cache.has(one.key) for one in entries):
+            raise ChangedMeanwhile(f"the copy of {self._location}, model '{model}',")
+
+    def _models(self, layers: Sequence[Layer]) -> Contents:
+        return models_of(merged(self._known(layer) for layer in layers), self._location.stem)
+
+    def _known(self, layer: Layer) -> list[Entry]:
+        return read_index(self._cache, layer.key) or []
+
+    def _fetch(self, layers: Sequence[Layer]) -> None:
+        self._downloader.fetch(
+            Download(
+                key=layer.key,
+                name=f"{self._location}, layer {layer.digest}",
+                size=layer.size,
+                read=partial(self._registry.read_blob, layer.digest, size=layer.size),
+                in_parts=layer.size > PART_BYTES and self._registry.gives_parts(layer.digest),
+            )
+            for layer in layers
+        )
+        for layer in layers:
+            blob = self._cache.object(layer.key)
+            try:
+                with blob.open("rb") as stream:
+                    digest = file_digest(stream, "sha256").hexdigest()
+                if digest != layer.key:
+                    raise Unavailable(
+                        f"{self._location}: a layer is damaged: {digest}, not {layer.key}"
+                    )
+                write_index(self._cache, layer.key, self._unpacker.unpack(blob, ".tar"))
+            finally:
+                blob.unlink(missing_ok=True)
+
+    def _layers(self) -> list[Layer]:
+        manifest = self._manifest(self._location.reference)
+        if "manifests" in manifest:
+            manifest = self._manifest(self._choose(manifest["manifests"]))
+        try:
+            return list(self._read_layers(manifest["layers"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{self._location}: is no image: its manifest has no layers that can be read") from error
+
+    def _manifest(self, reference: str) -> Mapping[str, Any]:
+        body, _ = self._registry.manifest(reference)
+        try:
+            document = json.loads(body)
+        except ValueError as error:
+            raise ConfigError(f"{self._location}: the manifest is not JSON") from error
+        if not isinstance(document, dict):
+            raise ConfigError(f"{self._location}: the manifest is no JSON object")
+        return document
+
+    def _choose(self, manifests: Any) -> str:
+        """Return the digest of the image for this machine, or of the only one."""
+        machine = _MACHINES.get(platform.machine(), platform.machine())
+        try:
+            if len(manifests) == 1:
+                return str(manifests[0]["digest"])
+            for one in manifests:
+                wanted = one.get("platform", {})
+                if wanted.get("os") == "linux" and wanted.get("architecture") == machine:
+                    return str(one["digest"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{self._location}: the index of the image cannot be read") from error
+        raise ConfigError(f"{self._location}: has no image for linux/{machine}")
+
+    def _read_layers(self, layers: Any) -> Iterator[Layer]:
+        for one in layers:
+            kind, digest = str(one["mediaType"]), str(one["digest"])
+            if kind not in _LAYERS:
+                hint = "; push the image with gzip or without compression" if "zstd" in kind else ""
+                raise ConfigError(f"{self._location}: a layer is of type '{kind}', which cannot be read{hint}")
+            if not digest.startswith(_SHA256) or len(digest) != len(_SHA256) + 64 or not digest[7:].isalnum():
+                raise ConfigError(f"{self._location}: a layer has the digest '{digest}', which is no sha256")
+            yield Layer(digest, int(one["size"]))

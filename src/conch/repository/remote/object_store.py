@@ -1,0 +1,197 @@
+"""Repositories in object stores: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
+
+The only module that knows `obstore`.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from conch.errors import ConchError, ConfigError, NotFound, Unavailable
+from conch.repository.remote.contents import Contents, Entry, by_model, inside, key_of
+from conch.repository.remote.credentials import AwsSettings, aws_settings, triton_credential
+from conch.repository.remote.download import Buffer, Download, Downloader
+from conch.repository.remote.location import ObjectStoreLocation
+from conch.repository.remote.source import ChangedMeanwhile
+
+try:
+    import obstore
+    from obstore import exceptions, store
+except ImportError as missing:
+    raise ConfigError(
+        "model repositories in object stores need the package 'obstore': pip install 'conch-server[remote]'"
+    ) from missing
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+# A part of an object in this time, or it is begun again.
+_TIMEOUT = timedelta(seconds=120)
+_RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
+
+_STATUS = re.compile(r"status code: (\d{3}[ \w]*)")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_CAUSES = {
+    "169.254.169.254": "no credentials were found, and this machine has none of its own; see docs/repositories.md",
+    "metadata.google.internal": "no credentials were found, and this machine has none of its own; see "
+    "docs/repositories.md",
+    "onnection refused": "connection refused",
+    "ConnectionRefused": "connection refused",
+    "dns error": "the name of the host cannot be resolved",
+    "ertificate": "the certificate of the server is not trusted",
+    "timed out": "timed out",
+    "TimedOut": "timed out",
+}
+
+
+class ObjectStoreSource:
+    """The objects below a prefix. Credentials are read anew for every look, so that they may be renewed."""
+
+    def __init__(
+        self, location: ObjectStoreLocation, downloader: Downloader, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._location = location
+        self._downloader = downloader
+        self._environ = environ
+
+    def contents(self, model: str | None = None) -> Contents:
+        """List the whole repository, or one model of it. Raises ConfigError, Unavailable, NotFound."""
+        opened = self._open()
+        below = f"{model}/" if model else None
+        try:
+            listed = [one for page in obstore.list(opened, below) for one in page]
+        except Exception as error:
+            raise self._failure(error, "") from error
+        return by_model(self._entries(listed))
+
+    def fetch(self, model: str, entries: Sequence[Entry]) -> None:
+        """Fetch a model's objects. Raises ChangedMeanwhile, Unavailable."""
+        opened = self._open()
+        self._downloader.fetch(
+            Download(
+                key=one.key,
+                name=f"{self._location}/{model}/{one.path}",
+                size=one.size,
+                read=self._reader(opened, f"{model}/{one.path}", one.etag),
+            )
+            for one in entries
+            if not one.is_folder
+        )
+
+    def _entries(self, listed: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
+        paths = [str(one["path"]) for one in listed]
+        folders = {path[:index] for path in paths for index, mark in enumerate(path) if mark == "/"}
+        for path, one in zip(paths, listed, strict=True):
+            inside(path, str(self._location))
+            size, etag = int(one["size"]), one["e_tag"] or str(one["last_modified"])
+            # How consoles keep an empty folder: an object without contents, its name ending with a slash, which the
+            # client leaves out. A version directory has no other reason to be named like that.
+            marker = size == 0 and (path in folders or path.rpartition("/")[2].isdigit())
+            key = "" if marker else key_of(str(self._location), path, etag, str(size))
+            yield Entry(path, key, size, str(one["e_tag"] or ""))
+
+    def _reader(self, opened: Any, path: str, etag: str) -> Callable[[int, int], Iterable[Buffer]]:
+        def read(start: int, end: int) -> Iterator[Buffer]:
+            options: Any = {"if_match": etag} if etag else {}
+            if end > start:  # an empty object has no range
+                options["range"] = (start, end)
+            try:
+                result = obstore.get(opened, path, options=options)
+                # A server that does not know conditions answers all the same.
+                if etag and result.meta["e_tag"] not in (etag, None):
+                    raise ChangedMeanwhile(f"{self._location}/{path}")
+                for chunk in result.stream(_CHUNK_BYTES):
+                    yield memoryview(chunk)
+            except ConchError:
+                raise
+            except Exception as error:
+                raise self._failure(error, path) from error
+
+        return read
+
+    def _failure(self, error: Exception, path: str) -> Exception:
+        """Return what an error of the client says about the repository, without what may be a secret in it."""
+        where = f"{self._location}/{path}" if path else str(self._location)
+        if isinstance(error, exceptions.PreconditionError | FileNotFoundError) and path:
+            return ChangedMeanwhile(where)
+        text = str(error)
+        status, code = _STATUS.search(text), _CODE.search(text)
+        answer = " ".join(part for part in (status and status[1].strip(), code and code[1]) if part)
+        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+            return Unavailable(f"{where}: access denied: {answer or 'no permission'}")
+        if isinstance(error, FileNotFoundError) or (code and code[1] in ("NoSuchBucket", "ContainerNotFound")):
+            return NotFound(f"{where}: {answer or 'there is no such bucket'}")
+        cause = next((cause for mark, cause in _CAUSES.items() if mark in text), "")
+        return Unavailable(f"{where}: {answer or cause or f'unreachable ({type(error).__name__})'}")
+
+    def _open(self) -> Any:
+        try:
+            if self._location.scheme == "s3":
+                return self._s3()
+            return self._gcs() if self._location.scheme == "gs" else self._azure()
+        except ConchError:
+            raise
+        except Exception as error:  # a key of an unexpected form, a credential file that is none
+            reason = type(error).__name__ if isinstance(error, ValueError) else str(error).partition("\n")[0]
+            raise ConfigError(f"{self._location}: cannot be opened: {reason}") from error
+
+    def _s3(self) -> Any:
+        settings = aws_settings(str(self._location), self._environ)
+        environment = self._environ.get("AWS_ENDPOINT_URL_S3") or self._environ.get("AWS_ENDPOINT_URL") or ""
+        endpoint = self._location.endpoint or environment or settings.endpoint
+        options: dict[str, str] = {"endpoint": endpoint} if endpoint else {}
+        if settings.region:
+            options["region"] = settings.region
+        return store.S3Store(
+            self._location.bucket,
+            prefix=self._location.prefix or None,
+            config=options,  # type: ignore[arg-type]
+            client_options=_client(endpoint),
+            retry_config=_RETRIES,
+            credential_provider=_provider(settings) if settings.key_id else None,
+        )
+
+    def _gcs(self) -> Any:
+        options: dict[str, Any] = {}
+        if path := triton_credential("gs", str(self._location), self._environ):
+            options["service_account"] = str(path)
+        emulator = self._environ.get("STORAGE_EMULATOR_HOST", "")
+        if emulator:
+            url = emulator if "://" in emulator else f"http://{emulator}"
+            options |= {"base_url": url, "skip_signature": True}
+        return store.GCSStore(
+            self._location.bucket,
+            prefix=self._location.prefix or None,
+            config=options,  # type: ignore[arg-type]
+            client_options=_client(options.get("base_url", "")),
+            retry_config=_RETRIES,
+        )
+
+    def _azure(self) -> Any:
+        entry = triton_credential("as", str(self._location), self._environ) or {}
+        key = entry.get("account_key") or self._environ.get("AZURE_STORAGE_KEY")
+        client = entry.get("client_id") or self._environ.get("AZURE_STORAGE_CLIENT_ID")
+        endpoint = self._environ.get("AZURE_STORAGE_ENDPOINT", "")
+        wanted = {"account_name": entry.get("account_str") or self._location.account, "account_key": key}
+        wanted |= {"client_id": client, "endpoint": endpoint}
+        return store.AzureStore(
+            self._location.bucket,
+            prefix=self._location.prefix or None,
+            config={name: value for name, value in wanted.items() if value},  # type: ignore[arg-type]
+            client_options=_client(endpoint),
+            retry_config=_RETRIES,
+        )
+
+
+def _client(endpoint: str) -> Any:
+    return {"allow_http": endpoint.startswith("http://"), "timeout": _TIMEOUT}
+
+
+def _provider(settings: AwsSettings) -> Callable[[], Any]:
+    credential = {
+        "access_key_id": settings.key_id,
+        "secret_access_key": settings.secret_key,
+        "token": settings.session_token or None,
+        "expires_at": None,
+    }
+    return lambda: credential

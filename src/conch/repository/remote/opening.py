@@ -1,0 +1,18 @@
+"""From the text of a `--model-repository` to the root that it names."""
+
+from pathlib import Path
+
+from conch.repository.roots import LocalRoot, Root
+
+
+def open_root(text: str, cache: str = "") -> Root:
+    """Return what a `--model-repository` names. `cache` is `--repository-cache`, "" for the usual place.
+
+    Looks at nothing yet. Raises ConfigError for a URL that names no repository.
+    """
+    if "://" not in text:
+        return LocalRoot(Path(text))
+    # Only who has a repository elsewhere pays for the clients.
+    from conch.repository.remote.mirrors import open_mirror
+
+    return open_mirror(text, cache)

@@ -1,0 +1,24 @@
+"""What a mirror wants of the place where a repository is."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from conch.errors import Unavailable
+from conch.repository.remote.contents import Contents, Entry
+
+
+class ChangedMeanwhile(Unavailable):
+    """What was listed is not there any more as it was: it has to be listed again."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"{where} was changed while it was being fetched")
+
+
+class Source(Protocol):
+    """A repository elsewhere. Methods block, and are called by several threads."""
+
+    def contents(self, model: str | None = None) -> Contents:
+        """Look what there is; where that is less work, at one model only. Raises ConfigError, NotFound, Unavailable."""
+
+    def fetch(self, model: str, entries: Sequence[Entry]) -> None:
+        """Bring these objects of a model into the cache. Raises ChangedMeanwhile, Unavailable."""

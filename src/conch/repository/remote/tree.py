@@ -1,0 +1,73 @@
+"""Trees of files that came at once, in an archive or an image: which models they are, and a note of what was found."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from conch.repository.remote.cache import Cache
+from conch.repository.remote.contents import Contents, Entry, by_model
+
+_CONFIG_FILE = "config.pbtxt"
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+
+
+def models_of(entries: Iterable[Entry], stem: str) -> Contents:
+    """Return the models of a tree: a repository, a folder with a repository in it, or one model, then named `stem`."""
+    found = list(entries)
+    if _is_model(found):
+        return by_model(Entry(f"{stem}/{one.path}", one.key, one.size) for one in found)
+    models = by_model(found)
+    tops = {one.path.partition("/")[0] for one in found}
+    if len(models) == 1 and len(tops) == 1 and not _is_model(next(iter(models.values()))):
+        return by_model(next(iter(models.values())))
+    return models
+
+
+def merged(layers: Iterable[Sequence[Entry]]) -> list[Entry]:
+    """Lay the layers of an image over each other, lowest first: a later file wins, and a whiteout removes."""
+    tree: dict[str, Entry] = {}
+    for layer in layers:
+        for entry in layer:
+            folder, _, name = entry.path.rpartition("/")
+            if name == _OPAQUE:
+                _remove(tree, folder, itself=False)
+            elif name.startswith(_WHITEOUT):
+                _remove(tree, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"), itself=True)
+        tree |= {entry.path: entry for entry in layer if not entry.path.rpartition("/")[2].startswith(_WHITEOUT)}
+    return list(tree.values())
+
+
+def complete(cache: Cache, contents: Contents) -> bool:
+    """Whether all of these models is in the cache."""
+    return all(one.is_folder or cache.has(one.key) for entries in contents.values() for one in entries)
+
+
+def read_index(cache: Cache, key: str) -> list[Entry] | None:
+    """Return what was found in an archive, None if that is not known. It may not be in the cache any more."""
+    try:
+        rows = json.loads(cache.index(key).read_text(encoding="utf-8"))
+        return [Entry(str(path), str(object_key), int(size)) for path, object_key, size in rows]
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_index(cache: Cache, key: str, entries: Iterable[Entry]) -> None:
+    """Write down what was found in an archive, once all of it is in the cache. Raises Unavailable."""
+    with cache.new_file() as (file, stream):
+        rows = [[one.path, one.key, one.size] for one in entries]
+        with cache.writing():
+            stream.write(json.dumps(rows).encode())
+            stream.flush()
+        cache.commit(file, cache.index(key))
+
+
+def _is_model(entries: Iterable[Entry]) -> bool:
+    """Whether a folder is a model: it has a configuration or a version in it."""
+    tops: Mapping[str, None] = {Path(one.path).parts[0]: None for one in entries}
+    return _CONFIG_FILE in tops or any(top.isdigit() for top in tops)
+
+
+def _remove(tree: dict[str, Entry], path: str, *, itself: bool) -> None:
+    for known in [known for known in tree if known.startswith(f"{path}/") or not path or (itself and known == path)]:
+        del tree[known]

@@ -211,6 +211,7 @@ class EnsembleStep:
     model_version: int  # -1: the newest
     input_map: Mapping[str, str]
     output_map: Mapping[str, str]
+    model_namespace: str = ""  # "": the ensemble's own goes before others
 
 
 @dataclass(frozen=True, slots=True)

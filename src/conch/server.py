@@ -36,6 +36,7 @@ from conch.observability import logs
 from conch.observability.metrics import Metrics
 from conch.observability.model_table import ModelRow, model_table
 from conch.options import ServerOptions
+from conch.repository.namespaces import Repositories
 from conch.repository.store import Repository, local_root
 
 _log = getLogger(__name__)
@@ -60,11 +61,7 @@ class Server:
         calls = Calls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
         self._backends = BackendRegistry({"python": {"fork_server": fork_server, "calls": calls}})
         self.control = ModelControl(
-            Repository(
-                [local_root(root) for root in options.model_repository],
-                config_name=options.model_config_name,
-                auto_complete=not options.disable_auto_complete_config,
-            ),
+            Repositories(_repositories(options)),
             ModelBuilder(
                 self._backends,
                 self._catalog,
@@ -186,6 +183,19 @@ def _flags_named(service: str, address: str, port: int) -> Iterator[None]:
         raise ConfigError(
             f"cannot listen on {address}:{port}: {reason}; --{service}-address and --{service}-port choose another"
         ) from error
+
+
+def _repositories(options: ServerOptions) -> Iterator[Repository]:
+    """Make one repository of all roots, or one of each if each is a namespace."""
+    together = {"": options.model_repository}
+    apart = {root: (root,) for root in options.model_repository}
+    for namespace, roots in (apart if options.model_namespacing else together).items():
+        yield Repository(
+            [local_root(root) for root in roots],
+            config_name=options.model_config_name,
+            auto_complete=not options.disable_auto_complete_config,
+            namespace=namespace,
+        )
 
 
 def _limiter(options: ServerOptions) -> RateLimiter | None:

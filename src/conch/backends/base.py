@@ -27,6 +27,7 @@ class ModelSource:
     directory: Path  # <repository>/<model>
     # `--backend-config=<backend>,<key>=<value>`, the backend's own and the global ones.
     settings: Mapping[str, str]
+    namespace: str = ""  # of the repository that it is in, "" where there are no namespaces
 
     @property
     def version_directory(self) -> Path:

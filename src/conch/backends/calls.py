@@ -21,6 +21,7 @@ class Caller:
     """
 
     model: str
+    namespace: str  # of the model
     executions: Sequence[Execution]
     holds: Instance | None
 
@@ -54,5 +55,5 @@ class ModelCalls(Protocol):
     async def unload(self, name: str, unload_dependents: bool) -> None:
         """Take a model out of service. Raises Unavailable."""
 
-    async def ready(self, name: str, version: str) -> bool:
-        """Whether a model is ready; `version` "" for the newest."""
+    async def ready(self, name: str, version: str, namespace: str) -> bool:
+        """Whether a model is ready; `version` "" for the newest. `namespace` is that of the model that asks."""

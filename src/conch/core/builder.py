@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,18 @@ from conch.core.ensemble import EnsembleModel
 from conch.core.ensemble_flow import Flow, flow_of
 from conch.core.instance_model import InstanceModel
 from conch.core.instances import make_instances
+from conch.core.load_errors import load_error
 from conch.core.model import ServedModel
 from conch.core.model_cache import ModelCache
 from conch.core.rate_limiter import ModelLimiter, RateLimiter
 from conch.core.sequence_model import SequenceModel
 from conch.core.sequence_tensors import instance_config
 from conch.core.served import Served
-from conch.errors import Code, ConchError, ConfigError, ModelLoadError, NotFound
-from conch.model_config import EnsembleStep, ModelConfig
+from conch.errors import ConchError, ConfigError, InvalidRequest, NotFound
+from conch.model_config import ModelConfig
 from conch.repository.finish import finish
 from conch.repository.labels import read_labels
+from conch.repository.namespaces import ModelId
 from conch.repository.store import ModelFiles
 from conch.repository.versions import chosen_versions
 
@@ -38,19 +41,6 @@ class Built:
 
     served: dict[int, Served] = field(default_factory=dict)
     failures: dict[int, ConchError] = field(default_factory=dict)
-
-
-def load_error(error: Exception) -> ConchError:
-    """Return a failure to load as an error of ours. What nobody has foreseen is logged, and fails this load alone.
-
-    What the system refuses, such as a descriptor or a thread, it may grant later: such an error is UNAVAILABLE.
-    """
-    if isinstance(error, ConchError):
-        return error
-    if isinstance(error, OSError | MemoryError):
-        return ModelLoadError(str(error) or "out of memory", Code.UNAVAILABLE)
-    _log.error("a model could not be loaded", exc_info=error)
-    return ModelLoadError(f"{type(error).__name__}: {error}")
 
 
 class ModelBuilder:
@@ -111,7 +101,7 @@ class ModelBuilder:
         flow: Flow | None = None
         if config.is_ensemble:
             try:
-                flow = self.check_steps(config)
+                flow = self.check_steps(config, files.namespace)
             except ConfigError as error:
                 raise ConfigError(f"{error.message} ({files.config_source})") from error
             if flow.depth:
@@ -122,20 +112,21 @@ class ModelBuilder:
         )
         return built
 
-    def check_steps(self, config: ModelConfig) -> Flow:
-        """Return how responses flow through an ensemble.
+    def check_steps(self, config: ModelConfig, namespace: str) -> Flow:
+        """Return how responses flow through an ensemble of a namespace.
 
         Raises ConfigError unless the models of its steps are there and fit together.
         """
-        configs: dict[str, ModelConfig] = {}
+        configs: list[ModelConfig] = []
         missing: list[str] = []
         causes: list[str] = []
         for number, step in enumerate(config.ensemble_steps):
             try:
-                configs[step.model_name] = self._model_of(step).config
-            except NotFound as error:
+                configs.append(self._catalog.of_step(namespace, step).config)
+            except (NotFound, InvalidRequest) as error:
                 missing.append(step.model_name)
-                causes.append(f"step {number}: {self._why_not_there(step.model_name) or error.message}")
+                model = ModelId(step.model_namespace or namespace, step.model_name)
+                causes.append(f"step {number}: {self._why_not_there(model) or error.message}")
         if missing:
             names = ", ".join(dict.fromkeys(missing))
             raise ConfigError(
@@ -145,12 +136,12 @@ class ModelBuilder:
         check_ensemble(config, configs)
         return flow_of(config, configs)
 
-    def _why_not_there(self, name: str) -> str:
+    def _why_not_there(self, model: ModelId) -> str:
         """Return the reasons for which the versions of a model are not served; none for one that is unknown."""
-        if self._catalog.served(name):
+        if self._catalog.served(model):
             return ""
-        records = self._catalog.records().get(name, {}).items()
-        return "; ".join(f"model '{name}' version {version}: {r.reason}" for version, r in records if r.reason)
+        records = self._catalog.records().get(model, {}).items()
+        return "; ".join(f"model '{model}' version {version}: {r.reason}" for version, r in records if r.reason)
 
     async def _build_version(
         self,
@@ -164,11 +155,12 @@ class ModelBuilder:
         served: Served
         try:
             if config.is_ensemble:
-                served = EnsembleModel(config, version, labels, self._model_of, flow)
+                served = EnsembleModel(config, version, labels, partial(self._catalog.of_step, files.namespace), flow)
             else:
                 backend = await self._backends.get(config.backend)
                 instances = make_instances(backend, self._source(files, instance_config(config), version))
                 served = self._scheduler(config, version, labels, instances, files.directory)
+            served.statistics.namespace = files.namespace
             if self._cache is not None and config.response_cache:
                 served.cache = ModelCache(self._cache, served.statistics)
             await served.start()
@@ -196,10 +188,7 @@ class ModelBuilder:
         return served
 
     def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
-        return ModelSource(config, version, files.directory, self._settings(config.backend))
-
-    def _model_of(self, step: EnsembleStep) -> Served:
-        return self._catalog.find(step.model_name, None if step.model_version < 0 else step.model_version)
+        return ModelSource(config, version, files.directory, self._settings(config.backend), files.namespace)
 
 
 def _decoupled(ensemble: ModelConfig) -> ModelConfig:

@@ -97,7 +97,7 @@ class Calls:
     def call(self, caller: Caller, request: InferRequest, respond: Respond, *, many: bool) -> Call:
         """Put a request; see `ModelCalls`. Raises what `Inference.infer` raises, and Unsupported."""
         try:
-            served = self._catalog.find(request.model_name, request.version)
+            served = self._catalog.find_from(caller.namespace, request.model_name, request.version)
         except NotFound as error:
             raise NotFound(
                 f"Failed for execute the inference request. Model '{request.model_name}' is not ready. {error.message}"
@@ -149,11 +149,11 @@ class Calls:
             raise Unavailable("models cannot be loaded or unloaded while the server starts or stops")
         await self._control().unload(name, unload_dependents)
 
-    async def ready(self, name: str, version: str) -> bool:
+    async def ready(self, name: str, version: str, namespace: str) -> bool:
         """Whether a model is ready. Raises InvalidRequest for a version that is no number."""
         if version and not version.isdecimal():
             raise InvalidRequest(f"model_version '{version}' must be a number, or \"\" for the newest version")
-        return await self._inference.model_ready(name, int(version) if version else None)
+        return await self._inference.model_ready(name, int(version) if version else None, namespace)
 
     def _refuse_circle(self, name: str, waiting: str) -> None:
         path = [waiting, name]

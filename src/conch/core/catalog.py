@@ -1,7 +1,7 @@
 """Every model this server knows, and what state each of its versions is in.
 
 Written by the lifecycle, read by every request. A version is replaced in one step, so that a request finds either the
-old one or the new one and never neither.
+old one or the new one and never neither. Requests give no namespace: a name that is in several finds no model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +10,10 @@ from enum import Enum
 
 from conch.core.served import Served
 from conch.errors import InvalidRequest, NotFound
+from conch.model_config import EnsembleStep
+from conch.repository.namespaces import ModelId
+
+UNLOADED = "unloaded"
 
 
 class VersionState(Enum):
@@ -28,21 +32,32 @@ class VersionRecord:
     state: VersionState
     reason: str = ""
 
+    @property
+    def failed(self) -> bool:
+        """Whether it should be served and cannot be."""
+        return self.state is VersionState.UNAVAILABLE and self.reason not in ("", UNLOADED)
+
 
 class Catalog:
     """Names and versions to served models."""
 
     def __init__(self) -> None:
+        self._models: dict[ModelId, dict[int, Served]] = {}
+        self._records: dict[ModelId, dict[int, VersionRecord]] = {}
+        self._ids: dict[str, list[ModelId]] = {}  # of the models in `_records`, by their names
+        # What requests find: models whose names are in one namespace.
         self._served: dict[str, dict[int, Served]] = {}
         self._newest: dict[str, Served] = {}
-        self._records: dict[str, dict[int, VersionRecord]] = {}
 
     def __iter__(self) -> Iterator[Served]:
-        for versions in self._served.values():
+        for versions in self._models.values():
             yield from versions.values()
 
     def find(self, name: str, version: int | None) -> Served:
-        """Return the version asked for, or the newest one. Raises NotFound with Triton's words."""
+        """Return the version asked for, or the newest one.
+
+        Raises NotFound, or InvalidRequest if the name is ambiguous, both with Triton's words.
+        """
         if version is None:
             served = self._newest.get(name)
             if served is not None:
@@ -51,15 +66,32 @@ class Catalog:
             served = self._served.get(name, {}).get(version)
             if served is not None:
                 return served
-        if name not in self._records:
-            raise NotFound(f"Request for unknown model: '{name}' is not found")
-        if name not in self._newest:
-            raise NotFound(f"Request for unknown model: '{name}' has no available versions")
-        raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        raise self._why_not_found(name, version)
 
-    def served(self, name: str) -> dict[int, Served]:
+    def find_from(self, namespace: str, name: str, version: int | None) -> Served:
+        """Return what a model of this namespace means by a name: one of its own namespace before any other.
+
+        Raises as `find`.
+        """
+        if namespace and ModelId(namespace, name) in self._models:
+            return self._find_in(ModelId(namespace, name), version)
+        return self.find(name, version)
+
+    def of_step(self, namespace: str, step: EnsembleStep) -> Served:
+        """Return what the step of an ensemble of this namespace means. Raises as `find`."""
+        version = None if step.model_version < 0 else step.model_version
+        if step.model_namespace:
+            return self._find_in(ModelId(step.model_namespace, step.model_name), version)
+        return self.find_from(namespace, step.model_name, version)
+
+    def served(self, model: ModelId) -> dict[int, Served]:
         """Return the versions of a model that take requests; none if it is unknown."""
-        return dict(self._served.get(name, {}))
+        return dict(self._models.get(model, {}))
+
+    def versions(self, name: str) -> list[int]:
+        """Return the versions that requests find under a name, in ascending order. Raises as `find`."""
+        self.find(name, None)
+        return list(self._served[name])
 
     def selected(self, name: str, version: int | None) -> list[Served]:
         """Return all versions, one model's, or one, for the statistics calls. Raises InvalidRequest as Triton does."""
@@ -74,28 +106,81 @@ class Catalog:
             raise InvalidRequest(f"requested model version is not available for model '{name}'")
         return [versions[version]]
 
-    def records(self) -> Mapping[str, Mapping[int, VersionRecord]]:
+    def records(self) -> Mapping[ModelId, Mapping[int, VersionRecord]]:
         """Return the state of every version that was ever asked to load."""
         return self._records
 
-    def note(self, name: str, version: int, state: VersionState, reason: str = "") -> None:
+    def note(self, model: ModelId, version: int, state: VersionState, reason: str = "") -> None:
         """Write down a version's state without touching what is served."""
-        self._records.setdefault(name, {})[version] = VersionRecord(state, reason)
+        if model not in self._records:
+            self._records[model] = {}
+            self._ids.setdefault(model.name, []).append(model)
+        self._records[model][version] = VersionRecord(state, reason)
+        self._settle(model.name)
 
-    def publish(self, name: str, versions: Mapping[int, Served]) -> list[Served]:
+    def publish(self, model: ModelId, versions: Mapping[int, Served]) -> list[Served]:
         """Serve exactly these versions of a model from now on. Returns those that were served until now."""
-        old = list(self._served.get(name, {}).values())
+        old = list(self._models.get(model, {}).values())
         if versions:
-            ordered = dict(sorted(versions.items()))
-            self._served[name] = ordered
-            self._newest[name] = ordered[max(ordered)]
+            self._models[model] = dict(sorted(versions.items()))
+        else:
+            self._models.pop(model, None)
+        for version in versions:
+            self.note(model, version, VersionState.READY)
+        self._settle(model.name)
+        self._forget_answers(model.name, [served for served in old if served not in versions.values()])
+        return old
+
+    def forget(self, model: ModelId) -> None:
+        """Drop what is known of a model that is gone from the repository."""
+        if self._records.pop(model, None) is not None:
+            self._ids[model.name].remove(model)
+        self._settle(model.name)
+
+    def _find_in(self, model: ModelId, version: int | None) -> Served:
+        versions = self._models.get(model)
+        if not versions:
+            raise NotFound(f"Request for unknown model: '{model}' is not found")
+        served = versions.get(max(versions) if version is None else version)
+        if served is None:
+            raise NotFound(f"Request for unknown model: '{model}' version {version} is not found")
+        return served
+
+    def _settle(self, name: str) -> None:
+        """Find out anew what requests mean by a name."""
+        ids = self._namesakes(name)
+        versions = self._models.get(ids[0]) if len(ids) == 1 else None
+        if versions:
+            self._served[name] = versions
+            self._newest[name] = versions[max(versions)]
         else:
             self._served.pop(name, None)
             self._newest.pop(name, None)
-        for version in versions:
-            self.note(name, version, VersionState.READY)
-        self._forget_answers(name, [served for served in old if served not in versions.values()])
-        return old
+
+    def _namesakes(self, name: str) -> list[ModelId]:
+        """Return all models of a name that are served or should be.
+
+        One that has failed counts: requests for it must not get another's answers.
+        """
+        return [
+            model
+            for model in self._ids.get(name, ())
+            if model in self._models
+            or any(each.failed or each.state is VersionState.LOADING for each in self._records[model].values())
+        ]
+
+    def _why_not_found(self, name: str, version: int | None) -> InvalidRequest | NotFound:
+        ids = self._namesakes(name)
+        if len(ids) > 1:
+            return InvalidRequest(
+                f"There are {len(ids)} identifiers of model '{name}' in global map, model namespace must be provided "
+                f"to resolve ambiguity. It is in {' and in '.join(model.namespace for model in sorted(ids))}."
+            )
+        if not self._ids.get(name):
+            return NotFound(f"Request for unknown model: '{name}' is not found")
+        if name not in self._newest:
+            return NotFound(f"Request for unknown model: '{name}' has no available versions")
+        return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
 
     def _forget_answers(self, name: str, gone: Iterable[Served]) -> None:
         """Empty the caches of versions that are gone, and of the ensembles whose answers the model has a part in."""
@@ -110,7 +195,3 @@ class Catalog:
             for one in users:
                 if one.cache is not None:
                     one.cache.forget()
-
-    def forget(self, name: str) -> None:
-        """Drop what is known of a model that is gone from the repository."""
-        self._records.pop(name, None)

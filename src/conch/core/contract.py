@@ -4,7 +4,7 @@ A pipeline whose stages do not fit is found out here, with both sides of the mis
 request. Pure: configurations in, a ConfigError or nothing out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conch.errors import ConfigError
@@ -26,14 +26,14 @@ class _End:
         return f"{self.who} '{self.name}' {self.datatype}[{','.join(map(str, self.shape))}]"
 
 
-def check_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
+def check_ensemble(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> None:
     """Raise ConfigError naming both sides of the first tensor that does not fit between two stages.
 
-    `models` holds the configuration of every step's model.
+    `models` are the configurations of the steps' models.
     """
     sources = {spec.name: _end("the ensemble's input", spec, ensemble, own=True) for spec in ensemble.inputs}
     for number, step in enumerate(ensemble.ensemble_steps):
-        config = models[step.model_name]
+        config = models[number]
         _check_names(ensemble, number, step, config)
         if config.max_batch_size < ensemble.max_batch_size and config.max_batch_size > 0:
             raise ConfigError(
@@ -46,7 +46,7 @@ def check_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> 
             assert spec is not None  # _check_names has seen to it
             sources[tensor] = _end(f"step {number}, output of model '{config.name}',", spec, config)
     for number, step in enumerate(ensemble.ensemble_steps):
-        config = models[step.model_name]
+        config = models[number]
         for inner, tensor in step.input_map.items():
             spec = config.input(inner)
             assert spec is not None

@@ -15,7 +15,7 @@ from conch.core.ensemble_stream import StreamRun
 from conch.core.pending import Pending, State
 from conch.core.served import Served
 from conch.core.validation import RequestValidator
-from conch.errors import ConchError, NotFound, QueueFull, Unavailable
+from conch.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavailable
 from conch.model_config import EnsembleStep, ModelConfig
 from conch.request import InferRequest, InferResponse, Respond
 
@@ -98,7 +98,7 @@ class EnsembleModel(Served):
         for step in self.config.ensemble_steps:
             try:
                 models.append(self._find(step))
-            except NotFound as error:
+            except (NotFound, InvalidRequest) as error:
                 raise NotFound(self.located(step, error.message)) from error
         return models
 

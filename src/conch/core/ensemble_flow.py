@@ -6,7 +6,7 @@ be of one meaning, decoupled steps must follow each other: between responses of 
 which of the one belongs to which of the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conch.errors import ConfigError
@@ -30,13 +30,13 @@ class Flow:
         return [number for number, at in enumerate(self.levels) if at == level]
 
 
-def flow_of(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> Flow:
-    """Return how responses flow; the graph must be without circles, and `models` has every step's configuration.
+def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
+    """Return how responses flow; the graph must be without circles, `models` configure the steps.
 
     Raises ConfigError if two decoupled steps do not follow each other.
     """
     steps = ensemble.ensemble_steps
-    decoupled = tuple(models[step.model_name].decoupled for step in steps)
+    decoupled = tuple(model.decoupled for model in models)
     level_of = {spec.name: 0 for spec in ensemble.inputs}
     levels: dict[int, int] = {}
     while len(levels) < len(steps):

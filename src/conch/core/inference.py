@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from conch.core.catalog import Catalog, VersionState
+from conch.core.catalog import Catalog
 from conch.core.pending import Pending
 from conch.core.served import Served
-from conch.errors import NotFound
+from conch.errors import InvalidRequest, NotFound
 from conch.observability.statistics import ModelStatistics
 from conch.request import InferRequest, Respond
 
@@ -27,13 +27,12 @@ class Inference:
         return self._catalog.find(request.model_name, request.version).submit(request, respond)
 
     def model(self, name: str, version: int | None) -> Served:
-        """Return a served version, the newest if `version` is None. Raises NotFound."""
+        """Return a served version, the newest if `version` is None. Raises NotFound, InvalidRequest."""
         return self._catalog.find(name, version)
 
     def versions(self, name: str) -> list[int]:
-        """Return the served versions of a model in ascending order. Raises NotFound."""
-        self._catalog.find(name, None)
-        return list(self._catalog.served(name))
+        """Return the served versions of a model in ascending order. Raises NotFound, InvalidRequest."""
+        return self._catalog.versions(name)
 
     def live(self) -> bool:
         """Whether the server answers at all: whoever can ask is told yes."""
@@ -46,18 +45,17 @@ class Inference:
         if not self._strict_readiness:
             return True
         records = self._catalog.records().values()
-        failed = any(
-            record.state is VersionState.UNAVAILABLE and record.reason not in ("", "unloaded")
-            for versions in records
-            for record in versions.values()
-        )
+        failed = any(record.failed for versions in records for record in versions.values())
         return not failed and all(served.ready for served in self._catalog)
 
-    async def model_ready(self, name: str, version: int | None) -> bool:
-        """Whether one model is ready, the model itself being asked too. An unknown one is not ready."""
+    async def model_ready(self, name: str, version: int | None, namespace: str = "") -> bool:
+        """Whether one model is ready, the model itself being asked too. An unknown or ambiguous one is not ready.
+
+        A model of the `namespace` goes before others.
+        """
         try:
-            served = self._catalog.find(name, version)
-        except NotFound:
+            served = self._catalog.find_from(namespace, name, version)
+        except (NotFound, InvalidRequest):
             return False
         return await served.check_ready()
 

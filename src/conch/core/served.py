@@ -10,6 +10,7 @@ from conch.core.pending import Pending
 from conch.errors import QueueFull
 from conch.model_config import ModelConfig
 from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, Histogram, ModelStatistics
+from conch.repository.namespaces import ModelId
 from conch.request import InferRequest, Respond, Timeline
 
 
@@ -28,6 +29,11 @@ class Served(ABC):
         self.cache: ModelCache | None = None  # set by the builder where the model has one
         self._in_flight = 0
         self._drained = asyncio.Event()
+
+    @property
+    def id(self) -> ModelId:
+        """The model that this is a version of."""
+        return ModelId(self.statistics.namespace, self.config.name)
 
     @property
     @abstractmethod

@@ -240,4 +240,5 @@ def _first_responses(models: Iterable[ModelStatistics]) -> Family:
 
 def _labels(model: ModelStatistics) -> dict[str, str]:
     tags = {label_name(f"_{key}"): value for key, value in model.metric_tags.items()}
-    return {**tags, "model": model.model_name, "version": str(model.version)}
+    namespace = {"namespace": model.namespace} if model.namespace else {}
+    return {**tags, "model": model.model_name, **namespace, "version": str(model.version)}

@@ -16,7 +16,7 @@ from conch.repository.backend_fields import fill_backend_fields
 from conch.repository.document import parse_json
 from conch.repository.override import Override, write_files
 from conch.repository.pbtxt import parse_pbtxt
-from conch.repository.unserved import refuse_unserved
+from conch.repository.unserved import refuse_namespaces, refuse_unserved
 from conch.repository.validate import validate_configuration
 from conch.repository.values import to_model_config
 from conch.repository.versions import version_files, versions_on_disk
@@ -42,6 +42,7 @@ class ModelFiles:
     fingerprint: Fingerprint  # of the folder in the repository, whatever the override
     has_config: bool
     config_source: str  # where the configuration is from, for messages
+    namespace: str = ""  # of the repository that it is in
     temporary: bool = False  # `directory` exists for this load only
 
     @property
@@ -67,10 +68,14 @@ class Repository:
     """The models of one or several local folders.
 
     `config_name` is `--model-config-name`: `configs/<config_name>.pbtxt` goes before config.pbtxt. With
-    `auto_complete` off, a model without a configuration is an error.
+    `auto_complete` off, a model without a configuration is an error. `namespace` is where its names belong, "" where
+    there are no namespaces.
     """
 
-    def __init__(self, roots: Sequence[Path], *, config_name: str = "", auto_complete: bool = True) -> None:
+    def __init__(
+        self, roots: Sequence[Path], *, config_name: str = "", auto_complete: bool = True, namespace: str = ""
+    ) -> None:
+        self.namespace = namespace
         self._roots = tuple(roots)
         self._config_name = config_name
         self._auto_complete = auto_complete
@@ -88,6 +93,10 @@ class Repository:
     def snapshot(self) -> dict[str, Fingerprint]:
         """Return the fingerprints of all models, for `watch.changes`. Raises as `names` and `fingerprint`."""
         return {name: self.fingerprint(name) for name in self.names()}
+
+    def has(self, name: str) -> bool:
+        """Whether there is a folder for a model of this name."""
+        return _is_folder_name(name) and bool(self._places(name))
 
     def fingerprint(self, name: str) -> Fingerprint:
         """Return the fingerprint of a model's files, () if it has none. Equal fingerprints mean: nothing changed.
@@ -134,6 +143,8 @@ class Repository:
         fill_backend_fields(message, name, version_files(directory, versions[0]) if versions else {})
         validate_configuration(message)
         refuse_unserved(message)
+        if not self.namespace:
+            refuse_namespaces(message)
         return ModelFiles(
             name=name,
             directory=directory,
@@ -142,6 +153,7 @@ class Repository:
             fingerprint=stamps,
             has_config=config is not None or file is not None,
             config_source=f"'config' of the load of '{name}'" if config is not None else str(file or directory),
+            namespace=self.namespace,
             temporary=temporary,
         )
 
@@ -175,8 +187,16 @@ class Repository:
 def _check_name(name: str) -> None:
     if len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(f"model name '{name[:60]}…' is not the name of a folder: {_LONGEST_NAME} bytes are the most")
-    if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
+    if not _is_folder_name(name):
         raise ConfigError(f"model name '{name}' is not the name of a folder: it must not be empty or contain a path")
+
+
+def _is_folder_name(name: str) -> bool:
+    return (
+        name not in ("", ".", "..")
+        and not any(mark in name for mark in "/\\\0")
+        and len(name.encode()) <= _LONGEST_NAME
+    )
 
 
 def _folders(root: Path) -> list[str]:

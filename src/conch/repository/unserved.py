@@ -16,8 +16,21 @@ _BY_REQUEST = ("python", "identity")
 
 def refuse_unserved(message: ConfigMessage) -> None:
     """Raise ConfigError naming the first thing that cannot be served."""
-    for what in _refused(message):
-        raise ConfigError(f"{what} of model '{message.name}' is not supported by this version of Conch")
+    for agent in message.model_repository_agents.agents:
+        raise ConfigError(
+            f"model_repository_agents ('{agent.name}') of model '{message.name}' is not supported by this version of "
+            "Conch"
+        )
+
+
+def refuse_namespaces(message: ConfigMessage) -> None:
+    """Raise ConfigError if a step gives a namespace: to be called where there are none."""
+    for step in message.ensemble_scheduling.step:
+        if step.model_namespace:
+            raise ConfigError(
+                f"model_namespace of the step '{step.model_name}' of model '{message.name}' needs "
+                "--model-namespacing=true"
+            )
 
 
 def unserved_notices(message: ConfigMessage) -> tuple[str, ...]:
@@ -25,19 +38,11 @@ def unserved_notices(message: ConfigMessage) -> tuple[str, ...]:
     return tuple(f"{what} of model '{message.name}' has no effect: {why}" for what, why in _without_effect(message))
 
 
-def _refused(message: ConfigMessage) -> Iterator[str]:
-    if message.model_repository_agents.agents:
-        yield f"model_repository_agents ('{message.model_repository_agents.agents[0].name}')"
-    for step in message.ensemble_scheduling.step:
-        if step.model_namespace:
-            yield f"model_namespace of the step '{step.model_name}'"
-
-
 def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
     yield from _group_settings(message)
     yield from _optimizations(message)
     yield from _state_memory(message)
-    if message.runtime:
+    if message.runtime and message.backend != "pytorch":
         yield "runtime", "backends are part of this server"
     if message.cc_model_filenames:
         yield "cc_model_filenames", "every device gets the same file"

@@ -143,6 +143,7 @@ def _step(message: Any) -> EnsembleStep:
         model_version=message.model_version or -1,
         input_map=dict(message.input_map),
         output_map=dict(message.output_map),
+        model_namespace=message.model_namespace,
     )
 
 

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 # (path relative to the model's directory, modification time in ns, size in bytes), sorted. Directories count by name.
 Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
+# What stands for a model: its name, or a tuple with it.
+Model = TypeVar("Model", bound=str | tuple[str, ...])
 
 # No descriptor or memory left, a network file system that is away.
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN}
@@ -68,8 +70,8 @@ def sources(stamps: Fingerprint) -> Fingerprint:
 
 
 def settled(
-    seen: Mapping[str, Fingerprint], earlier: Mapping[str, Fingerprint], later: Mapping[str, Fingerprint]
-) -> dict[str, Fingerprint]:
+    seen: Mapping[Model, Fingerprint], earlier: Mapping[Model, Fingerprint], later: Mapping[Model, Fingerprint]
+) -> dict[Model, Fingerprint]:
     """Return what to take for the state of a repository after two looks at it, some time apart.
 
     A model that changed in between is being written: it counts as it was `seen` before, until it keeps still.
@@ -86,18 +88,18 @@ def _check_absent(error: OSError) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """What became of the models of a repository between two looks at it. Names, sorted."""
+class Changes(Generic[Model]):
+    """What became of the models of a repository between two looks at it, sorted."""
 
-    added: tuple[str, ...]
-    changed: tuple[str, ...]
-    removed: tuple[str, ...]
+    added: tuple[Model, ...]
+    changed: tuple[Model, ...]
+    removed: tuple[Model, ...]
 
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.removed)
 
 
-def changes(before: Mapping[str, Fingerprint], now: Mapping[str, Fingerprint]) -> Changes:
+def changes(before: Mapping[Model, Fingerprint], now: Mapping[Model, Fingerprint]) -> Changes[Model]:
     """Compare two snapshots of a repository: model → fingerprint."""
     return Changes(
         added=tuple(sorted(now.keys() - before.keys())),

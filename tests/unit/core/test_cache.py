@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from conch.core.model import ServedModel
 from conch.core.model_cache import ModelCache
 from conch.errors import BackendError, Cancelled, FailureReason
 from conch.model_config import ModelConfig
+from conch.repository.namespaces import ModelId
 from conch.request import InferRequest, InferResponse, StepRequest
 from conch.tensor import Tensor
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
@@ -288,12 +290,12 @@ async def test_what_was_asked_before_a_change_is_not_kept_after_it(close: bool) 
 async def test_a_reload_starts_anew_and_takes_the_old_answers_away() -> None:
     catalog = Catalog()
     old, (worker,), cache = await cached()
-    catalog.publish("m", {1: old})
+    catalog.publish(ModelId("", "m"), {1: old})
     await ask(old, worker)
     new = ServedModel(config(), 1, {}, [worker], asyncio.get_running_loop())
     new.cache = ModelCache(cache, new.statistics)
     await new.start()
-    catalog.publish("m", {1: new})
+    catalog.publish(ModelId("", "m"), {1: new})
     assert len(cache) == 0
     model = catalog.find("m", None)
     assert isinstance(model, ServedModel)
@@ -304,12 +306,12 @@ async def test_an_ensemble_has_answers_of_its_own_until_a_model_below_it_changes
     catalog = Catalog()
     cache = ResponseCache(1 << 20)
     inner, (worker,), _ = await cached(config("inner"))
-    catalog.publish("inner", {1: inner})
+    catalog.publish(ModelId("", "inner"), {1: inner})
     for name, below in (("middle", "inner"), ("outer", "middle")):
         model_config = replace(ensemble(step(below, {"IN": "IN"}, {"OUT": "OUT"})), name=name)
-        model = EnsembleModel(model_config, 1, {}, lambda s: catalog.find(s.model_name, None))
+        model = EnsembleModel(model_config, 1, {}, partial(catalog.of_step, ""))
         model.cache = ModelCache(cache, model.statistics)
-        catalog.publish(name, {1: model})
+        catalog.publish(ModelId("", name), {1: model})
     outer = catalog.find("outer", None)
 
     async def asked() -> int:
@@ -328,7 +330,7 @@ async def test_an_ensemble_has_answers_of_its_own_until_a_model_below_it_changes
     assert len(cache) == 2
     assert await asked() == 0
     assert outer.statistics.cache_hit.count == 1
-    catalog.publish("inner", {1: inner})
+    catalog.publish(ModelId("", "inner"), {1: inner})
     assert len(cache) == 0
     # The inner model kept what it knows: the step is a hit, and the ensemble is answered all the same.
     assert await asked() == 0

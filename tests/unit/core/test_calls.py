@@ -13,6 +13,7 @@ from conch.core.inference import Inference
 from conch.core.model import ServedModel
 from conch.core.pending import Pending, State
 from conch.errors import Unavailable
+from conch.repository.namespaces import ModelId
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 
 COUNTS = {"a": 1, "b": 2, "c": 1, "d": 3}
@@ -56,7 +57,7 @@ class World:
     async def start(self) -> None:
         for name, model in self.models.items():
             await model.start()
-            self.catalog.publish(name, {1: model})
+            self.catalog.publish(ModelId("", name), {1: model})
 
     async def stop(self) -> None:
         await asyncio.gather(*(model.stop() for model in self.models.values()))
@@ -78,7 +79,7 @@ class World:
         made = Made(callee, None, heard)
         self.made[instance].append(made)
         executions = tuple(instance.batches[0].executions)
-        call = self.calls.call(CallingModel(name, executions, instance), request(name=callee), heard, many=False)
+        call = self.calls.call(CallingModel(name, "", executions, instance), request(name=callee), heard, many=False)
         made.pending = call.pending
         refused = bool(heard.finals) and isinstance(heard.answer, Unavailable)
         assert refused != self.will_be_answered(made, refused)

@@ -206,9 +206,13 @@ MODELS = {
 }
 
 
+def check(model: ModelConfig) -> None:
+    check_ensemble(model, [MODELS[step.model_name] for step in model.ensemble_steps])
+
+
 @pytest.mark.parametrize("second", ["a", "any"])
 def test_stages_that_fit(second: str) -> None:
-    check_ensemble(ensemble(step("a", {"IN": "IN"}, {"OUT": "x"}), step(second, {"IN": "x"}, {"OUT": "OUT"})), MODELS)
+    check(ensemble(step("a", {"IN": "IN"}, {"OUT": "x"}), step(second, {"IN": "x"}, {"OUT": "OUT"})))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,7 @@ def test_stages_that_fit(second: str) -> None:
 def test_a_misfit_names_both_sides(second: str, words: list[str]) -> None:
     steps = step("a", {"IN": "IN"}, {"OUT": "x"}), step(second, {"IN": "x"}, {"OUT": "OUT"})
     with pytest.raises(ConfigError) as caught:
-        check_ensemble(ensemble(*steps), MODELS)
+        check(ensemble(*steps))
     for word in words:
         assert word in caught.value.message
 
@@ -241,7 +245,7 @@ def test_a_misfit_at_the_ensembles_own_ends_says_what_would_be_right(
     model: str, fields: dict[str, object], right: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_ensemble(ensemble(step(model, {"IN": "IN"}, {"OUT": "OUT"}), **fields), MODELS)
+        check(ensemble(step(model, {"IN": "IN"}, {"OUT": "OUT"}), **fields))
     assert caught.value.message.partition("; ")[2].startswith(right)
 
 
@@ -260,14 +264,14 @@ async def test_a_step_that_refuses_its_inputs_names_the_stage_that_they_come_fro
 
 def test_a_name_that_the_model_does_not_have() -> None:
     with pytest.raises(ConfigError, match="non-existing input 'ZZ' in model 'a', whose inputs are IN"):
-        check_ensemble(ensemble(step("a", {"ZZ": "IN"}, {"OUT": "OUT"})), MODELS)
+        check(ensemble(step("a", {"ZZ": "IN"}, {"OUT": "OUT"})))
 
 
 def test_an_input_without_a_mapping() -> None:
     with pytest.raises(ConfigError, match="no mapping for input 'IN' of model 'a'"):
-        check_ensemble(ensemble(step("a", {}, {"OUT": "OUT"})), MODELS)
+        check(ensemble(step("a", {}, {"OUT": "OUT"})))
 
 
 def test_a_step_that_allows_smaller_batches() -> None:
     with pytest.raises(ConfigError, match="allows maximum batch size 4, but its step 0, model 'batched', allows 2"):
-        check_ensemble(ensemble(step("batched", {"IN": "IN"}, {"OUT": "OUT"}), max_batch_size=4), MODELS)
+        check(ensemble(step("batched", {"IN": "IN"}, {"OUT": "OUT"}), max_batch_size=4))

@@ -46,7 +46,7 @@ class World:
             workers = self.workers[name] = [ScriptedInstance() for _ in range(instances)]
             self.models[name] = ServedModel(each, 1, {}, workers, asyncio.get_running_loop())
             await self.models[name].start()
-        flow = flow_of(self.config, configs)
+        flow = flow_of(self.config, [configs[step.model_name] for step in self.config.ensemble_steps])
         return EnsembleModel(self.config, 1, {}, lambda s: self.models[s.model_name], flow)
 
     def executions(self, name: str) -> list[object]:
@@ -226,7 +226,7 @@ async def test_an_output_that_a_response_lacks_is_named() -> None:
 def test_decoupled_steps_side_by_side_are_refused() -> None:
     model = replace(chain("d1", "d2"), outputs=(TensorSpec("x", "FP32", (2,)), TensorSpec("y", "FP32", (2,))))
     model = replace(model, ensemble_steps=(step("d1", "IN", "x"), step("d2", "IN", "y")))
-    configs = {name: replace(config(name), decoupled=True) for name in ("d1", "d2")}
+    configs = [replace(config(name), decoupled=True) for name in ("d1", "d2")]
     with pytest.raises(ConfigError, match=r"step 0 \('d1'\) and step 1 \('d2'\) use decoupled models side by side"):
         flow_of(model, configs)
 

@@ -16,9 +16,11 @@ from conch.core.builder import Built, ModelBuilder
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.instance_model import InstanceModel
-from conch.core.lifecycle import IndexEntry, ModelControl
+from conch.core.lifecycle import ModelControl
+from conch.core.repository_index import IndexEntry
 from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.model_config import ModelConfig
+from conch.repository.namespaces import Repositories
 from conch.repository.override import Override
 from conch.repository.store import ModelFiles, Repository
 from tests.unit.core.scripted import Caller, request
@@ -57,7 +59,9 @@ async def serving(
     catalog = Catalog()
     inference = Inference(catalog, strict_readiness=True, started=lambda: True)
     builder = ModelBuilder(backends, catalog, settings=lambda name: {})
-    control = ModelControl(Repository([root]), builder, catalog, explicit=explicit, load_retries=load_retries)
+    control = ModelControl(
+        Repositories([Repository([root])]), builder, catalog, explicit=explicit, load_retries=load_retries
+    )
     yield control, inference
     await control.stop()
     await backends.stop()

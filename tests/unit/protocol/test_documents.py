@@ -1,6 +1,6 @@
 import json
 
-from conch.core.lifecycle import IndexEntry
+from conch.core.repository_index import IndexEntry
 from conch.model_config import ModelConfig, TensorSpec
 from conch.observability.statistics import ModelStatistics, ResponseStatistics
 from conch.protocol import documents

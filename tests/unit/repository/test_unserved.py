@@ -4,20 +4,26 @@ import pytest
 
 from conch.errors import ConfigError
 from conch.repository.pbtxt import parse_pbtxt
-from conch.repository.unserved import refuse_unserved, unserved_notices
+from conch.repository.unserved import refuse_namespaces, refuse_unserved, unserved_notices
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents ('checksum')"),
-        ('ensemble_scheduling { step { model_name: "b" model_namespace: "n" } }', "model_namespace of the step 'b'"),
     ],
 )
 def test_refused_by_name(text: str, what: str) -> None:
     with pytest.raises(ConfigError) as raised:
         refuse_unserved(parse_pbtxt(f'name: "m" {text}', "f"))
     assert raised.value.message == f"{what} of model 'm' is not supported by this version of Conch"
+
+
+def test_the_namespace_of_a_step_needs_namespaces() -> None:
+    message = parse_pbtxt('name: "m" ensemble_scheduling { step { model_name: "b" model_namespace: "n" } }', "f")
+    refuse_unserved(message)
+    with pytest.raises(ConfigError, match="model_namespace of the step 'b' of model 'm' needs --model-namespacing"):
+        refuse_namespaces(message)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class OutgoingCalls:
         self._under_way: dict[int, _Outgoing] = {}
         self._waiting: deque[_Outgoing] = deque()
         self._running = 0  # calls that count
-        self.controls = Controls(calls, send, instance.plan.source.config.name)
+        self.controls = Controls(calls, send, instance.plan.source)
         self.handlers: dict[int, Callable[[Message, memoryview], None]] = {
             messages.CALL: self._call,
             messages.CANCEL_CALL: lambda message, _: self._cancel(message[1]),
@@ -112,9 +112,9 @@ class OutgoingCalls:
         assert request is not None
         self._running += not outgoing.many
         outgoing.started = True
-        caller = Caller(
-            self._instance.plan.source.config.name, outgoing.executions, self._instance if outgoing.holds else None
-        )
+        source = self._instance.plan.source
+        holds = self._instance if outgoing.holds else None
+        caller = Caller(source.config.name, source.namespace, outgoing.executions, holds)
         try:
             call = self._calls.call(caller, request, outgoing.respond, many=outgoing.many)
         except ConchError as error:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from conch.backends.base import ModelSource
 from conch.backends.calls import ModelCalls
 from conch.backends.python_child.conch_child import messages
 from conch.backends.python_child.conch_child.wire import Message
@@ -18,16 +19,16 @@ Work: TypeAlias = Callable[[str, Any, dict[str, bytes]], Any]
 class Controls:
     """The questions of one process. What has been begun goes on when the process has gone."""
 
-    def __init__(self, calls: ModelCalls, send: Callable[[Message], None], model: str) -> None:
+    def __init__(self, calls: ModelCalls, send: Callable[[Message], None], source: ModelSource) -> None:
         self.initializing = True  # loads are waited for by the model's own load
         self._calls = calls
         self._send = send
-        self._model = model
+        self._model = source.config.name
         self._tasks: set[asyncio.Task[None]] = set()
         self._works: dict[int, Work] = {
             messages.LOAD: self._load,
             messages.UNLOAD: lambda name, dependents, _: calls.unload(name, dependents),
-            messages.ASK: lambda name, version, _: calls.ready(name, version),
+            messages.ASK: lambda name, version, _: calls.ready(name, version, source.namespace),
         }
 
     def asked(self, message: Message, payload: memoryview, tensors: TensorExchange) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from conch.core.lifecycle import IndexEntry
+from conch.core.repository_index import IndexEntry
 from conch.errors import Cancelled, ConchError, InvalidRequest, NotFound
 from conch.model_config import ModelConfig, TensorSpec
 from conch.observability.statistics import ModelStatistics

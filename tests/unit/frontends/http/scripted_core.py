@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from conch.core.lifecycle import IndexEntry
+from conch.core.repository_index import IndexEntry
 from conch.errors import ConchError, InvalidRequest, NotFound
 from conch.model_config import ModelConfig, TensorSpec
 from conch.observability.statistics import ModelStatistics

@@ -1,0 +1,54 @@
+"""Why loads fail, in the words that clients and the log get."""
+
+from collections.abc import Mapping, Sequence
+from logging import getLogger
+
+from conch.errors import Code, ConchError, ModelLoadError
+from conch.repository.namespaces import ModelId
+
+_log = getLogger(__name__)
+
+
+def load_error(error: Exception) -> ConchError:
+    """Return a failure to load as an error of ours. What nobody has foreseen is logged, and fails this load alone.
+
+    What the system refuses, such as a descriptor or a thread, it may grant later: such an error is UNAVAILABLE.
+    """
+    if isinstance(error, ConchError):
+        return error
+    if isinstance(error, OSError | MemoryError):
+        return ModelLoadError(str(error) or "out of memory", Code.UNAVAILABLE)
+    _log.error("a model could not be loaded", exc_info=error)
+    return ModelLoadError(f"{type(error).__name__}: {error}")
+
+
+def load_failure(model: ModelId, failures: Mapping[int, ConchError]) -> ModelLoadError:
+    """Return the error of a load some of whose versions have failed."""
+    causes = "".join(
+        f"version {version} is at UNAVAILABLE state: {_CODE_NAMES[error.code]}: {error.message};\n"
+        for version, error in sorted(failures.items())
+    )
+    passing = any(error.code is Code.UNAVAILABLE for error in failures.values())
+    return ModelLoadError(
+        f"load failed for model '{model}': {causes}", Code.UNAVAILABLE if passing else Code.INVALID_ARG
+    )
+
+
+def all_failures(errors: Sequence[ConchError]) -> ConchError:
+    """Return the error of a load of several models of one name, at least one of which has failed."""
+    if len(errors) == 1:
+        return errors[0]
+    return ModelLoadError("\n".join(error.message.rstrip() for error in errors), errors[0].code)
+
+
+# As Triton prints its codes in the reasons of the index.
+_CODE_NAMES = {
+    Code.UNKNOWN: "Unknown",
+    Code.INTERNAL: "Internal",
+    Code.NOT_FOUND: "Not found",
+    Code.INVALID_ARG: "Invalid argument",
+    Code.UNAVAILABLE: "Unavailable",
+    Code.UNSUPPORTED: "Unsupported",
+    Code.ALREADY_EXISTS: "Already exists",
+    Code.CANCELLED: "Cancelled",
+}

@@ -1,0 +1,33 @@
+"""The repository index: what a client is told of every model and every version that was ever asked for."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from conch.core.catalog import Catalog, VersionState
+from conch.repository.namespaces import ModelId
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One row of the repository index. A model that was never loaded has a name only."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+def index_rows(catalog: Catalog, models: Iterable[ModelId]) -> list[IndexEntry]:
+    """Return the rows of these models and of all others that the catalog knows, by namespace, name and version."""
+    records = catalog.records()
+    rows: list[IndexEntry] = []
+    for model in sorted({*models, *records}):
+        served = catalog.served(model)
+        for version, record in sorted(records.get(model, {}).items()):
+            state, reason = record.state, record.reason
+            if state is VersionState.READY and version in served and not served[version].ready:
+                state, reason = VersionState.UNAVAILABLE, "not ready: no healthy instance, or a step is not ready"
+            rows.append(IndexEntry(model.name, str(version), state.value, reason))
+        if model not in records:
+            rows.append(IndexEntry(model.name))
+    return rows

@@ -1,0 +1,88 @@
+"""Several model repositories, and which of them a model is in: what tells models of one name apart.
+
+With `--model-namespacing` every repository is a namespace, and the same name may be in several of them. Without, all
+repositories together are the one namespace "", in which every name is unique.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from conch.errors import ConfigError, NotFound
+from conch.repository.override import Override
+from conch.repository.store import ModelFiles, Repository
+from conch.repository.watch import Fingerprint
+
+
+class ModelId(NamedTuple):
+    """A model: its namespace, which is the path of its repository or "", and its name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}::{self.name}" if self.namespace else self.name
+
+
+class Repositories:
+    """All models of the server's repositories, by `ModelId`. Methods do I/O; all but `ids` may wait for a network."""
+
+    def __init__(self, repositories: Iterable[Repository]) -> None:
+        self._by_namespace = {repository.namespace: repository for repository in repositories}
+
+    @property
+    def namespaced(self) -> bool:
+        """Whether the repositories are namespaces."""
+        return "" not in self._by_namespace
+
+    def ids(self) -> list[ModelId]:
+        """Return all models, sorted. Raises ConfigError for a repository that cannot be read."""
+        return sorted(
+            ModelId(namespace, name)
+            for namespace, repository in self._by_namespace.items()
+            for name in repository.names()
+        )
+
+    def named(self, name: str) -> list[ModelId]:
+        """Return the models of a name. Raises NotFound if there is none; without namespaces nobody looks."""
+        if not self.namespaced:
+            return [ModelId("", name)]
+        found = [ModelId(namespace, name) for namespace, each in self._by_namespace.items() if each.has(name)]
+        if not found:
+            raise NotFound(f"model '{name}' is in none of the model repositories ({', '.join(self._by_namespace)})")
+        return found
+
+    def step(self, name: str, namespace: str, own: str) -> ModelId:
+        """Return which model the step of an ensemble means.
+
+        The one of the `namespace` that it gives, else that of the ensemble's `own`, else the only one of that name.
+        Raises NotFound, ConfigError.
+        """
+        if namespace:
+            return ModelId(namespace, name)
+        found = self.named(name)
+        if ModelId(own, name) in found:
+            return ModelId(own, name)
+        if len(found) > 1:
+            places = " and in ".join(model.namespace for model in found)
+            raise ConfigError(f"model '{name}' is ambiguous: it is in {places}")
+        return found[0]
+
+    def snapshot(self) -> dict[ModelId, Fingerprint]:
+        """Return the fingerprints of all models, for `watch.changes`; see `Repository.snapshot`."""
+        return {
+            ModelId(namespace, name): stamps
+            for namespace, repository in self._by_namespace.items()
+            for name, stamps in repository.snapshot().items()
+        }
+
+    def fingerprint(self, model: ModelId) -> Fingerprint:
+        """Return the fingerprint of a model's files; see `Repository.fingerprint`."""
+        return self._by_namespace[model.namespace].fingerprint(model.name)
+
+    def read(self, model: ModelId, override: Override | None = None) -> ModelFiles:
+        """Read the configuration of a model and list its versions; see `Repository.read`."""
+        repository = self._by_namespace.get(model.namespace)
+        if repository is None:
+            known = ", ".join(f"'{namespace}'" for namespace in self._by_namespace)
+            raise NotFound(f"there is no model repository '{model.namespace}'; there are {known}")
+        return repository.read(model.name, override)

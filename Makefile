@@ -33,6 +33,7 @@ bench: .venv/.dev ## Compare with Triton on the same models (ARGS go to the benc
 
 docs: .venv/.dev ## Write the reference pages that are made from the code
 	$(BIN)/python -m conch.cli.flag_help > docs/reference/flags.md
+	$(BIN)/python -m conch.check.reference > docs/check.md
 
 clean: ## Remove the environment and what tools leave behind
 	rm -rf .venv .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-output

@@ -1,0 +1,62 @@
+"""Mending files: the edits of findings, made whole or not at all."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from difflib import unified_diff
+from pathlib import Path
+
+from conch.check.finding import Finding
+from conch.check.run import Report, check_paths
+from conch.check.source import Source
+
+_MOST_ROUNDS = 50
+
+
+def fix_paths(paths: Sequence[Path], rules: frozenset[str]) -> tuple[Report, str]:
+    """Mend what can be mended safely, for rules of these ids; return what remains and what was changed, as a diff.
+
+    A file is mended one finding at a time, because what is behind a mistake is often found only when it is gone.
+    Raises OSError if a file cannot be written; it is as it was then.
+    """
+    before: dict[Path, str] = {}
+    report = check_paths(paths)
+    for _ in range(_MOST_ROUNDS):
+        fixable: dict[Path, Finding] = {}
+        for finding in report.findings:
+            if finding.edits and finding.rule.id in rules:
+                fixable.setdefault(finding.place.path, finding)
+        for path, finding in fixable.items():
+            source = Source.read(path)
+            if source is not None:
+                before.setdefault(path, source.text)
+                _write(path, source.edited(finding.edits).text)
+        if not fixable:
+            break
+        report = check_paths(paths)
+    return report, "".join(_diff(path, text) for path, text in before.items())
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a text in the place of a file in one step; a reader sees the one or the other."""
+    mark = b"\xef\xbb\xbf" if path.read_bytes().startswith(b"\xef\xbb\xbf") else b""
+    target = path.resolve()  # what a link leads to, not the link
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(mark + text.encode())
+        os.chmod(name, target.stat().st_mode & 0o7777)  # noqa: PTH101
+        os.replace(name, target)  # noqa: PTH105
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)  # noqa: PTH108
+        raise
+
+
+def _diff(path: Path, before: str) -> str:
+    after = Source.read(path)
+    lines = unified_diff(
+        before.splitlines(), (after.text if after else "").splitlines(), str(path), str(path), lineterm=""
+    )
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,66 @@
+"""A model of a repository as the check sees it: its folder, and its configuration as far as it can be completed."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from conch.check.finding import Place
+from conch.check.pbtxt_places import Places
+from conch.check.source import Source
+from conch.model_config import ModelConfig
+from conch.repository.store import ModelFiles
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model's folder and the text of its configuration, if it has one."""
+
+    directory: Path
+    source: Source | None  # config.pbtxt
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.directory.name
+
+    def locate(self, sentence: str) -> Place:
+        """Return where in the configuration a sentence points to; the folder if there is no configuration."""
+        if self.source is None:
+            return Place(self.directory)
+        return self.source.at(Places(self.source.text).locate(sentence))
+
+    def field(self, path: str) -> Place:
+        """Return the place of a field such as `output[0].dims`; the beginning if the configuration does not have it."""
+        if self.source is None:
+            return Place(self.directory)
+        return self.source.at(Places(self.source.text).fields.get(path, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """A model whose configuration could be read, its mistakes mended or left out where it had some.
+
+    `config` has the defaults, and is completed from the model file where that can be read.
+    """
+
+    folder: ModelFolder
+    files: ModelFiles
+    config: ModelConfig
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.folder.name
+
+    @property
+    def directory(self) -> Path:
+        """`<repository>/<model>`."""
+        return self.folder.directory
+
+    @property
+    def knows_tensors(self) -> bool:
+        """Whether inputs and outputs are known."""
+        return bool(self.config.inputs) and bool(self.config.outputs)
+
+    def completed(self, config: ModelConfig) -> "CheckedModel":
+        """Return the model with a more complete configuration."""
+        return replace(self, config=config)

@@ -1,0 +1,150 @@
+"""Versions and model files: there, readable, of the right name and kind, and in agreement with the configuration."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from conch.backends.signature import check_signature, complete_document, needs_completion
+from conch.check import repository_rules as rules
+from conch.check.configs import named_gpus
+from conch.check.finding import Finding, Place
+from conch.check.model import CheckedModel
+from conch.check.onnx_file import NotOnnx, OnnxFile, read_onnx
+from conch.errors import ConfigError, ModelLoadError
+from conch.model_config import VersionPolicyKind
+from conch.repository.finish import finish
+from conch.repository.versions import chosen_versions
+
+_LFS_HEAD = b"version https://git-lfs.github.com/spec/"
+_DEFAULT_MAX_BATCH_SIZE = 4  # what completion gives a model that can batch
+_ENVIRONMENT = "EXECUTION_ENV_PATH"
+_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+
+
+def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
+    """Check versions and files; return the model, completed from its file if that could be read, and what is wrong."""
+    findings = list(_version_names(model))
+    try:
+        versions = chosen_versions(model.config, model.files.versions_on_disk)
+    except ModelLoadError as error:
+        return model, [*findings, Finding(rules.VERSION_NONE, model.folder.locate(error.message), error.message)]
+    findings += _absent_versions(model)
+    if model.config.is_ensemble:
+        return model, findings
+    findings += _environment(model)
+    for version in versions:
+        path = _expected(model, version)
+        if path is None:
+            continue
+        wrong = list(_file(model, path))
+        findings += wrong
+        if not wrong and model.config.backend == "onnxruntime":
+            model, wrong = _check_onnx(model, path / "model.onnx" if path.is_dir() else path)
+            findings += wrong
+        elif not wrong and model.config.backend not in ("python", "identity"):
+            said = f"model '{model.name}': what is inside {path.name} was not checked: needs backend "
+            findings.append(Finding(rules.MODEL_UNREAD, Place(path), f"{said}'{model.config.backend}', started"))
+    return model, findings
+
+
+def _version_names(model: CheckedModel) -> Iterator[Finding]:
+    known = set(map(str, model.files.versions_on_disk))
+    for path in sorted(model.directory.iterdir()):
+        digits = path.name.lower().removeprefix("version").lstrip("v_-")
+        if path.is_dir() and path.name not in known and digits.isdecimal():
+            cure = f"Rename it to '{int(digits)}'." if int(digits) else "Version numbers begin with 1."
+            yield Finding(rules.VERSION_NAME, Place(path), f"'{path.name}' is no version", cure)
+
+
+def _absent_versions(model: CheckedModel) -> Iterator[Finding]:
+    policy = model.config.version_policy
+    if policy.kind is VersionPolicyKind.SPECIFIC:
+        for version in policy.versions:
+            if version not in model.files.versions_on_disk:
+                there = ", ".join(map(str, model.files.versions_on_disk))
+                said = f"version_policy names version {version} of model '{model.name}', there are: {there}"
+                yield Finding(rules.VERSION_ABSENT, model.folder.locate(said), said)
+
+
+def _environment(model: CheckedModel) -> Iterator[Finding]:
+    """A Python model's own environment, unless it lies where only the server's machine can tell."""
+    path = model.config.parameters.get(_ENVIRONMENT, "")
+    if path.startswith(_MODEL_DIRECTORY):
+        resolved = model.directory / path.removeprefix(_MODEL_DIRECTORY).lstrip("/")
+        if not resolved.exists():
+            said = f"{_ENVIRONMENT} of model '{model.name}' names '{path}', there is no {resolved}"
+            yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{_ENVIRONMENT}'"), said)
+
+
+def _expected(model: CheckedModel, version: int) -> Path | None:
+    """Where the file of a version must be; None for a backend that needs none, or whose file's name is not known."""
+    if model.config.backend == "identity" or not model.config.default_model_filename:
+        return None
+    return model.directory / str(version) / model.config.default_model_filename
+
+
+def _file(model: CheckedModel, path: Path) -> Iterator[Finding]:
+    inner = path / "model.onnx" if path.is_dir() and path.suffix == ".onnx" else path
+    if inner.is_dir():
+        return
+    try:
+        with inner.open("rb") as file:
+            head = file.read(len(_LFS_HEAD))
+    except FileNotFoundError:
+        yield _missing(model, inner)
+        return
+    except OSError as error:
+        yield Finding(rules.FILE_UNREADABLE, Place(inner), f"{inner.name} cannot be read: {error.strerror}")
+        return
+    if not head:
+        yield Finding(rules.FILE_EMPTY, Place(inner), f"{inner.name} of model '{model.name}' is empty")
+    elif head == _LFS_HEAD:
+        yield Finding(rules.FILE_LFS, Place(inner), f"{inner.name} of model '{model.name}' is a Git LFS pointer")
+
+
+def _missing(model: CheckedModel, path: Path) -> Finding:
+    try:
+        present = sorted(entry.name for entry in os.scandir(path.parent) if not entry.name.startswith("."))
+    except OSError:
+        present = []
+    there = ", ".join(present) or "nothing"
+    said = f"model '{model.name}' has no {path.parent.name}/{path.name}; the folder holds {there}"
+    alike = [name for name in present if Path(name).suffix == path.suffix]
+    cure = ""
+    if len(alike) == 1:
+        cure = f'Rename {alike[0]} to {path.name}, or write `default_model_filename: "{alike[0]}"` into config.pbtxt.'
+    return Finding(rules.FILE_MISSING, Place(path.parent), said, cure)
+
+
+def _check_onnx(model: CheckedModel, path: Path) -> tuple[CheckedModel, list[Finding]]:
+    try:
+        onnx = read_onnx(path)
+    except NotOnnx as error:
+        said = f"{path.name} of model '{model.name}' is no ONNX model: {error}"
+        return model, [Finding(rules.FILE_DAMAGED, Place(path), said)]
+    missing = [name for name in onnx.external if not (path.parent / name).is_file()]
+    if missing:
+        said = f"{path.name} of model '{model.name}' keeps weights in '{missing[0]}', which is not beside it"
+        return model, [Finding(rules.FILE_MISSING, Place(path), said)]
+    document: Mapping[str, Any] = model.files.document
+    if not onnx.shaped and needs_completion(document):
+        said = (
+            f"outputs of model '{model.name}' were not checked: {path.name} gives no shape; needs onnxruntime, started"
+        )
+        return model, [Finding(rules.MODEL_UNREAD, Place(path), said)]
+    return _held_against(model, onnx, document)
+
+
+def _held_against(
+    model: CheckedModel, onnx: OnnxFile, document: Mapping[str, Any]
+) -> tuple[CheckedModel, list[Finding]]:
+    """Complete the configuration as the server would, and compare the two as the server does."""
+    try:
+        if needs_completion(document):
+            document = complete_document(document, onnx.signature, _DEFAULT_MAX_BATCH_SIZE)
+        config = finish(document, backend=None, gpus=named_gpus(model.files)).config
+        check_signature(config, onnx.signature)
+    except ConfigError as error:
+        return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
+    return model.completed(config), []

@@ -1,0 +1,87 @@
+"""Where in a config.pbtxt each field is: `dynamic_batching.preferred_batch_size[1]` → its place in the text.
+
+Read once more beside protobuf's parser, which keeps no places. The text is one that protobuf has accepted.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+_TOKEN = re.compile(r"#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[\w.+-]+|[^\s\w]")
+_WORD = re.compile(r"[A-Za-z_][\w.]*(?:\[\d+\])?(?:\.\w+(?:\[\d+\])?)*")
+_QUOTED = re.compile(r"'([^']+)'")
+_OPEN = {"{": "}", "<": ">"}
+
+
+class Places:
+    """The fields of a text by their paths, and its strings by their values; as offsets of characters."""
+
+    def __init__(self, text: str) -> None:
+        self.fields: dict[str, int] = {}
+        self.strings: dict[str, int] = {}
+        self._tokens = [(match[0], match.start()) for match in _TOKEN.finditer(text) if match[0][0] != "#"]
+        self._next = 0
+        self._message("", "")
+
+    def locate(self, sentence: str) -> int:
+        """Return where a sentence about the configuration points: at the most exact thing that it names; 0 if none."""
+        words = sorted(_WORD.findall(sentence), key=len, reverse=True)
+        for word in (word for word in words if "." in word or "[" in word):
+            for path in _shorter(word):
+                if path in self.fields:
+                    return self.fields[path]
+        quoted = _QUOTED.findall(sentence)
+        by_name = [path for word in quoted for path in self.fields if path.rpartition(".")[2] == word]
+        for offset in (*map(self.fields.__getitem__, by_name), *(self.strings[w] for w in quoted if w in self.strings)):
+            return offset
+        return next((self.fields[word] for word in words if word in self.fields), 0)
+
+    def _peek(self) -> str:
+        return self._tokens[self._next][0] if self._next < len(self._tokens) else ""
+
+    def _message(self, prefix: str, end: str) -> None:
+        counts: Counter[str] = Counter()
+        while (token := self._peek()) and token != end:
+            offset = self._tokens[self._next][1]
+            self._next += 1
+            if not (token[0].isalpha() or token[0] == "_"):  # separators
+                continue
+            if self._peek() == ":":
+                self._next += 1
+            path = f"{prefix}{token}"
+            self.fields.setdefault(path, offset)
+            if self._peek() == "[":
+                self._next += 1
+                while (inner := self._peek()) and inner != "]":
+                    if inner == ",":
+                        self._next += 1
+                        continue
+                    self._value(f"{path}[{counts[path]}]", self._tokens[self._next][1])
+                    counts[path] += 1
+                self._next += 1
+            else:
+                self._value(f"{path}[{counts[path]}]", offset)
+                counts[path] += 1
+
+    def _value(self, path: str, offset: int) -> None:
+        first = path.removesuffix("[0]")
+        self.fields.setdefault(path, offset)
+        token = self._peek()
+        if token in _OPEN:
+            self._next += 1
+            self._message(f"{path}.", _OPEN[token])
+            self._next += 1
+            if first != path:  # a field that is there once is also known without a number
+                for inner, place in [item for item in self.fields.items() if item[0].startswith(f"{path}.")]:
+                    self.fields.setdefault(first + inner[len(path) :], place)
+            return
+        if token[:1] in ("'", '"'):
+            self.strings.setdefault(token[1:-1], self._tokens[self._next][1])
+        self._next += 1
+
+
+def _shorter(path: str) -> Iterator[str]:
+    """The path, then what it is part of."""
+    while path:
+        yield path
+        path = path.rpartition("[" if path.endswith("]") else ".")[0]

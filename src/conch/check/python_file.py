@@ -1,0 +1,136 @@
+"""A Python file of a repository, parsed and never run: what it calls Triton's module, its class, its functions."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conch.check.finding import Place
+from conch.check.source import Source
+
+API_MODULE = "triton_python_backend_utils"
+MODEL_CLASS = "TritonPythonModel"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFile:
+    """One file. `parents` leads from each node to the one around it."""
+
+    source: Source
+    tree: ast.Module
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    modules: frozenset[str] = frozenset()  # local names of Triton's module
+    names: dict[str, str] = field(default_factory=dict)  # local names of what was imported from it → their own
+
+    @classmethod
+    def parse(cls, source: Source) -> "PythonFile":
+        """Parse a file. Raises SyntaxError."""
+        tree = ast.parse(source.text, str(source.path))
+        parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        modules = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+            if alias.name == API_MODULE
+        }
+        names = {
+            alias.asname or alias.name: alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module == API_MODULE
+            for alias in node.names
+        }
+        return cls(source, tree, parents, frozenset(modules), names)
+
+    def place(self, node: ast.AST) -> Place:
+        """Return where a node begins."""
+        return Place(self.source.path, getattr(node, "lineno", 0), getattr(node, "col_offset", -1) + 1)
+
+    def api(self, node: ast.AST | None) -> str:
+        """Return the name that an expression has in Triton's module: `pb_utils.Tensor` → "Tensor"; "" if none."""
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in self.modules:
+            return node.attr
+        return self.names.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+    def calls_of(self, name: str) -> Iterator[ast.Call]:
+        """Yield the calls of a function or class of Triton's module."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and self.api(node.func) == name:
+                yield node
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what is around a node, from the inside out."""
+        while (outer := self.parents.get(node)) is not None:
+            yield outer
+            node = outer
+
+    def function_of(self, node: ast.AST) -> Function | None:
+        """Return the function that a node is in."""
+        return next((outer for outer in self.around(node) if isinstance(outer, Function)), None)
+
+    @property
+    def model_class(self) -> ast.ClassDef | None:
+        """The class TritonPythonModel, if this file defines it."""
+        classes = (node for node in self.tree.body if isinstance(node, ast.ClassDef))
+        return next((node for node in classes if node.name == MODEL_CLASS), None)
+
+    def method(self, name: str) -> Function | None:
+        """Return a method of the model's class."""
+        body = self.model_class.body if self.model_class else []
+        return next((node for node in body if isinstance(node, Function) and node.name == name), None)
+
+    def binds(self, name: str) -> bool:
+        """Whether the module has a global of that name, or one could come from an `import *`."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+                return True
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                if any((alias.asname or alias.name) in (name, "*") for alias in node.names):
+                    return True
+            elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+                return True
+        return False
+
+    def value_of(self, node: ast.expr | None) -> ast.expr | None:
+        """Follow a name to the one expression that its function, or the module, assigns to it; else the node itself."""
+        for _ in range(8):
+            if not isinstance(node, ast.Name):
+                return node
+            assigned = self._only_assignment(node.id, self.function_of(node) or self.tree)
+            if assigned is None:
+                return node
+            node = assigned
+        return node
+
+    def _only_assignment(self, name: str, scope: ast.AST) -> ast.expr | None:
+        stores = [
+            node
+            for node in ast.walk(scope)
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        ]
+        if not stores and scope is not self.tree:
+            return self._only_assignment(name, self.tree)
+        if len(stores) != 1:
+            return None
+        statement = self.parents[stores[0]]
+        if isinstance(statement, ast.Assign) and statement.targets == [stores[0]]:
+            return statement.value
+        return statement.value if isinstance(statement, ast.AnnAssign) else None
+
+
+def text_of(node: ast.AST | None) -> str | None:
+    """Return a text constant, None if a node is none."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
+    """Return an argument of a call, by position or by name."""
+    if len(call.args) > position and not any(isinstance(each, ast.Starred) for each in call.args[: position + 1]):
+        return call.args[position]
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def siblings(path: Path) -> list[Path]:
+    """Return the files that a model's file can import from beside it: in its version's folder and the model's."""
+    return sorted({*path.parent.glob("*.py"), *path.parent.parent.glob("*.py")} - {path})

@@ -1,0 +1,98 @@
+"""Findings for people, each with its line as a compiler shows it, and for programs."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.text import Text
+
+from conch.check.finding import Finding, Place, Severity
+from conch.check.run import Report
+from conch.check.source import Source
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTICE: "bold cyan"}
+_WIDEST = 160  # of a source line that is shown
+
+
+def print_report(report: Report, findings: Sequence[Finding], console: Console) -> None:
+    """Print findings and a summary."""
+    for finding in findings:
+        console.print(_entry(finding))
+        console.print()
+    counts = Counter(finding.rule.severity for finding in findings)
+    said = ", ".join(_count(counts[severity], severity.value) for severity in Severity if counts[severity])
+    looked_at = f"{_count(report.models, 'model')} and {_count(report.files, 'file')} beside them"
+    style = next((_STYLES[severity] for severity in Severity if counts[severity]), "bold green")
+    console.print(Text.assemble((said or "nothing found", style), f" in {looked_at}"), soft_wrap=True)
+    if any(finding.edits for finding in findings):
+        console.print("--fix mends what can be mended safely.", highlight=False)
+
+
+def as_document(report: Report, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return findings as JSON values."""
+    counts = Counter(finding.rule.severity for finding in findings)
+    return {
+        "findings": [_document(finding) for finding in findings],
+        "summary": {
+            "models": report.models,
+            "files": report.files,
+            **{f"{severity.value}s": counts[severity] for severity in Severity},
+        },
+    }
+
+
+def _entry(finding: Finding) -> Group:
+    rule = finding.rule
+    parts = [
+        Text.assemble((f"{rule.severity.value}[{rule.id}]", _STYLES[rule.severity]), " ", (str(finding.place), "bold")),
+        *_excerpt(finding.place),
+        _field("", finding.message),
+        _field("why: ", rule.why),
+        _field("cure: ", finding.what_to_do),
+    ]
+    for related in finding.related:
+        parts.append(_field("see: ", f"{related.place}: {related.what}"))
+        parts += _excerpt(related.place)
+    return Group(*parts)
+
+
+def _field(label: str, text: str) -> Any:
+    return Padding(Text.assemble((label, "dim"), text), (0, 0, 0, 2), expand=False)
+
+
+def _excerpt(place: Place) -> list[Text]:
+    """The line of a place with a mark below its column."""
+    source = Source.read(place.path) if place.line and place.path.is_file() else None
+    lines = source.text.split("\n") if source else []
+    if not 0 < place.line <= len(lines):
+        return []
+    line = lines[place.line - 1].replace("\t", " ").rstrip()
+    begin = max(place.column - _WIDEST // 2, 0) if len(line) > _WIDEST else 0
+    number = f"{place.line:>6} | "
+    shown = line[begin : begin + _WIDEST]
+    mark = " " * (len(number) - 2) + "| " + " " * (place.column - 1 - begin) + "^"
+    return [Text(number + shown, no_wrap=True, overflow="ignore"), Text(mark, "bold", no_wrap=True, overflow="ignore")]
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    rule = finding.rule
+    return {
+        "rule": rule.id,
+        "severity": rule.severity.value,
+        **_where(finding.place),
+        "message": finding.message,
+        "why": rule.why,
+        "cure": finding.what_to_do,
+        "fixable": bool(finding.edits),
+        "related": [{**_where(each.place), "message": each.what} for each in finding.related],
+    }
+
+
+def _where(place: Place) -> dict[str, Any]:
+    return {"file": str(place.path), "line": place.line, "column": place.column}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,53 @@
+"""A text file that is checked: its text, and where in it something is."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from conch.check.finding import Edit, Place
+
+_LARGEST = 4 << 20  # bytes; what is larger was not written by hand
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file and its text."""
+
+    path: Path
+    text: str
+
+    @classmethod
+    def read(cls, path: Path) -> "Source | None":
+        """Read a file; None for one that cannot be read, is no UTF-8 text or is too large to be written by hand."""
+        try:
+            if path.stat().st_size > _LARGEST:
+                return None
+            # Bytes, because reading text would lose how its lines end.
+            return cls(path, path.read_bytes().decode("utf-8").removeprefix("\ufeff"))
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def at(self, offset: int) -> Place:
+        """Return the place of a character."""
+        starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        line = bisect_right(starts, offset)
+        return Place(self.path, line, offset - starts[line - 1] + 1)
+
+    def offset(self, line: int, column: int) -> int:
+        """Return the character at a place, the inverse of `at`."""
+        lines = self.text.split("\n")
+        return sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
+
+    def find(self, pattern: str) -> Place:
+        """Return the place of the first match of a regular expression, the whole file if there is none."""
+        match = re.search(pattern, self.text, re.MULTILINE)
+        return self.at(match.start()) if match else Place(self.path)
+
+    def edited(self, edits: Iterable[Edit]) -> "Source":
+        """Return the file with the edits made."""
+        text = self.text
+        for edit in sorted(edits, key=lambda each: each.start, reverse=True):
+            text = text[: edit.start] + edit.replacement + text[edit.end :]
+        return Source(self.path, text)

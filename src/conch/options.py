@@ -81,6 +81,13 @@ class ServerOptions:
     )
     exit_on_error: bool = _flag(True, "Server", "Exit if a model cannot be loaded at start.", BOOLEAN)
 
+    openai_api_key: tuple[str, ...] = _flag(
+        (), "OpenAI", "Secret that clients of /v1 must send as bearer token; any one of several.", TEXT, repeatable=True
+    )
+    lora_separator: str = _flag(
+        "_lora_", "OpenAI", "What stands between a model's name and its LoRA adapter's in the OpenAI API.", TEXT
+    )
+
     log_verbose: int = _flag(0, "Logging", "Verbosity: 0 for none, 1 and above for more.", LEVEL)
     log_info: bool = _flag(True, "Logging", "Log at level info.", BOOLEAN)
     log_warning: bool = _flag(True, "Logging", "Log at level warning.", BOOLEAN)

@@ -28,8 +28,10 @@ from conch.errors import ConchError, ConfigError
 from conch.frontends.descriptors import use_all_descriptors
 from conch.frontends.grpc_server import GrpcFrontend
 from conch.frontends.http_message import HttpLimits
+from conch.frontends.http_router import HttpRouter
 from conch.frontends.http_server import HttpServer
 from conch.frontends.metrics_http import MetricsHttp
+from conch.frontends.openai_http import OpenAiHttp
 from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_http import V2Http
 from conch.observability import logs
@@ -93,8 +95,14 @@ class Server:
                 restrictions=Restrictions(options.http_restricted_api, flag="--http-restricted-api"),
                 shared_memory=self._shared_memory,
             )
+            openai = OpenAiHttp(
+                self.inference,
+                self.control,
+                api_keys=options.openai_api_key,
+                lora_separator=options.lora_separator,
+            )
             http = HttpServer(
-                routes,
+                HttpRouter(routes, openai),
                 options.http_address,
                 options.http_port,
                 limits=HttpLimits(body_bytes=options.http_max_input_size),

@@ -1,6 +1,6 @@
 """The front door: what every frontend calls, whatever its protocol."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from conch.core.catalog import Catalog
 from conch.core.pending import Pending
@@ -29,6 +29,10 @@ class Inference:
     def model(self, name: str, version: int | None) -> Served:
         """Return a served version, the newest if `version` is None. Raises NotFound, InvalidRequest."""
         return self._catalog.find(name, version)
+
+    def models(self) -> Iterator[Served]:
+        """Return every served version of every model."""
+        return iter(self._catalog)
 
     def versions(self, name: str) -> list[int]:
         """Return the served versions of a model in ascending order. Raises NotFound, InvalidRequest."""

@@ -313,6 +313,11 @@ class HttpConnection:
         """Send several buffers without copying them together."""
         self._transport.writelines(parts)
 
+    @property
+    def writable(self) -> bool:
+        """Whether the client keeps up with what is written."""
+        return self._writable
+
     async def drained(self) -> None:
         """Wait until the client has taken enough of what was written, or has gone."""
         if self._writable:

@@ -15,6 +15,10 @@ class ReplyChannel(Protocol):
 
     ending: bool  # whether the connection closes after this answer, whatever the client wants
 
+    @property
+    def writable(self) -> bool:
+        """Whether the client keeps up with what is written."""
+
     def write(self, data: Buffer) -> None:
         """Send one buffer."""
 
@@ -106,6 +110,11 @@ class HttpReply:
         if not self._request.old_version and self._request.method != b"HEAD":
             channel.write(b"0\r\n\r\n")
         channel.finished(self._request.keep_alive)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client keeps up: what is written while it does not, waits in memory. True if it has gone."""
+        return self._channel is None or self._channel.writable
 
     async def drained(self) -> None:
         """Wait until the client has taken enough that more may be written; at once if it has gone."""

@@ -1,0 +1,257 @@
+"""One call of the OpenAI API while it generates: deltas in, an answer or a stream of chunks out.
+
+There is no task for a stream. An engine's step is told on the event loop, and what it has brought for a client is one
+write. A client that does not keep up is written nothing until it does: its deltas wait here, then go out in one chunk.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from conch.errors import Cancelled, ConchError
+from conch.frontends.http_message import content_type, header
+from conch.frontends.http_reply import HttpReply
+from conch.frontends.openai_errors import JSON, send_error
+from conch.generation import Delta, FinishReason, Generation, TokenLogprob, Usage
+from conch.llm.output import OutputParser, Reasoning, ToolCall
+from conch.protocol import openai_replies
+from conch.protocol.openai_replies import ChatReplies, Choice, CompletionReplies
+
+_EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
+
+
+class _Sequence:
+    """What is remembered of one choice."""
+
+    __slots__ = ("begun", "calls", "characters", "finish", "logprobs", "parser", "reasoning", "text")
+
+    def __init__(self, parser: OutputParser) -> None:
+        self.parser = parser
+        self.begun = False  # whether its first chunk was sent
+        self.characters = 0
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: list[ToolCall] = []
+        self.logprobs: list[Sequence[TokenLogprob]] = []
+        self.finish: FinishReason | None = None
+
+
+class Form(Protocol):
+    """How deltas become chunks and choices: a chat or a text completion."""
+
+    def chunks(self, sequence: _Sequence, delta: Delta) -> bytes:
+        """Return the chunks of a delta."""
+
+    def take(self, sequence: _Sequence, delta: Delta) -> None:
+        """Remember a delta for an answer in one piece."""
+
+    def choice(self, sequence: _Sequence) -> Choice:
+        """Return a choice in one piece."""
+
+    def usage(self, usage: Usage) -> bytes:
+        """Return the chunk of the usage."""
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        """Return the answer in one piece."""
+
+
+class Exchange:
+    """Answers one call, whose prompts were given to the engine as `generations`, `n` sequences each."""
+
+    def __init__(
+        self,
+        reply: HttpReply,
+        form: Form,
+        parser: Callable[[], OutputParser],
+        *,
+        prompts: int,
+        n: int,
+        stream: bool,
+        include_usage: bool,
+    ) -> None:
+        self._reply = reply
+        self._form = form
+        self._n = n
+        self._stream = stream
+        self._include_usage = include_usage
+        self._sequences = [_Sequence(parser()) for _ in range(prompts * n)]
+        self._generations: list[Generation] = []
+        self._unfinished = prompts
+        self._usage = Usage(0, 0, 0)
+        self._held: list[Delta] = []  # what a slow client has not been sent
+        self._catching_up: asyncio.Task[None] | None = None
+
+    def begin(self, generate: Sequence[Callable[[Callable[..., None]], Generation]]) -> None:
+        """Start every generation; if one is refused, the others end. Raises what refuses it."""
+        try:
+            for number, start in enumerate(generate):
+                self._generations.append(start(partial(self._told, number)))
+        except ConchError:
+            self._unfinished = 0
+            self.abort()
+            raise
+        if self._reply.open:
+            self._reply.on_disconnect = self.abort
+
+    def abort(self) -> None:
+        """End what is still being generated."""
+        for generation in self._generations:
+            generation.abort()
+
+    def _told(self, prompt: int, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+        if not self._unfinished:
+            return
+        if isinstance(end, ConchError):
+            self._unfinished = 0
+            self._fail(end)
+            self.abort()
+            return
+        if prompt:
+            deltas = [_moved(delta, prompt * self._n) for delta in deltas]
+        if end is not None:
+            self._unfinished -= 1
+            total = self._usage
+            self._usage = Usage(
+                total.prompt_tokens + end.prompt_tokens,
+                total.completion_tokens + end.completion_tokens,
+                total.cached_tokens + end.cached_tokens,
+            )
+        if self._stream:
+            self._send(deltas)
+        else:
+            for delta in deltas:
+                self._form.take(self._sequences[delta.index], delta)
+            if not self._unfinished:
+                choices = [self._form.choice(sequence) for sequence in self._sequences]
+                self._reply.send(200, JSON, self._form.whole(choices, self._usage))
+
+    def _send(self, deltas: Sequence[Delta]) -> None:
+        if self._catching_up is not None:
+            self._held += deltas
+            return
+        chunks = b"".join([self._form.chunks(self._sequences[delta.index], delta) for delta in deltas])
+        if not self._reply.begun:
+            self._reply.begin(200, _EVENTS)
+        if not self._unfinished:
+            if self._include_usage:
+                chunks += self._form.usage(self._usage)
+            self._reply.write(chunks + openai_replies.END_OF_STREAM)
+            self._reply.end()
+            return
+        self._reply.write(chunks)
+        if not self._reply.writable:
+            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        await self._reply.drained()
+        self._catching_up = None
+        held, self._held = self._held, []
+        if held:
+            self._send(_merged(held))
+
+    def _fail(self, error: ConchError) -> None:
+        if not self._reply.begun:
+            send_error(self._reply, error)
+        elif not isinstance(error, Cancelled):
+            # The status has been sent; an event is what is left to say it by.
+            self._reply.write(openai_replies.event(openai_replies.error(error)) + openai_replies.END_OF_STREAM)
+            self._reply.end()
+        else:
+            self._reply.end()
+
+
+class ChatForm:
+    """The form of a chat completion."""
+
+    def __init__(self, replies: ChatReplies) -> None:
+        self._replies = replies
+        self.usage = replies.usage
+        self.whole = replies.whole
+
+    def chunks(self, sequence: _Sequence, delta: Delta) -> bytes:
+        """Return the chunks of a delta, at the beginning with that of the role."""
+        first = b"" if sequence.begun else self._replies.first(delta.index)
+        sequence.begun = True
+        last = delta.finish_reason is not None
+        parts = sequence.parser.feed(delta.text, last)
+        calls = len(sequence.calls)
+        sequence.calls += [part for part in parts if isinstance(part, ToolCall)]
+        finish = None
+        if delta.finish_reason is not None:
+            finish = openai_replies.finish_reason(delta.finish_reason, called=bool(sequence.calls))
+        elif not parts and not delta.logprobs:
+            return first
+        return first + self._replies.chunk(delta, parts, finish, calls)
+
+    def take(self, sequence: _Sequence, delta: Delta) -> None:
+        """Remember a delta."""
+        for part in sequence.parser.feed(delta.text, delta.finish_reason is not None):
+            if isinstance(part, str):
+                sequence.text.append(part)
+            elif isinstance(part, Reasoning):
+                sequence.reasoning.append(part.text)
+            else:
+                sequence.calls.append(part)
+        sequence.logprobs += delta.logprobs
+        sequence.finish = delta.finish_reason or sequence.finish
+
+    def choice(self, sequence: _Sequence) -> Choice:
+        """Return a choice in one piece."""
+        finish = openai_replies.finish_reason(sequence.finish or FinishReason.STOP, called=bool(sequence.calls))
+        reasoning = "".join(sequence.reasoning)
+        return Choice("".join(sequence.text), reasoning, sequence.calls, finish, sequence.logprobs)
+
+
+class CompletionForm:
+    """The form of a text completion; `prefixes` are what stands before each choice's text (`echo`)."""
+
+    def __init__(self, replies: CompletionReplies, prefixes: Sequence[str]) -> None:
+        self._replies = replies
+        self._prefixes = prefixes
+        self._next = 0
+        self.usage = replies.usage
+        self.whole = replies.whole
+
+    def chunks(self, sequence: _Sequence, delta: Delta) -> bytes:
+        """Return the chunk of a delta."""
+        if not delta.text and delta.finish_reason is None:
+            return b""
+        offset = sequence.characters
+        sequence.characters += len(delta.text)
+        return self._replies.chunk(delta.index, delta, offset)
+
+    def take(self, sequence: _Sequence, delta: Delta) -> None:
+        """Remember a delta."""
+        sequence.text.append(delta.text)
+        sequence.logprobs += delta.logprobs
+        sequence.finish = delta.finish_reason or sequence.finish
+
+    def choice(self, sequence: _Sequence) -> Choice:
+        """Return a choice in one piece."""
+        prefix = self._prefixes[self._next]
+        self._next += 1
+        finish = (sequence.finish or FinishReason.STOP).value
+        return Choice(prefix + "".join(sequence.text), "", (), finish, sequence.logprobs)
+
+
+def _moved(delta: Delta, by: int) -> Delta:
+    return Delta(delta.index + by, delta.text, delta.token_ids, delta.finish_reason, delta.stop_reason, delta.logprobs)
+
+
+def _merged(deltas: Sequence[Delta]) -> list[Delta]:
+    """Join the deltas of each sequence into one."""
+    by_index: dict[int, list[Delta]] = {}
+    for delta in deltas:
+        by_index.setdefault(delta.index, []).append(delta)
+    return [
+        Delta(
+            index,
+            "".join(delta.text for delta in group),
+            [token for delta in group for token in delta.token_ids],
+            group[-1].finish_reason,
+            group[-1].stop_reason,
+            [token for delta in group for token in delta.logprobs],
+        )
+        for index, group in by_index.items()
+    ]

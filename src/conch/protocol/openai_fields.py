@@ -1,0 +1,134 @@
+"""Reading the fields of an OpenAI request one by one: each has a type, and a mistake names it.
+
+Source: the OpenAI API reference; the fields beyond it are vLLM's, under its names.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from conch.errors import InvalidRequest
+from conch.tensor import Buffer
+
+
+class InvalidField(InvalidRequest):
+    """A field of an OpenAI request is wrong; `param` names it, as their errors do."""
+
+    def __init__(self, param: str | None, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+def read_object(body: Buffer) -> dict[str, Any]:
+    """Return the JSON object that a body holds. Raises InvalidField."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidField(None, f"We could not parse the JSON body of your request: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidField(None, "the body must be a JSON object")
+    return document
+
+
+class Fields:
+    """The fields of one request, read by name; `done` refuses what nobody has read."""
+
+    def __init__(self, document: Mapping[str, Any], prefix: str = "") -> None:
+        self._document = document
+        self._prefix = prefix
+        self._read: set[str] = set()
+
+    def take(self, name: str) -> Any:
+        """Return a field as it is; None if it is missing or null."""
+        self._read.add(name)
+        return self._document.get(name)
+
+    def text(self, name: str) -> str | None:
+        """Return a string."""
+        value: str | None = self._typed(name, str, "a string")
+        return value
+
+    def required_text(self, name: str) -> str:
+        """Return a string that must be there."""
+        value = self.text(name)
+        if value is None:
+            raise self.wrong(name, f"you must provide a '{self._prefix}{name}' parameter")
+        return value
+
+    def boolean(self, name: str, default: bool = False) -> bool:
+        """Return true or false."""
+        value = self._typed(name, bool, "true or false")
+        return default if value is None else bool(value)
+
+    def integer(self, name: str) -> int | None:
+        """Return an integer; a number without a fraction is one."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._mistyped(name, "an integer", value)
+        return value
+
+    def number(self, name: str) -> float | None:
+        """Return a number."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._mistyped(name, "a number", value)
+        return float(value)
+
+    def object(self, name: str) -> dict[str, Any] | None:
+        """Return an object."""
+        value: dict[str, Any] | None = self._typed(name, dict, "an object")
+        return value
+
+    def list(self, name: str) -> list[Any] | None:
+        """Return an array."""
+        value: list[Any] | None = self._typed(name, list, "an array")
+        return value
+
+    def inner(self, name: str) -> "Fields | None":
+        """Return the fields of an object in this one."""
+        value = self.object(name)
+        return None if value is None else Fields(value, f"{self._prefix}{name}.")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a string or an array of strings as strings."""
+        value = self.take(name)
+        if value is None:
+            return ()
+        given = value if isinstance(value, list) else [value]
+        if not all(isinstance(each, str) for each in given):
+            raise self._mistyped(name, "a string or an array of strings", value)
+        return tuple(given)
+
+    def refuse(self, name: str, harmless: Callable[[Any], bool], why: str) -> None:
+        """Refuse a field that this server does not honour, unless its value is one that changes nothing."""
+        value = self.take(name)
+        if value is not None and not harmless(value):
+            raise self.wrong(name, f"'{self._prefix}{name}' is not supported: {why}")
+
+    def done(self) -> None:
+        """Refuse fields that nobody has read: what is not known is not ignored either."""
+        for name in self._document:
+            if name not in self._read:
+                raise self.wrong(name, f"Unrecognized request argument supplied: {self._prefix}{name}")
+
+    def wrong(self, name: str, message: str) -> InvalidField:
+        """Return the error for a field."""
+        return InvalidField(f"{self._prefix}{name}", message)
+
+    def _typed(self, name: str, kind: type, wanted: str) -> Any:
+        value = self.take(name)
+        if value is not None and not isinstance(value, kind):
+            raise self._mistyped(name, wanted, value)
+        return value
+
+    def _mistyped(self, name: str, wanted: str, value: Any) -> InvalidField:
+        shown = orjson.dumps(value, default=str).decode()
+        shown = shown if len(shown) <= 80 else shown[:80] + "…"
+        return self.wrong(name, f"'{self._prefix}{name}' must be {wanted}, got {shown}")

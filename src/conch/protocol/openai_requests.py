@@ -1,0 +1,324 @@
+"""Bodies of the OpenAI API → what they ask for. A field that is not honoured is refused by its name.
+
+Fields beyond the API's own are vLLM's: top_k, min_p, repetition_penalty, min_tokens, ignore_eos and so on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from conch.generation import MAX_LOGPROBS, SamplingParams, StructuredOutput
+from conch.protocol.openai_fields import Fields, InvalidField, read_object
+from conch.tensor import Buffer
+
+# What a completion without max_tokens may have, by the API's definition.
+_COMPLETION_TOKENS = 16
+_MAX_PROMPTS = 256
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_INTEGERS = ("n", "min_tokens", "top_k", "seed")
+_BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
+# What identifies, stores or routes a request elsewhere and changes no answer.
+_WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What every call that generates has."""
+
+    model: str
+    params: SamplingParams
+    stream: bool
+    include_usage: bool
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionCall(Call):
+    """`POST /v1/completions`: each prompt is a text or token ids."""
+
+    prompts: Sequence[str | Sequence[int]]
+    echo: bool = False
+    add_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatCall(Call):
+    """`POST /v1/chat/completions`. `tool_choice` names a function, or is "auto", "none" or "required"."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str | Mapping[str, Any] = "none"
+    parallel_tool_calls: bool = True
+    add_generation_prompt: bool = True
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingCall:
+    """`POST /v1/embeddings`."""
+
+    model: str
+    inputs: Sequence[str | Sequence[int]]
+    encoding: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+
+def read_completion(body: Buffer) -> CompletionCall:
+    """Read the body of a completion. Raises InvalidField."""
+    fields = Fields(read_object(body))
+    model = fields.required_text("model")
+    prompts = _prompts(fields, "prompt")
+    fields.refuse("suffix", lambda value: value == "", "no engine of this server fills in the middle")
+    max_tokens = fields.integer("max_tokens")
+    params = _params(fields, _COMPLETION_TOKENS if max_tokens is None else max_tokens, _logprobs_of_completion(fields))
+    best_of = fields.integer("best_of")
+    if best_of is not None and best_of != params.n:
+        raise fields.wrong("best_of", f"'best_of' is not supported beyond n ({params.n}), got {best_of}")
+    call = CompletionCall(
+        model=model,
+        prompts=prompts,
+        params=params,
+        echo=fields.boolean("echo"),
+        add_special_tokens=fields.boolean("add_special_tokens", True),
+        **_transport(fields),
+    )
+    fields.done()
+    if call.echo and call.stream:
+        raise fields.wrong("echo", "'echo' is not supported together with 'stream'")
+    return call
+
+
+def read_chat(body: Buffer) -> ChatCall:
+    """Read the body of a chat completion. Raises InvalidField."""
+    fields = Fields(read_object(body))
+    model = fields.required_text("model")
+    messages = _messages(fields)
+    max_tokens = fields.integer("max_completion_tokens")
+    older = fields.integer("max_tokens")
+    params = _params(fields, older if max_tokens is None else max_tokens, _logprobs_of_chat(fields))
+    tools = fields.list("tools") or []
+    for tool in tools:
+        _check_tool(fields, tool)
+    # A template is a program; a stranger's is not run.
+    fields.refuse("chat_template", lambda _: False, "the template is the model's")
+    for name, newer in (("functions", "tools"), ("function_call", "tool_choice")):
+        fields.refuse(name, lambda _: False, f"use '{newer}'")
+    for name in ("audio", "modalities", "prediction", "web_search_options", "verbosity"):
+        fields.refuse(name, lambda value: value == ["text"], "this server generates text alone")
+    arguments = dict(fields.object("chat_template_kwargs") or {})
+    effort = fields.text("reasoning_effort")
+    if effort is not None:
+        arguments.setdefault("reasoning_effort", effort)
+    call = ChatCall(
+        model=model,
+        messages=messages,
+        params=params,
+        tools=tools,
+        tool_choice=_tool_choice(fields, tools),
+        parallel_tool_calls=fields.boolean("parallel_tool_calls", True),
+        add_generation_prompt=fields.boolean("add_generation_prompt", True),
+        template_arguments=arguments,
+        **_transport(fields),
+    )
+    fields.done()
+    return call
+
+
+def read_embedding(body: Buffer) -> EmbeddingCall:
+    """Read the body of a request for embeddings. Raises InvalidField."""
+    fields = Fields(read_object(body))
+    encoding = fields.text("encoding_format") or "float"
+    if encoding not in ("float", "base64"):
+        raise fields.wrong("encoding_format", f"'encoding_format' must be 'float' or 'base64', got '{encoding}'")
+    dimensions = fields.integer("dimensions")
+    if dimensions is not None and dimensions < 1:
+        raise fields.wrong("dimensions", f"'dimensions' must be at least 1, got {dimensions}")
+    call = EmbeddingCall(
+        model=fields.required_text("model"),
+        inputs=_prompts(fields, "input"),
+        encoding="float" if encoding == "float" else "base64",
+        dimensions=dimensions,
+    )
+    fields.take("user")
+    fields.done()
+    return call
+
+
+def _transport(fields: Fields) -> dict[str, Any]:
+    for name in _WITHOUT_EFFECT:
+        fields.take(name)
+    stream = fields.boolean("stream")
+    options = fields.inner("stream_options")
+    include_usage = False
+    if options is not None:
+        include_usage = options.boolean("include_usage")
+        options.refuse("include_obfuscation", lambda value: value is False, "chunks are sent as they are")
+        options.done()
+        if not stream:
+            raise fields.wrong("stream_options", "'stream_options' is allowed only together with 'stream'")
+    return {"stream": stream, "include_usage": include_usage, "priority": fields.integer("priority") or 0}
+
+
+def _params(fields: Fields, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+    given: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": logprobs, "stop": fields.texts("stop")}
+    for names, read in ((_FLOATS, fields.number), (_INTEGERS, fields.integer)):
+        for name in names:
+            value = read(name)
+            if value is not None:
+                given[name] = value
+    for name in _BOOLEANS:
+        if fields.take(name) is not None:
+            given[name] = fields.boolean(name)
+    given["stop_token_ids"] = tuple(_token_ids(fields, "stop_token_ids", fields.list("stop_token_ids") or []))
+    given["logit_bias"] = _logit_bias(fields)
+    given["structured"] = _structured(fields)
+    if given.get("top_k") == -1:  # the other way to say all
+        given["top_k"] = 0
+    return SamplingParams(**given)
+
+
+def _logit_bias(fields: Fields) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for token, bias in (fields.object("logit_bias") or {}).items():
+        if not token.isdecimal() or isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise fields.wrong("logit_bias", f"'logit_bias' must map token ids to numbers, got '{token}'")
+        if not -100 <= bias <= 100:
+            raise fields.wrong("logit_bias", f"'logit_bias' of token {token} must be between -100 and 100, got {bias}")
+        biases[int(token)] = float(bias)
+    return biases
+
+
+def _logprobs_of_chat(fields: Fields) -> int | None:
+    wanted, top = fields.boolean("logprobs"), fields.integer("top_logprobs")
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise fields.wrong("top_logprobs", f"'top_logprobs' must be between 0 and {MAX_LOGPROBS}, got {top}")
+    if top and not wanted:
+        raise fields.wrong("top_logprobs", "'top_logprobs' needs 'logprobs': true")
+    return (top or 0) if wanted else None
+
+
+def _logprobs_of_completion(fields: Fields) -> int | None:
+    top = fields.integer("logprobs")
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise fields.wrong("logprobs", f"'logprobs' must be between 0 and {MAX_LOGPROBS}, got {top}")
+    return top
+
+
+def _structured(fields: Fields) -> StructuredOutput | None:
+    found: list[StructuredOutput] = []
+    form = fields.inner("response_format")
+    if form is not None:
+        kind = form.required_text("type")
+        if kind == "json_object":
+            found.append(StructuredOutput("json_object"))
+        elif kind == "json_schema":
+            schema = form.object("json_schema")
+            if schema is None or not isinstance(schema.get("schema"), dict):
+                raise form.wrong("json_schema", "'response_format.json_schema' must hold a 'schema'")
+            found.append(StructuredOutput("json", orjson.dumps(schema["schema"]).decode()))
+        elif kind != "text":
+            raise form.wrong("type", f"'response_format.type' must be text, json_object or json_schema, got '{kind}'")
+        form.done()
+    for name, kind_ in (("guided_regex", "regex"), ("guided_grammar", "grammar"), ("guided_json", "json")):
+        value = fields.take(name)
+        if value is not None:
+            text = value if isinstance(value, str) else orjson.dumps(value).decode()
+            found.append(StructuredOutput(kind_, text))  # type: ignore[arg-type]
+    choices = fields.texts("guided_choice")
+    if choices:
+        found.append(StructuredOutput("choice", orjson.dumps(choices).decode()))
+    if len(found) > 1:
+        raise InvalidField("response_format", "only one of response_format and the guided_… fields can be given")
+    return found[0] if found else None
+
+
+def _prompts(fields: Fields, name: str) -> list[str | Sequence[int]]:
+    value = fields.take(name)
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list) or not value:
+        raise fields.wrong(name, f"'{name}' must be a string, an array of strings, of token ids or of such arrays")
+    if all(isinstance(each, int) for each in value):
+        value = [value]
+    if len(value) > _MAX_PROMPTS:
+        raise fields.wrong(name, f"'{name}' may hold {_MAX_PROMPTS} prompts at most, got {len(value)}")
+    return [each if isinstance(each, str) else _token_ids(fields, name, each) for each in value]
+
+
+def _token_ids(fields: Fields, name: str, value: Any) -> list[int]:
+    if isinstance(value, list) and all(type(each) is int and 0 <= each < 2**31 for each in value):
+        return value
+    raise fields.wrong(name, f"'{name}' must hold token ids, which are integers from 0")
+
+
+def _messages(fields: Fields) -> list[dict[str, Any]]:
+    messages = fields.list("messages")
+    if not messages:
+        raise fields.wrong("messages", "'messages' must hold at least one message")
+    return [_message(message, index) for index, message in enumerate(messages)]
+
+
+def _message(message: Any, index: int) -> dict[str, Any]:
+    where = f"messages[{index}]"
+    if not isinstance(message, dict):
+        raise InvalidField(where, f"'{where}' must be an object")
+    if message.get("role") not in _ROLES:
+        roles = ", ".join(_ROLES)
+        raise InvalidField(f"{where}.role", f"'{where}.role' must be one of {roles}, got {message.get('role')!r}")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part(part, f"{where}.content[{number}]") for number, part in enumerate(content))
+    elif content is not None and not isinstance(content, str):
+        raise InvalidField(f"{where}.content", f"'{where}.content' must be a string or an array of parts")
+    if content is None and not message.get("tool_calls") and message["role"] != "assistant":
+        raise InvalidField(f"{where}.content", f"'{where}' has no content")
+    read = {**message, "content": content}
+    if message.get("tool_calls"):
+        read["tool_calls"] = [_tool_call(call, f"{where}.tool_calls") for call in message["tool_calls"]]
+    return read
+
+
+def _part(part: Any, where: str) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, dict) else None
+    raise InvalidField(
+        where, f"'{where}' must be of type text with a 'text', got {kind!r}: this server takes text alone"
+    )
+
+
+def _tool_call(call: Any, where: str) -> dict[str, Any]:
+    """Return a call of an earlier turn as templates want it: the arguments as an object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InvalidField(where, f"'{where}' must hold calls with a function that has a name")
+    arguments = function.get("arguments") or "{}"
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments)
+        except orjson.JSONDecodeError as error:
+            raise InvalidField(where, f"the arguments of a call in '{where}' are not valid JSON: {error}") from None
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _check_tool(fields: Fields, tool: Any) -> None:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or tool.get("type") != "function":
+        raise fields.wrong("tools", "each of 'tools' must be of type function, with a function that has a name")
+
+
+def _tool_choice(fields: Fields, tools: list[Any]) -> str | Mapping[str, Any]:
+    choice = fields.take("tool_choice")
+    if choice is None:
+        return "auto" if tools else "none"
+    if choice in ("none", "auto", "required"):
+        if choice == "required" and not tools:
+            raise fields.wrong("tool_choice", "'tool_choice' is 'required', but there are no tools")
+        return str(choice)
+    name = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
+    if name is None or name not in [tool["function"]["name"] for tool in tools]:
+        raise fields.wrong("tool_choice", "'tool_choice' must be none, auto, required or the name of one of the tools")
+    return {"name": name}

@@ -61,7 +61,7 @@ class LocalRoot:
         return {name: self.fingerprint(name) for name in self.names()}
 
     def fingerprint(self, name: str) -> Fingerprint:
-        """Return the fingerprint of a model's folder, () if there is none. Raises Unavailable if it is not to be had."""
+        """Return the fingerprint of a model's folder, () if there is none. Raises Unavailable."""
         try:
             return fingerprint(self._path / name)
         except OSError as error:

@@ -45,7 +45,10 @@ def by_model(entries: Iterable[Entry]) -> dict[str, tuple[Entry, ...]]:
 
 def fingerprint_of(entries: Iterable[Entry]) -> Fingerprint:
     """Return a fingerprint in which the key stands where a file on disk has its time of modification."""
-    return tuple((entry.path, int(entry.key[:15] or "0", 16), entry.size) for entry in entries)
+    return tuple(
+        (f"{entry.path}/", 0, 0) if entry.is_folder else (entry.path, int(entry.key[:15], 16), entry.size)
+        for entry in entries
+    )
 
 
 def inside(path: str, where: str) -> PurePosixPath:

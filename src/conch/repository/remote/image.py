@@ -95,9 +95,7 @@ class ImageSource:
                 with blob.open("rb") as stream:
                     digest = file_digest(stream, "sha256").hexdigest()
                 if digest != layer.key:
-                    raise Unavailable(
-                        f"{self._location}: a layer is damaged: {digest}, not {layer.key}"
-                    )
+                    raise Unavailable(f"{self._location}: a layer is damaged: {digest}, not {layer.key}")
                 write_index(self._cache, layer.key, self._unpacker.unpack(blob, ".tar"))
             finally:
                 blob.unlink(missing_ok=True)

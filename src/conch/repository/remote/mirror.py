@@ -1,11 +1,12 @@
 """A remote repository as one of the server's roots: looks there, and makes a local folder for each load of a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from logging import getLogger
+from pathlib import Path
 
 from conch.errors import NotFound, Unavailable
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.contents import Contents, fingerprint_of
+from conch.repository.remote.contents import Contents, Entry, fingerprint_of, inside
 from conch.repository.remote.source import ChangedMeanwhile, Source
 from conch.repository.roots import Place
 from conch.repository.watch import Fingerprint
@@ -17,12 +18,16 @@ _ATTEMPTS = 3
 
 
 class Mirror:
-    """One remote repository. `where` is its URL without secrets."""
+    """One remote repository. `where` is its URL without secrets.
 
-    def __init__(self, where: str, source: Source, cache: Cache) -> None:
+    With `most_bytes`, larger files are left empty where they can be: enough to tell what a model is, not to run it.
+    """
+
+    def __init__(self, where: str, source: Source, cache: Cache, most_bytes: int | None = None) -> None:
         self._where = where
         self._source = source
         self._cache = cache
+        self._most_bytes = most_bytes
         self._known: Contents = {}
 
     def __str__(self) -> str:
@@ -66,10 +71,21 @@ class Mirror:
                 return None
             self._known = dict(sorted({**self._known, name: entries}.items()))
             try:
-                self._source.fetch(name, entries)
-                folder = self._cache.assemble(name, entries, self._where)
+                folder = self._assemble(name, entries)
             except (ChangedMeanwhile, FileNotFoundError) as error:
                 _log.info("%s: model '%s' is fetched anew: %s", self._where, name, error)
                 continue
             return Place(folder, fingerprint_of(entries), temporary=True)
         raise Unavailable(f"model '{name}' of {self._where} kept changing while it was being fetched")
+
+    def _assemble(self, name: str, entries: Sequence[Entry]) -> Path:
+        most = self._most_bytes
+        wanted = [one for one in entries if most is None or one.size <= most]
+        self._source.fetch(name, wanted)
+        folder = self._cache.assemble(name, wanted, self._where)
+        for one in entries:
+            if most is not None and one.size > most:
+                target = folder / inside(one.path, self._where)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.touch()
+        return folder

@@ -12,11 +12,16 @@ from conch.repository.remote.mirror import Mirror
 from conch.repository.remote.source import Source
 
 
-def open_mirror(text: str, cache: str = "", progress: Progress | None = None) -> Mirror:
-    """Return the mirror of a repository; `cache` is a directory, "" for the usual one. Raises ConfigError."""
+def open_mirror(
+    text: str, cache: str = "", *, progress: Progress | None = None, most_bytes: int | None = None
+) -> Mirror:
+    """Return the mirror of a repository; `cache` is a directory, "" for the usual one. Raises ConfigError.
+
+    `progress` is told of bytes that have come; `most_bytes` is `Mirror`'s.
+    """
     location = parse_location(text)
     copies = Cache(_directory(location, cache, os.environ))
-    return Mirror(str(location), _source(location, copies, Downloader(copies, progress=progress)), copies)
+    return Mirror(str(location), _source(location, copies, Downloader(copies, progress=progress)), copies, most_bytes)
 
 
 def _source(location: Location, cache: Cache, downloader: Downloader) -> Source:

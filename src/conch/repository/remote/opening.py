@@ -5,8 +5,10 @@ from pathlib import Path
 from conch.repository.roots import LocalRoot, Root
 
 
-def open_root(text: str, cache: str = "") -> Root:
+def open_root(text: str, cache: str = "", *, most_bytes: int | None = None) -> Root:
     """Return what a `--model-repository` names. `cache` is `--repository-cache`, "" for the usual place.
+
+    With `most_bytes`, larger files of a repository elsewhere are left there, empty ones stand for them.
 
     Looks at nothing yet. Raises ConfigError for a URL that names no repository.
     """
@@ -15,4 +17,4 @@ def open_root(text: str, cache: str = "") -> Root:
     # Only who has a repository elsewhere pays for the clients.
     from conch.repository.remote.mirrors import open_mirror
 
-    return open_mirror(text, cache)
+    return open_mirror(text, cache, most_bytes=most_bytes)

@@ -1,0 +1,78 @@
+"""`conch repo`: look at model repositories, here or elsewhere, and carry them to and from OCI registries."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+_FAILURE = 1
+_REPOSITORY = "a directory, or an s3://, gs://, as://, oci:// or http(s):// URL"
+
+
+def repo(arguments: Sequence[str]) -> int:
+    """Run one of the sub-commands; return the exit status: 0, 1 if it failed, 2 if it was called wrongly."""
+    given = _parser().parse_args(arguments)
+    from conch.errors import ConchError
+
+    try:
+        return _run(given)
+    except ConchError as error:
+        print(f"conch repo {given.command}: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"conch repo {given.command}: interrupted; what was fetched is kept in the cache", file=sys.stderr)
+    return _FAILURE
+
+
+def _run(given: Namespace) -> int:
+    if given.command in ("list", "show"):
+        from conch.cli.repo_listing import list_models, show_model
+
+        if given.command == "list":
+            return list_models(given.repository, cache=given.repository_cache, as_json=given.json)
+        return show_model(given.repository, given.model, cache=given.repository_cache, as_json=given.json)
+    from conch.cli.repo_transfer import pack, pull
+
+    if given.command == "pack":
+        return pack(given.path, given.reference, given.model)
+    return pull(given.repository, given.path, given.model, cache=given.repository_cache, replace=given.replace)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser("conch repo", description="Look at model repositories, and pack them into OCI images.")
+    commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
+
+    listing = commands.add_parser("list", help="list the models of a repository", description=_LIST)
+    listing.add_argument("repository", metavar="PATH|URL", help=_REPOSITORY)
+    showing = commands.add_parser("show", help="show one model", description=_SHOW)
+    showing.add_argument("repository", metavar="PATH|URL", help=_REPOSITORY)
+    showing.add_argument("model", metavar="MODEL", help="name of the model")
+    for command in (listing, showing):
+        command.add_argument("--json", action="store_true", help="print JSON")
+
+    packing = commands.add_parser("pack", help="push models into a registry as an image", description=_PACK)
+    packing.add_argument("path", metavar="PATH", help="directory with models")
+    packing.add_argument("reference", metavar="REF", help="image, such as registry.example.com/team/models:1")
+    pulling = commands.add_parser("pull", help="write models of an image into a directory", description=_PULL)
+    pulling.add_argument("repository", metavar="REF", help="image, such as registry.example.com/team/models:1, or URL")
+    pulling.add_argument("path", metavar="PATH", help="directory for the models; is made if it is not there")
+    pulling.add_argument("--replace", action="store_true", help="replace models that are there and are different")
+    for command in (packing, pulling):
+        command.add_argument(
+            "--model", action="append", default=[], metavar="NAME", help="only this model; may be repeated"
+        )
+    for command in (listing, showing, pulling):
+        command.add_argument(
+            "--repository-cache", default="", metavar="DIR", help="directory for copies of what is fetched"
+        )
+    return parser
+
+
+_LIST = (
+    "List the models of a repository: versions, backend, tensors, size. Of a repository elsewhere only small files are "
+    "fetched. The exit status is 1 if a configuration cannot be read."
+)
+_SHOW = "Show the configuration of a model with all of its fields, its files and its labels."
+_PACK = (
+    "Push a repository, or some of its models, into an OCI registry: one layer for each model, so that models which "
+    "have not changed are not sent again. Logins are those of 'docker login'."
+)
+_PULL = "Write the models of an image, or of another repository, into a directory. What is there already is kept."

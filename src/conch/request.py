@@ -42,13 +42,33 @@ class Caller(Protocol):
         """Refuse the call if it can only wait for itself. To be asked when a request of its has begun to wait."""
 
 
+class Span(Protocol):
+    """What is noted of a request while it is worked on, if anybody wants to know."""
+
+    @property
+    def context(self) -> str:
+        """The W3C trace context to act in for this request, as a JSON object; "" where there is none."""
+
+    def child(self, request: "InferRequest", version: int) -> None:
+        """Have a request that is made for this one, for that version of its model, noted as well."""
+
+    def hit(self) -> None:
+        """Note that the answer is from the cache."""
+
+    def responded(self, response: "InferResponse") -> None:
+        """Note a response that is not the last."""
+
+    def settled(self, request: "InferRequest", answer: "InferResponse | ConchError | None") -> None:
+        """Note the end of the request, its timeline being complete."""
+
+
 class InferRequest:
     """One request for one model, decoded and transport-free.
 
     `version` None means the newest ready one. `outputs` empty means all. `timeout_us` 0 means none; `priority` 0 means
     the model's default. `correlation_id` 0 or "" means that the request belongs to no sequence.
     `batch_size` is set by validation: the first dimension for batching models, else 1. `caller` is the call of a model
-    that it serves, None for a client's.
+    that it serves, None for a client's. `span` notes what becomes of it, None if nobody wants to know.
     """
 
     # Whether it is part of a request that is admitted, so that no queue may refuse it for lack of room.
@@ -65,6 +85,7 @@ class InferRequest:
         "outputs",
         "parameters",
         "priority",
+        "span",
         "timeline",
         "timeout_us",
         "version",
@@ -97,6 +118,7 @@ class InferRequest:
         self.timeout_us = timeout_us
         self.batch_size = 1
         self.caller: Caller | None = None
+        self.span: Span | None = None
         self.timeline = timeline or Timeline()
 
     def __repr__(self) -> str:

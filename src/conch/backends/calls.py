@@ -10,20 +10,22 @@ from typing import Protocol
 
 from conch.backends.base import Instance
 from conch.backends.batch import Execution
-from conch.request import InferRequest, Respond
+from conch.request import InferRequest, Respond, Span
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
     """Who makes a call, and for which of the requests in its hands.
 
-    `holds` is the instance that does nothing else before the call is answered; None where it goes on meanwhile.
+    `holds` is the instance that does nothing else before the call is answered; None where it goes on meanwhile. `span`
+    is where the call is to be noted, if the model wants that.
     """
 
     model: str
     namespace: str  # of the model
     executions: Sequence[Execution]
     holds: Instance | None
+    span: Span | None = None
 
 
 class Call(Protocol):

@@ -113,7 +113,7 @@ class Calls:
             self._holding.setdefault(caller.holds, []).append(call)
         request.caller = call
         try:
-            pending = served.submit(request, call.respond)
+            pending = served.submit_within(caller.span, request, call.respond)
         except BaseException:
             self.forget(call)
             raise

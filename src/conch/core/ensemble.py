@@ -180,7 +180,7 @@ class _Run:
         inner = step_request(self.pending.request, step, self._tensors, self._absent)
         answered = partial(self._step_answered, number, step, inner)
         try:
-            self._running[number] = self._models[number].submit(inner, answered)
+            self._running[number] = self._models[number].submit_within(self.pending.request.span, inner, answered)
             if inner.caller is not None:
                 inner.caller.check()
         except ConchError as error:

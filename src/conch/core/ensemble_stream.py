@@ -119,7 +119,7 @@ class StreamRun:
         inner = step_request(self.pending.request, self._step(number), branch.tensors, self._absent)
         try:
             answered = partial(self._answered, branch, number, inner)
-            pending = self._models[number].submit(inner, answered)
+            pending = self._models[number].submit_within(self.pending.request.span, inner, answered)
         except ConchError as error:
             if self._slots:
                 self._slots[number].give_back()

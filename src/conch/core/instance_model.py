@@ -122,6 +122,11 @@ class InstanceModel(Served):
             self.statistics.pending -= 1
             self._forget(pending)
         timeline = pending.request.timeline
+        batch = pending.batch
+        if batch is not None:
+            timeline.started = batch.started
+            timeline.input_done = batch.input_done or batch.started
+            timeline.infer_done = batch.infer_done or timeline.done
         if isinstance(answer, ConchError):
             self.statistics.count_failure(timeline.done - timeline.received, answer.reason)
         else:
@@ -222,13 +227,9 @@ class InstanceModel(Served):
             pending.finish(error)
 
     def _count_success(self, pending: Pending) -> None:
-        request, batch = pending.request, pending.batch
+        request = pending.request
         timeline = request.timeline
         done = timeline.done
-        if batch is not None:
-            timeline.started = batch.started
-            timeline.input_done = batch.input_done or batch.started
-            timeline.infer_done = batch.infer_done or done
         self.statistics.count_success(
             request.batch_size,
             total=done - timeline.received,

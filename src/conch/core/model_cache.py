@@ -50,6 +50,8 @@ class ModelCache:
         timeline = request.timeline
         timeline.queued = began
         timeline.started = timeline.input_done = timeline.infer_done = now
+        if request.span is not None:
+            request.span.hit()
         pending = Pending(request, respond if order is None else order.enter(respond), self)
         if request.admitted:
             asyncio.get_running_loop().call_soon(pending.finish, self._response(answer, request))

@@ -88,6 +88,8 @@ class Pending:
         """Pass one response on; more will follow."""
         if self.state is not State.DONE:
             self.first_response = self.first_response or monotonic_ns()
+            if self.request.span is not None:
+                self.request.span.responded(response)
             self.respond(response, False)
 
     def finish(self, answer: InferResponse | ConchError | None) -> None:
@@ -104,6 +106,9 @@ class Pending:
         self._notify = None
         assert owner is not None
         owner.settled(self, answer, was)
+        request = self.request
+        if request.span is not None:
+            request.span.settled(request, answer)
         respond(answer, True)
 
     def reschedule(self) -> None:

@@ -7,11 +7,11 @@ from time import monotonic_ns
 
 from conch.core.model_cache import ModelCache
 from conch.core.pending import Pending
-from conch.errors import QueueFull
+from conch.errors import ConchError, QueueFull
 from conch.model_config import ModelConfig
 from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, Histogram, ModelStatistics
 from conch.repository.namespaces import ModelId
-from conch.request import InferRequest, Respond, Timeline
+from conch.request import InferRequest, Respond, Span, Timeline
 
 
 class Served(ABC):
@@ -47,6 +47,18 @@ class Served(ABC):
     @abstractmethod
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
+
+    def submit_within(self, span: Span | None, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request that is made for another, whose `span` it is to be noted in. Raises what `submit` raises."""
+        if span is None:
+            return self.submit(request, respond)
+        span.child(request, self.version)
+        try:
+            return self.submit(request, respond)
+        except ConchError as error:
+            if request.span is not None:
+                request.span.settled(request, error)
+            raise
 
     @abstractmethod
     def refusal(self, now: int) -> QueueFull | None:

@@ -11,6 +11,8 @@ from conch.frontends.http2.server import Http2Server
 from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_grpc import InferenceService
 from conch.frontends.v2_grpc_infer import ForwardedHeaders, InferEndpoint
+from conch.observability.logs import LogSettings
+from conch.observability.observer import Observer
 from conch.options import ServerOptions
 from conch.protocol.regions import NO_REGIONS
 
@@ -24,9 +26,12 @@ class GrpcFrontend:
         control: ModelControl,
         options: ServerOptions,
         shared_memory: SharedMemory | None = None,
+        observer: Observer | None = None,
+        log: LogSettings | None = None,
     ) -> None:
         self._options = options
-        self._service = InferenceService(inference, control, options.id, shared_memory)
+        self._observer = observer or Observer()
+        self._service = InferenceService(inference, control, options.id, shared_memory, self._observer, log)
         self._regions = shared_memory or NO_REGIONS
         self._inference = inference
         self._calls: Calls | None = None
@@ -42,7 +47,12 @@ class GrpcFrontend:
         limits = http2_limits(options)
         calls = Calls(
             self._service.methods(),
-            InferEndpoint(self._inference, ForwardedHeaders(options.grpc_header_forward_pattern), self._regions),
+            InferEndpoint(
+                self._inference,
+                ForwardedHeaders(options.grpc_header_forward_pattern),
+                self._regions,
+                self._observer,
+            ),
             Restrictions(
                 options.grpc_restricted_protocol, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"
             ),

@@ -14,7 +14,10 @@ from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.core.shared_memory import SharedMemory
 from conch.errors import InvalidRequest, Unsupported
+from conch.frontends.v2_grpc_settings import SettingsCalls
 from conch.frontends.v2_grpc_shared_memory import SharedMemoryCalls
+from conch.observability.logs import LogSettings
+from conch.observability.observer import Observer
 from conch.protocol import documents, health_proto, proto_documents
 from conch.protocol.v2_proto import parse_version
 from conch.tensor import Buffer
@@ -53,8 +56,11 @@ class InferenceService:
         control: ModelControl,
         server_name: str,
         shared_memory: SharedMemory | None = None,
+        observer: Observer | None = None,
+        log: LogSettings | None = None,
     ) -> None:
         self._inference = inference
+        self._settings = SettingsCalls(inference, observer or Observer(), log or LogSettings())
         self._shared_memory = SharedMemoryCalls(shared_memory)
         self._extensions = documents.extensions(shared_memory=shared_memory is not None)
         self._control = control
@@ -73,8 +79,8 @@ class InferenceService:
             "RepositoryIndex": Method("model-repository", service_pb2.RepositoryIndexRequest, self._repository_index),
             "RepositoryModelLoad": Method("model-repository", service_pb2.RepositoryModelLoadRequest, self._load),
             "RepositoryModelUnload": Method("model-repository", service_pb2.RepositoryModelUnloadRequest, self._unload),
-            "TraceSetting": _absent("trace", "TraceSetting", service_pb2.TraceSettingRequest),
-            "LogSettings": _absent("logging", "LogSettings", service_pb2.LogSettingsRequest),
+            "TraceSetting": Method("trace", service_pb2.TraceSettingRequest, self._settings.trace),
+            "LogSettings": Method("logging", service_pb2.LogSettingsRequest, self._settings.logging),
         }
         for name, answer in self._shared_memory.answers().items():
             described[name] = Method("shared-memory", getattr(service_pb2, f"{name}Request"), answer)
@@ -141,12 +147,3 @@ class InferenceService:
 def _refuse_repository_name(request: Message) -> None:
     if request.repository_name:
         raise Unsupported("'repository_name' specification is not supported")
-
-
-def _absent(category: str, name: str, request: type[Message]) -> Method:
-    """Make a call of the protocol that this server does not have, and says so."""
-
-    async def refuse(_: Message) -> Message:
-        raise Unsupported(f"this server does not support {name}")
-
-    return Method(category, request, refuse)

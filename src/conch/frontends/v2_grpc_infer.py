@@ -8,6 +8,8 @@ from conch.core.inference import Inference
 from conch.core.pending import Pending
 from conch.core.served import Served
 from conch.errors import ConchError, ConfigError, InvalidRequest, Unsupported
+from conch.observability.observer import Observer
+from conch.observability.request_trace import Trace
 from conch.protocol.classification import classify
 from conch.protocol.regions import NO_REGIONS, Regions, placed
 from conch.protocol.repeated_proto import RepeatedRequests, RepeatedResponses, RequestMessage
@@ -20,6 +22,10 @@ from conch.tensor import Buffer
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 # A serialized message in parts, or what went wrong.
 Reply: TypeAlias = Callable[[Sequence[Buffer] | ConchError], None]
+
+
+# The metadata of the W3C trace context.
+_CONTEXT = ("traceparent", "tracestate")
 
 
 class ForwardedHeaders:
@@ -47,8 +53,15 @@ class ForwardedHeaders:
 class InferEndpoint:
     """What ModelInfer and ModelStreamInfer share, and ModelInfer."""
 
-    def __init__(self, inference: Inference, forwarded: ForwardedHeaders, regions: Regions = NO_REGIONS) -> None:
+    def __init__(
+        self,
+        inference: Inference,
+        forwarded: ForwardedHeaders,
+        regions: Regions = NO_REGIONS,
+        observer: Observer | None = None,
+    ) -> None:
         self.inference = inference
+        self.observer = observer or Observer()
         self._forwarded = forwarded
         self._regions = regions
         self._requests = RepeatedRequests()
@@ -73,6 +86,22 @@ class InferEndpoint:
         """
         timeline = Timeline()
         message = self.read(data)
+        trace = self.begin(message.model_name, metadata, timeline) if self.observer.on else None
+        try:
+            return self._infer(message, metadata, reply, timeline, trace)
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            raise
+
+    def begin(self, model: str, metadata: Metadata, timeline: Timeline) -> Trace | None:
+        """Begin the trace of a request, if anybody wants to know of it."""
+        found = {key: value for key, value in metadata if key in _CONTEXT and isinstance(value, str)}
+        return self.observer.begin("GRPC", model, timeline, *(found.get(key, "") for key in _CONTEXT))
+
+    def _infer(
+        self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline, trace: Trace | None
+    ) -> Pending:
         model = self.inference.model(message.model_name, message.version())
         if model.config.decoupled:
             raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
@@ -83,7 +112,10 @@ class InferEndpoint:
             if final:
                 reply(self._encode(answer, model, options))
 
-        return self.inference.infer(request, respond)
+        if trace is None:
+            return self.inference.infer(request, respond)
+        trace.read(request, model.version)
+        return self.inference.infer(request, trace.relay(respond))
 
     def _encode(
         self, answer: InferResponse | ConchError | None, model: Served, options: ResponseOptions

@@ -20,11 +20,12 @@ from conch.core.pending import Pending
 from conch.core.served import Served
 from conch.errors import ConchError, Unavailable
 from conch.frontends.v2_grpc_infer import InferEndpoint, Metadata, as_wanted
+from conch.observability.request_trace import Trace
 from conch.protocol.v2_proto import (
     ResponseOptions,
     encode_stream_error,
 )
-from conch.request import InferRequest, InferResponse, Timeline
+from conch.request import InferRequest, InferResponse, Respond, Timeline
 from conch.tensor import Buffer
 
 _MOST_UNTAKEN = 256
@@ -88,12 +89,19 @@ class InferStream:
             request = self._decode(data, exchange)
         except ConchError as error:
             self._enter(exchange)
+            if exchange.trace is not None:
+                exchange.trace.refused(error)
             exchange.refuse(error)
             return
         self._enter(exchange)
         try:
-            exchange.admitted = self._endpoint.inference.infer(request, exchange.respond)
+            respond: Respond = exchange.respond
+            if exchange.trace is not None:
+                respond = exchange.trace.relay(respond)
+            exchange.admitted = self._endpoint.inference.infer(request, respond)
         except ConchError as error:
+            if exchange.trace is not None:
+                exchange.trace.refused(error)
             if self.status_errors:
                 self.fail(error)
             else:
@@ -175,10 +183,14 @@ class InferStream:
         timeline = Timeline()
         message = self._endpoint.read(data)
         exchange.id = message.id
+        if self._endpoint.observer.on:
+            exchange.trace = self._endpoint.begin(message.model_name, self._metadata, timeline)
         exchange.model = self._endpoint.inference.model(message.model_name, message.version())
         exchange.decoupled = exchange.model.config.decoupled
         exchange.model.check_room(timeline)
         request, exchange.options = self._endpoint.decode(message, self._metadata, timeline)
+        if exchange.trace is not None:
+            exchange.trace.read(request, exchange.model.version)
         return request
 
     def _enter(self, exchange: "_Exchange") -> None:
@@ -200,7 +212,7 @@ class InferStream:
 class _Exchange:
     """One request of a stream and what has come of it."""
 
-    __slots__ = ("_stream", "admitted", "decoupled", "done", "id", "messages", "model", "options")
+    __slots__ = ("_stream", "admitted", "decoupled", "done", "id", "messages", "model", "options", "trace")
 
     def __init__(self, stream: InferStream) -> None:
         self._stream = stream
@@ -209,6 +221,7 @@ class _Exchange:
         self.options = ResponseOptions()
         self.decoupled = False
         self.admitted: Pending | None = None
+        self.trace: Trace | None = None
         self.messages: list[Sequence[Buffer]] = []  # an ordinary model's, until it is their turn
         self.done = False
 

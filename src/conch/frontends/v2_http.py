@@ -20,7 +20,10 @@ from conch.frontends.http_tasks import ReplyTasks
 from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_http_infer import InferEndpoint
 from conch.frontends.v2_http_repository import RepositoryEndpoints
+from conch.frontends.v2_http_settings import SettingsEndpoints
 from conch.frontends.v2_http_shared_memory import SharedMemoryEndpoints
+from conch.observability.logs import LogSettings
+from conch.observability.observer import Observer
 from conch.protocol import documents
 from conch.protocol.regions import NO_REGIONS
 
@@ -62,15 +65,20 @@ class V2Http:
         header_forward_pattern: str = "",
         restrictions: Restrictions | None = None,
         shared_memory: SharedMemory | None = None,
+        observer: Observer | None = None,
+        log: LogSettings | None = None,
     ) -> None:
         """Assign. `max_input_bytes` bounds JSON and what decompresses; binary tensors may be larger."""
         self._inference = inference
+        observer = observer or Observer()
+        self._settings = SettingsEndpoints(inference, observer, log or LogSettings())
         self._tasks = ReplyTasks()
         self._infer = InferEndpoint(
             inference,
             max_input_bytes=max_input_bytes,
             header_forward_pattern=header_forward_pattern,
             regions=shared_memory or NO_REGIONS,
+            observer=observer,
         )
         self._shared_memory = SharedMemoryEndpoints(shared_memory)
         self._repository = RepositoryEndpoints(control, self._tasks)
@@ -126,8 +134,8 @@ class V2Http:
             "/v2/health/live": _Endpoint(_GET, "health", self._live),
             "/v2/health/ready": _Endpoint(_GET, "health", self._ready),
             "/v2/models/stats": _Endpoint(_GET, "statistics", self._all_statistics),
-            "/v2/trace/setting": _Endpoint(_EITHER, "trace", _unsupported("trace settings")),
-            "/v2/logging": _Endpoint(_EITHER, "logging", _unsupported("log settings over HTTP")),
+            "/v2/trace/setting": _Endpoint(_EITHER, "trace", self._settings.trace),
+            "/v2/logging": _Endpoint(_EITHER, "logging", self._settings.logging),
         }
 
     def _model_endpoints(self) -> dict[tuple[str, ...], _ModelEndpoint]:
@@ -140,7 +148,7 @@ class V2Http:
             ("stats",): _ModelEndpoint(_GET, "statistics", self._model_statistics),
             ("generate",): _ModelEndpoint(_POST, "inference", _unsupported_of_models("generate")),
             ("generate_stream",): _ModelEndpoint(_POST, "inference", _unsupported_of_models("generate_stream")),
-            ("trace", "setting"): _ModelEndpoint(_EITHER, "trace", _unsupported_of_models("trace settings")),
+            ("trace", "setting"): _ModelEndpoint(_EITHER, "trace", self._model_trace),
         }
 
     def _of_repository(self, path: str) -> _Endpoint | None:
@@ -188,6 +196,12 @@ class V2Http:
         model = self._inference.model(name, version)
         versions = self._inference.versions(name) if version is None else [version]
         reply.send(200, JSON, documents.model_metadata(model.config, versions))
+
+    def _model_trace(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+        if version is not None:
+            send_not_found(reply)
+        else:
+            self._settings.model_trace(request, reply, name)
 
     def _model_config(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         reply.send(200, JSON, documents.model_config(self._inference.model(name, version).config))

@@ -8,6 +8,8 @@ from conch.errors import ConchError, ConfigError, InvalidRequest, Unsupported
 from conch.frontends.http_errors import JSON, STATUS, send_error
 from conch.frontends.http_message import HttpRequest, content_type, header
 from conch.frontends.http_reply import HttpReply
+from conch.observability.observer import Observer
+from conch.observability.request_trace import Trace
 from conch.protocol import documents
 from conch.protocol.classification import classify
 from conch.protocol.compression import SUPPORTED, UnknownCoding, compress, decompress, preferred_coding
@@ -21,7 +23,7 @@ from conch.protocol.v2_json import (
     encode_response,
     read_header_length,
 )
-from conch.request import InferRequest, InferResponse, Timeline
+from conch.request import InferRequest, InferResponse, Respond, Timeline
 from conch.tensor import Buffer, Tensor
 
 _LENGTH_HEADER = b"inference-header-content-length"
@@ -41,12 +43,14 @@ class InferEndpoint:
         max_input_bytes: int,
         header_forward_pattern: str,
         regions: Regions = NO_REGIONS,
+        observer: Observer,
     ) -> None:
         """Assign. Headers whose names the pattern is found in become parameters of the request; "" forwards none.
 
         Raises ConfigError for a pattern that is no regular expression.
         """
         self._inference = inference
+        self._observer = observer
         self._max_input_bytes = max_input_bytes
         self._repeated = RepeatedBodies(regions)
         try:
@@ -61,6 +65,32 @@ class InferEndpoint:
     def __call__(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer one request, now or when the model has. Raises ConchError if it is refused."""
         timeline = Timeline()
+        if self._observer.on:
+            self._serve_noted(request, reply, name, version, timeline)
+        else:
+            self._serve(request, reply, name, version, timeline, None)
+
+    def _serve_noted(
+        self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, timeline: Timeline
+    ) -> None:
+        parent, state = request.headers.get(b"traceparent", b""), request.headers.get(b"tracestate", b"")
+        trace = self._observer.begin("HTTP", name, timeline, parent.decode("latin-1"), state.decode("latin-1"))
+        try:
+            self._serve(request, reply, name, version, timeline, trace)
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            raise
+
+    def _serve(
+        self,
+        request: HttpRequest,
+        reply: HttpReply,
+        name: str,
+        version: int | None,
+        timeline: Timeline,
+        trace: Trace | None,
+    ) -> None:
         model = self._inference.model(name, version)
         if model.config.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
@@ -69,11 +99,17 @@ class InferEndpoint:
             infer_request, options = self._decode(request, model, version, timeline)
         except UnknownCoding as error:
             reply.send(STATUS[error.code], JSON + _KNOWN_CODINGS, documents.error(error.message))
+            if trace is not None:
+                trace.refused(error)
             return
         if self._forwarded is not None:
             self._forward_headers(self._forwarded, request, infer_request)
         exchange = _Exchange(reply, model, options, request.headers.get(b"accept-encoding", b""))
-        admitted = self._inference.infer(infer_request, exchange.respond)
+        respond: Respond = exchange.respond
+        if trace is not None:
+            trace.read(infer_request, model.version)
+            respond = trace.relay(respond)
+        admitted = self._inference.infer(infer_request, respond)
         if reply.open:
             reply.on_disconnect = admitted.cancel
 

@@ -4,28 +4,87 @@
     2026-11-21T01:27:00Z I 4242 server.py:31] "Started HTTP service at 0.0.0.0:8000"
 
 Letter, month and day, time in UTC, process, file and line, then the message quoted as in JSON: whatever a client has
-put into it, it stays on one line. What needs several lines (a traceback, a table) follows indented.
+put into it, it stays on one line. What needs several lines (a traceback, a table) follows indented. With
+`--log-format=json` a line is an object, with all of that and the record's fields as members.
 
 A record may carry, in `extra`:
 
     instance   the model instance that speaks, put before the message
     source     `file:line` in a child process, instead of the place of the logging call
     block      text of several lines to follow the message
+    fields     what else there is to know, by name: JSON values
 """
 
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Any, TextIO
 
+from conch.errors import Code, ConchError, Unsupported
 from conch.options import ServerOptions
 
 # Everything that the code of models says: its standard output and its `pb_utils.Logger`.
 MODEL_LOGGER = "conch.model"
 
 _OFF = logging.CRITICAL + 1
+FORMATS = ("default", "ISO8601", "json")
+# What a terminal or a reader of lines would act upon, and JSON leaves as it is.
+_ACTIVE = {
+    code: f"\\u{code:04x}"
+    for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+
+_UNSEEN = _ACTIVE | {code: f"\\x{code:02x}" for code in range(0x20) if chr(code) != "\t"}
+
+
+@dataclass(slots=True)
+class LogSettings:
+    """What is logged and how, by Triton's names; the file stays what it was at start."""
+
+    log_file: str = ""
+    log_info: bool = True
+    log_warning: bool = True
+    log_error: bool = True
+    log_verbose_level: int = 0
+    log_format: str = "default"
+
+    @classmethod
+    def of(cls, options: ServerOptions) -> "LogSettings":
+        """Return those that a server begins with."""
+        return cls(
+            options.log_file,
+            options.log_info,
+            options.log_warning,
+            options.log_error,
+            options.log_verbose,
+            options.log_format,
+        )
+
+    def document(self) -> dict[str, str | bool | int]:
+        """Return them by their names in the protocol."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def update(self, changes: Mapping[str, str | bool | int]) -> None:
+        """Change some, at once for the log of this process; names that are none are passed over.
+
+        Raises Unsupported for the file, ConchError with UNAVAILABLE for a format that is none, as Triton does; then
+        nothing has changed.
+        """
+        if "log_file" in changes:
+            raise Unsupported("log file location can not be updated through network protocol")
+        form = changes.get("log_format", self.log_format)
+        if form not in FORMATS:
+            raise ConchError(f"invalid argument for --log_format, got: {str(form)[:40]}", Code.UNAVAILABLE)
+        for name, value in changes.items():
+            if name in self.__slots__:
+                setattr(self, name, value)
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, ServerLogHandler) and handler.settings is self:
+                _apply(handler)
 
 
 class LineFormatter(logging.Formatter):
@@ -45,16 +104,56 @@ class LineFormatter(logging.Formatter):
         instance = getattr(record, "instance", None)
         if instance:
             message = f"[{instance}] {message}"
-        line = f"{head} {record.process} {source}] {json.dumps(message, ensure_ascii=False)}"
-        return line + "".join(f"\n  {text}" for text in self._block(record).splitlines())
+        line = f"{head} {record.process} {source}] {quoted(message)}"
+        for name, value in (getattr(record, "fields", None) or {}).items():
+            line += f" {name}={quoted(value)}"
+        return line + "".join(f"\n  {text.translate(_UNSEEN)}" for text in _block(record, self).splitlines())
 
-    def _block(self, record: logging.LogRecord) -> str:
-        parts = [getattr(record, "block", None) or ""]
-        if record.exc_info and record.exc_info[0] is not None:
-            parts.append(self.formatException(record.exc_info))
-        if record.stack_info:
-            parts.append(record.stack_info)
-        return "\n".join(part for part in parts if part)
+
+class JsonFormatter(logging.Formatter):
+    """Records as JSON objects, one a line: time, level, message, what the record carries."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        moment = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, Any] = {
+            "time": f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}",
+            "level": _LEVEL_NAMES[_letter(record.levelno)] if record.levelno >= logging.INFO else "VERBOSE",
+            "message": record.getMessage().rstrip("\n"),
+            "pid": record.process,
+            "source": getattr(record, "source", None) or f"{record.filename}:{record.lineno}",
+        }
+        instance = getattr(record, "instance", None)
+        if instance:
+            line["instance"] = instance
+        block = _block(record, self)
+        if block:
+            line["block"] = block
+        line.update(getattr(record, "fields", None) or {})
+        return json.dumps(line)
+
+
+_LEVEL_NAMES = {"E": "ERROR", "W": "WARNING", "I": "INFO"}
+
+
+def quoted(value: object) -> str:
+    """Write a value as JSON that is shown as it is: what would act upon a terminal or break the line is escaped."""
+    text = json.dumps(value, ensure_ascii=False).translate(_ACTIVE)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _formatter(form: str) -> logging.Formatter:
+    return JsonFormatter() if form == "json" else LineFormatter(iso8601=form == "ISO8601")
+
+
+def _block(record: logging.LogRecord, formatter: logging.Formatter) -> str:
+    """Return what follows the message in lines of its own."""
+    parts = [getattr(record, "block", None) or ""]
+    if record.exc_info and record.exc_info[0] is not None:
+        parts.append(formatter.formatException(record.exc_info))
+    if record.stack_info:
+        parts.append(record.stack_info)
+    return "\n".join(part for part in parts if part)
 
 
 class ServerLogHandler(logging.StreamHandler[TextIO]):
@@ -63,13 +162,13 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
     What cannot be written, the disk being full for example, is lost. The first time, stderr is told.
     """
 
-    def __init__(self, options: ServerOptions) -> None:
-        self._file = open(options.log_file, "a", encoding="utf-8") if options.log_file else None  # noqa: SIM115, PTH123
+    def __init__(self, settings: LogSettings) -> None:
+        self._file = open(settings.log_file, "a", encoding="utf-8") if settings.log_file else None  # noqa: SIM115, PTH123
         super().__init__(self._file or sys.stderr)
-        self._options = options
+        self.settings = settings
         self._failed = False
         self._failing = False
-        self.setFormatter(LineFormatter(iso8601=options.log_format == "ISO8601"))
+        self.setFormatter(_formatter(settings.log_format))
         self.addFilter(self._wanted)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -96,22 +195,23 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
             self._file.close()
 
     def _wanted(self, record: logging.LogRecord) -> bool:
-        options, level = self._options, record.levelno
+        settings, level = self.settings, record.levelno
         if level >= logging.ERROR:
-            return options.log_error
+            return settings.log_error
         if level >= logging.WARNING:
-            return options.log_warning
+            return settings.log_warning
         if level >= logging.INFO:
-            return options.log_info
-        return level >= _verbose_level(options.log_verbose)
+            return settings.log_info
+        return level >= _verbose_level(settings.log_verbose_level)
 
 
-def configure(options: ServerOptions) -> None:
+def configure(options: ServerOptions) -> LogSettings:
     """Send the log of this process where the options say. May be called again to change them.
 
-    Raises OSError if the log file cannot be opened; then everything stays as it was.
+    Returns the settings, by which it can be changed while it is in use. Raises OSError if the log file cannot be
+    opened; then everything stays as it was.
     """
-    handler = ServerLogHandler(options)
+    handler = ServerLogHandler(LogSettings.of(options))
     root = logging.getLogger()
     for old in [one for one in root.handlers if isinstance(one, ServerLogHandler)]:
         root.removeHandler(old)
@@ -119,17 +219,23 @@ def configure(options: ServerOptions) -> None:
     root.addHandler(handler)
     # The libraries' own chatter is not this server's log; their warnings are.
     root.setLevel(logging.WARNING)
+    _apply(handler)
+    return handler.settings
+
+
+def _apply(handler: ServerLogHandler) -> None:
+    handler.setFormatter(_formatter(handler.settings.log_format))
     # The lowest level wanted stands at the logger, so that a line nobody wants costs one look-up.
-    logging.getLogger("conch").setLevel(_lowest(options))
+    logging.getLogger("conch").setLevel(_lowest(handler.settings))
 
 
-def _lowest(options: ServerOptions) -> int:
-    if options.log_verbose:
-        return _verbose_level(options.log_verbose)
+def _lowest(settings: LogSettings) -> int:
+    if settings.log_verbose_level:
+        return _verbose_level(settings.log_verbose_level)
     switches = (
-        (options.log_info, logging.INFO),
-        (options.log_warning, logging.WARNING),
-        (options.log_error, logging.ERROR),
+        (settings.log_info, logging.INFO),
+        (settings.log_warning, logging.WARNING),
+        (settings.log_error, logging.ERROR),
     )
     return next((level for enabled, level in switches if enabled), _OFF)
 

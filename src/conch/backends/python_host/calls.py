@@ -17,7 +17,7 @@ from conch.backends.python_child.conch_child.wire import Message, WireError
 from conch.backends.python_host.controls import Controls
 from conch.backends.python_host.tensor_exchange import TensorExchange
 from conch.errors import Cancelled, ConchError, Unavailable, Unsupported
-from conch.request import InferRequest, InferResponse
+from conch.request import InferRequest, InferResponse, Span
 
 # So many calls of an instance run at once, as in Triton; others wait for them. Decoupled calls, which may stay open for
 # as long as the model likes, do not count.
@@ -83,7 +83,7 @@ class OutgoingCalls:
     def _call(self, message: Message, payload: memoryview) -> None:
         assert self._tensors is not None
         _, released, key, callers, holds, many, asked = message
-        name, version, request_id, correlation_id, flags, timeout_us, parameters, outputs, inputs = asked
+        name, version, request_id, correlation_id, flags, timeout_us, parameters, outputs, traced, inputs = asked
         if released:
             self._tensors.inputs.free(released)
         if key in self._under_way:
@@ -101,6 +101,8 @@ class OutgoingCalls:
             timeout_us=timeout_us,
         )
         outgoing = _Outgoing(self, key, request, self._executions(callers), holds, many)
+        if traced:
+            outgoing.span = next((execution.request.span for execution in self._executions((traced,))), None)
         self._under_way[key] = outgoing
         if not many and self._running >= _AT_ONCE:
             self._waiting.append(outgoing)
@@ -114,7 +116,7 @@ class OutgoingCalls:
         outgoing.started = True
         source = self._instance.plan.source
         holds = self._instance if outgoing.holds else None
-        caller = Caller(source.config.name, source.namespace, outgoing.executions, holds)
+        caller = Caller(source.config.name, source.namespace, outgoing.executions, holds, outgoing.span)
         try:
             call = self._calls.call(caller, request, outgoing.respond, many=outgoing.many)
         except ConchError as error:
@@ -196,7 +198,19 @@ class OutgoingCalls:
 class _Outgoing:
     """One call."""
 
-    __slots__ = ("_calls", "call", "executions", "holds", "key", "many", "outputs", "request", "started", "unread")
+    __slots__ = (
+        "_calls",
+        "call",
+        "executions",
+        "holds",
+        "key",
+        "many",
+        "outputs",
+        "request",
+        "span",
+        "started",
+        "unread",
+    )
 
     def __init__(
         self,
@@ -215,6 +229,7 @@ class _Outgoing:
         self.outputs = request.outputs
         self.started = False  # it counts among those that run
         self.unread = 0
+        self.span: Span | None = None  # what it is noted in
         self.call: Call | None = None  # while it is put and not answered
         self._calls = calls
 

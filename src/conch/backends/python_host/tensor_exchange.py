@@ -47,6 +47,7 @@ class TensorExchange:
             request.timeout_us,
             request.parameters or None,
             request.outputs,
+            None if request.span is None else request.span.context,
             self.place(request.inputs, parcel),
         )
 

@@ -52,7 +52,7 @@ async def test_server_metadata_claims_only_what_is_there(client):
     assert metadata["name"] == ServerOptions().id
     assert metadata["version"] == conch.__version__
     assert "binary_tensor_data" in metadata["extensions"]
-    assert not {"trace", "logging", "system_shared_memory", "sequence"} & set(metadata["extensions"])
+    assert not {"system_shared_memory", "sequence"} & set(metadata["extensions"])
 
 
 async def test_model_metadata(client):
@@ -164,8 +164,6 @@ async def test_load_parameters_of_the_wrong_name_or_type_are_refused(stub, contr
 
 async def test_calls_of_later_extensions_are_unimplemented_by_name(client):
     for name, awaitable in (
-        ("TraceSetting", client.get_trace_settings()),
-        ("LogSettings", client.get_log_settings()),
         ("SystemSharedMemoryStatus", client.get_system_shared_memory_status()),
         ("SystemSharedMemoryRegister", client.register_system_shared_memory("r", "/r", 8)),
         ("CudaSharedMemoryUnregister", client.unregister_cuda_shared_memory("r")),

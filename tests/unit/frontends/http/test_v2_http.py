@@ -379,9 +379,6 @@ def test_head_is_a_wrong_method(client):
     [
         ("POST", "/v2/models/identity/generate", "generate"),
         ("POST", "/v2/models/identity/versions/1/generate_stream", "generate_stream"),
-        ("GET", "/v2/trace/setting", "trace settings"),
-        ("POST", "/v2/models/identity/trace/setting", "trace settings"),
-        ("GET", "/v2/logging", "log settings"),
         ("GET", "/v2/systemsharedmemory/status", "shared memory"),
         ("GET", "/v2/cudasharedmemory/region/r/status", "shared memory"),
         ("POST", "/v2/systemsharedmemory/region/r/register", "shared memory"),

@@ -7,6 +7,9 @@ tuples `(name, datatype, shape, place, size)`, and `parameters` is None or a dic
 is to come again. *sample* is one custom metric,
 `(number, family, description, kind, labels, value, buckets)`, or `(number,)` when it is gone.
 
+*trace* is None for a request that nobody traces, else its W3C trace context as JSON, "" if it has none; *traced* is the
+key of the request in whose trace a call is to appear, 0 for none.
+
 A *call* is what a model asks of the server: another model's answer, or something of a model's life. Its key is the
 model's, that of a request the server's.
 """
@@ -18,7 +21,8 @@ from typing import Any
 # Server → model.
 INITIALIZE = 1  # arguments of `initialize`, options                      → INITIALIZED
 COMPLETE = 2  # options, document as JSON                                 → COMPLETED
-EXECUTE = 3  # released, requests: (key, id, correlation id, flags, timeout, parameters, outputs, inputs)  → EXECUTED
+# released, requests: (key, id, correlation id, flags, timeout, parameters, outputs, trace, inputs)         → EXECUTED
+EXECUTE = 3
 CANCEL = 4  # key
 RELEASE = 5  # released
 TRIM = 6  # nothing: give memory that is not in use back
@@ -38,7 +42,7 @@ LOG = 37  # level, file, line, text
 SAMPLES = 38  # samples
 BORN = 39  # process id, or 0 and an error text; the first message of a process that was forked
 # released, key, keys of the requests it is for, whether `execute` waits for it, whether it may have many responses,
-# (model, version, id, correlation id, flags, timeout, parameters, outputs, inputs)                  → CALL_ANSWERED*
+# (model, version, id, correlation id, flags, timeout, parameters, outputs, traced, inputs)          → CALL_ANSWERED*
 CALL = 40
 CANCEL_CALL = 41  # key
 READ = 42  # key, weight (see `weight_of`) of the responses to that call which the model has read since the last time

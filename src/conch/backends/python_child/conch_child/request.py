@@ -31,11 +31,20 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace a request belongs to."""
+    """The trace that a request belongs to. Given to a request of the model's own, it has that appear in the trace."""
+
+    __slots__ = ("_context", "key")
+
+    def __init__(self, key: int = 0, context: str = "") -> None:
+        self.key = key  # of the request that it is the trace of, 0 if there is none
+        self._context = context
 
     def get_context(self) -> Optional[str]:
-        """Return the W3C trace context as JSON, None if the request is not traced."""
-        return None
+        """Return the W3C trace context as JSON, None if the request has none."""
+        return self._context or None
+
+
+_NO_TRACE = InferenceTrace()
 
 
 class InferenceRequest:
@@ -81,7 +90,7 @@ class InferenceRequest:
                     "an input of a request must be a Tensor, not a {}".format(type(tensor).__name__)
                 )
         self._model: Optional[Tuple[str, int]] = (str(model_name), int(model_version))
-        self._trace = trace or InferenceTrace()
+        self._trace = trace or _NO_TRACE
         self._outputs = frozenset(requested_output_names)
         if not all(isinstance(name, str) for name in self._outputs):
             raise TritonModelException("requested_output_names must be strings")
@@ -93,10 +102,10 @@ class InferenceRequest:
     @classmethod
     def from_wire(cls, answerer: Answerer, message: Tuple[Any, ...], payload: bytearray) -> InferenceRequest:
         """Make a request from its part of an EXECUTE message and that frame's payload."""
-        key, request_id, correlation_id, flags, timeout, parameters, outputs, inputs = message
+        key, request_id, correlation_id, flags, timeout, parameters, outputs, trace, inputs = message
         request = cls.__new__(cls)
         request._model = None
-        request._trace = InferenceTrace()
+        request._trace = _NO_TRACE if trace is None else InferenceTrace(key, trace)
         request._id = request_id
         request._correlation_id = correlation_id
         request._flags = flags
@@ -193,7 +202,7 @@ class InferenceRequest:
             raise TritonModelException("a request that came from a client cannot be sent on; make a new one of it")
         name, version = self._model
         timeout, outputs = int(self._timeout), tuple(self._outputs)
-        options = (self._id, self._correlation_id, self._flags, timeout, self._parameters, outputs)
+        options = (self._id, self._correlation_id, self._flags, timeout, self._parameters, outputs, self._trace.key)
         return calls.call((name, version, *options), self._inputs, decoupled)
 
     def _own_responder(self) -> Responder:

@@ -1,0 +1,186 @@
+"""Traces as Triton's files: a JSON array of small objects, those of one span with the same `id`.
+
+    {"id":1,"model_name":"echo","model_version":1,"request_id":"a","parent_id":…}
+    {"id":1,"timestamps":[{"name":"QUEUE_START","ns":…}]}
+    {"id":1,"activity":"TENSOR_QUEUE_INPUT","tensor":{"name":"IN","data":"1,2","shape":"1,2","dtype":"FP32"}}
+
+A file is a whole array after every write: its closing bracket is written over. With a count or a log frequency traces
+go into files that are numbered, `<file>.0`, `<file>.1` …
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import orjson
+
+from conch.observability.request_trace import Span, TensorNote, Trace
+from conch.observability.trace_settings import TraceRules
+from conch.tensor import BYTES, NUMPY_DTYPES, unpack_bytes
+
+
+class JsonArrayFile:
+    """A file with one JSON array, which grows. Written anew: what was there before is gone."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file: int | None = None
+        self._end = 0  # where the closing bracket is
+
+    def append(self, values: Iterable[bytes]) -> None:
+        """Append JSON texts. Raises OSError; then the file is as it was, as far as that can be had."""
+        if self._file is None:
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        text = b",\n".join(values)
+        data = (b"[" if self._end == 0 else b",\n") + text + b"]"
+        try:
+            self._write(data)
+        except OSError:
+            if self._end:
+                os.ftruncate(self._file, self._end)
+                os.pwrite(self._file, b"]", self._end)
+            raise
+        self._end += len(data) - 1
+
+    def close(self) -> None:
+        """Close it; it is complete."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, data: bytes) -> None:
+        assert self._file is not None
+        rest, position = memoryview(data), self._end
+        while rest:
+            written = os.pwrite(self._file, rest, position)
+            rest = rest[written:]
+            position += written
+
+
+class TraceFile:
+    """Where the traces of a server go: `path`, and what is numbered after it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._whole = JsonArrayFile(path)
+        self._numbered: WeakKeyDictionary[TraceRules, tuple[JsonArrayFile, int]] = WeakKeyDictionary()
+        self._next = 0
+
+    def __repr__(self) -> str:
+        return f"trace file '{self._path}'"
+
+    def write(self, traces: Sequence[Trace]) -> None:
+        """Write traces down. Raises OSError."""
+        whole: list[bytes] = []
+        for trace in traces:
+            rules = trace.rules
+            if rules is None:
+                continue
+            if rules.counted or rules.log_frequency:
+                self._write_numbered(rules, lines_of(trace))
+            else:
+                whole += lines_of(trace)
+        if whole:
+            self._whole.append(whole)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in (self._whole, *(file for file, _ in self._numbered.values())):
+            file.close()
+
+    def _write_numbered(self, rules: TraceRules, lines: list[bytes]) -> None:
+        file, traces = self._numbered.get(rules, (None, 0))
+        if file is None:
+            file = JsonArrayFile(f"{self._path}.{self._next}")
+            self._next += 1
+        file.append(lines)
+        traces += 1
+        if traces == rules.log_frequency:
+            file.close()
+            self._numbered.pop(rules, None)
+        else:
+            self._numbered[rules] = file, traces
+
+
+def lines_of(trace: Trace) -> list[bytes]:
+    """Return the objects of a trace, those of a span in the order of time."""
+    lines: list[bytes] = []
+    for span in trace.spans:
+        entries: list[tuple[int, dict[str, Any]]] = [
+            (at, {"id": span.number, "timestamps": [{"name": name, "ns": at}]})
+            for name, at in (*(trace.marks if span is trace.root else ()), *activities_of(span))
+            if trace.timestamps
+        ]
+        entries.append((span.timeline.received, _head(span)))
+        entries += ((_time_of(span, note), _tensor(span, note)) for note in span.tensors)
+        lines += (orjson.dumps(entry) for _, entry in sorted(entries, key=lambda each: each[0]))
+    return lines
+
+
+def activities_of(span: Span) -> list[tuple[str, int]]:
+    """Return what happened to a request and when, in nanoseconds of the monotonic clock, in the order of time."""
+    timeline = span.timeline
+    activities = [("REQUEST_START", timeline.received)]
+    if timeline.queued:
+        activities.append(("QUEUE_START", timeline.queued))
+    activities += compute_of(span)
+    if span.error is None:
+        activities.append(("INFER_RESPONSE_COMPLETE", timeline.done))
+    activities.append(("REQUEST_END", timeline.done))
+    return activities
+
+
+def compute_of(span: Span) -> list[tuple[str, int]]:
+    """Return the times of the execution; none for an ensemble, for what was in the cache or was never executed."""
+    timeline = span.timeline
+    if not timeline.input_done or span.cached:
+        return []
+    return [
+        ("COMPUTE_START", timeline.started),
+        ("COMPUTE_INPUT_END", timeline.input_done),
+        ("COMPUTE_OUTPUT_START", timeline.infer_done),
+        ("COMPUTE_END", timeline.done),
+    ]
+
+
+def _head(span: Span) -> dict[str, Any]:
+    head: dict[str, Any] = {"id": span.number, "model_name": span.model, "model_version": span.version}
+    if span.request_id:
+        head["request_id"] = span.request_id
+    if span.parent:
+        head["parent_id"] = span.parent
+    return head
+
+
+def _time_of(span: Span, note: TensorNote) -> int:
+    timeline = span.timeline
+    if note.activity == "TENSOR_QUEUE_INPUT":
+        return timeline.queued or timeline.received
+    return timeline.infer_done or timeline.done
+
+
+def _tensor(span: Span, note: TensorNote) -> dict[str, Any]:
+    tensor = note.tensor
+    described = {
+        "name": tensor.name,
+        "data": _data(note),
+        "shape": ",".join(map(str, tensor.shape)),
+        "dtype": tensor.datatype,
+    }
+    return {"id": span.number, "activity": note.activity, "tensor": described}
+
+
+def _data(note: TensorNote) -> str:
+    """Write the elements one after another: numbers as they are, texts in quotation marks."""
+    tensor = note.tensor
+    if tensor.datatype == BYTES:
+        return ",".join(f'"{element.decode("utf-8", "backslashreplace")}"' for element in unpack_bytes(tensor.data))
+    if tensor.datatype == "BF16":  # which is the upper half of an FP32
+        values = (np.frombuffer(tensor.data, "<u2").astype("<u4") << 16).view("<f4")
+    else:
+        values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
+    if values.dtype.kind == "f":
+        return ",".join(f"{value:g}" for value in values.tolist())
+    return ",".join(str(int(value)) for value in values.tolist())

@@ -1,6 +1,7 @@
 """Sequences on a running server when things change: reload, unload, cancellation, clients that go away."""
 
 import queue
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -124,6 +125,34 @@ def test_a_reload_leaves_sequences_where_they_are_until_they_end(
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
         ask(client, 1, sequence_id=1)
     assert ask(client, 1, sequence_id=1, sequence_start=True) == 10
+
+
+def test_a_new_version_leaves_sequences_to_the_one_they_began_with(
+    models: Path, client: triton.InferenceServerClient
+) -> None:
+    write_python(models, "sum", config(2) + " version_policy { all { } }", ADD, more=SUMS)
+    client.load_model("sum")
+    assert ask(client, 1, sequence_id=1, sequence_start=True) == 1
+    assert ask(client, 1, sequence_id=2, sequence_start=True, model_version="1") == 1
+    shutil.copytree(models / "sum" / "1", models / "sum" / "2")
+    source = models / "sum" / "2" / "model.py"
+    source.write_text(source.read_text().replace("+= value", "+= 10 * value"))
+    client.load_model("sum")
+    assert ask(client, 1, sequence_id=3, sequence_start=True, sequence_end=True) == 10
+    assert ask(client, 1, sequence_id=1, sequence_end=True) == 2
+    assert ask(client, 1, sequence_id=2, sequence_end=True, model_version="1") == 2
+
+
+def test_a_stop_waits_for_no_sequence_of_a_version_that_was_replaced(
+    conch: ConchProcess, models: Path, client: triton.InferenceServerClient
+) -> None:
+    hour = config(2).replace("oldest", "max_sequence_idle_microseconds: 3600000000 oldest")
+    for source in (ADD, ADD + " "):
+        write_python(models, "sum", hour, source, more=SUMS)
+        client.load_model("sum")
+        assert ask(client, 1, sequence_id=1, sequence_start=True) == 1
+        assert ask(client, 1, sequence_id=source.count(" "), sequence_start=True) == 1
+    assert conch.stop() == 0  # status 1 would say that the time to exit was over
 
 
 def test_an_unload_answers_what_it_has_taken(

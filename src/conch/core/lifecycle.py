@@ -262,7 +262,7 @@ class ModelControl:
         for version, failure in built.failures.items():
             if version not in before:
                 self._catalog.note(model, version, VersionState.UNAVAILABLE, failure.message)
-        if built.failures and before:
+        if built.failures and (before or not built.served):
             await self._discard(built, files)
         elif built.served:
             self._publish(model, built, files)
@@ -283,7 +283,9 @@ class ModelControl:
         newest = built.served[max(built.served)]
         old = self._catalog.publish(model, built.served)
         for served in old:
-            built.served.get(served.version, newest).take_over(served)
+            heirs = {served.version, newest.version if served is old[-1] else served.version}
+            for version in heirs:
+                built.served.get(version, newest).take_over(served)
             if served.version not in built.served:
                 self._catalog.note(model, served.version, VersionState.UNAVAILABLE, UNLOADED)
         self._retire(old, previous)

@@ -63,7 +63,8 @@ class SequenceModel(InstanceModel):
         self._ends: dict[Key, str] = {}
         self._wake = 0  # what the timer is set to
         self._predecessors: list[SequenceModel] = []
-        self._lingers = False  # whether it is held for sequences that go on, another version having taken its place
+        self._replaced = False  # whether another version has taken its place
+        self._lingers = False  # whether it is held for sequences that go on in spite of that
 
     async def start(self) -> None:
         """Start all instances side by side. Raises ModelLoadError, OSError; then nothing is left running."""
@@ -74,18 +75,20 @@ class SequenceModel(InstanceModel):
     async def drain(self) -> None:
         """Wait until nobody holds it.
 
-        Sequences go on if another version has taken its place. If not, they cannot, and keep no slot from those that
-        wait for one.
+        Sequences go on if another version has taken its place. If not, they cannot, in the versions that it has
+        replaced neither, and keep no slot from those that wait for one.
         """
-        if not self._lingers:
-            self._slots.let_none_rest()
-            self._dispatch_soon()
+        if not self._replaced:
+            for model in (*self._predecessors, self):
+                model._slots.let_none_rest()
+                model._dispatch_soon()
         await super().drain()
 
     def take_over(self, old: Served) -> None:
         """Leave the sequences of the version that is replaced to it, until they end; then it can go."""
-        if isinstance(old, SequenceModel) and old.linger():
-            self._predecessors.append(old)
+        if isinstance(old, SequenceModel):
+            old._replaced = True
+            self._predecessors += [each for each in (*old._predecessors, old) if each.linger()]
 
     def linger(self) -> bool:
         """Stay up for the sequences that have begun; False if there is none."""

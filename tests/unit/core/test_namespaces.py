@@ -83,7 +83,7 @@ async def test_orders_are_for_all_models_of_a_name(roots: tuple[Path, Path]) -> 
         assert [model.id.name for model in catalog] == ["single"]
         with pytest.raises(NotFound, match="'m' has no available versions"):
             inference.infer(request(name="m"), Caller())
-        with pytest.raises(NotFound, match="failed to load 'nope'.* is in none of the model repositories"):
+        with pytest.raises(NotFound, match=r"failed to load 'nope'.* is in none of the model repositories"):
             await control.load("nope", None, {})
         with pytest.raises(NotFound, match=r"failed to load '\.\./one/m'"):
             await control.load("../one/m", None, {})
@@ -136,7 +136,7 @@ async def test_a_step_may_give_a_namespace(roots: tuple[Path, Path]) -> None:
         assert steps(inference, "both") == [ModelId(str(one), "m"), ModelId(str(two), "m")]
         config.write_text(text.replace('model_name: "m"', 'model_name: "m" model_namespace: "/nowhere"', 1))
         with pytest.raises(
-            ModelLoadError, match="models that are not available or ambiguous: m; step 0: .*/nowhere::m"
+            ModelLoadError, match=r"models that are not available or ambiguous: m; step 0: .*/nowhere::m"
         ):
             await control.load("both", None, {})
 

@@ -1,6 +1,7 @@
 """A sequence model between its clients and its instances: order, place, end, and every request answered once."""
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
 
@@ -508,6 +509,38 @@ async def test_a_replaced_version_keeps_its_sequences_until_they_end() -> None:
     await asyncio.wait_for(drained, 20)
     with pytest.raises(InvalidRequest):
         ask(new, 1)
+
+
+async def test_a_sequence_outlives_several_replacements_of_its_version() -> None:
+    models, workers = zip(*[await started(sequences()) for _ in range(3)], strict=True)
+    ask(models[0], 1, start=True)
+    workers[0][0].answer()
+    drained = []
+    for old, new in pairwise(models):
+        new.take_over(old)
+        drained.append(asyncio.ensure_future(old.drain()))
+    await asyncio.wait_for(drained[1], 20)  # no sequence has begun there
+    going_on = ask(models[2], 1)
+    workers[0][0].answer()
+    assert isinstance(going_on.answer, InferResponse)
+    assert not drained[0].done()
+    ask(models[2], 1, end=True)
+    workers[0][0].answer()
+    await asyncio.wait_for(drained[0], 20)
+
+
+async def test_when_the_last_version_goes_nobody_waits_for_sequences_of_those_before() -> None:
+    batching = sequences(1, max_idle_us=3_600_000_000)
+    old, (old_worker,) = await started(batching)
+    new, _ = await started(batching)
+    ask(old, 1, start=True)
+    old_worker.answer()
+    new.take_over(old)
+    drained = asyncio.ensure_future(old.drain())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    await asyncio.wait_for(new.drain(), 20)
+    await asyncio.wait_for(drained, 20)
 
 
 async def test_a_drain_does_not_wait_for_sequences_that_nobody_can_go_on_with() -> None:

@@ -37,9 +37,11 @@ from conch.frontends.v2_http import V2Http
 from conch.observability import logs
 from conch.observability.metrics import Metrics
 from conch.observability.model_table import ModelRow, model_table
+from conch.observability.observer import Observer
 from conch.options import ServerOptions
 from conch.repository.namespaces import Repositories
-from conch.repository.store import Repository, local_root
+from conch.repository.remote.opening import open_root
+from conch.repository.store import Repository
 
 _log = getLogger(__name__)
 
@@ -47,21 +49,26 @@ _log = getLogger(__name__)
 class Server:
     """One server. Life: `start` → `load_models` → `stop`; `running` does all of it around a block.
 
-    `fork_server` is one that has been started ahead of time.
+    `fork_server` is one that has been started ahead of time; `log` are the settings of this process's log.
     """
 
-    def __init__(self, options: ServerOptions, fork_server: ForkServer | None = None) -> None:
+    def __init__(
+        self, options: ServerOptions, fork_server: ForkServer | None = None, log: logs.LogSettings | None = None
+    ) -> None:
         self._options = options
         self._catalog = Catalog()
         self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self._shared_memory = SharedMemory() if options.allow_client_shm else None
+        self._observer = Observer()
+        self._log = log or logs.LogSettings.of(options)
         self._accepting = False
         self.inference = Inference(
             self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
         )
         # What models may call is made of models: of the control, which is made with the backends.
         calls = Calls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
-        self._backends = BackendRegistry({"python": {"fork_server": fork_server, "calls": calls}})
+        python = {"fork_server": fork_server, "calls": calls}
+        self._backends = BackendRegistry({"python": python, "pytorch": python})
         self.control = ModelControl(
             Repositories(_repositories(options)),
             ModelBuilder(
@@ -85,6 +92,7 @@ class Server:
     async def start(self) -> None:
         """Listen on every port. Clients find the server live and not ready. Raises ConfigError."""
         options = self._options
+        self._observer = Observer.of(options)
         if options.allow_http:
             routes = V2Http(
                 self.inference,
@@ -94,6 +102,8 @@ class Server:
                 header_forward_pattern=options.http_header_forward_pattern,
                 restrictions=Restrictions(options.http_restricted_api, flag="--http-restricted-api"),
                 shared_memory=self._shared_memory,
+                observer=self._observer,
+                log=self._log,
             )
             openai = OpenAiHttp(
                 self.inference,
@@ -115,7 +125,7 @@ class Server:
             self.http_port = http.port
             _log.info("Started HTTPService at %s:%d", options.http_address, http.port)
         if options.allow_grpc:
-            grpc = GrpcFrontend(self.inference, self.control, options, self._shared_memory)
+            grpc = GrpcFrontend(self.inference, self.control, options, self._shared_memory, self._observer, self._log)
             with _flags_named("grpc", options.grpc_address, options.grpc_port):
                 await grpc.start()
             self._stops.append(grpc.stop)
@@ -159,6 +169,7 @@ class Server:
             await self.control.abandon()
             in_time = False
         await self._backends.stop()
+        await self._observer.close()
         return in_time
 
     @asynccontextmanager
@@ -199,7 +210,7 @@ def _repositories(options: ServerOptions) -> Iterator[Repository]:
     apart = {root: (root,) for root in options.model_repository}
     for namespace, roots in (apart if options.model_namespacing else together).items():
         yield Repository(
-            [local_root(root) for root in roots],
+            [open_root(root, options.repository_cache) for root in roots],
             config_name=options.model_config_name,
             auto_complete=not options.disable_auto_complete_config,
             namespace=namespace,
@@ -212,17 +223,17 @@ def _limiter(options: ServerOptions) -> RateLimiter | None:
 
 def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the start failed or the stop took too long."""
-    logs.configure(options)
+    log = logs.configure(options)
     use_all_descriptors()
     for notice in options.notices:
         _log.warning("%s", notice)
-    status: int = uvloop.run(_serve(options, fork_server))
+    status: int = uvloop.run(_serve(options, fork_server, log))
     return status
 
 
-async def _serve(options: ServerOptions, fork_server: ForkServer | None) -> int:
+async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: logs.LogSettings) -> int:
     stopping = _stop_signals()
-    server = Server(options, fork_server)
+    server = Server(options, fork_server, log)
     try:
         await server.start()
         starting = asyncio.ensure_future(server.load_models())

@@ -101,7 +101,7 @@ class SpanSink:
                 context,
                 parent,
                 events,
-                timeline.received,
+                span.begun,
                 timeline.done,
                 offset,
                 span.error,

@@ -101,7 +101,8 @@ class Trace:
     def read(self, request: InferRequest, version: int) -> None:
         """Note that a request has been read, for the version of the model that it goes to."""
         begin, end = _READING[self.protocol]
-        self.marks += ((begin, self.received), (end, monotonic_ns()))
+        self.root.begun = monotonic_ns()
+        self.marks += ((begin, self.received), (end, self.root.begun))
         self.root.version = version
         request.span = self.root
 
@@ -154,6 +155,7 @@ class Span:
     __slots__ = (
         "_trace",
         "batch_size",
+        "begun",
         "cached",
         "ended",
         "error",
@@ -180,6 +182,7 @@ class Span:
         self.version = 0
         self.request_id = ""
         self.timeline = timeline
+        self.begun = timeline.received  # when the request had been read
         self.batch_size = 0
         self.cached = False
         self.ended = False

@@ -108,12 +108,10 @@ def lines_of(trace: Trace) -> list[bytes]:
     """Return the objects of a trace, those of a span in the order of time."""
     lines: list[bytes] = []
     for span in trace.spans:
-        entries: list[tuple[int, dict[str, Any]]] = [
-            (at, {"id": span.number, "timestamps": [{"name": name, "ns": at}]})
-            for name, at in (*(trace.marks if span is trace.root else ()), *activities_of(span))
-            if trace.timestamps
-        ]
-        entries.append((span.timeline.received, _head(span)))
+        entries: list[tuple[int, dict[str, Any]]] = [(span.begun, _head(span))]
+        if trace.timestamps:
+            times = (*(trace.marks if span is trace.root else ()), *activities_of(span))
+            entries += ((at, {"id": span.number, "timestamps": [{"name": name, "ns": at}]}) for name, at in times)
         entries += ((_time_of(span, note), _tensor(span, note)) for note in span.tensors)
         lines += (orjson.dumps(entry) for _, entry in sorted(entries, key=lambda each: each[0]))
     return lines
@@ -122,11 +120,11 @@ def lines_of(trace: Trace) -> list[bytes]:
 def activities_of(span: Span) -> list[tuple[str, int]]:
     """Return what happened to a request and when, in nanoseconds of the monotonic clock, in the order of time."""
     timeline = span.timeline
-    activities = [("REQUEST_START", timeline.received)]
+    activities = [("REQUEST_START", span.begun)]
     if timeline.queued:
         activities.append(("QUEUE_START", timeline.queued))
     activities += compute_of(span)
-    if span.error is None:
+    if span.error is None and not span.parent:
         activities.append(("INFER_RESPONSE_COMPLETE", timeline.done))
     activities.append(("REQUEST_END", timeline.done))
     return activities

@@ -40,7 +40,7 @@ from conch.observability.model_table import ModelRow, model_table
 from conch.observability.observer import Observer
 from conch.options import ServerOptions
 from conch.repository.namespaces import Repositories
-from conch.repository.remote.opening import open_root
+from conch.repository.remote.opening import open_root, public_name
 from conch.repository.store import Repository
 
 _log = getLogger(__name__)
@@ -207,7 +207,7 @@ def _flags_named(service: str, address: str, port: int) -> Iterator[None]:
 def _repositories(options: ServerOptions) -> Iterator[Repository]:
     """Make one repository of all roots, or one of each if each is a namespace."""
     together = {"": options.model_repository}
-    apart = {root: (root,) for root in options.model_repository}
+    apart = {public_name(root): (root,) for root in options.model_repository}
     for namespace, roots in (apart if options.model_namespacing else together).items():
         yield Repository(
             [open_root(root, options.repository_cache) for root in roots],

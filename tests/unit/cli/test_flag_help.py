@@ -28,7 +28,8 @@ def test_a_flag_is_followed_by_its_meaning_and_default() -> None:
     lines = [line.strip() for line in help_text().splitlines()]
     pairs = set(pairwise(lines))
     assert ("--http-port=<port>", "Port to listen on; 0 lets the system choose. [default 8000]") in pairs
-    assert ("--model-repository=<path>", "Directory with models. [also --model-store; repeatable]") in pairs
+    meaning = "Directory with models, or its s3, gs, as, oci or http URL. [also"
+    assert ("--model-repository=<path>", meaning) in pairs
 
 
 def test_what_does_nothing_says_why() -> None:

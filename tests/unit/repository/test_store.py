@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.errors import ConfigError, NotFound, Unsupported
+from conch.errors import ConfigError, NotFound
 from conch.repository.override import Override
-from conch.repository.store import Repository, local_root
+from conch.repository.store import Repository
 
 
 def put(root: Path, files: dict[str, str]) -> Path:
@@ -43,16 +43,6 @@ def test_a_model_in_two_roots_is_ambiguous(tmp_path: Path) -> None:
 def test_a_root_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model repository '.*nowhere' cannot be read: No such file or directory"):
         Repository([tmp_path / "nowhere"]).names()
-
-
-@pytest.mark.parametrize("text", ["s3://bucket/models", "gs://bucket", "as://account/container"])
-def test_object_storage_is_refused_by_its_scheme(text: str) -> None:
-    with pytest.raises(Unsupported, match=text.partition(":")[0]):
-        local_root(text)
-
-
-def test_a_local_root() -> None:
-    assert local_root("models") == Path("models")
 
 
 def test_reading_a_model(tmp_path: Path) -> None:

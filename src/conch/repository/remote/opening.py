@@ -18,3 +18,12 @@ def open_root(text: str, cache: str = "", *, most_bytes: int | None = None) -> R
     from conch.repository.remote.mirrors import open_mirror
 
     return open_mirror(text, cache, most_bytes=most_bytes)
+
+
+def public_name(text: str) -> str:
+    """Return a `--model-repository` as clients and logs may see it: without a password or a signature."""
+    if "://" not in text:
+        return text
+    from conch.repository.remote.location import without_secrets
+
+    return without_secrets(text)

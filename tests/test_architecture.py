@@ -18,7 +18,11 @@ MODULE_LINES = 400
 FUNCTION_LINES = 60
 
 # Optional packages and the one place that may import each.
-OPTIONAL = {"onnxruntime": {"backends/onnxruntime.py"}}
+OPTIONAL = {
+    "onnxruntime": {"backends/onnxruntime.py"},
+    "openvino": {"backends/openvino.py"},
+    "treelite": {"backends/fil.py"},
+}
 
 # Options that are read through a method or a property of ServerOptions.
 READ_AS = {

@@ -8,7 +8,6 @@ import ctypes
 import re
 from collections.abc import Mapping, Sequence
 from logging import getLogger
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,11 +16,20 @@ import onnxruntime as ort
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.cores import usable_cores
-from conch.backends.signature import Signature, TensorInfo, check_signature, complete_document, needs_completion
+from conch.backends.model_file import model_path
+from conch.backends.onnxruntime_accelerators import CPU, choose
+from conch.backends.openvino_options import accelerator_options
+from conch.backends.signature import (
+    Signature,
+    TensorInfo,
+    check_signature,
+    complete_document,
+    default_max_batch_size,
+    needs_completion,
+)
 from conch.backends.stacking import BF16_BITS
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, Code, ConfigError, InvalidRequest, ModelLoadError
-from conch.model_config import InstanceKind
 
 _log = getLogger(__name__)
 
@@ -57,15 +65,6 @@ _GRAPH_LEVELS = {
 _EXECUTION_MODES = {"0": ort.ExecutionMode.ORT_SEQUENTIAL, "1": ort.ExecutionMode.ORT_PARALLEL}
 _BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 
-# Triton's names of execution accelerators → onnxruntime's execution providers.
-_ACCELERATORS = {
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-    "openvino": "OpenVINOExecutionProvider",
-}
-_CUDA = _ACCELERATORS["cuda"]
-_CPU = "CPUExecutionProvider"
-
 _VERSION = tuple(int(number) for number in ort.__version__.split(".")[:2])
 _SPIN_DURATION_SINCE = (1, 26)
 
@@ -88,7 +87,7 @@ class OnnxRuntimeBackend(Backend):
         document = source.config.document
         if not needs_completion(document):
             return document
-        default = _integer(source.settings.get("default-max-batch-size", "4"), "default-max-batch-size")
+        default = default_max_batch_size(source.settings)
         signature = await asyncio.to_thread(_read_signature, source)
         return complete_document(document, signature, default)
 
@@ -106,24 +105,30 @@ class OnnxRuntimeInstance(ThreadedInstance):
     def __init__(self, plan: InstancePlan) -> None:
         super().__init__(plan)
         self.session: ort.InferenceSession | None = None
+        # What runs the model where OpenVINO is asked for and this onnxruntime comes without it.
+        self._substitute: ThreadedInstance | None = None
         self._run_options: ort.RunOptions | None = None
         self._given: dict[str, TensorInfo] = {}
-        self._batches = plan.source.config.max_batch_size > 0
-        self._dims = {spec.name: spec.dims for spec in plan.source.config.outputs}
         # numpy cannot name bfloat16, so such models speak in OrtValues.
         self._has_bf16 = False
 
     def load(self) -> None:
         """Make the session and check that the configuration fits the model."""
         source = self.plan.source
-        options, providers = _session_options(self.plan), _providers(self.plan)
-        self.session = _open(source, options, providers, self.plan.name)
+        accelerators = choose(self.plan, ort.get_available_providers())
+        if accelerators.openvino is not None:
+            self._substitute = _on_openvino(self.plan, accelerators.openvino)
+            self._substitute.load()
+            self.concurrent_runs = self._substitute.concurrent_runs
+            return
+        options = _session_options(self.plan)
+        self.session = _open(source, options, accelerators.providers, self.plan.name)
         signature = _signature(self.session)
         check_signature(source.config, signature)
         self._given = {info.name: info for info in (*signature.inputs, *signature.optional_inputs)}
         self._has_bf16 = "BF16" in {info.datatype for info in (*self._given.values(), *signature.outputs)}
         self._run_options = _run_options(source.config.parameters)
-        if self.session.get_providers() == [_CPU]:
+        if self.session.get_providers() == [CPU]:
             self.concurrent_runs = options.intra_op_num_threads
         _log.info(
             "instance '%s': %s, %d intra-op threads (%d cores, %d instances)",
@@ -136,6 +141,8 @@ class OnnxRuntimeInstance(ThreadedInstance):
 
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
         """Run the session. Raises BackendError with onnxruntime's code and message."""
+        if self._substitute is not None:
+            return self._substitute.compute(inputs, outputs)
         assert self.session is not None
         feed = {name: self._fed(name, array) for name, array in inputs.items()}
         run = self._run_values if self._has_bf16 else self._run_arrays
@@ -145,21 +152,19 @@ class OnnxRuntimeInstance(ThreadedInstance):
             code, message = _explain(error)
             kind = Code.INVALID_ARG if code == _INVALID_ARGUMENT else Code.INTERNAL
             raise BackendError(f"onnx runtime error {code}: {message} (instance '{self.plan.name}')", kind) from error
-        return {name: self._shaped(name, array) for name, array in zip(outputs, results, strict=True)}
+        return dict(zip(outputs, results, strict=True))
 
     def unload(self) -> None:
         """Drop the session."""
         self.session = None
+        if self._substitute is not None:
+            self._substitute.unload()
 
     def _fed(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Give an input the form that onnxruntime wants: strings are text there, and scalars have no dimension."""
         if array.dtype == np.object_:
             array = _texts(name, array)
         return array if self._given[name].dims else array.reshape(())
-
-    def _shaped(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Give a scalar output of a model that does not batch the dimensions that its configuration declares: ones."""
-        return array.reshape(self._dims[name]) if array.ndim == 0 and not self._batches else array
 
     def _run_arrays(self, session: ort.InferenceSession, outputs: list[str], feed: Arrays) -> list[npt.NDArray[Any]]:
         results: list[npt.NDArray[Any]] = session.run(outputs, feed, self._run_options)
@@ -173,6 +178,19 @@ class OnnxRuntimeInstance(ThreadedInstance):
         if self._given[name].datatype == "BF16":
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
         return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _on_openvino(plan: InstancePlan, parameters: Mapping[str, str]) -> ThreadedInstance:
+    """Return an instance of the openvino backend for the same plan. Raises ModelLoadError if it is not installed."""
+    try:
+        from conch.backends.openvino import OpenVinoInstance
+    except ModuleNotFoundError as error:
+        raise ModelLoadError(
+            f"Execution Accelerator 'openvino' of model instance '{plan.name}': this onnxruntime has no OpenVINO, and "
+            "the package 'openvino' is not there either: pip install 'conch-server[openvino]'"
+        ) from error
+    _log.info("instance '%s': this onnxruntime has no OpenVINO, the openvino package runs the model", plan.name)
+    return OpenVinoInstance(plan, accelerator_options(parameters, {}))
 
 
 def _texts(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -204,7 +222,7 @@ def _read_signature(source: ModelSource) -> Signature:
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.disable_prepacking", "1")
     _register_operations(source, options)
-    return _signature(_open(source, options, [_CPU], source.config.name))
+    return _signature(_open(source, options, [CPU], source.config.name))
 
 
 def _signature(session: ort.InferenceSession) -> Signature:
@@ -224,22 +242,12 @@ def _info(node: Any) -> TensorInfo:
 def _open(
     source: ModelSource, options: ort.SessionOptions, providers: Sequence[Any], whose: str
 ) -> ort.InferenceSession:
-    path = _model_path(source, whose)
+    path = model_path(source, _MODEL_FILE, whose)
     try:
         return ort.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:
         code, message = _explain(error)
         raise ModelLoadError(f"onnx runtime error {code}: {message} ('{path}' for model instance '{whose}')") from error
-
-
-def _model_path(source: ModelSource, whose: str) -> Path:
-    path = source.version_directory / (source.config.default_model_filename or _MODEL_FILE)
-    # A model with external weights is a directory with the model and its weights.
-    if path.is_dir():
-        path /= _MODEL_FILE
-    if not path.is_file():
-        raise ModelLoadError(f"unable to find '{path}' for model instance '{whose}'", Code.UNAVAILABLE)
-    return path
 
 
 def _explain(error: Exception) -> tuple[int, str]:
@@ -293,34 +301,6 @@ def _run_options(parameters: Mapping[str, str]) -> ort.RunOptions | None:
     options = ort.RunOptions()
     options.add_run_config_entry(key, parameters[key])
     return options
-
-
-def _providers(plan: InstancePlan) -> list[tuple[str, dict[str, str]]]:
-    """Execution providers of an instance in order of preference, with their options. The CPU is always the last."""
-    accelerators = plan.source.config.document.get("optimization", {}).get("execution_accelerators", {})
-    on_gpu = plan.kind is InstanceKind.GPU
-    if on_gpu and _CUDA not in ort.get_available_providers():
-        _log.warning("instance '%s' is KIND_GPU, but this onnxruntime has no CUDA: it runs on the CPU", plan.name)
-        on_gpu = False
-    asked = accelerators.get("gpu_execution_accelerator" if on_gpu else "cpu_execution_accelerator", [])
-    chosen = {_provider(each["name"], plan): dict(each.get("parameters", {})) for each in asked}
-    if on_gpu:
-        chosen.setdefault(_CUDA, {})
-        for options in chosen.values():
-            options["device_id"] = str(plan.device_id)
-    return [*chosen.items(), (_CPU, {})]
-
-
-def _provider(accelerator: str, plan: InstancePlan) -> str:
-    provider = _ACCELERATORS.get(accelerator, "")
-    available = ort.get_available_providers()
-    if provider not in available:
-        raise ModelLoadError(
-            f"unknown Execution Accelerator '{accelerator}' is requested for model instance '{plan.name}'; "
-            f"this onnxruntime has: {', '.join(available)}",
-            Code.INVALID_ARG,
-        )
-    return provider
 
 
 def _register_operations(source: ModelSource, options: ort.SessionOptions) -> None:

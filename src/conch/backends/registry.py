@@ -1,8 +1,12 @@
-"""From `backend: "x"` to `conch/backends/x.py`, imported when a model first asks for it."""
+"""From `backend: "x"` to `conch/backends/x.py`, or to an installed package that brings `x`, when a model first asks.
+
+A package brings a backend by an entry point of the group `conch.backends`: `x = "package.module:Backend"`.
+"""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from conch.backends.base import Backend
@@ -14,16 +18,22 @@ BACKEND_OF_PLATFORM = {
     "python": "python",
     "openvino": "openvino",
     "pytorch_libtorch": "pytorch",
+    "torch_aoti": "pytorch",
     "tensorrt_plan": "tensorrt",
 }
 
+ENTRY_POINTS = "conch.backends"
+
 # Backend → the package it needs and the extra that brings it. Each has a module of its name with a class `Backend`.
 _REQUIREMENTS = {
+    "fil": ("treelite", "fil"),
     "identity": ("numpy", "python"),
     "onnxruntime": ("onnxruntime", "onnxruntime"),
+    "openvino": ("openvino", "openvino"),
     # Its packages are looked for where its engines run, which may be an environment of theirs.
     "openvino_genai": ("numpy", "python"),
     "python": ("numpy", "python"),
+    "pytorch": ("torch", "pytorch"),
     "scripted": ("numpy", "python"),
 }
 
@@ -67,18 +77,44 @@ class BackendRegistry:
 
 
 def load_backend(name: str, arguments: Mapping[str, Any]) -> Backend:
-    """Import and make a backend. Raises ModelLoadError naming the cure if it is unknown or not installed."""
-    if name not in _REQUIREMENTS:
-        known = ", ".join(sorted(_REQUIREMENTS))
+    """Import and make a backend. Raises ModelLoadError naming the cure if it is unknown, not installed or ambiguous."""
+    brought = [each for each in entry_points(group=ENTRY_POINTS) if each.name == name]
+    if name in _REQUIREMENTS:
+        if brought:
+            raise ModelLoadError(f"backend '{name}' is this server's own, and {_origins(brought)} brings one, too")
+        backend: Backend = _own_module(name).backend(**arguments)
+        return backend
+    if not brought:
+        known = ", ".join(sorted({*_REQUIREMENTS, *(each.name for each in entry_points(group=ENTRY_POINTS))}))
         raise ModelLoadError(f"unable to find backend '{name}'; this server has: {known}")
+    if len(brought) > 1:
+        raise ModelLoadError(f"backend '{name}' is brought by {_origins(brought)}: only one can be installed")
+    return _made(brought[0])
+
+
+def _own_module(name: str) -> Any:
     package, extra = _REQUIREMENTS[name]
     try:
-        module = import_module(f"conch.backends.{name}")
+        return import_module(f"conch.backends.{name}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise ModelLoadError(
             f"backend '{name}' needs the package '{package}': pip install 'conch-server[{extra}]'"
         ) from error
-    backend: Backend = module.backend(**arguments)
+
+
+def _made(entry_point: EntryPoint) -> Backend:
+    """Make the backend of an installed package, in whose code anything may go wrong."""
+    whose = f"backend '{entry_point.name}' ({entry_point.value} of {_origins([entry_point])})"
+    try:
+        backend = entry_point.load()()
+    except Exception as error:
+        raise ModelLoadError(f"{whose} cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(backend, Backend):
+        raise ModelLoadError(f"{whose} is a {type(backend).__name__}, no conch.backends.base.Backend")
     return backend
+
+
+def _origins(found: Sequence[EntryPoint]) -> str:
+    return " and ".join(f"the package '{each.dist.name}'" if each.dist else "a package" for each in found)

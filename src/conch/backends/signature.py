@@ -32,6 +32,17 @@ class Signature:
     optional_inputs: tuple[TensorInfo, ...] = ()
 
 
+def default_max_batch_size(settings: Mapping[str, str]) -> int:
+    """Return the setting `default-max-batch-size`: what a model gets that can batch and does not say how much.
+
+    Raises ConfigError if it is no whole number.
+    """
+    text = settings.get("default-max-batch-size", "4")
+    if not text.strip().isdecimal():
+        raise ConfigError(f"'default-max-batch-size' must be a whole number >= 0, got '{text}'")
+    return int(text)
+
+
 def needs_completion(document: Mapping[str, Any]) -> bool:
     """Whether a configuration leaves out its inputs or its outputs."""
     return not document.get("input") or not document.get("output")
@@ -130,10 +141,7 @@ def _shape(tensor: Mapping[str, Any]) -> Sequence[int]:
 
 def _declaration(info: TensorInfo, kind: str, model: str, *, batching: bool) -> dict[str, Any]:
     if not info.datatype:
-        raise ConfigError(
-            f"autofill failed for model '{model}': {kind} '{info.name}' is {info.native_type}, which is no tensor that "
-            f"can be sent; declare the {kind}s to be served in config.pbtxt"
-        )
+        raise ConfigError(f"autofill failed for model '{model}': {_no_tensor(info, kind)}")
     declaration: dict[str, Any] = {"name": info.name, "data_type": _config_datatype(info.datatype)}
     dims = list(info.dims[1:] if batching else info.dims)
     declaration["dims"] = dims or [1]
@@ -142,13 +150,26 @@ def _declaration(info: TensorInfo, kind: str, model: str, *, batching: bool) -> 
     return declaration
 
 
+def _no_tensor(info: TensorInfo, kind: str) -> str:
+    """Say of an input or output without a datatype what can be done about it."""
+    said = f"{kind} '{info.name}' is {info.native_type}, which is no tensor that can be sent; "
+    if info.native_type.startswith("seq(map("):
+        return said + (
+            "it is the ZipMap of a scikit-learn classifier: convert the model with skl2onnx's "
+            "options={'zipmap': False} (onnxmltools: zipmap=False), which gives a tensor"
+        )
+    return said + f"declare the {kind}s to be served in config.pbtxt"
+
+
 def _config_datatype(datatype: str) -> str:
     return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
 
 
 def _check_datatype(model: str, kind: str, spec: TensorSpec, info: TensorInfo) -> None:
+    if not info.datatype:
+        raise ConfigError(f"unable to load model '{model}': {_no_tensor(info, kind)}")
     if spec.datatype != info.datatype:
-        provided = _config_datatype(info.datatype) if info.datatype else info.native_type
+        provided = _config_datatype(info.datatype)
         raise ConfigError(
             f"unable to load model '{model}', configuration expects datatype {_config_datatype(spec.datatype)} for "
             f"{kind} '{spec.name}', model provides {provided}"

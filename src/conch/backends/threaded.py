@@ -152,6 +152,8 @@ class ThreadedInstance(Instance):
             if spec.name not in wanted:
                 continue
             array = arrays[spec.name]
+            if array.ndim == 0 and sizes is None:
+                array = array.reshape(spec.dims)  # a scalar: all that its configuration can declare are ones
             if self._ragged is None:
                 parts = split(spec.name, spec.datatype, array, sizes)
             else:

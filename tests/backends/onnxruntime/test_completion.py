@@ -9,7 +9,8 @@ from onnx import TensorProto, helper
 from conch.backends.onnxruntime import OnnxRuntimeBackend
 from conch.errors import ConfigError, ModelLoadError
 from conch.model_config import DynamicBatching, TensorSpec
-from tests.backends.onnxruntime.onnx_models import FP32, complete, plan, write_identity, write_model
+from tests.backends.driving import complete, plan
+from tests.backends.onnxruntime.onnx_models import FP32, write_identity, write_model
 
 IO = (
     'input {{ name: "IN" data_type: TYPE_{0} dims: [ {1} ] }} '

@@ -8,7 +8,8 @@ from onnx import TensorProto
 
 from conch.errors import InvalidRequest
 from conch.tensor import NUMPY_DTYPES, Tensor, pack_bytes
-from tests.backends.onnxruntime.onnx_models import answers, complete, request, started, write_identity
+from tests.backends.driving import answers, complete, request, started
+from tests.backends.onnxruntime.onnx_models import write_identity
 
 FIXED = {
     "BOOL": TensorProto.BOOL,

@@ -11,17 +11,8 @@ from conch.backends.batch import Batch
 from conch.backends.onnxruntime import OnnxRuntimeBackend
 from conch.errors import BackendError, Code, ModelLoadError
 from conch.tensor import Tensor
-from tests.backends.onnxruntime.onnx_models import (
-    FP32,
-    Asked,
-    answers,
-    complete,
-    plan,
-    request,
-    started,
-    write_identity,
-    write_model,
-)
+from tests.backends.driving import Asked, answers, complete, plan, request, started
+from tests.backends.onnxruntime.onnx_models import FP32, write_identity, write_model
 
 
 def fp32(*rows: object, name: str = "IN") -> Tensor:

@@ -9,7 +9,8 @@ import pytest
 from conch.backends import onnxruntime as module
 from conch.backends.onnxruntime import OnnxRuntimeBackend
 from conch.errors import ConchError, ConfigError, ModelLoadError
-from tests.backends.onnxruntime.onnx_models import FP32, complete, plan, started, write_identity
+from tests.backends.driving import complete, plan, started
+from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 
 
 def parameter(key: str, value: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from conch.errors import ConfigError
 from conch.tensor import Tensor
-from tests.backends.onnxruntime.onnx_models import answers, request, started
+from tests.backends.driving import answers, request, started
 from tests.backends.onnxruntime.ragged_model import CONFIG, write_ragged
 
 

@@ -1,0 +1,252 @@
+"""`backend: "fil"`: gradient-boosted trees and random forests of XGBoost, LightGBM and scikit-learn, through treelite.
+
+Parameters and files are those of Triton's FIL backend; it runs on the CPU. NaN is a missing value.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import treelite
+
+from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.backends.cores import usable_cores
+from conch.backends.model_file import model_path
+from conch.backends.signature import (
+    Signature,
+    TensorInfo,
+    check_signature,
+    complete_document,
+    default_max_batch_size,
+    needs_completion,
+)
+from conch.backends.threaded import Arrays, ThreadedInstance
+from conch.errors import ConfigError, ModelLoadError, Unsupported
+from conch.model_config import ModelConfig
+
+_log = getLogger(__name__)
+
+# Triton's names of the one input and the one output.
+_INPUT, _OUTPUT = "input__0", "output__0"
+_FLOATS = ("FP32", "FP64")
+
+_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
+_PICKLES = (".pkl", ".pickle", ".joblib")
+# They place trees in the memory of a GPU, and answers do not depend on them.
+_WITHOUT_EFFECT = (
+    "algo",
+    "blocks_per_sm",
+    "storage_type",
+    "threads_per_tree",
+    "transfer_threshold",
+    "use_experimental_optimizations",
+)
+# To share fewer rows among threads costs more than it saves.
+_ROWS_PER_THREAD = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """One form in which trees are stored: the file that Triton looks for, and what reads it."""
+
+    filename: str
+    read: Callable[[Path, Mapping[str, str]], treelite.Model]
+
+
+def _xgboost(form: str) -> Callable[[Path, Mapping[str, str]], treelite.Model]:
+    def read(path: Path, parameters: Mapping[str, str]) -> treelite.Model:
+        lenient = _switch(parameters, "xgboost_allow_unknown_field")
+        return treelite.frontend.load_xgboost_model(path, format_choice=form, allow_unknown_field=lenient)
+
+    return read
+
+
+_FORMATS = {
+    "xgboost": _Format("xgboost.model", lambda path, _: treelite.frontend.load_xgboost_model_legacy_binary(path)),
+    "xgboost_json": _Format("xgboost.json", _xgboost("json")),
+    "xgboost_ubj": _Format("xgboost.ubj", _xgboost("ubjson")),
+    "lightgbm": _Format("model.txt", lambda path, _: treelite.frontend.load_lightgbm_model(path)),
+    "treelite_checkpoint": _Format("checkpoint.tl", lambda path, _: treelite.Model.deserialize(str(path))),
+}
+
+
+class FilBackend(Backend):
+    """Trees through treelite."""
+
+    name = "fil"
+    default_model_filename = ""  # it follows from the parameter `model_type`
+
+    async def complete(self, source: ModelSource) -> Mapping[str, Any]:
+        """Add input, output and batching from the model. Raises ModelLoadError if the file cannot be read."""
+        document = source.config.document
+        if not needs_completion(document):
+            return document
+        default = default_max_batch_size(source.settings)
+        trees = await asyncio.to_thread(_read, source, source.config.name)
+        return complete_document(document, _signature(trees, source.config), default)
+
+    def instance(self, plan: InstancePlan) -> Instance:
+        """Make an instance; the trees are read in its `start`."""
+        return FilInstance(plan)
+
+
+backend = FilBackend
+
+
+class FilInstance(ThreadedInstance):
+    """One forest."""
+
+    def __init__(self, plan: InstancePlan) -> None:
+        super().__init__(plan)
+        self._trees: treelite.Model | None = None
+        self._answer = _Answer(plan.source.config)
+        self._threads = 1
+
+    def load(self) -> None:
+        """Read the trees and check that the configuration fits them."""
+        source = self.plan.source
+        config = source.config
+        self._trees = _read(source, self.plan.name)
+        check_signature(config, _signature(self._trees, config))
+        self._answer.check(_classes(self._trees))
+        for name in _WITHOUT_EFFECT:
+            if name in config.parameters:
+                _log.warning("parameter '%s' of model '%s' has no effect: it is for GPUs", name, config.name)
+        self._threads = max(1, usable_cores() // self.plan.siblings)
+        _log.info(
+            "instance '%s': treelite %s, %d trees, %d threads (%d cores, %d instances)",
+            self.plan.name,
+            treelite.__version__,
+            self._trees.num_tree,
+            self._threads,
+            usable_cores(),
+            self.plan.siblings,
+        )
+
+    def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
+        """Run the rows through the trees."""
+        assert self._trees is not None
+        rows = inputs[_INPUT]
+        # treelite trusts its caller: a row that is too short would be read beyond its end.
+        if rows.ndim != 2 or rows.shape[1] != self._trees.num_feature:
+            raise Unsupported(
+                f"input '{_INPUT}' has shape {list(rows.shape)}, the model wants [rows, {self._trees.num_feature}]"
+            )
+        threads = min(self._threads, 1 + len(rows) // _ROWS_PER_THREAD)
+        scores = treelite.gtil.predict(self._trees, np.ascontiguousarray(rows), nthread=threads)
+        return {name: self._answer.of(scores.reshape(len(rows), -1)) for name in outputs}
+
+    def unload(self) -> None:
+        """Drop the trees."""
+        self._trees = None
+
+
+class _Answer:
+    """What the output says: the scores as they are, probabilities of classes, or the class itself."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        self._dtype = np.float64 if any(spec.datatype == "FP64" for spec in config.outputs) else np.float32
+        self._columns = config.outputs[0].dims[-1] if config.outputs else 1
+        self._is_class = False
+        self._threshold = 0.5
+
+    def check(self, classes: int) -> None:
+        """Read the parameters for a model of so many columns of scores. Raises ConfigError."""
+        parameters = self._config.parameters
+        self._is_class = _gives_classes(parameters)
+        text = parameters.get("threshold", "0.5")
+        try:
+            self._threshold = float(text)
+        except ValueError:
+            raise ConfigError(f"parameter 'threshold' must be a number, got '{text}'") from None
+        if "threshold" in parameters and (classes != 1 or not _switch(parameters, "output_class")):
+            raise ConfigError("parameter 'threshold' is for binary classifiers, with output_class: true")
+
+    def of(self, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the output for scores of shape [rows, columns]."""
+        if self._is_class:
+            binary = scores.shape[1] == 1
+            chosen = scores > self._threshold if binary else scores.argmax(axis=1, keepdims=True)
+            return chosen.astype(self._dtype)
+        if scores.shape[1] == 1 and self._columns == 2:
+            scores = np.concatenate([1 - scores, scores], axis=1)
+        return scores.astype(self._dtype, copy=False)
+
+
+def _gives_classes(parameters: Mapping[str, str]) -> bool:
+    return _switch(parameters, "output_class") and not _switch(parameters, "predict_proba")
+
+
+def _classes(trees: treelite.Model) -> int:
+    """Return how many scores there are for a row: one for regression and for two classes."""
+    header = trees.get_header_accessor()
+    return int(header.get_field("num_target")[0]) * int(max(header.get_field("num_class")))
+
+
+def _signature(trees: treelite.Model, config: ModelConfig) -> Signature:
+    """Return the one input and the one output; in either precision, as the configuration says."""
+    width = 1 if _gives_classes(config.parameters) else _classes(trees)
+    output = config.output(_OUTPUT)
+    if output is not None and width == 1 and output.dims[-1:] == (2,) and _switch(config.parameters, "predict_proba"):
+        width = 2  # of two classes each may have its column
+    return Signature(inputs=(_info(_INPUT, trees.num_feature, config),), outputs=(_info(_OUTPUT, width, config),))
+
+
+def _info(name: str, width: int, config: ModelConfig) -> TensorInfo:
+    spec = config.input(name) or config.output(name)
+    datatype = spec.datatype if spec is not None and spec.datatype in _FLOATS else "FP32"
+    return TensorInfo(name, datatype, (-1, width), "FP32 or FP64")
+
+
+def _read(source: ModelSource, whose: str) -> treelite.Model:
+    parameters = source.config.parameters
+    kind = parameters.get("model_type") or _kind_there(source)
+    if kind not in _FORMATS:
+        raise ConfigError(
+            f"parameter 'model_type' of model '{source.config.name}' must be one of {', '.join(_FORMATS)}; got '{kind}'"
+        )
+    each = _FORMATS[kind]
+    _refuse_pickles(source, source.config.default_model_filename or each.filename)
+    path = model_path(source, each.filename, whose)
+    try:
+        return each.read(path, parameters)
+    except treelite.TreeliteError as error:
+        said = str(error).strip().splitlines()[0]
+        raise ModelLoadError(
+            f"treelite error: {said} ('{path}', read as {kind}, for model instance '{whose}')"
+        ) from error
+
+
+def _kind_there(source: ModelSource) -> str:
+    """Return the model type whose file is in the version's folder; Triton's default if there is none."""
+    return next(
+        (kind for kind, each in _FORMATS.items() if (source.version_directory / each.filename).exists()), "xgboost"
+    )
+
+
+def _refuse_pickles(source: ModelSource, filename: str) -> None:
+    """Raise ModelLoadError for a model that is a pickle: to load one is to run whatever code is in it."""
+    folder = source.version_directory
+    names = (
+        [] if (folder / filename).exists() or not folder.is_dir() else sorted(each.name for each in folder.iterdir())
+    )
+    for name in (filename, *names):
+        if name.endswith(_PICKLES):
+            raise ModelLoadError(
+                f"'{folder / name}' is a pickle, which could run any code when it is loaded, and is never read; where "
+                "it was trained, save it by treelite.sklearn.import_model(model).serialize('checkpoint.tl') "
+                "(model_type treelite_checkpoint), by XGBoost's or LightGBM's save_model, or as ONNX by skl2onnx"
+            )
+
+
+def _switch(parameters: Mapping[str, str], name: str) -> bool:
+    text = parameters.get(name, "false")
+    if text.lower() not in _SWITCHES:
+        raise ConfigError(f"parameter '{name}' must be true or false, got '{text}'")
+    return _SWITCHES[text.lower()]

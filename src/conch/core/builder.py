@@ -12,7 +12,7 @@ from conch.backends.base import Instance, ModelSource
 from conch.backends.registry import BackendRegistry
 from conch.core.cache import ResponseCache
 from conch.core.catalog import Catalog
-from conch.core.contract import check_ensemble
+from conch.core.contract import check_ensemble, misfit_notices
 from conch.core.ensemble import EnsembleModel
 from conch.core.ensemble_flow import Flow, flow_of
 from conch.core.instance_model import InstanceModel
@@ -104,6 +104,8 @@ class ModelBuilder:
                 flow = self.check_steps(config, files.namespace)
             except ConfigError as error:
                 raise ConfigError(f"{error.message} ({files.config_source})") from error
+            for notice in misfit_notices(config, self._step_configs(config, files.namespace)):
+                _log.warning("%s (%s)", notice, files.config_source)
             if flow.depth:
                 config = _decoupled(config)
         built = Built()
@@ -117,6 +119,11 @@ class ModelBuilder:
 
         Raises ConfigError unless the models of its steps are there and fit together.
         """
+        configs = self._step_configs(config, namespace)
+        check_ensemble(config, configs)
+        return flow_of(config, configs)
+
+    def _step_configs(self, config: ModelConfig, namespace: str) -> list[ModelConfig]:
         configs: list[ModelConfig] = []
         missing: list[str] = []
         causes: list[str] = []
@@ -133,8 +140,7 @@ class ModelBuilder:
                 f"ensemble {config.name} contains models that are not available or ambiguous: {names}; "
                 + "; ".join(causes)
             )
-        check_ensemble(config, configs)
-        return flow_of(config, configs)
+        return configs
 
     def _why_not_there(self, model: ModelId) -> str:
         """Return the reasons for which the versions of a model are not served; none for one that is unknown."""

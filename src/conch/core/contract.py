@@ -4,7 +4,7 @@ A pipeline whose stages do not fit is found out here, with both sides of the mis
 request. Pure: configurations in, a ConfigError or nothing out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conch.errors import ConfigError
@@ -54,6 +54,23 @@ def check_ensemble(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> None
             _check_fit(ensemble, tensor, sources[tensor], taker)
     for spec in ensemble.outputs:
         _check_fit(ensemble, spec.name, sources[spec.name], _end("the ensemble's output", spec, ensemble, own=True))
+
+
+def misfit_notices(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Iterator[str]:
+    """Yield a sentence for each thing that will fail with some requests only, which is no reason to refuse the others.
+
+    The arguments are those of `check_ensemble`, which has found nothing.
+    """
+    optional = {spec.name for spec in ensemble.inputs if spec.optional}
+    for number, step in enumerate(ensemble.ensemble_steps):
+        for inner, tensor in step.input_map.items():
+            spec = models[number].input(inner)
+            if tensor in optional and spec is not None and not spec.optional:
+                yield (
+                    f"ensemble '{ensemble.name}': its input '{tensor}' is optional, but step {number} needs it for "
+                    f"input '{inner}' of model '{models[number].name}', which is not: requests without '{tensor}' "
+                    "will fail; make both optional or neither"
+                )
 
 
 def _end(who: str, spec: TensorSpec, config: ModelConfig, *, own: bool = False) -> _End:

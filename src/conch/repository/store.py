@@ -133,6 +133,7 @@ class Repository:
         # Before the files themselves: what changes while they are read shows up at the next look.
         stamps = self.fingerprint(name)
         file = None if config is not None else self._config_file(directory)
+        source = f"'config' of the load of '{name}'" if config is not None else str(file or directory)
         message = self._message(name, file, config)
         versions = versions_on_disk(directory)
         if message.name not in ("", name):
@@ -141,10 +142,13 @@ class Repository:
             )
         message.name = name
         fill_backend_fields(message, name, version_files(directory, versions[0]) if versions else {})
-        validate_configuration(message)
-        refuse_unserved(message)
-        if not self.namespace:
-            refuse_namespaces(message)
+        try:
+            validate_configuration(message)
+            refuse_unserved(message)
+            if not self.namespace:
+                refuse_namespaces(message)
+        except ConfigError as error:
+            raise ConfigError(f"{error.message} ({source})") from error
         return ModelFiles(
             name=name,
             directory=directory,
@@ -152,7 +156,7 @@ class Repository:
             versions_on_disk=versions,
             fingerprint=stamps,
             has_config=config is not None or file is not None,
-            config_source=f"'config' of the load of '{name}'" if config is not None else str(file or directory),
+            config_source=source,
             namespace=self.namespace,
             temporary=temporary,
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conch.core.contract import check_ensemble
+from conch.core.contract import check_ensemble, misfit_notices
 from conch.core.ensemble import EnsembleModel
 from conch.core.model import ServedModel
 from conch.errors import BackendError, Cancelled, ConchError, ConfigError, FailureReason, QueueFull
@@ -270,6 +270,15 @@ def test_a_name_that_the_model_does_not_have() -> None:
 def test_an_input_without_a_mapping() -> None:
     with pytest.raises(ConfigError, match="no mapping for input 'IN' of model 'a'"):
         check(ensemble(step("a", {}, {"OUT": "OUT"})))
+
+
+@pytest.mark.parametrize(("model", "told"), [("a", True), ("lenient", False)])
+def test_an_optional_input_that_a_step_requires_is_told(model: str, told: bool) -> None:
+    lenient = config("lenient", inputs=(TensorSpec("IN", "FP32", (2,), optional=True),))
+    inputs = (TensorSpec("IN", "FP32", (2,), optional=True),)
+    graph = ensemble(step(model, {"IN": "IN"}, {"OUT": "OUT"}), inputs=inputs)
+    notices = list(misfit_notices(graph, [{"a": MODELS["a"], "lenient": lenient}[model]]))
+    assert [("its input 'IN' is optional, but step 0" in notice) for notice in notices] == [True] * told
 
 
 def test_a_step_that_allows_smaller_batches() -> None:

@@ -244,6 +244,17 @@ async def test_an_ensemble_without_one_of_its_steps_is_not_ready_and_says_so(tmp
             await control.load("e", None, {})
 
 
+async def test_a_graph_that_is_wrong_in_itself_names_its_file(tmp_path: Path) -> None:
+    write_ensemble(tmp_path, "e", "a", "a")
+    config = tmp_path / "e" / "config.pbtxt"
+    config.write_text(config.read_text().replace('key: "IN" value: "IN"', 'key: "IN" value: "t0"'))
+    async with serving(tmp_path) as (control, _):
+        with pytest.raises(ModelLoadError) as raised:
+            await control.load("e", None, {})
+        assert "is not used: no step has it in its input_map" in raised.value.message
+        assert raised.value.message.endswith(f"({config})")
+
+
 async def test_a_circle_of_ensembles_is_refused(tmp_path: Path) -> None:
     write_ensemble(tmp_path, "e", "f")
     write_ensemble(tmp_path, "f", "e")

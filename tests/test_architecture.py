@@ -20,7 +20,8 @@ FUNCTION_LINES = 60
 # Optional packages and the one place that may import each.
 OPTIONAL = {
     "onnxruntime": {"backends/onnxruntime.py"},
-    "openvino": {"backends/openvino.py"},
+    "openvino": {"backends/openvino.py", "backends/engine_child/conch_engine/openvino_genai.py"},
+    "torch": {"backends/pytorch_script.py", "backends/python_child/conch_child/torch_model.py"},
     "treelite": {"backends/fil.py"},
 }
 

@@ -9,13 +9,14 @@ example `5678 + int(args["model_instance_name"].rpartition("_")[2])`. To wait fo
 (`debugpy.wait_for_client()`), serve with `--backend-config=python,stub-timeout-seconds=0`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.calls import ModelCalls
 from conch.backends.fork_server import ForkServer
+from conch.backends.python_host.adapter import Adapter
 from conch.backends.python_host.completion import complete
 from conch.backends.python_host.custom_metrics import total
 from conch.backends.python_host.environment import Environments
@@ -47,9 +48,13 @@ class PythonBackend(Backend):
         """Ask `auto_complete_config`, in a process of its own, if the model's code mentions it."""
         return await complete(source, parse_settings(source.settings), self._environments)
 
-    def instance(self, plan: InstancePlan) -> Instance:
-        """Make an instance. Raises ConfigError if a setting of the backend makes no sense."""
-        instance = PythonInstance(plan, parse_settings(plan.source.settings), self._environments, self._calls)
+    def instance(self, plan: InstancePlan, adapter: Callable[[], Adapter] | None = None) -> Instance:
+        """Make an instance; `adapter` says before each start what runs the model in place of code of its own.
+
+        Raises ConfigError if a setting of the backend makes no sense.
+        """
+        settings = parse_settings(plan.source.settings)
+        instance = PythonInstance(plan, settings, self._environments, self._calls, adapter)
         self._instances.add(instance)
         return instance
 

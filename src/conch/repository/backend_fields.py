@@ -26,7 +26,7 @@ _FORMATS = (
     _Format("onnxruntime", "onnxruntime_onnx", "model.onnx", is_directory=None),
     _Format("openvino", "", "model.xml", is_directory=None),
     _Format("pytorch", "pytorch_libtorch", "model.pt", is_directory=False),
-    _Format("torch_aoti", "torch_aoti", "model.pt2", is_directory=False),
+    _Format("pytorch", "torch_aoti", "model.pt2", is_directory=False),
     _Format("python", "", "model.py", is_directory=None),
 )
 

@@ -28,6 +28,7 @@ FILE, DIRECTORY = False, True
         ({"model.graphdef": FILE}, "tensorflow", "tensorflow_graphdef"),
         ({"model.xml": FILE, "model.bin": FILE}, "openvino", ""),
         ({"model.pt": FILE}, "pytorch", "pytorch_libtorch"),
+        ({"model.pt2": FILE}, "pytorch", "torch_aoti"),
         ({"model.savedmodel": FILE, "model.py": FILE}, "python", ""),
     ],
 )

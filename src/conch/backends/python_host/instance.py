@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -10,6 +11,7 @@ from conch.backends.batch import Batch
 from conch.backends.calls import ModelCalls
 from conch.backends.launch import Exit
 from conch.backends.process import Backoff
+from conch.backends.python_host.adapter import Adapter
 from conch.backends.python_host.calls import OutgoingCalls
 from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.environment import Environments
@@ -30,9 +32,14 @@ class PythonInstance(Instance):
         settings: PythonSettings,
         environments: Environments,
         calls: ModelCalls | None = None,
+        adapter: Callable[[], Adapter] | None = None,
     ) -> None:
-        """Assign. `calls` is the server as the model may call it; without it, it cannot."""
+        """Assign. `calls` is the server as the model may call it; without it, it cannot.
+
+        `adapter` says, in a thread and before each start, what runs the model in place of code of its own.
+        """
         self.plan = plan
+        self._adapter = adapter
         self._calls = partial(OutgoingCalls, calls, self) if calls is not None else None
         self.metrics = InstanceMetrics()
         self._settings = settings
@@ -88,9 +95,15 @@ class PythonInstance(Instance):
 
     async def _bring_up(self) -> ModelProcess:
         source = self.plan.source
-        model_path(source)  # before anything is started, because it is the commonest mistake
+        adapter = None
+        # Before anything is started, because that there is no file is the commonest mistake.
+        if self._adapter is None:
+            model_path(source)
+        else:
+            adapter = await asyncio.to_thread(self._adapter)
         launcher = await self._environments.launcher(source)
-        process = ModelProcess(self.plan.name, source, self._settings, self.metrics, self._died, self._calls)
+        name = self.plan.name
+        process = ModelProcess(name, source, self._settings, self.metrics, self._died, self._calls, adapter)
         try:
             await process.start(launcher)
             await process.initialize(self.plan)

@@ -18,6 +18,7 @@ from conch.backends.launch import Exit, Launcher
 from conch.backends.process import ChildProcess
 from conch.backends.python_child.conch_child import messages
 from conch.backends.python_child.conch_child.wire import Message, WireError
+from conch.backends.python_host.adapter import Adapter
 from conch.backends.python_host.awake import Awake
 from conch.backends.python_host.calls import Executions, OutgoingCalls, Send
 from conch.backends.python_host.custom_metrics import InstanceMetrics
@@ -58,10 +59,12 @@ class ModelProcess:
         metrics: InstanceMetrics,
         on_death: Callable[[Exit], None],
         calls: Callable[[Send, Executions], OutgoingCalls] | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
         """Assign. `calls` makes what the model calls others by; without it, it cannot."""
         self.name = name
         self._source = source
+        self._adapter = adapter
         self._settings = settings
         self._metrics = metrics
         self._on_death = on_death
@@ -144,6 +147,8 @@ class ModelProcess:
             "model_version": str(source.version),
             "model_name": source.config.name,
         }
+        if self._adapter is not None:
+            arguments.update(self._adapter.arguments)
         options = self._options()
         options["decoupled"] = source.config.decoupled
         options["outputs"] = [spec.name for spec in source.config.outputs]
@@ -239,7 +244,8 @@ class ModelProcess:
         return {
             "directory": str(source.directory),
             "version": str(source.version),
-            "filename": model_path(source).name,
+            "filename": model_path(source).name if self._adapter is None else "",
+            "adapter": self._adapter.module if self._adapter is not None else "",
             "log_level": self._log_level,
             "kept_size": self._settings.shm_kept_size,
             "busy_poll_ns": self._settings.busy_poll_us * 1000,
@@ -252,7 +258,7 @@ class ModelProcess:
         except TimeoutError:
             raise ModelLoadError(
                 f"{what} of model instance '{self.name}' took longer than {self._settings.stub_timeout_s:g} s; "
-                "--backend-config=python,stub-timeout-seconds=<s> allows more"
+                f"--backend-config={self._source.config.backend},stub-timeout-seconds=<s> allows more"
             ) from None
 
     def _received(self, message: Message, payload: memoryview) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 from time import monotonic_ns
 from typing import Any, Callable, Dict
@@ -66,7 +67,7 @@ class Service:
         host = ModelHost(answerer, calls, name)
         error = ""
         try:
-            host.initialize(load_class(options["directory"], options["version"], options["filename"]), arguments)
+            host.initialize(self._model_class(options), arguments)
             self._host = host
             calls.phase = "execute"
             # What the model has built up stays: the collector need not walk through it again and again.
@@ -82,7 +83,7 @@ class Service:
         self._begin(options).phase = "auto_complete_config"
         error = ""
         try:
-            model = load_class(options["directory"], options["version"], options["filename"])
+            model = self._model_class(options)
             if hasattr(model, "auto_complete_config"):
                 config = model.auto_complete_config(ModelConfig(document))
                 if not isinstance(config, ModelConfig):
@@ -97,6 +98,11 @@ class Service:
 
     def _set_log_level(self, message: Message) -> None:
         current().log_level = message[1]
+
+    def _model_class(self, options: Dict[str, Any]) -> Any:
+        if options["adapter"]:
+            return importlib.import_module(options["adapter"]).TritonPythonModel
+        return load_class(options["directory"], options["version"], options["filename"])
 
     def _begin(self, options: Dict[str, Any]) -> Calls:
         self._channel.kept_size = options["kept_size"]

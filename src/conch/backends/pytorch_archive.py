@@ -1,0 +1,169 @@
+"""What is in a PyTorch file, read as the zip archive that it is: no torch, and nothing is unpickled.
+
+    TorchScript    torch.jit.save                            a program for PyTorch's own interpreter
+    exported       torch.export.save                         a graph of operators, with datatypes and shapes
+    compiled       torch._inductor.aoti_compile_and_package  machine code
+
+What `torch.save` writes is a pickle: a program that can do anything at all, and that needs the code it was made with.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+from conch.backends.signature import Signature, TensorInfo
+from conch.errors import Code, ModelLoadError
+
+# More than any description of a graph: a bound on what is read of it.
+_DESCRIPTION_LIMIT = 1 << 30
+
+# Numbers of element types in exported programs → wire datatypes.
+_DATATYPES = {
+    1: "UINT8",
+    2: "INT8",
+    3: "INT16",
+    4: "INT32",
+    5: "INT64",
+    6: "FP16",
+    7: "FP32",
+    8: "FP64",
+    12: "BOOL",
+    13: "BF16",
+    28: "UINT16",
+    34: "UINT32",
+    35: "UINT64",
+}
+_PICKLE_START = b"\x80"
+_CURE = (
+    "save the model with torch.jit.save or torch.export.save; or serve its code: a model.py with the torch.nn.Module "
+    'beside a model.pt of its state_dict, and runtime: "model.py" in config.pbtxt'
+)
+
+
+class Format(Enum):
+    """What a file holds."""
+
+    TORCHSCRIPT = "TorchScript"
+    EXPORTED = "torch.export program"
+    COMPILED = "AOTInductor package"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A file, looked into. `members` are the names in it without the folder that all of them are in."""
+
+    path: Path
+    format: Format
+    members: Mapping[str, str]
+
+    def document(self, member: str) -> Any:
+        """Return a member that is JSON. Raises ModelLoadError if it is none."""
+        try:
+            with ZipFile(self.path) as file:
+                info = file.getinfo(self.members[member])
+                if info.file_size > _DESCRIPTION_LIMIT:
+                    raise ModelLoadError(f"'{member}' in '{self.path}' has {info.file_size} bytes")
+                return json.loads(file.read(info))
+        except (OSError, BadZipFile, ValueError, KeyError) as error:
+            raise ModelLoadError(f"'{member}' in '{self.path}' cannot be read: {error}") from error
+
+
+def open_archive(path: Path) -> Archive:
+    """Look into a file. Raises ModelLoadError, naming the cure, for what is no such archive."""
+    try:
+        with ZipFile(path) as file:
+            names = file.namelist()
+    except OSError as error:
+        raise ModelLoadError(f"'{path}' cannot be read: {error.strerror}", Code.UNAVAILABLE) from error
+    except BadZipFile as error:
+        with path.open("rb") as opened:
+            start = opened.read(1)
+        if start == _PICKLE_START:
+            raise ModelLoadError(
+                f"'{path}' is a pickle, which is not loaded because it can run any code; {_CURE}"
+            ) from None
+        raise ModelLoadError(f"'{path}' is damaged or no PyTorch file: {error}") from error
+    members = {name.partition("/")[2]: name for name in names}
+    return Archive(path, _format(path, members), members)
+
+
+def exported_signature(archive: Archive) -> Signature:
+    """Return inputs and outputs of an exported program, named like the arguments of `forward` and `OUTPUT__<place>`.
+
+    Raises ModelLoadError for pickles in the archive, and for a description that is not understood.
+    """
+    _refuse_pickles(archive)
+    try:
+        graph = archive.document("models/model.json")["graph_module"]
+        values = graph["graph"]["tensor_values"]
+        inputs = [_argument(spec, "user_input") for spec in graph["signature"]["input_specs"]]
+        outputs = [_argument(spec, "user_output") for spec in graph["signature"]["output_specs"]]
+        return Signature(
+            inputs=tuple(_info(name, name, values) for name in inputs if name is not None),
+            outputs=tuple(
+                _info(f"OUTPUT__{place}", name, values)
+                for place, name in enumerate(name for name in outputs if name is not None)
+            ),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelLoadError(
+            f"the description of the program in '{archive.path}' is not understood ({type(error).__name__}: {error}); "
+            "save the model anew with torch.export.save"
+        ) from error
+
+
+def _format(path: Path, members: Mapping[str, str]) -> Format:
+    if "constants.pkl" in members and any(name.startswith("code/") for name in members):
+        return Format.TORCHSCRIPT
+    if any(name.startswith("data/aotinductor/") for name in members):
+        return Format.COMPILED
+    if "models/model.json" in members:
+        return Format.EXPORTED
+    if "serialized_exported_program.json" in members.values():
+        raise ModelLoadError(
+            f"'{path}' was saved by torch.export.save of torch 2.7 or older; save it anew with a newer one"
+        )
+    if "data.pkl" in members:
+        raise ModelLoadError(
+            f"'{path}' was made by torch.save: a pickle or a state_dict, which is not loaded because it can run any "
+            f"code; {_CURE}"
+        )
+    raise ModelLoadError(f"'{path}' is a zip archive, but neither TorchScript nor of torch.export or AOTInductor")
+
+
+def _refuse_pickles(archive: Archive) -> None:
+    """Tensors are stored plainly; a subclass of Tensor or an object of a class is pickled."""
+    for member in archive.members:
+        if not member.endswith("_config.json"):
+            continue
+        entries = archive.document(member).get("config", {})
+        pickled = [name for name, entry in entries.items() if entry.get("use_pickle")]
+        if pickled:
+            raise ModelLoadError(
+                f"'{archive.path}' holds '{pickled[0]}' as a pickle, which is not loaded because it can run any code; "
+                "make it a plain tensor before torch.export.export"
+            )
+
+
+def _argument(spec: Mapping[str, Any], kind: str) -> str | None:
+    """The value's name, None for what is no tensor of the user: a weight, a state."""
+    if kind not in spec:
+        return None
+    argument = spec[kind]["arg"]
+    return str(argument["as_tensor"]["name"])
+
+
+def _info(name: str, value: str, values: Mapping[str, Any]) -> TensorInfo:
+    meta = values[value]
+    return TensorInfo(
+        name, _DATATYPES.get(meta["dtype"], ""), tuple(_sizes(meta)), f"torch dtype number {meta['dtype']}"
+    )
+
+
+def _sizes(meta: Mapping[str, Any]) -> Iterator[int]:
+    for size in meta["sizes"]:
+        yield size.get("as_int", -1)

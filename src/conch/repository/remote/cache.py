@@ -15,6 +15,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,6 @@ class Cache:
         self._directory = directory
         self._numbers = itertools.count(1)
         self._loads: Path | None = None
-        self._lock: BinaryIO | None = None
 
     def open(self) -> None:
         """Make the folders, and remove those of loads whose process is gone. Raises Unavailable."""
@@ -44,8 +44,10 @@ class Cache:
             for kind in ("objects", "partial", "indexes", "loads"):
                 (self._directory / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
             loads = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self._directory / "loads"))
-            self._lock = (loads / "lock").open("wb")
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            lock = os.open(loads / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Held as long as this object is there, and no longer than the process.
+            weakref.finalize(self, os.close, lock)
             self._loads = loads
         self._remove_abandoned_loads()
 

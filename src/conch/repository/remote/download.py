@@ -8,7 +8,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -88,7 +88,7 @@ class Downloader:
         position = start
         for chunk in one.read(start, end):
             if stop.is_set():
-                return
+                raise Unavailable(f"{one.name}: given up, for another file could not be fetched")
             if position + len(chunk) > end:
                 raise Unavailable(f"{one.name}: more than the {end - start} bytes came that were to come")
             with self._cache.writing():
@@ -149,15 +149,19 @@ class _Journal:
 
 def _all(pool: ThreadPoolExecutor, stop: threading.Event, tasks: Sequence[Callable[[], None]]) -> None:
     """Run tasks until all are done or one fails; then the others stop early and its error is raised."""
-    futures = [pool.submit(task) for task in tasks]
-    done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-    failed = next((future for future in done if future.exception() is not None), None)
-    if failed is not None:
-        stop.set()
-        for future in waiting:
-            future.cancel()
-        wait(waiting)
-        failed.result()
+    failures: list[BaseException] = []
+
+    def run(task: Callable[[], None]) -> None:
+        try:
+            if not stop.is_set():
+                task()
+        except BaseException as error:
+            failures.append(error)  # the first one is the cause, those after it may be its effects
+            stop.set()
+
+    wait([pool.submit(run, task) for task in tasks])
+    if failures:
+        raise failures[0]
 
 
 def _write(descriptor: int, chunk: Buffer, position: int) -> None:

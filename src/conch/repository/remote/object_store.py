@@ -117,8 +117,8 @@ class ObjectStoreSource:
         text = str(error)
         status, code = _STATUS.search(text), _CODE.search(text)
         answer = " ".join(part for part in (status and status[1].strip(), code and code[1]) if part)
-        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-            return Unavailable(f"{where}: access denied: {answer or 'no permission'}")
+        if answer[:3] in ("401", "403"):
+            return Unavailable(f"{where}: access denied: {answer}")
         if isinstance(error, FileNotFoundError) or (code and code[1] in ("NoSuchBucket", "ContainerNotFound")):
             return NotFound(f"{where}: {answer or 'there is no such bucket'}")
         cause = next((cause for mark, cause in _CAUSES.items() if mark in text), "")

@@ -1,0 +1,99 @@
+"""A real server whose models are elsewhere, asked by Triton's client."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.remote.peers import IDENTITY, S3, Between, Reply
+from tests.server.process import ConchProcess
+
+DOUBLE = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", request.inputs()[0].as_numpy() * FACTOR)])
+            for request in requests
+        ]
+"""
+
+
+def put_multiplier(s3: S3, factor: int) -> None:
+    s3.put("repo/times/config.pbtxt", IDENTITY.replace("identity", "python"))
+    s3.put("repo/times/1/model.py", DOUBLE.replace("FACTOR", str(factor)))
+
+
+def asked(client: triton.InferenceServerClient, model: str, value: float) -> float:
+    given = triton.InferInput("INPUT0", [1], "FP32")
+    given.set_data_from_numpy(np.array([value], np.float32))
+    return float(client.infer(model, [given]).as_numpy("OUTPUT0")[0])
+
+
+@pytest.fixture
+def url(between: Between, s3: S3) -> str:
+    return f"s3://{between.host}/{s3.bucket}/repo"
+
+
+def test_polling_follows_a_bucket_and_serves_on_while_it_is_away(
+    s3: S3, between: Between, url: str, tmp_path: Path
+) -> None:
+    put_multiplier(s3, 2)
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=1", f"--repository-cache={tmp_path / 'cache'}")
+    with (
+        ConchProcess(url, *flags, log=tmp_path / "log") as conch,
+        triton.InferenceServerClient(conch.http, network_timeout=30) as client,
+    ):
+        assert asked(client, "times", 21) == 42
+        between.fault = lambda seen, real: Reply(403, b"<Error><Code>AccessDenied</Code></Error>")
+        put_multiplier(s3, 3)
+        s3.put_identity("other", weights=b"1")
+        conch.until_logged(r"polling the model repository: s3://.*: access denied: 403 Forbidden AccessDenied")
+        assert asked(client, "times", 21) == 42
+        between.fault = lambda seen, real: None
+        conch.until_logged("successfully loaded 'other'")
+        conch.until_logged(r"(?s)successfully loaded 'times'.*successfully loaded 'times'")
+        assert asked(client, "times", 21) == 63
+        s3.delete("repo/other/config.pbtxt")
+        s3.delete("repo/other/1/weights.bin")
+        conch.until("/v2/models/other/ready", 400)
+        assert "secret-of-a-test" not in conch.text
+
+
+def test_an_explicit_load_fetches_that_model_and_a_failed_one_changes_nothing(
+    s3: S3, between: Between, url: str, tmp_path: Path
+) -> None:
+    put_multiplier(s3, 2)
+    s3.put_identity("other", weights=b"never fetched")
+    flags = ("--model-control-mode=explicit", f"--repository-cache={tmp_path / 'cache'}")
+    with (
+        ConchProcess(url, *flags, log=tmp_path / "log") as conch,
+        triton.InferenceServerClient(conch.http, network_timeout=30) as client,
+    ):
+        assert [row["name"] for row in client.get_model_repository_index()] == ["other", "times"]
+        client.load_model("times")
+        assert asked(client, "times", 21) == 42
+        put_multiplier(s3, 5)
+        between.fault = lambda seen, real: Reply(real().status, b"", cut=0) if "model.py" in seen.path else None
+        with pytest.raises(InferenceServerException, match=r"times/1/model\.py"):
+            client.load_model("times")
+        assert asked(client, "times", 21) == 42
+        between.fault = lambda seen, real: None
+        client.load_model("times")
+        assert asked(client, "times", 21) == 105
+        assert not any("weights" in seen.path for seen in between.seen if "list-type" not in seen.path)
+        client.unload_model("times")
+
+
+def test_a_bucket_that_is_not_there_ends_the_start(s3: S3, tmp_path: Path) -> None:
+    url = f"s3://{s3.endpoint.removeprefix('http://')}/no-such-bucket/repo"
+    flags = (f"--repository-cache={tmp_path / 'cache'}",)
+    with (
+        pytest.raises(AssertionError, match="the server ended"),
+        ConchProcess(url, *flags, log=tmp_path / "log"),
+    ):
+        pass
+    assert "404 Not Found NoSuchBucket" in (tmp_path / "log").read_text()

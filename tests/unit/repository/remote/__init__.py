@@ -1,0 +1,1 @@
+"""Tests of conch.repository.remote without a peer."""

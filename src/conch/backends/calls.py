@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from conch.backends.base import Instance
+from conch.backends.base import Instance, ModelSource
 from conch.backends.batch import Execution
 from conch.request import InferRequest, Respond, Span
 
@@ -47,15 +47,15 @@ class ModelCalls(Protocol):
         `many` says that any number of responses will do. Raises a ConchError if the request is refused.
         """
 
-    async def load(self, name: str, config: str, files: Mapping[str, bytes], waiting: str) -> None:
-        """Load or reload a model; `waiting` is the model whose own load waits for that, "" for none.
+    async def load(self, name: str, config: str, files: Mapping[str, bytes], waiting: ModelSource | None) -> None:
+        """Load or reload a model; `waiting` is the model whose own load waits for that.
 
         `config` (JSON, "" for none) and `files` ("<version>/<path>" → contents) replace what lies in the repository.
         Raises a ConchError with the cause.
         """
 
-    async def unload(self, name: str, unload_dependents: bool) -> None:
-        """Take a model out of service. Raises Unavailable."""
+    async def unload(self, name: str, unload_dependents: bool, waiting: ModelSource | None) -> None:
+        """Take a model out of service; `waiting` as for `load`. Raises a ConchError with the cause."""
 
     async def ready(self, name: str, version: str, namespace: str) -> bool:
         """Whether a model is ready; `version` "" for the newest. `namespace` is that of the model that asks."""

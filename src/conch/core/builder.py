@@ -129,7 +129,13 @@ class ModelBuilder:
         causes: list[str] = []
         for number, step in enumerate(config.ensemble_steps):
             try:
-                configs.append(self._catalog.of_step(namespace, step).config)
+                served = self._catalog.of_step(namespace, step)
+                if self._has_part(served, ModelId(namespace, config.name)):
+                    raise ConfigError(
+                        f"circular dependency: step {number} of ensemble '{config.name}', model '{step.model_name}', "
+                        f"has '{config.name}' among its own steps"
+                    )
+                configs.append(served.config)
             except (NotFound, InvalidRequest) as error:
                 missing.append(step.model_name)
                 model = ModelId(step.model_namespace or namespace, step.model_name)
@@ -141,6 +147,13 @@ class ModelBuilder:
                 + "; ".join(causes)
             )
         return configs
+
+    def _has_part(self, served: Served, part: ModelId) -> bool:
+        """Whether a model is the `part`, or an ensemble that has it among its steps or theirs."""
+        if served.id == part or not served.config.is_ensemble:
+            return served.id == part
+        steps = (self._catalog.of_step(served.id.namespace, step) for step in served.config.ensemble_steps)
+        return any(self._has_part(step, part) for step in steps)
 
     def _why_not_there(self, model: ModelId) -> str:
         """Return the reasons for which the versions of a model are not served; none for one that is unknown."""

@@ -7,14 +7,15 @@ would close the circle: every circle has a call that does, and at that moment al
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from conch.backends.base import Instance
+from conch.backends.base import Instance, ModelSource
 from conch.backends.calls import Caller
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.instance_model import InstanceModel
 from conch.core.lifecycle import ModelControl
 from conch.core.pending import Pending, State
-from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable, Unsupported
+from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable, Unsupported
+from conch.repository.namespaces import ModelId
 from conch.request import InferRequest, InferResponse, Respond
 
 
@@ -92,7 +93,6 @@ class Calls:
         self._control = control
         self._started = started
         self._holding: dict[Instance, list[Call]] = {}  # instances and the calls that they wait for
-        self._waiting_loads: dict[str, str] = {}  # models being loaded → the model whose load each waits for
 
     def call(self, caller: Caller, request: InferRequest, respond: Respond, *, many: bool) -> Call:
         """Put a request; see `ModelCalls`. Raises what `Inference.infer` raises, and Unsupported."""
@@ -129,38 +129,23 @@ class Calls:
             if not calls:
                 del self._holding[instance]
 
-    async def load(self, name: str, config: str, files: Mapping[str, bytes], waiting: str) -> None:
+    async def load(self, name: str, config: str, files: Mapping[str, bytes], waiting: ModelSource | None) -> None:
         """Load a model; see `ModelCalls`. Raises ModelLoadError, Unavailable."""
         if not self._started():
             raise Unavailable("models cannot be loaded or unloaded while the server starts or stops")
-        if not waiting:
-            await self._control().load(name, config or None, files)
-            return
-        self._refuse_circle(name, waiting)
-        self._waiting_loads[waiting] = name
-        try:
-            await self._control().load(name, config or None, files)
-        finally:
-            self._waiting_loads.pop(waiting, None)
+        await self._control().load(name, config or None, files, _model_id(waiting))
 
-    async def unload(self, name: str, unload_dependents: bool) -> None:
-        """Unload a model; see `ModelCalls`. Raises Unavailable."""
+    async def unload(self, name: str, unload_dependents: bool, waiting: ModelSource | None) -> None:
+        """Unload a model; see `ModelCalls`. Raises ModelLoadError, Unavailable."""
         if not self._started():
             raise Unavailable("models cannot be loaded or unloaded while the server starts or stops")
-        await self._control().unload(name, unload_dependents)
+        await self._control().unload(name, unload_dependents, _model_id(waiting))
 
     async def ready(self, name: str, version: str, namespace: str) -> bool:
         """Whether a model is ready. Raises InvalidRequest for a version that is no number."""
         if version and not version.isdecimal():
             raise InvalidRequest(f"model_version '{version}' must be a number, or \"\" for the newest version")
         return await self._inference.model_ready(name, int(version) if version else None, namespace)
-
-    def _refuse_circle(self, name: str, waiting: str) -> None:
-        path = [waiting, name]
-        while path[-1] != waiting and path[-1] in self._waiting_loads:
-            path.append(self._waiting_loads[path[-1]])
-        if path[-1] == waiting:
-            raise ModelLoadError(f"the load would wait for itself: {' → '.join(path)}", Code.INVALID_ARG)
 
     # ── circles ──
 
@@ -247,6 +232,10 @@ class Calls:
 
         keeper = _keeper(model, instance, lambda other: waits(other) is not None)
         return None if keeper is None else waits(keeper)
+
+
+def _model_id(source: ModelSource | None) -> ModelId | None:
+    return None if source is None else ModelId(source.namespace, source.config.name)
 
 
 def _keeper(model: InstanceModel, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:

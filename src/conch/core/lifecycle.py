@@ -5,15 +5,19 @@ one model follow each other; loads of different models run side by side. Nothing
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from logging import getLogger
 from weakref import WeakValueDictionary
 
 from conch.core.builder import Built, ModelBuilder
 from conch.core.catalog import UNLOADED, Catalog, VersionState
 from conch.core.ensemble import EnsembleModel
-from conch.core.load_errors import all_failures, load_error, load_failure
+from conch.core.load_errors import load_error, load_failure, raise_failures
+from conch.core.load_waits import LoadWaits
 from conch.core.repository_index import IndexEntry, index_rows
+from conch.core.retirement import Retirement
 from conch.core.served import Served
 from conch.errors import Code, ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.model_config import EnsembleStep
@@ -54,10 +58,10 @@ class ModelControl:
         self._load_retries = load_retries
         self._slots = asyncio.Semaphore(load_threads)
         self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
-        self._waits_for: dict[ModelId, ModelId] = {}  # ensembles that are being loaded → the step that each waits for
+        self._waits = LoadWaits()
         self._loaded: dict[ModelId, ModelFiles] = {}
         self._seen: Mapping[ModelId, Fingerprint] = {}
-        self._retiring: dict[asyncio.Task[None], list[Served]] = {}
+        self._retirement = Retirement()
 
     # ── what clients may ask for ──
 
@@ -66,32 +70,33 @@ class ModelControl:
         rows = index_rows(self._catalog, self._ids())
         return [row for row in rows if not ready_only or row.state == VersionState.READY.value]
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load(
+        self, name: str, config: str | None, files: Mapping[str, bytes], waiting: ModelId | None = None
+    ) -> None:
         """Load or reload a model; with `config` (JSON) and `files` ("<version>/<path>") in place of what lies on disk.
 
-        Of several models of that name, each in a namespace of its own, all are meant, as in Triton.
+        Of several models of that name, each in a namespace of its own, all are meant, as in Triton. `waiting` is the
+        model whose own load waits for this one.
         Raises Unavailable outside explicit mode, ModelLoadError with the cause. A model that was served before and
         fails to reload is served on as it was.
         """
         self._require_explicit()
         override = Override(config, files) if config is not None or files else None
         models = await self._named(name)
-        results = await asyncio.gather(*(self._load(model, override) for model in models), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, ConchError):
-                raise result
-        if failures := [result for result in results if isinstance(result, ConchError)]:
-            raise all_failures(failures)
+        async with self._waited_for(waiting, models):
+            results = await asyncio.gather(*(self._load(model, override) for model in models), return_exceptions=True)
+        raise_failures(results)
 
-    async def unload(self, name: str, unload_dependents: bool) -> None:
+    async def unload(self, name: str, unload_dependents: bool, waiting: ModelId | None = None) -> None:
         """Take a model out of service; what it has admitted is still answered. An unknown model is no error.
 
-        With `unload_dependents` an ensemble takes along the models of its steps that no other ensemble uses.
-        Raises Unavailable outside explicit mode.
+        With `unload_dependents` an ensemble takes along the models of its steps that no other ensemble uses. `waiting`
+        is the model whose load waits for this. Raises Unavailable outside explicit mode.
         """
         self._require_explicit()
         models = [model for model in {*self._loaded, *self._locks.keys()} if model.name == name]
-        await asyncio.gather(*(self._unload(model, with_steps=unload_dependents) for model in models))
+        async with self._waited_for(waiting, models):
+            await asyncio.gather(*(self._unload(model, with_steps=unload_dependents) for model in models))
 
     # ── what the server does by itself ──
 
@@ -135,14 +140,11 @@ class ModelControl:
     async def stop(self) -> None:
         """Drain and stop every model. The frontends have stopped sending requests."""
         await asyncio.gather(*(self._unload(model) for model in list(self._loaded)))
-        await asyncio.gather(*self._retiring)
+        await self._retirement.wait()
 
     async def abandon(self) -> None:
         """End every model without waiting for answers: the time to stop gracefully is over."""
-        models = [*self._catalog, *(model for retiring in self._retiring.values() for model in retiring)]
-        for task in self._retiring:
-            task.cancel()
-        await asyncio.gather(*(model.kill() for model in models))
+        await asyncio.gather(*(model.kill() for model in [*self._catalog, *self._retirement.give_up()]))
 
     # ── the steps ──
 
@@ -192,18 +194,37 @@ class ModelControl:
             _log.exception("loading model '%s' failed unexpectedly", model)
         return False
 
-    async def _load(self, model: ModelId, override: Override | None, path: tuple[ModelId, ...] = ()) -> None:
-        """Load a model and, before it, the models of its steps. `path` are the ensembles that this load is for."""
+    @asynccontextmanager
+    async def _waited_for(self, waiting: ModelId | None, models: Iterable[ModelId]) -> AsyncIterator[None]:
+        """Act on models inside of the block while a load waits for that. Raises ModelLoadError if for ever."""
+        if waiting is None:
+            yield
+            return
+        with ExitStack() as waits:
+            for model in models:
+                waits.enter_context(self._waits.waiting(waiting, model))
+            self._slots.release()  # who waits loads nothing, and may wait for one who wants to
+            try:
+                yield
+            finally:
+                await self._slots.acquire()
+
+    async def _load(self, model: ModelId, override: Override | None) -> None:
+        """Load a model and, before it, the models of its steps."""
         async with self._locks.setdefault(model, asyncio.Lock()):
             if override is None and await self._unchanged(model):
                 return
             for _ in range(_ATTEMPTS):
                 files = await self._read(model, override)
-                for step in files.config.ensemble_steps:
-                    await self._load_step(step, (*path, model))
+                try:
+                    for step in files.config.ensemble_steps:
+                        await self._load_step(model, step)
+                except ModelLoadError as circle:
+                    raise self._not_loaded(model, files, circle) from circle
                 if await self._replace(model, files):
                     return
-            raise self._unloadable(model, files)
+            kept_changing = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
+            raise self._not_loaded(model, files, kept_changing)
 
     async def _read(self, model: ModelId, override: Override | None) -> ModelFiles:
         try:
@@ -213,9 +234,11 @@ class ModelControl:
         except Exception as error:
             raise self._unreadable(model, override, load_error(error)) from error
 
-    async def _load_step(self, step: EnsembleStep, path: tuple[ModelId, ...]) -> None:
-        """See to it that a step's model is there. If it is not, the check of the ensemble will say so."""
-        ensemble = path[-1]
+    async def _load_step(self, ensemble: ModelId, step: EnsembleStep) -> None:
+        """See to it that a step's model is there. If it is not, the check of the ensemble will say so.
+
+        Raises ModelLoadError if the ensemble can only wait for itself.
+        """
         try:
             model = await asyncio.to_thread(
                 self._repositories.step, step.model_name, step.model_namespace, ensemble.namespace
@@ -223,19 +246,12 @@ class ModelControl:
         except ConchError as error:
             _log.error("%s", error)
             return
-        waited_for: ModelId | None = model
-        while waited_for is not None:  # in this load, or by way of another one that waits for this
-            if waited_for in path:
-                raise ModelLoadError(f"circular ensemble: {' → '.join(map(str, (*path, model)))}", Code.INVALID_ARG)
-            waited_for = self._waits_for.get(waited_for)
         if not self._catalog.served(model):
-            self._waits_for[ensemble] = model
-            try:
-                await self._load(model, None, path)
-            except ConchError as error:
-                _log.error("%s", error)
-            finally:
-                del self._waits_for[ensemble]
+            with self._waits.waiting(ensemble, model):
+                try:
+                    await self._load(model, None)
+                except ConchError as error:
+                    _log.error("%s", error)
 
     async def _replace(self, model: ModelId, files: ModelFiles) -> bool:
         """Bring the model up from its files and put it in the place of what is served now.
@@ -288,7 +304,7 @@ class ModelControl:
                 built.served.get(version, newest).take_over(served)
             if served.version not in built.served:
                 self._catalog.note(model, served.version, VersionState.UNAVAILABLE, UNLOADED)
-        self._retire(old, previous)
+        self._retirement.retire(old, previous, None)
         self._check_ensembles_of(model)
         _log.info("successfully loaded '%s' version %s", model, ", ".join(map(str, sorted(built.served))))
 
@@ -299,30 +315,17 @@ class ModelControl:
             for version, record in self._catalog.records().get(model, {}).items():
                 if record.state is not VersionState.UNAVAILABLE:
                     self._catalog.note(model, version, VersionState.UNLOADING)
-            self._retire(served, loaded, unloaded=model)
+            self._retirement.retire(served, loaded, partial(self._note_unloaded, model))
         if with_steps and loaded is not None:
             for step in {self._meant(model.namespace, step) for step in loaded.config.ensemble_steps}:
                 if step is not None and not self._used_by_an_ensemble(step):
                     await self._unload(step, with_steps=True)
 
-    def _retire(self, old: Iterable[Served], files: ModelFiles | None, *, unloaded: ModelId | None = None) -> None:
-        """Drain and stop in the background what is not served any more, then remove what only it needed."""
-
-        async def retire(models: list[Served]) -> None:
-            await asyncio.gather(*(model.drain() for model in models))
-            await asyncio.gather(*(model.stop() for model in models))
-            if files is not None:
-                await asyncio.to_thread(files.discard)
-            for version in [model.version for model in models]:
-                record = self._catalog.records().get(unloaded, {}).get(version) if unloaded else None
-                # It may have been loaded again, or forgotten, in the meantime.
-                if unloaded and record is not None and record.state is VersionState.UNLOADING:
-                    self._catalog.note(unloaded, version, VersionState.UNAVAILABLE, UNLOADED)
-
-        models = list(old)
-        task = asyncio.create_task(retire(models))
-        self._retiring[task] = models
-        task.add_done_callback(self._retiring.pop)
+    def _note_unloaded(self, model: ModelId, version: int) -> None:
+        record = self._catalog.records().get(model, {}).get(version)
+        # It may have been loaded again, or forgotten, in the meantime.
+        if record is not None and record.state is VersionState.UNLOADING:
+            self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
 
     async def _discard(self, built: Built, files: ModelFiles) -> None:
         await asyncio.gather(*(served.stop() for served in built.served.values()))
@@ -385,8 +388,7 @@ class ModelControl:
             self._catalog.note(model, 1, VersionState.UNAVAILABLE, error.message)
         return ModelLoadError(text, Code.UNAVAILABLE if unavailable else None)
 
-    def _unloadable(self, model: ModelId, files: ModelFiles) -> ModelLoadError:
-        error = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
+    def _not_loaded(self, model: ModelId, files: ModelFiles, error: ModelLoadError) -> ModelLoadError:
         for version in files.versions_on_disk:
             if version not in self._catalog.served(model):
                 self._catalog.note(model, version, VersionState.UNAVAILABLE, error.message)

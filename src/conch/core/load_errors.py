@@ -34,11 +34,15 @@ def load_failure(model: ModelId, failures: Mapping[int, ConchError]) -> ModelLoa
     )
 
 
-def all_failures(errors: Sequence[ConchError]) -> ConchError:
-    """Return the error of a load of several models of one name, at least one of which has failed."""
-    if len(errors) == 1:
-        return errors[0]
-    return ModelLoadError("\n".join(error.message.rstrip() for error in errors), errors[0].code)
+def raise_failures(results: Sequence[BaseException | None]) -> None:
+    """Raise the errors of loading several models of one name, if there are any, as one."""
+    errors = [result for result in results if result is not None]
+    for error in errors:
+        if len(errors) == 1 or not isinstance(error, ConchError):
+            raise error
+    if errors:
+        text = "\n".join(error.message.rstrip() for error in errors if isinstance(error, ConchError))
+        raise ModelLoadError(text, getattr(errors[0], "code", None))
 
 
 # As Triton prints its codes in the reasons of the index.

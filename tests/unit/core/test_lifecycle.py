@@ -259,8 +259,23 @@ async def test_a_circle_of_ensembles_is_refused(tmp_path: Path) -> None:
     write_ensemble(tmp_path, "e", "f")
     write_ensemble(tmp_path, "f", "e")
     async with serving(tmp_path) as (control, _):
-        with pytest.raises(ModelLoadError):
+        with pytest.raises(ModelLoadError, match="circular dependency: a load would wait for itself: f → e → f"):
             await asyncio.wait_for(control.load("e", None, {}), 5)
+
+
+async def test_a_reload_cannot_close_a_circle_of_ensembles(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write_ensemble(tmp_path, "e", "a")
+    write_ensemble(tmp_path, "f", "e")
+    async with serving(tmp_path) as (control, inference):
+        await control.load("f", None, {})
+        config = tmp_path / "e" / "config.pbtxt"
+        for step in ("f", "e"):
+            config.write_text(config.read_text().replace('model_name: "a"', f'model_name: "{step}"'))
+            with pytest.raises(ModelLoadError, match=f"circular dependency: step 0 of ensemble 'e', model '{step}'"):
+                await control.load("e", None, {})
+            config.write_text(config.read_text().replace(f'model_name: "{step}"', 'model_name: "a"'))
+        assert not isinstance(await ask(inference, "f"), ConchError)
 
 
 async def test_circles_of_ensembles_that_are_loaded_side_by_side_do_not_wait_for_each_other(tmp_path: Path) -> None:

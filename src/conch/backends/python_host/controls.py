@@ -23,11 +23,11 @@ class Controls:
         self.initializing = True  # loads are waited for by the model's own load
         self._calls = calls
         self._send = send
-        self._model = source.config.name
+        self._source = source
         self._tasks: set[asyncio.Task[None]] = set()
         self._works: dict[int, Work] = {
             messages.LOAD: self._load,
-            messages.UNLOAD: lambda name, dependents, _: calls.unload(name, dependents),
+            messages.UNLOAD: lambda name, dependents, _: calls.unload(name, dependents, self._waiting),
             messages.ASK: lambda name, version, _: calls.ready(name, version, source.namespace),
         }
 
@@ -50,4 +50,8 @@ class Controls:
         self._send((messages.CONTROLLED, key, error, value))
 
     async def _load(self, name: str, config: str, files: dict[str, bytes]) -> None:
-        await self._calls.load(name, config, files, self._model if self.initializing else "")
+        await self._calls.load(name, config, files, self._waiting)
+
+    @property
+    def _waiting(self) -> ModelSource | None:
+        return self._source if self.initializing else None

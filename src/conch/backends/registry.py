@@ -86,11 +86,27 @@ def load_backend(name: str, arguments: Mapping[str, Any]) -> Backend:
         backend: Backend = _own_module(name).backend(**arguments)
         return backend
     if not brought:
-        known = ", ".join(sorted({*_REQUIREMENTS, *(each.name for each in entry_points(group=ENTRY_POINTS))}))
-        raise ModelLoadError(f"unable to find backend '{name}'; this server has: {known}")
+        raise _unknown(name)
     if len(brought) > 1:
         raise ModelLoadError(f"backend '{name}' is brought by {_origins(brought)}: only one can be installed")
     return _made(brought[0])
+
+
+def requirement(name: str) -> tuple[str, str] | None:
+    """Return the package that a backend needs and the extra that brings it, None for one that a package has brought.
+
+    Nothing is imported. Raises ModelLoadError if there is no such backend.
+    """
+    if name in _REQUIREMENTS:
+        return _REQUIREMENTS[name]
+    if any(each.name == name for each in entry_points(group=ENTRY_POINTS)):
+        return None
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> ModelLoadError:
+    known = ", ".join(sorted({*_REQUIREMENTS, *(each.name for each in entry_points(group=ENTRY_POINTS))}))
+    return ModelLoadError(f"unable to find backend '{name}'; this server has: {known}")
 
 
 def _own_module(name: str) -> Any:

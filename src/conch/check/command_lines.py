@@ -21,6 +21,7 @@ _WORD = re.compile(r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',\[\]]|,(?=[^\s\"']))+")
 _ENDS = re.compile(r"^(?:&&|\|\|?|;|&|\d?>.*|#.*|\)|`.*|<<.*)$")
 _VARIES = re.compile(r"[$<{]|\.\.\.|…")
 _FLAGS: dict[str, Flag] = {name: flag for flag in FLAGS for name in (flag.name, *flag.aliases)}
+_ELEMENT = re.compile(r"[ \t]*(?:-[ \t]+|[\[,][ \t]*)?")
 _SPAN = re.compile(r"`([^`\n]+)`")
 _ASKS = ("--help", "-h")
 
@@ -81,7 +82,8 @@ def _commands(source: Source) -> Iterator[list[_Word]]:
         if lines[number].lstrip().startswith(("#", "//")):
             continue
         for match in _PROGRAM.finditer(lines[number]):
-            yield list(_following(source, lines, number, match.end()))
+            quote = lines[number][match.end() : match.end() + 1] in ("'", '"')  # the name's own, in a list
+            yield list(_following(source, lines, number, match.end() + quote))
 
 
 def _following(source: Source, lines: list[str], number: int, start: int) -> Iterator[_Word]:
@@ -103,13 +105,11 @@ def _following(source: Source, lines: list[str], number: int, start: int) -> Ite
         if number == len(lines):
             return
         line = lines[number]
-        start = len(line) - len(line.lstrip(" \t-[,")) if line.lstrip().startswith(("- ", "[", ",")) else 0
-        element = line[start:].lstrip().strip("\"',")
+        start = _ELEMENT.match(line).end()  # type: ignore[union-attr]  # it matches any text
+        is_flag = line[start:].lstrip("\"'").startswith("--")
         is_value = wants_value and line.lstrip().startswith(("- ", '"', "'"))
-        if not (goes_on or element.startswith("--") or is_value):
+        if not (goes_on or is_flag or is_value):
             return
-        if line.lstrip().startswith("- ") and line[start - 2 : start] == "--":
-            start -= 2  # `- --flag`: the mark of the list is one dash
 
 
 def _stops(text: str) -> bool:

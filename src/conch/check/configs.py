@@ -2,15 +2,18 @@
 
 import json
 import re
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from conch.backends.registry import requirement
 from conch.check import repository_rules as rules
-from conch.check.finding import Finding, Place, Rule
+from conch.check.finding import Edit, Finding, Place, Rule
 from conch.check.mending import mending
 from conch.check.model import CheckedModel, ModelFolder
-from conch.check.source import Source
-from conch.errors import ConchError, ConfigError
+from conch.check.source import Source, before
+from conch.errors import ConchError, ConfigError, ModelLoadError
 from conch.repository.document import to_document
 from conch.repository.finish import finish
 from conch.repository.override import Override
@@ -58,8 +61,9 @@ def _read_on(folder: ModelFolder, source: Source, repository: Repository) -> tup
         try:
             files = repository.read(folder.name, Override(config=json.dumps(to_document(message))))
         except ConchError as error:
-            mistakes.append(Finding(_rule(error), folder.locate(error.message), error.message))
-            if not _without_cause(message, error.message):
+            said = error.message.removesuffix(f" ('config' of the load of '{folder.name}')")  # which is how it was read
+            mistakes.append(Finding(_rule(error), folder.locate(said), said))
+            if not _without_cause(message, said):
                 break
         else:
             return _finished(folder, files, mistakes)
@@ -69,22 +73,35 @@ def _read_on(folder: ModelFolder, source: Source, repository: Repository) -> tup
 def _parsed(source: Source) -> tuple[Any, list[Finding]]:
     """Return the message of a text, None if it cannot be had, and each mistake on the way to it."""
     mistakes: list[Finding] = []
+    mended, history = source, list[tuple[Edit, ...]]()
     while len(mistakes) < _MOST_MISTAKES:
         try:
-            return parse_pbtxt(source.text, str(source.path)), mistakes
+            return parse_pbtxt(mended.text, str(source.path)), mistakes
         except ConfigError as error:
             match = _PLACE.match(error.message)
             assert match is not None  # parse_pbtxt promises the place
-            line, column, said = int(match["line"]), int(match["column"]), match["said"]
-            mend = mending(source, source.offset(line, column), said)
+            said, offset = match["said"], mended.offset(int(match["line"]), int(match["column"]))
+            mend = mending(mended, offset, said)
             rule = rules.CONFIG_UNKNOWN if said.startswith("unknown ") else rules.CONFIG_SYNTAX
-            edits = mend.edits if mend and mend.certain else ()
-            cure = "`conch check --fix` mends it." if edits else ""
-            mistakes.append(Finding(rule, Place(source.path, line, column), said, cure, edits=edits))
+            edits = tuple(_in_file(edit, history) for edit in mend.edits) if mend and mend.certain else ()
+            place = source.at(_before_all(offset, history))
+            mistakes.append(Finding(rule, place, said, "`conch check --fix` mends it." if edits else "", edits=edits))
             if mend is None:
                 break
-            source = source.edited(mend.edits)
+            mended = mended.edited(mend.edits)
+            history.append(mend.edits)
     return None, mistakes
+
+
+def _in_file(edit: Edit, history: Sequence[tuple[Edit, ...]]) -> Edit:
+    """An edit of a text that was mended before as one of the text in the file."""
+    return Edit(_before_all(edit.start, history), _before_all(edit.end, history), edit.replacement)
+
+
+def _before_all(offset: int, history: Sequence[tuple[Edit, ...]]) -> int:
+    for edits in reversed(history):
+        offset = before(offset, edits)
+    return offset
 
 
 def _rule(error: ConchError) -> Rule:
@@ -92,6 +109,8 @@ def _rule(error: ConchError) -> Rule:
         return rules.CONFIG_UNSUPPORTED
     if "directory name must equal model name" in error.message:
         return rules.MODEL_NAME
+    if "needs --model-namespacing" in error.message:
+        return rules.CONFIG_NAMESPACE
     return rules.CONFIG_INVALID
 
 
@@ -99,6 +118,10 @@ def _without_cause(message: Any, said: str) -> bool:
     """Remove from a message the field that an error is about, if it can be done without; whether that was so."""
     if "directory name must equal model name" in said:
         message.name = ""
+        return True
+    if "needs --model-namespacing" in said:
+        for step in message.ensemble_scheduling.step:
+            step.model_namespace = ""
         return True
     for field in _SEPARABLE:
         if field not in {each.name for each, _ in message.ListFields()}:
@@ -129,7 +152,22 @@ def _finished(folder: ModelFolder, files: ModelFiles, mistakes: list[Finding]) -
         mistake = Finding(_rule(error), folder.locate(error.message), error.message)
         return CheckedModel(folder, files, files.config), [*mistakes, mistake]
     notices = [Finding(rules.CONFIG_NO_EFFECT, folder.locate(notice), notice) for notice in finished.notices]
-    return CheckedModel(folder, files, finished.config), [*mistakes, *notices]
+    return CheckedModel(folder, files, finished.config), [*mistakes, *_backend(folder, files), *notices]
+
+
+def _backend(folder: ModelFolder, files: ModelFiles) -> Iterator[Finding]:
+    """Check that the backend is one of this environment's; its package is looked for and not imported."""
+    name = files.config.backend
+    if files.config.is_ensemble:
+        return
+    try:
+        needed = requirement(name)
+    except ModelLoadError as error:
+        yield Finding(rules.BACKEND_UNKNOWN, folder.locate(f"'{name}'"), error.message)
+        return
+    if needed and find_spec(needed[0]) is None:
+        said = f"backend '{name}' needs the package '{needed[0]}': pip install 'conch-server[{needed[1]}]'"
+        yield Finding(rules.BACKEND_NOT_INSTALLED, folder.locate(f"'{name}'"), said)
 
 
 def named_gpus(files: ModelFiles) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from conch.check import repository_rules as rules
 from conch.check.finding import Finding, Place, Related
 from conch.check.model import CheckedModel
-from conch.core.contract import check_ensemble
+from conch.core.contract import check_ensemble, misfit_notices
 from conch.core.ensemble_flow import flow_of
 from conch.errors import ConchError, ConfigError
 from conch.model_config import EnsembleStep, ModelConfig
@@ -45,6 +45,9 @@ def _check(model: CheckedModel, models: Mapping[str, CheckedModel | None]) -> It
     except ConfigError as error:
         sides = _sides(error.message, models)
         yield Finding(rules.ENSEMBLE_CONTRACT, _step_of(model, error.message), error.message, related=sides)
+        return
+    for notice in misfit_notices(model.config, configs):
+        yield Finding(rules.ENSEMBLE_OPTIONAL, _step_of(model, notice), notice, related=_sides(notice, models))
 
 
 def _version_not_served(step: EnsembleStep, inner: CheckedModel) -> str:

@@ -24,7 +24,7 @@ def mending(source: Source, offset: int, said: str) -> Mending | None:
     """Return how to mend the mistake at a place, by what the parser says about it; None if that is anybody's guess."""
     if "is one message, not a list" in said:
         return _unwrapped(source.text, offset)
-    if "has no comma behind it" in said:
+    if source.text[offset : offset + 1] == "]" and source.text[:offset].rstrip().endswith(","):
         comma = source.text.rfind(",", 0, offset)
         return Mending((Edit(comma, comma + 1, ""),), certain=True)
     if "is a string: write it in quotes" in said:

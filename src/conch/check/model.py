@@ -1,5 +1,6 @@
 """A model of a repository as the check sees it: its folder, and its configuration as far as it can be completed."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class ModelFolder:
         """Return where in the configuration a sentence points to; the folder if there is no configuration."""
         if self.source is None:
             return Place(self.directory)
+        # Groups without a name are called by their number.
+        sentence = re.sub(rf"instance group '?{re.escape(self.name)}_(\d+)", r"instance_group[\1]", sentence)
         return self.source.at(Places(self.source.text).locate(sentence))
 
     def field(self, path: str) -> Place:

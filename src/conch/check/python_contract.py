@@ -102,22 +102,23 @@ def _response_count(file: PythonFile, execute: Function) -> Iterator[Finding]:
 
 
 def _leaves_unanswered(file: PythonFile, node: ast.AST, loop: ast.For) -> bool:
-    """Whether the loop is left, with no response added on the way: in a statement before, here or further out."""
+    """Whether the loop is left with no response added on the way: in a statement before, here or further out."""
     if next(outer for outer in file.around(node) if isinstance(outer, ast.For | ast.While)) is not loop:
         return False
-    for outer in (node, *file.around(node)):
-        if outer is loop:
-            break
-        block = file.parents[outer]
+    while node is not loop:
+        block = file.parents[node]
         for body in (getattr(block, name, []) for name in ("body", "orelse", "finalbody")):
-            if outer in body:
-                before = body[: body.index(outer)]
-                calls = [each for statement in before for each in ast.walk(statement) if isinstance(each, ast.Call)]
-                if any(
-                    isinstance(c.func, ast.Attribute) and c.func.attr in ("append", "send", "extend") for c in calls
-                ):
-                    return True
-    return False
+            if node in body and any(_answers(inner) for one in body[: body.index(node)] for inner in ast.walk(one)):
+                return False
+        node = block
+    return True
+
+
+def _answers(node: ast.AST) -> bool:
+    """Whether a response is put somewhere here: `responses.append(…)`, `responses[index] = …`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in ("append", "extend", "send")
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
 
 
 def check_names(file: PythonFile) -> Iterator[Finding]:

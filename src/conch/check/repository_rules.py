@@ -55,6 +55,13 @@ CONFIG_UNSUPPORTED = Rule(
     "The server refuses the model rather than serve it differently.",
     "Remove the field; docs/compatibility.md says what there is in its place.",
 )
+CONFIG_NAMESPACE = Rule(
+    "config-namespace",
+    _WARNING,
+    "A step of an ensemble names a namespace",
+    "The server refuses the ensemble, unless it is started with --model-namespacing=true.",
+    "Start the server with the flag, or leave model_namespace out.",
+)
 CONFIG_NO_EFFECT = Rule(
     "config-no-effect",
     _NOTICE,
@@ -182,6 +189,13 @@ ENSEMBLE_CONTRACT = Rule(
     "Two stages of an ensemble do not fit",
     "The server refuses the ensemble, with the same words.",
     "Make names, datatypes and shapes of the two sides agree.",
+)
+ENSEMBLE_OPTIONAL = Rule(
+    "ensemble-optional",
+    _WARNING,
+    "An input of an ensemble is optional, and a step needs it",
+    "Requests without the input fail.",
+    "Make both inputs optional or neither.",
 )
 ENSEMBLE_UNCHECKED = Rule(
     "ensemble-unchecked",

@@ -51,3 +51,12 @@ class Source:
         for edit in sorted(edits, key=lambda each: each.start, reverse=True):
             text = text[: edit.start] + edit.replacement + text[edit.end :]
         return Source(self.path, text)
+
+
+def before(offset: int, edits: Iterable[Edit]) -> int:
+    """Return where a character of an edited text was before the edits."""
+    for edit in sorted(edits, key=lambda each: each.start):
+        grown = len(edit.replacement) - (edit.end - edit.start)
+        if offset >= edit.end + grown:
+            offset -= grown
+    return offset

@@ -1,0 +1,114 @@
+"""`conch check` and a real server on the same models: what the one calls an error, the other does not load."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import tritonclient.http as client
+from onnx import helper
+
+from conch.check.finding import Severity
+from conch.check.run import check_paths
+from tests.backends.onnxruntime.onnx_models import FP32, write_model
+from tests.server.models import tensor, write_config, write_ensemble
+from tests.server.process import ConchProcess
+
+# Parts of configurations, right and wrong ones; a model has a few of them.
+PARTS = (
+    "max_batch_size: 4",
+    "max_batch_size: -1",
+    "dynamic_batching { }",
+    "dynamic_batching { preferred_batch_size: [ 2, 4 ] }",
+    "dynamic_batching { priority_levels: 2 }",
+    "dynamic_batching [ { } ]",
+    "sequence_batching { direct { } }",
+    "sequence_batching { direct { minimum_slot_utilization: 3 } }",
+    "instance_group { count: 2 kind: KIND_CPU }",
+    "instance_group { kind: KIND_CPU gpus: [ 0 ] }",
+    "instance_group { kind: KIND_MODEL profile: [ '1' ] }",
+    "version_policy { all { } }",
+    "version_policy { specific { versions: [ 1, 3 ] } }",
+    "version_policy { specific { versions: [ 9 ] } }",
+    "version_policy { latest { num_versions: 0 } }",
+    "response_cache { enable: true }",
+    "model_transaction_policy { decoupled: false }",
+    "model_repository_agents { agents { name: 'checksum' } }",
+    "optimization { priority: PRIORITY_MAX }",
+    "optimization { priority: MAX }",
+    "default_model_filename: '../m'",
+    "parameters { key: 'a' value { string_value: 'b' } }",
+    "parameters { key: 'a' value: 'b' }",
+    "model_warmup { name: 'w' batch_size: 0 }",
+    "metric_tags { key: 'a' value: 'b' }",
+    "max_batchsize: 2",
+    "name: 'another'",
+    "runtime: 'x'",
+)
+LOADED = r"\| *Model *\|"  # the table of what was loaded
+INPUTS = (tensor("IN", "FP32", 4), tensor("IN", "FP32", 0), tensor("IN", "FP32", -1), tensor("", "FP32", 1))
+OUTPUTS = (tensor("OUT", "FP32", 4), tensor("OUT", "FP32", 4, extra="label_filename: 'none.txt'"))
+
+
+def write_repository(root: Path, chance: random.Random) -> dict[str, str]:
+    """Write models of all kinds; return the model that each ensemble is made of."""
+    made_of: dict[str, str] = {}
+    for number in range(120):
+        parts = chance.sample(PARTS, chance.choice((0, 1, 1, 2)))
+        given = chance.choice((INPUTS[0], INPUTS[0], *INPUTS))
+        taken = chance.choice((OUTPUTS[0], OUTPUTS[0], *OUTPUTS))
+        backend = chance.choice(("identity",) * 6 + ("nothing", "onnxruntime"))
+        write_config(root, f"m{number}", f'backend: "{backend}" {" ".join(parts)} input {given} output {taken}')
+    for number in range(24):
+        batch = f"max_batch_size: {chance.choice((0, 4))}"
+        declared = chance.choice(("", f"input {tensor('IN', chance.choice(('FP32', 'INT64')), 4)}"))
+        declared += chance.choice(
+            ("", f" output {tensor(chance.choice(('OUT', 'OUTPUT')), 'FP32', chance.choice((4, 5)))}")
+        )
+        dims = chance.choice((["n", 4], [1, 4], [4]))
+        nodes = [helper.make_node("Identity", ["IN"], ["OUT"])]
+        model = write_model(root / f"o{number}", nodes, {"IN": (FP32, dims)}, {"OUT": (FP32, dims)})
+        (model / "config.pbtxt").write_text(f"{batch} {declared}")
+        damage = chance.choice((None, None, None, 0, 20))
+        if damage is not None:
+            (model / "1" / "model.onnx").write_bytes((model / "1" / "model.onnx").read_bytes()[:damage])
+    for number in range(24):
+        inner = chance.choice((f"m{chance.randrange(120)}", "missing", "o1"))
+        made_of[f"e{number}"] = inner
+        size = chance.choice((4, 5))
+        step = (inner, {chance.choice(("IN", "IN", "X")): "A"}, {"OUT": "B"})
+        write_ensemble(
+            root, f"e{number}", f"input {tensor('A', 'FP32', size)}", f"output {tensor('B', 'FP32', 4)}", step
+        )
+    return made_of
+
+
+def failing(root: Path) -> set[str]:
+    """Models of which the check says that they do not load."""
+    return {
+        finding.place.path.relative_to(root).parts[0]
+        for finding in check_paths([root]).findings
+        if finding.rule.severity is Severity.ERROR
+    }
+
+
+def not_loaded(server: ConchProcess) -> dict[str, Sequence[str]]:
+    index = client.InferenceServerClient(server.http).get_model_repository_index()
+    bad: dict[str, list[str]] = {}
+    for entry in index:
+        if entry.get("state") != "READY":
+            bad.setdefault(entry["name"], []).append(entry.get("reason", ""))
+    return bad
+
+
+def test_what_is_an_error_does_not_load_and_nothing_else(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    made_of = write_repository(root, random.Random(5))
+    expected = failing(root)
+    with ConchProcess(root, "--exit-on-error=false", log=tmp_path / "log", wait="live") as server:
+        server.until_logged(LOADED)
+        refused = not_loaded(server)
+    # An ensemble fails with its model; the check says so of the model alone.
+    expected |= {ensemble for ensemble, model in made_of.items() if model in expected}
+    assert {name: reasons for name, reasons in refused.items() if name not in expected} == {}
+    assert expected - refused.keys() == set()
+    assert 30 < len(expected) < 150

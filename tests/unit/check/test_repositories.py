@@ -1,0 +1,88 @@
+"""What is across models: ensembles, models in two places, one model of many; and which folders are looked at."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conch.check.run import check_paths
+from tests.server.models import tensor, write_ensemble, write_identity
+from tests.unit.check.repository import TENSORS, found, ids, one, write, write_python
+
+FRAMEWORKS = ("onnxruntime", "torch", "openvino", "grpc", "uvloop", "cv2")
+
+
+def pipeline(root: Path, *dims: int) -> None:
+    write_identity(root, "first", "FP32", 4)
+    write_identity(root, "second", "FP32", *dims)
+    steps = [("first", {"INPUT0": "A"}, {"OUTPUT0": "b"}), ("second", {"INPUT0": "b"}, {"OUTPUT0": "C"})]
+    write_ensemble(root, "both", f"input {tensor('A', 'FP32', 4)}", f"output {tensor('C', 'FP32', *dims)}", *steps)
+
+
+def test_both_sides_of_a_misfit_are_shown(tmp_path: Path) -> None:
+    pipeline(tmp_path, 5)
+    finding = one(tmp_path)
+    assert finding.rule.id == "ensemble-contract"
+    assert "step 0, output of model 'first', 'OUTPUT0' FP32[4]" in finding.message
+    assert "step 1, input of model 'second', 'INPUT0' FP32[5]" in finding.message
+    sides = [(each.place.path.parent.name, each.place.line > 0) for each in finding.related]
+    assert sides == [("first", True), ("second", True)]
+
+
+def test_an_ensemble_that_fits(tmp_path: Path) -> None:
+    pipeline(tmp_path, 4)
+    assert found(tmp_path) == []
+
+
+def test_a_model_of_which_nothing_is_known_leaves_its_ensemble_unchecked(tmp_path: Path) -> None:
+    pipeline(tmp_path, 4)
+    write(tmp_path / "second" / "config.pbtxt", 'backend: "identity"')
+    assert ids(tmp_path) == ["ensemble-unchecked"]
+    write(tmp_path / "second" / "config.pbtxt", "nonsense")
+    assert ids(tmp_path) == ["ensemble-unchecked", "config-unknown"]
+
+
+def test_one_model_is_checked_with_those_that_it_is_made_of(tmp_path: Path) -> None:
+    pipeline(tmp_path, 5)
+    write(tmp_path / "first" / "config.pbtxt", (tmp_path / "first" / "config.pbtxt").read_text() + "runtime: 'x'")
+    assert ids(tmp_path / "both") == ["ensemble-contract"]
+    assert ids(tmp_path / "first") == ["config-no-effect"]
+
+
+def test_a_model_in_two_repositories(tmp_path: Path) -> None:
+    write_python(tmp_path / "a", "m")
+    write_python(tmp_path / "b", "m")
+    assert ids(tmp_path / "a", tmp_path / "b") == ["model-duplicate"]
+    assert ids(tmp_path) == []  # below one folder, for servers of their own
+
+
+def test_an_output_that_is_not_declared(tmp_path: Path) -> None:
+    write_python(tmp_path, "m", TENSORS.replace('"OUT"', '"OUTPUT"'))
+    assert set(ids(tmp_path)) == {"python-output", "python-output-missing"}
+
+
+def test_hidden_folders_and_environments_are_not_looked_into(tmp_path: Path) -> None:
+    write_python(tmp_path / "models", "m")
+    write(tmp_path / "env" / "pyvenv.cfg", "")
+    for place in (".git", "env", "node_modules"):
+        write(tmp_path / place / "run.sh", "tritonserver --cpu-only\n")
+    report = check_paths([tmp_path])
+    assert (report.models, report.files, report.findings) == (1, 0, ())
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        check_paths([tmp_path / "nothing"])
+
+
+def test_no_framework_is_loaded(tmp_path: Path) -> None:
+    pipeline(tmp_path, 4)
+    write_python(tmp_path, "m")
+    script = (
+        "import sys; from conch.cli.check import check; status = check(sys.argv[1:]);"
+        f"print(status, [name for name in {FRAMEWORKS} if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parents[3] / "examples" / "models")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.splitlines()[-1] == "0 []"

@@ -21,6 +21,8 @@ FUNCTION_LINES = 60
 OPTIONAL = {
     "onnxruntime": {"backends/onnxruntime.py"},
     "openvino": {"backends/openvino.py", "backends/engine_child/conch_engine/openvino_genai.py"},
+    "cuda": {"backends/tensorrt_device.py"},
+    "tensorrt": {"backends/tensorrt.py"},
     "torch": {"backends/pytorch_script.py", "backends/python_child/conch_child/torch_model.py"},
     "treelite": {"backends/fil.py"},
 }

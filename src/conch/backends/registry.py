@@ -35,6 +35,7 @@ _REQUIREMENTS = {
     "python": ("numpy", "python"),
     "pytorch": ("torch", "pytorch"),
     "scripted": ("numpy", "python"),
+    "tensorrt": ("tensorrt", "tensorrt"),
     "vllm": ("numpy", "python"),
 }
 

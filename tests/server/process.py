@@ -16,9 +16,9 @@ from typing import Self
 START_LIMIT_S = 60
 STOP_LIMIT_S = 60
 _LISTENING = {
-    "http": re.compile(r"Started HTTPService at .*:(\d+)"),
-    "grpc": re.compile(r"Started GRPCInferenceService at .*:(\d+)"),
-    "metrics": re.compile(r"Started Metrics Service at .*:(\d+)"),
+    "http": re.compile(r"Started HTTPService at \S*:(\d+)"),
+    "grpc": re.compile(r"Started GRPCInferenceService at \S*:(\d+)"),
+    "metrics": re.compile(r"Started Metrics Service at \S*:(\d+)"),
 }
 
 

@@ -78,7 +78,7 @@ class SpanSink:
     def close(self) -> None:
         """Send what is left, if the collector takes it soon."""
         # A collector that does not answer would be tried again and again.
-        limit = Timer(_STOP_LIMIT_S, self._exporter.shutdown)
+        limit = Timer(0.0 if self._exporter.failing else _STOP_LIMIT_S, self._exporter.shutdown)
         limit.daemon = True
         limit.start()
         self._processor.shutdown()  # type: ignore[no-untyped-call]
@@ -169,7 +169,7 @@ class _Exporter(SpanExporter):
     def __init__(self, url: str) -> None:
         self._url = url
         self._inner = OTLPSpanExporter(endpoint=url)
-        self._failing = False
+        self.failing = False  # whether what was sent last was lost
         self._words = _LastWords()
         # The package would write several lines for every batch.
         logger = logging.getLogger("opentelemetry")
@@ -180,9 +180,9 @@ class _Exporter(SpanExporter):
         """Send spans."""
         result = self._inner.export(spans)
         failed = result is not SpanExportResult.SUCCESS
-        if failed and not self._failing:
+        if failed and not self.failing:
             _log.warning("cannot send traces to '%s', they are lost: %s", self._url, self._words.text)
-        self._failing = failed
+        self.failing = failed
         return result
 
     def shutdown(self) -> None:

@@ -4,7 +4,7 @@ Names of parameters are vLLM's (`SamplingParams`), which the OpenAI API and Trit
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Literal, Protocol, TypeAlias
 
@@ -94,7 +94,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("frequency_penalty", -2, 2),
     ("logprobs", 0, MAX_LOGPROBS),
 )
-_DEFAULTS = {name: getattr(SamplingParams(), name) for name in SamplingParams.__slots__}
+_DEFAULTS = {each.name: getattr(SamplingParams(), each.name) for each in fields(SamplingParams)}
 
 
 def _between(low: float, high: float) -> str:

@@ -16,6 +16,7 @@ _GROUPS = (
     "Model repository",
     "HTTP",
     "gRPC",
+    "OpenAI",
     "Metrics",
     "Logging",
     "Backends",

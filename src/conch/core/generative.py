@@ -33,7 +33,8 @@ class GenerativeModel(Served):
         """Assign. `max_queue_size` bounds the requests that wait in the engine; 0 does not."""
         super().__init__(config, version, labels)
         self.engine = engine
-        self.generation = GenerationStatistics(config.name, version, lambda: engine.load)
+        self.figures = GenerationStatistics(config.name, version, lambda: engine.load)
+        self.statistics.generation = self.figures
         self._max_queue_size = max_queue_size
         self._live: set[_Live] = set()
 
@@ -169,9 +170,9 @@ class _Live:
             if not timeline.started:
                 timeline.started = now
                 model.statistics.pending -= 1
-                model.generation.first_token(now - timeline.received)
+                model.figures.first_token(now - timeline.received)
             else:
-                model.generation.next_tokens(now - self.last_token)
+                model.figures.next_tokens(now - self.last_token)
             self.last_token = now
             self.finished += [delta for delta in deltas if delta.finish_reason is not None]
         if end is not None:
@@ -179,7 +180,7 @@ class _Live:
             model.ended(self, end)
             if isinstance(end, Usage):
                 timeline = self.request.timeline
-                model.generation.ended(
+                model.figures.ended(
                     timeline, end, [delta.finish_reason for delta in self.finished], self.request.params
                 )
             self.generation = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from conch.errors import FailureReason
 from conch.observability.custom_metrics import MetricSample, custom_families, label_name
 from conch.observability.exposition import Family, Kind, Point, histogram_points, render
+from conch.observability.generation_metrics import generation_families
 from conch.observability.host import HostMeter, HostUsage
 from conch.observability.statistics import CacheStatistics, Duration, ModelStatistics
 from conch.options import ServerOptions
@@ -201,6 +202,7 @@ class Metrics:
         yield _family(LOAD_DURATION, models)
         for family in MODEL_CACHE:
             yield _family(family, [model for model in models if model.cached])
+        yield from generation_families(model.generation for model in models if model.generation is not None)
 
     def _of_cache(self) -> Iterator[Family]:
         if self._cache is not None:

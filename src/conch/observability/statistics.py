@@ -13,6 +13,7 @@ from math import inf
 from time import time_ns
 
 from conch.errors import FailureReason
+from conch.observability.generation import GenerationStatistics
 
 
 class Duration:
@@ -124,6 +125,7 @@ class ModelStatistics:
     responses: dict[int, ResponseStatistics] = field(default_factory=dict)
     pending: int = 0  # admitted, not yet executing
     load_duration_s: float = 0.0
+    generation: GenerationStatistics | None = None  # of a model that generates
     # From receiving to the first response; kept for models whose first response is not their whole answer.
     first_response: Histogram | None = None
 

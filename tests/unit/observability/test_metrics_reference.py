@@ -15,7 +15,7 @@ def test_the_page_lists_the_families_of_the_code() -> None:
     model.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
     options = ServerOptions(metrics_config=(("histogram_latencies", True),))
     families = Metrics(statistics=lambda: [model], samples=list, options=options, cache=CacheStatistics(1024)).collect()
-    rows = re.findall(r"^\| `(nv_\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `((?:nv_|vllm:)\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(rows) == sorted((family.name, family.kind) for family in families)
 
 

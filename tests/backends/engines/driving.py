@@ -1,0 +1,79 @@
+"""An engine without a server around it: prompts in, everything that is heard of them out."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conch.backends.base import ModelSource
+from conch.backends.engine import Engine, EngineBackend
+from conch.backends.registry import load_backend
+from conch.errors import ConchError
+from conch.generation import Delta, Generation, GenerationRequest, SamplingParams, Usage
+from conch.model_config import ModelConfig
+
+
+@dataclass
+class Heard:
+    """What a request's listener has heard."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    ends: list[Usage | ConchError] = field(default_factory=list)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    generation: Generation | None = None
+
+    def listen(self, deltas: Any, end: Usage | ConchError | None) -> None:
+        self.deltas += deltas
+        self.begun.set()
+        if end is not None:
+            self.ends.append(end)
+            self.ended.set()
+
+    @property
+    def end(self) -> Usage | ConchError:
+        (end,) = self.ends
+        return end
+
+    def text(self, index: int = 0) -> str:
+        return "".join(delta.text for delta in self.deltas if delta.index == index)
+
+    def tokens(self, index: int = 0) -> list[int]:
+        return [token for delta in self.deltas if delta.index == index for token in delta.token_ids]
+
+    def finish(self, index: int = 0) -> str | None:
+        reasons = [delta.finish_reason for delta in self.deltas if delta.index == index and delta.finish_reason]
+        assert len(reasons) <= 1
+        return reasons[0].value if reasons else None
+
+
+def begin(engine: Engine, prompt: str | list[int], **params: Any) -> Heard:
+    """Start a request."""
+    heard = Heard()
+    request = GenerationRequest(id="1", model_name="m", prompt=prompt, params=SamplingParams(**params))
+    heard.generation = engine.generate(request, heard.listen)
+    return heard
+
+
+async def ask(engine: Engine, prompt: str | list[int], **params: Any) -> Heard:
+    """Start a request and wait for its end."""
+    heard = begin(engine, prompt, **params)
+    await asyncio.wait_for(heard.ended.wait(), 60)
+    return heard
+
+
+@asynccontextmanager
+async def running(backend: str, version_directory: Path) -> AsyncIterator[Engine]:
+    """Run the engine of a model whose version's directory this is."""
+    config = ModelConfig(name="m", backend=backend, platform="", max_batch_size=0, inputs=(), outputs=())
+    made = load_backend(backend, {})
+    assert isinstance(made, EngineBackend)
+    engine = made.engine(ModelSource(config, 1, version_directory.parent, {}))
+    engine.on_ready_change = lambda: None
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()

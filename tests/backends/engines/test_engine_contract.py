@@ -1,0 +1,140 @@
+"""What every engine keeps to, whichever it is: the shipped script and OpenVINO GenAI with a model of random weights."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from conch.backends.engine import Engine
+from conch.errors import BackendError, Cancelled, InvalidRequest, ModelLoadError
+from conch.generation import Usage
+from tests.backends.engines.driving import ask, begin, running
+from tests.backends.engines.gguf_model import CONTEXT, write_gguf
+
+PROMPT = "the sun is not that hot"
+
+
+def _scripted(directory: Path) -> None:
+    (directory / "model.json").write_text(json.dumps({"step_ms": 1, "context_length": CONTEXT}))
+
+
+def _openvino_genai(directory: Path) -> None:
+    write_gguf(directory / "model.gguf")
+    (directory / "model.json").write_text(json.dumps({"num_kv_blocks": 256}))
+
+
+MAKERS = {"scripted": _scripted, "openvino_genai": _openvino_genai}
+
+
+@pytest.fixture(params=MAKERS)
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Engine]:
+    directory = tmp_path / "m" / "1"
+    directory.mkdir(parents=True)
+    MAKERS[request.param](directory)
+    async with running(request.param, directory) as made:
+        yield made
+
+
+async def test_requests_of_every_kind_end_once(engine: Engine) -> None:
+    """One process for all of these: loading it is what takes long."""
+    info = engine.info
+    assert info.context_length == CONTEXT
+    assert "messages" in info.chat_template
+
+    alone = await ask(engine, PROMPT, max_tokens=5, ignore_eos=True, temperature=0)
+    assert isinstance(alone.end, Usage)
+    assert alone.end.completion_tokens == 5 == len(alone.tokens())
+    assert alone.finish() == "length"
+
+    # Together as alone: greedy decoding does not depend on who else is there.
+    crowd = await asyncio.gather(
+        *(ask(engine, PROMPT, max_tokens=5, ignore_eos=True, temperature=0) for _ in range(20))
+    )
+    assert {heard.text() for heard in crowd} == {alone.text()}
+    assert all(heard.end == Usage(alone.end.prompt_tokens, 5, heard.end.cached_tokens) for heard in crowd)  # type: ignore[union-attr]
+
+    several = await ask(engine, PROMPT, n=3, max_tokens=4, ignore_eos=True)
+    assert {delta.index for delta in several.deltas} == {0, 1, 2}
+    assert [several.finish(index) for index in range(3)] == ["length"] * 3
+    assert several.end.completion_tokens == 12  # type: ignore[union-attr]
+
+    stop = alone.text()[2:4]
+    assert len(stop) == 2
+    stopped = await ask(engine, PROMPT, max_tokens=5, ignore_eos=True, temperature=0, stop=(stop,))
+    assert stopped.text() == alone.text().partition(stop)[0]
+    assert stopped.finish() == "stop"
+    assert stopped.deltas[-1].stop_reason == stop
+
+    told = await ask(engine, PROMPT, max_tokens=3, ignore_eos=True, logprobs=0)
+    assert [len(token) for delta in told.deltas for token in delta.logprobs] == [1] * 3
+    assert all(token[0].logprob <= 0 for delta in told.deltas for token in delta.logprobs)
+
+    by_tokens = await ask(engine, alone.tokens(), max_tokens=2, ignore_eos=True)
+    assert by_tokens.end.prompt_tokens == 5  # type: ignore[union-attr]
+
+
+async def test_what_cannot_be_is_refused_and_harms_nobody(engine: Engine) -> None:
+    neighbour = begin(engine, PROMPT, max_tokens=60, ignore_eos=True)
+    too_long = await ask(engine, PROMPT * CONTEXT)
+    assert isinstance(too_long.end, InvalidRequest)
+    assert f"maximum context length is {CONTEXT} tokens" in too_long.end.message
+    too_much = await ask(engine, PROMPT, max_tokens=CONTEXT)
+    assert isinstance(too_much.end, InvalidRequest)
+    assert not too_much.deltas
+    await asyncio.wait_for(neighbour.ended.wait(), 60)
+    assert neighbour.end.completion_tokens == 60  # type: ignore[union-attr]
+
+
+async def test_an_aborted_request_frees_its_place(engine: Engine) -> None:
+    heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    await asyncio.wait_for(heard.begun.wait(), 60)
+    assert heard.generation is not None
+    heard.generation.abort()
+    heard.generation.abort()
+    assert isinstance(heard.end, Cancelled)
+    # The engine has taken note when it answers the next; then it holds nothing.
+    await ask(engine, PROMPT, max_tokens=2)
+    assert (engine.load.running, engine.load.waiting) == (0, 0)
+    assert isinstance(heard.end, Cancelled)
+
+
+async def test_a_killed_engine_fails_what_it_held_and_is_replaced(engine: Engine) -> None:
+    changed = asyncio.Event()
+    engine.on_ready_change = changed.set
+    heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    await asyncio.wait_for(heard.begun.wait(), 60)
+    os.kill(_pid(engine), signal.SIGKILL)
+    await asyncio.wait_for(heard.ended.wait(), 60)
+    assert isinstance(heard.end, BackendError)
+    assert "was killed by SIGKILL while this request was being generated" in heard.end.message
+    while not engine.ready:
+        changed.clear()
+        await asyncio.wait_for(changed.wait(), 60)
+    again = await ask(engine, PROMPT, max_tokens=2, ignore_eos=True)
+    assert again.end.completion_tokens == 2  # type: ignore[union-attr]
+
+
+async def test_a_stopped_engine_answers_what_it_held(engine: Engine) -> None:
+    heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    await engine.stop()
+    assert "was unloaded before the request was finished" in str(heard.end)
+    assert not engine.ready
+
+
+@pytest.mark.parametrize("backend", MAKERS)
+async def test_a_model_that_cannot_be_loaded_says_why(backend: str, tmp_path: Path) -> None:
+    directory = tmp_path / "m" / "1"
+    directory.mkdir(parents=True)
+    (directory / "model.json").write_text('{"cache": 1}')
+    with pytest.raises(ModelLoadError, match=r"unknown key 'cache'; known: "):
+        async with running(backend, directory):
+            pass
+
+
+def _pid(engine: Engine) -> int:
+    process = engine._process  # type: ignore[attr-defined]
+    return int(process._child.pid)

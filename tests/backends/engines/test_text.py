@@ -1,0 +1,77 @@
+"""Tokens to text as they come: no character is torn, nothing is told twice, and stop strings are never seen."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conch.backends.engine_child.conch_engine.text import StopStrings, TextStream, tell
+
+TEXTS = st.text(st.sampled_from("ab é😀\n中"), max_size=60)
+
+
+def decode(many: list[list[int]]) -> list[str]:
+    """A tokenizer whose tokens are bytes."""
+    return [bytes(tokens).decode("utf-8", "replace") for tokens in many]
+
+
+@given(TEXTS, st.lists(st.integers(1, 3), min_size=1, max_size=80))
+def test_pieces_add_up_to_the_text(text: str, sizes: Sequence[int]) -> None:
+    data, pieces, stream = text.encode(), [], TextStream()
+    position = 0
+    for size in [*sizes, len(data)]:
+        chunk, position = data[position : position + size], position + size
+        (piece,) = tell([(stream, chunk, position >= len(data))], decode)
+        assert "\ufffd" not in piece
+        pieces.append(piece)
+        if position >= len(data):
+            break
+    assert "".join(pieces) == text
+
+
+def test_what_never_becomes_a_character_is_told_at_the_end() -> None:
+    stream = TextStream()
+    assert tell([(stream, b"a\xc3", False)], decode) == [""]
+    assert tell([(stream, b"", True)], decode) == ["a\ufffd"]
+
+
+def test_streams_do_not_mix() -> None:
+    first, second = TextStream(), TextStream()
+    assert tell([(first, b"a", False), (second, "é".encode()[:1], False)], decode) == ["a", ""]
+    assert tell([(first, b"b", True), (second, "é".encode()[1:], True)], decode) == ["b", "é"]
+    assert tell([], decode) == []
+
+
+STOPS = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3)
+
+
+@given(st.lists(st.text("abc", max_size=3), max_size=20), STOPS)
+def test_text_ends_before_the_first_stop_string(pieces: Sequence[str], stops: Sequence[str]) -> None:
+    finder, told, found = StopStrings(stops, include=False), "", None
+    for number, piece in enumerate(pieces):
+        news, found = finder.feed(piece, number == len(pieces) - 1)
+        told += news
+        # Whatever has been told cannot be taken back, so it must not reach into a stop string.
+        assert "".join(pieces).startswith(told)
+        if found is not None:
+            break
+    text = "".join(pieces)
+    ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+    if not ends:
+        assert (told, found) == (text, None)
+    else:
+        assert found is not None
+        assert told + found == text[: min(ends)]
+
+
+def test_a_stop_string_may_be_part_of_the_text() -> None:
+    finder = StopStrings(["STOP"], include=True)
+    assert finder.feed("one S") == ("one ", None)
+    assert finder.feed("TOP two") == ("STOP", "STOP")
+
+
+def test_the_beginning_of_a_stop_string_is_kept_back_until_it_is_none() -> None:
+    finder = StopStrings(["</s>"], include=False)
+    assert finder.feed("a</") == ("a", None)
+    assert finder.feed("b") == ("</b", None)
+    assert finder.feed("<", last=True) == ("<", None)

@@ -118,6 +118,23 @@ class TritonPythonModel:
                 sender.send(flags=1)
 """
 
+# IN: how many responses of 4 MiB; notes in a file that it was told to stop before.
+_FLOOD = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = args["model_repository"]
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for _ in range(int(request.inputs()[0].as_numpy()[0])):
+                if request.is_cancelled():
+                    open(os.path.join(self.folder, "stopped"), "w").close()
+                    break
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(2**20, np.float32))]))
+            sender.send(flags=1)
+"""
+
 # Works on one request until it is cancelled, and notes in files when it has begun and ended.
 _ENDLESS = """
 class TritonPythonModel:
@@ -161,6 +178,7 @@ def write_model(root: Path, name: str, config: str, code: str) -> None:
 def write_repository(root: Path) -> None:
     write_model(root, "add", NUMBERS, _ADD)
     write_model(root, "stream", NUMBERS + "model_transaction_policy { decoupled: true }", _STREAM)
+    write_model(root, "flood", NUMBERS + "model_transaction_policy { decoupled: true }", _FLOOD)
     write_model(root, "endless", NUMBERS, _ENDLESS)
     write_model(root, "tells", f"input {tensor('IN', 'FP32', -1)} output {tensor('RESULT', 'STRING', 1)}", _TELLS)
     for name, count in (("probe", 2), ("lone", 1), ("other", 1), ("pair", 2), ("mortal", 1)):

@@ -119,6 +119,21 @@ def test_an_iterator_is_cancelled(ask: Callable[..., Any]) -> None:
     ) == [{"OUT": [0]}, ["the call was cancelled", 7], {"OUT": [0]}]
 
 
+def test_responses_that_nobody_reads_are_bounded(ask: Callable[..., Any], root: Path) -> None:
+    number, (text, code) = ask(
+        f"""
+        responses = new('flood', 10**6).exec(decoupled=True)
+        until({str(root / "flood" / "stopped")!r})
+        *read, last = responses
+        result = [sum(len(one.output_tensors()) for one in read), shown(last)]
+        """
+    )
+    assert 256 <= number * 4 <= 260
+    assert code == 4
+    assert "the model reads too slowly" in text
+    assert ask("result = sum(len(one.output_tensors()) for one in new('flood', 80).exec(decoupled=True))") == 80
+
+
 def test_an_iterator_that_nobody_wants_ends_by_itself(ask: Callable[..., Any]) -> None:
     assert ask("new('stream', 2000).exec(decoupled=True); gc.collect(); result = shown(new('add', 1).exec())") == {
         "OUT": [2]

@@ -100,6 +100,8 @@ class OutgoingCalls:
             flags=flags,
             timeout_us=timeout_us,
         )
+        # A thread of a decoupled model's own does not tell for whom it calls; what it has traced does.
+        callers = callers or ((traced,) if traced else ())
         outgoing = _Outgoing(self, key, request, self._executions(callers), holds, many)
         if traced:
             outgoing.span = next((execution.request.span for execution in self._executions((traced,))), None)

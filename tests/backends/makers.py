@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.backends.onnxruntime.onnx_models import FP32, write_model
+from tests.backends.pytorch.torch_models import Doubled, write_script
 from tests.server.models import tensor
 
 Rows = npt.NDArray[np.float32]
@@ -131,6 +132,20 @@ def python_writer(dim: int) -> Writer:
     return write
 
 
+def torch_writer(dims: str, batch: str = "max_batch_size: 4 ") -> Writer:
+    """TorchScript, which fails for 99."""
+
+    def write(folder: Path, text: str) -> None:
+        tensors = "".join(
+            f'{kind} {{ name: "{name}" data_type: TYPE_FP32 {dims} }} '
+            for kind, name in (("input", "IN"), ("output", "OUT"))
+        )
+        declared = ("" if "max_batch_size" in text else batch) + ("" if "input {" in text else tensors)
+        write_script(folder, Doubled(), f'backend: "pytorch" {declared} {text}')
+
+    return write
+
+
 def identity_writer(dim: int) -> Writer:
     def write(folder: Path, text: str) -> None:
         names = f"input {tensor('IN', 'FP32', dim)} output {tensor('OUT', 'FP32', dim)}"
@@ -182,6 +197,16 @@ MAKERS = (
         checks=False,
         variable=python_writer(-1),
         picky=python_writer(3),
+    ),
+    Maker(
+        "pytorch",
+        torch_writer("dims: [ 3 ]"),
+        filename="model.pt",
+        completes=False,
+        checks=False,
+        variable=torch_writer("dims: [ -1 ]"),
+        scalar=torch_writer("dims: [ 1 ]", batch=""),
+        picky=torch_writer("dims: [ 3 ]"),
     ),
     Maker(
         "identity",

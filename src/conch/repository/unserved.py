@@ -78,9 +78,9 @@ def _optimizations(message: ConfigMessage) -> Iterator[tuple[str, str]]:
     optimization = message.optimization
     for field in ("priority", "gather_kernel_buffer_threshold", "eager_batching"):
         if getattr(optimization, field):
-            yield f"optimization.{field}", "it is for TensorRT"
+            yield f"optimization.{field}", "no backend here makes use of it"
     if optimization.HasField("cuda"):
-        yield "optimization.cuda", "CUDA graphs are for TensorRT"
+        yield "optimization.cuda", "no backend here makes CUDA graphs"
     accelerators: Any = optimization.execution_accelerators
     if message.backend != "onnxruntime" and (
         accelerators.gpu_execution_accelerator or accelerators.cpu_execution_accelerator

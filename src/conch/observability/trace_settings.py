@@ -127,6 +127,8 @@ class TraceSettings:
             reason = "sample rate must be non-zero"
         elif rules.levels and self.options.mode == TRITON and not self.options.file:
             reason = "trace file name is not given"
+        elif "TENSORS" in rules.levels and self.options.mode != TRITON:
+            reason = "spans of OpenTelemetry hold no tensors"
         if reason:
             raise InvalidRequest(f"Attempting to set invalid trace setting :{reason}")
         return rules

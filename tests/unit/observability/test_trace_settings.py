@@ -99,6 +99,8 @@ def test_a_caller_may_have_its_request_traced_whatever_rate_and_count_say() -> N
     settings.update("", {"trace_rate": ["1"], "trace_count": ["0"]})
     assert not settings.rules("m").sample()
     assert settings.rules("m").sample(forced=True)
+    with pytest.raises(InvalidRequest, match="hold no tensors"):
+        settings.update("", {"trace_level": ["TENSORS"]})
     settings.update("", {"trace_level": ["OFF"]})
     assert not settings.rules("m").sample(forced=True)
 

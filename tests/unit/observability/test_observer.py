@@ -1,0 +1,90 @@
+"""Who is told of requests: nobody if nobody asked, bounded lists, one warning for what is lost."""
+
+import asyncio
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from conch.observability import observer as module
+from conch.observability.observer import Observer
+from conch.observability.trace_file import TraceFile
+from conch.request import InferRequest, Timeline
+from conch.trace_options import TraceOptions
+
+TRACED = {"levels": ("TIMESTAMPS",), "rate": 1}
+
+
+def serve(observer: Observer, model: str = "m") -> None:
+    """Have a request come and be answered without a response."""
+    timeline = Timeline()
+    trace = observer.begin("HTTP", model, timeline)
+    if trace is None:
+        return
+    request = InferRequest(model, [], timeline=timeline)
+    trace.read(request, 1)
+    assert request.span is not None
+    request.span.settled(request, None)
+    trace.relay(lambda answer, final: None)(None, True)
+
+
+async def test_nothing_is_on_unless_somebody_wants_to_know(tmp_path: Path) -> None:
+    observer = Observer(TraceOptions(file=str(tmp_path / "t.json"), rate=1))
+    assert not observer.on
+    observer.update("m", {"trace_level": ["TIMESTAMPS"], "trace_count": ["1"]})
+    assert observer.on
+    serve(observer, "other")
+    serve(observer)
+    assert not observer.on
+    await observer.close()
+    assert os.listdir(tmp_path) == ["t.json.0"]
+    assert Observer(log_requests="errors").on
+
+
+async def test_traces_are_written_without_waiting_for_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    observer = Observer(TraceOptions(file=str(path), **TRACED))
+    serve(observer)
+    while not path.exists():
+        await asyncio.sleep(0.01)
+    await observer.close()
+    assert not observer.on
+    assert json.loads(path.read_text())
+
+
+async def test_what_cannot_be_written_in_time_is_dropped_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_MOST_WAITING", 10)
+    monkeypatch.setattr(module, "_TOGETHER", 4)
+    go_on, written = threading.Event(), []
+
+    def slow(_: TraceFile, traces: list[object]) -> None:
+        go_on.wait()
+        written.extend(traces)
+
+    monkeypatch.setattr(TraceFile, "write", slow)
+    observer = Observer(TraceOptions(file=str(tmp_path / "t.json"), **TRACED))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            serve(observer)
+    go_on.set()
+    await observer.close()
+    assert len(written) == 12
+    assert [record.getMessage() for record in caplog.records] == [
+        "traces come faster than they can be written down, some are dropped"
+    ]
+
+
+async def test_a_request_that_nobody_admits_is_noted_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    observer = Observer(TraceOptions(file=str(path), **TRACED))
+    trace = observer.begin("GRPC", "m", Timeline())
+    assert trace is not None
+    trace.refused(module.ConfigError("no"))
+    await observer.close()
+    names = [entry["timestamps"][0]["name"] for entry in json.loads(path.read_text()) if "timestamps" in entry]
+    assert names == ["REQUEST_START", "REQUEST_END"]

@@ -1,0 +1,68 @@
+"""The settings inside --trace-config, and the older flags for them."""
+
+from pathlib import Path
+
+import pytest
+
+from conch.options import OptionError, ServerOptions, parse
+from conch.trace_options import TraceOptions
+
+
+def options(tmp_path: Path, *arguments: str) -> ServerOptions:
+    return parse([f"--model-repository={tmp_path}", *arguments], {})
+
+
+def traced(tmp_path: Path, *arguments: str) -> TraceOptions:
+    return TraceOptions.of(options(tmp_path, *arguments).trace_config)
+
+
+def test_settings_add_up(tmp_path: Path) -> None:
+    path = tmp_path / "a,b.json"
+    given = ("level=TENSORS", "level=timestamps", "rate=5", "count=9", f"triton,file={path}", "triton,log-frequency=3")
+    assert traced(tmp_path, *(f"--trace-config={one}" for one in given)) == TraceOptions(
+        levels=("TIMESTAMPS", "TENSORS"), rate=5, count=9, file=str(path), log_frequency=3
+    )
+    spans = ("mode=opentelemetry", "opentelemetry,url=http://c:4318/v1/traces", "opentelemetry,resource=a=b=c")
+    spans += ("opentelemetry,resource=d=e", "opentelemetry,bsp_schedule_delay=7")
+    assert traced(tmp_path, *(f"--trace-config={one}" for one in spans)) == TraceOptions(
+        mode="opentelemetry", url="http://c:4318/v1/traces", resource=("a=b=c", "d=e"), bsp_schedule_delay=7
+    )
+
+
+def test_the_environment_separates_settings_by_semicolons(tmp_path: Path) -> None:
+    environment = {"CONCH_TRACE_CONFIG": f"level=TIMESTAMPS;triton,file={tmp_path}/t"}
+    found = parse([f"--model-repository={tmp_path}"], environment)
+    assert TraceOptions.of(found.trace_config) == TraceOptions(levels=("TIMESTAMPS",), file=f"{tmp_path}/t")
+
+
+def test_older_flags_mean_the_same_and_count_less(tmp_path: Path) -> None:
+    older = ("--trace-rate=7", "--trace-level=MIN", f"--trace-file={tmp_path}/t", "--trace-count=3")
+    found = options(tmp_path, *older, "--trace-log-frequency=2", "--trace-config=rate=5")
+    assert TraceOptions.of(found.trace_config) == TraceOptions(
+        levels=("TIMESTAMPS",), rate=5, count=3, file=f"{tmp_path}/t", log_frequency=2
+    )
+    assert "--trace-rate is deprecated; use --trace-config" in found.notices
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("level=DEEP", "got 'level=DEEP', but wants level=OFF|TIMESTAMPS|TENSORS"),
+        ("rate=-1", "but wants"),
+        ("triton,url=x", "but wants"),
+        ("opentelemetry,file=x", "but wants"),
+        ("opentelemetry,resource=x", "but wants"),
+        ("mode=zipkin", "but wants"),
+        ("level=TIMESTAMPS", "tracing needs a file, --trace-config=triton,file=<path>"),
+        ("triton,file=/no/such/place/t.json", "there is no directory '/no/such/place'"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, setting: str, text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        options(tmp_path, f"--trace-config={setting}")
+    assert text in str(caught.value)
+
+
+def test_spans_hold_no_tensors(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="level=TENSORS needs mode=triton"):
+        options(tmp_path, "--trace-config=mode=opentelemetry", "--trace-config=level=TENSORS")

@@ -153,7 +153,7 @@ def test_a_short_object_is_refused_whole(s3: S3, between: Between, tmp_path: Pat
     between.fault = fault
     with pytest.raises(Unavailable, match=r"weights\.bin"):
         repository(via(between, s3), tmp_path).read("a")
-    assert [path.read_bytes() for path in tmp_path.glob("*/objects/*")] == [IDENTITY.encode()]
+    assert not any(path.read_bytes().startswith(b"0123") for path in tmp_path.glob("*/*/*") if path.is_file())
 
 
 def test_an_object_that_changes_meanwhile_is_fetched_anew(s3: S3, between: Between, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_keys_may_come_from_a_profile_or_from_tritons_file(
     assert "Credential=of-the-profile/" in between.seen[-1].headers["authorization"]
 
     file = tmp_path / "cloud.json"
-    entries = {"": {"profile": "team"}, "s3://http://127": {"key_id": "of-triton", "secret_key": "s", "region": "r-1"}}
+    entries = {"": {"profile": "team"}, "s3://127.": {"key_id": "of-triton", "secret_key": "s", "region": "r-1"}}
     file.write_text(json.dumps({"s3": entries}))
     monkeypatch.setenv("TRITON_CLOUD_CREDENTIAL_PATH", str(file))
     models.snapshot()

@@ -47,7 +47,7 @@ def _names(registry: str) -> tuple[str, ...]:
 
 
 def _login(entry: Mapping[str, str]) -> RegistryLogin:
-    user, _, password = b64decode(entry.get("auth", "")).decode().partition(":")
+    user, _, password = b64decode(entry.get("auth", ""), validate=True).decode().partition(":")
     return RegistryLogin(
         user=entry.get("username") or user,
         password=entry.get("password") or password,

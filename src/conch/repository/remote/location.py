@@ -31,7 +31,10 @@ class ObjectStoreLocation:
     account: str = ""  # of Azure
 
     def __str__(self) -> str:
-        host = f"{self.endpoint}/" if self.endpoint else f"{self.account}/" if self.account else ""
+        # Without what is meant anyway, so that it looks as people write it, in Triton's credential file for one.
+        host = (
+            f"{self.endpoint.removeprefix('http://')}/" if self.endpoint else f"{self.account}/" if self.account else ""
+        )
         return f"{self.scheme}://{host}{'/'.join(part for part in (self.bucket, self.prefix) if part)}"
 
 

@@ -1,0 +1,220 @@
+"""Repositories that are images of a real registry, and `conch repo pack` and `pull`, which write and read them."""
+
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conch.cli.repo import repo
+from conch.errors import ConfigError, NotFound, Unavailable
+from conch.repository.remote.location import parse_image
+from conch.repository.remote.mirrors import open_mirror
+from conch.repository.remote.registry import Registry
+from conch.repository.store import Repository
+from tests.remote.peers import IDENTITY, Between, HttpPeer, Reply, Seen
+from tests.remote.test_http_archive import tarred
+from tests.server.models import write_identity
+
+GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
+DOCKER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+def repository(reference: str, cache: Path) -> Repository:
+    return Repository([open_mirror(f"oci://{reference}", str(cache))])
+
+
+def push(reference: str, *layers: bytes, kind: str = GZIP) -> None:
+    """Put an image into the registry, its layers as they are."""
+    image = parse_image(reference)
+    registry = Registry(image, writes=True)
+    for blob in (b"{}", *layers):
+        registry.write_blob(f"sha256:{sha256(blob).hexdigest()}", len(blob), lambda blob=blob: [blob])
+    described = [described_as(kind, blob) for blob in layers]
+    config = described_as("application/vnd.oci.image.config.v1+json", b"{}")
+    document = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": config,
+        "layers": described,
+    }
+    registry.write_manifest(image.tag, json.dumps(document).encode())
+
+
+def described_as(kind: str, blob: bytes) -> dict[str, Any]:
+    return {"mediaType": kind, "size": len(blob), "digest": f"sha256:{sha256(blob).hexdigest()}"}
+
+
+def blobs(peer: HttpPeer, method: str = "GET") -> list[str]:
+    return [seen.path for seen in peer.seen if seen.method == method and "/blobs/" in seen.path]
+
+
+@pytest.fixture
+def name(registry: str, request: pytest.FixtureRequest) -> str:
+    """A name in the registry that only this test uses."""
+    return f"{registry}/t{sha256(request.node.name.encode()).hexdigest()[:8]}/models"
+
+
+def test_packed_models_come_back_as_they_were(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = tmp_path / "models"
+    write_identity(models, "a")
+    write_identity(models, "b")
+    (models / "a" / "1" / "weights.bin").write_bytes(os.urandom(3_000_000))
+    (models / "a" / "1" / "__pycache__").mkdir()
+    assert repo(["pack", str(models), f"{name}:1"]) == 0
+    first = capsys.readouterr().out.split("@")[-1]
+    os.utime(models / "a" / "config.pbtxt", (1, 1))
+    assert repo(["pack", str(models), f"{name}:2"]) == 0
+    assert capsys.readouterr().out.split("@")[-1] == first  # the same files are the same image
+
+    pulled = tmp_path / "pulled"
+    assert repo(["pull", f"{name}:1", str(pulled), "--repository-cache", str(tmp_path / "cache")]) == 0
+    (models / "a" / "1" / "__pycache__").rmdir()
+    assert {path.relative_to(pulled): path.read_bytes() for path in pulled.rglob("*.*")} == {
+        path.relative_to(models): path.read_bytes() for path in models.rglob("*.*")
+    }
+    assert (pulled / "b" / "1").is_dir()
+
+    (pulled / "b" / "config.pbtxt").write_text("mine")
+    again = ["pull", f"{name}:1", str(pulled), "--model", "b", "--repository-cache", str(tmp_path / "cache")]
+    assert repo(again) == 1
+    assert "--replace puts the new model in its place" in capsys.readouterr().err
+    assert repo([*again, "--replace"]) == 0
+    assert (pulled / "b" / "config.pbtxt").read_text() == (models / "b" / "config.pbtxt").read_text()
+
+
+def test_only_changed_models_are_sent_and_fetched(name: str, tmp_path: Path) -> None:
+    registry, _, path = name.partition("/")
+    models = tmp_path / "models"
+    write_identity(models, "a")
+    write_identity(models, "b")
+    with Between(f"http://{registry}") as between:
+        via = f"{between.host}/{path}:latest"
+        assert repo(["pack", str(models), f"{name}:latest"]) == 0
+        seen = repository(via, tmp_path / "cache")
+        before = seen.snapshot()
+        (models / "b" / "config.pbtxt").write_text(IDENTITY)
+        assert repo(["pack", str(models), f"{name}:latest"]) == 0
+        between.seen.clear()
+        after = seen.snapshot()
+        assert (after["a"] == before["a"], after["b"] == before["b"]) == (True, False)
+        assert len(blobs(between)) == 1
+
+
+@pytest.mark.parametrize("kind", [GZIP, DOCKER])
+def test_layers_lie_over_each_other(name: str, tmp_path: Path, kind: str) -> None:
+    lower = tarred({"models/a/1/x": b"old", "models/a/1/gone": b"", "models/b/1/y": b"", "models/c/1/z": b""})
+    removed = {"models/a/1/.wh.gone": b"", "models/.wh.b": b"", "models/c/.wh..wh..opq": b""}
+    upper = tarred({"models/a/1/x": b"new", "models/c/2/z": b""} | removed)
+    push(f"{name}:1", lower, upper, kind=kind)
+    mirror = open_mirror(f"oci://{name}:1", str(tmp_path))
+    assert list(mirror.look()) == ["a", "c"]
+    place = mirror.find("a")
+    assert place is not None
+    assert [(file.name, file.read_bytes()) for file in place.directory.rglob("*") if file.is_file()] == [("x", b"new")]
+    assert [path for path, _, _ in mirror.fingerprint("c")] == ["2/z"]
+
+
+def test_what_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+    push(f"{name}:zstd", b"?", kind="application/vnd.oci.image.layer.v1.tar+zstd")
+    push(f"{name}:link", tarred({"a/1/x": b"", "l": _link()}))
+    with pytest.raises(ConfigError, match=r"tar\+zstd', which cannot be read; push the image with gzip"):
+        repository(f"{name}:zstd", tmp_path).snapshot()
+    with pytest.raises(ConfigError, match="the link 'l' leads out"):
+        repository(f"{name}:link", tmp_path).snapshot()
+    with pytest.raises(NotFound, match="there is no such image"):
+        repository(f"{name}:none", tmp_path).snapshot()
+
+
+def _link() -> tarfile.TarInfo:
+    info = tarfile.TarInfo("l")
+    info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    return info
+
+
+def test_a_damaged_layer_is_refused(name: str, tmp_path: Path) -> None:
+    registry, _, path = name.partition("/")
+    layer = tarred({"a/1/x": b"old"})
+
+    def longer(seen: Seen, real: Callable[[], Reply]) -> Reply | None:
+        body = real().body
+        told = {"Docker-Content-Digest": f"sha256:{sha256(body).hexdigest()}"}
+        return Reply(200, body + b" ", told) if "/manifests/" in seen.path else None
+
+    push(f"{name}:1", layer)
+    with Between(f"http://{registry}") as between:
+        damaged = layer[:-1] + bytes([layer[-1] ^ 1])
+        between.fault = lambda seen, real: Reply(200, damaged) if "/blobs/" in seen.path else None
+        models = repository(f"{between.host}/{path}:1", tmp_path)
+        with pytest.raises(Unavailable, match="a layer is damaged"):
+            models.snapshot()
+        between.fault = longer
+        with pytest.raises(Unavailable, match="the manifest is damaged"):
+            models.snapshot()
+        between.fault = lambda seen, real: None
+        assert list(models.snapshot()) == ["a"]
+
+
+def test_a_registry_that_wants_a_token(name: str, tmp_path: Path) -> None:
+    """The registry says where tokens are; there, the login of Docker's config is asked for."""
+    registry, _, path = name.partition("/")
+    push(f"{name}:1", tarred({"a/1/x": b""}))
+    login = "Basic bWU6bXktcGFzc3dvcmQ="
+
+    def give(seen: Seen) -> Reply:
+        allowed = (
+            seen.headers.get("authorization") == login and f"scope=repository%3A{path.replace('/', '%2F')}" in seen.path
+        )
+        return Reply(200, b'{"token": "of-a-day"}') if allowed else Reply(403)
+
+    with HttpPeer(give) as tokens, Between(f"http://{registry}") as between:
+        challenge = f'Bearer realm="{tokens.url}/token",service="test"'
+
+        def fault(seen: Seen, real: Callable[[], Reply]) -> Reply | None:
+            if seen.headers.get("authorization") == "Bearer of-a-day":
+                return None
+            return Reply(401, headers={"WWW-Authenticate": challenge})
+
+        between.fault = fault
+        models = repository(f"{between.host}/{path}:1", tmp_path)
+        with pytest.raises(Unavailable, match=r"access denied: .* answered 403"):
+            models.snapshot()
+        config = Path(os.environ["HOME"], ".docker", "config.json")
+        config.parent.mkdir()
+        config.write_text(json.dumps({"auths": {between.host: {"auth": login.removeprefix("Basic ")}}}))
+        assert list(models.snapshot()) == ["a"]
+
+
+def test_list_and_show(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models, cache = tmp_path / "models", str(tmp_path / "cache")
+    write_identity(models, "a")
+    (models / "a" / "1" / "weights.bin").write_bytes(bytes(5_000_000))
+    assert repo(["pack", str(models), f"{name}:1"]) == 0
+    capsys.readouterr()
+    for where in (str(models), f"oci://{name}:1"):
+        assert repo(["list", where, "--json", "--repository-cache", cache]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["name"], row["versions"], row["backend"]) == ("a", [1], "identity")
+        assert row["inputs"] == [{"name": "INPUT0", "datatype": "FP32", "dims": [-1]}]
+        assert row["size"] > 5_000_000
+        assert repo(["show", where, "a", "--json", "--repository-cache", cache]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["config"]["max_batch_size"] == 0
+        assert {"path": "1/weights.bin", "size": 5_000_000} in shown["files"]
+    (models / "a" / "config.pbtxt").write_text("nonsense")
+    assert repo(["list", str(models)]) == 1
+    assert "a: " in capsys.readouterr().out
+
+
+def test_mistakes_have_a_status_and_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert repo(["list", str(tmp_path / "nowhere")]) == 1
+    assert "nowhere' cannot be read: No such file or directory" in capsys.readouterr().err
+    assert repo(["pack", str(tmp_path), "models:1"]) == 1
+    assert "'models:1' is no image: expected registry/name:tag" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        repo(["lst"])
+    assert ended.value.code == 2

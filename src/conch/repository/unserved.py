@@ -21,6 +21,13 @@ def refuse_unserved(message: ConfigMessage) -> None:
             f"model_repository_agents ('{agent.name}') of model '{message.name}' is not supported by this version of "
             "Conch"
         )
+    for tensor in (*message.input, *message.output):
+        for field in ("is_shape_tensor", "is_non_linear_format_io"):
+            # Of other backends the rules for tensors say that it is for TensorRT.
+            if message.backend == "tensorrt" and getattr(tensor, field):
+                raise ConfigError(
+                    f"{field} ('{tensor.name}') of model '{message.name}' is not supported by this version of Conch"
+                )
 
 
 def refuse_namespaces(message: ConfigMessage) -> None:
@@ -81,6 +88,11 @@ def _optimizations(message: ConfigMessage) -> Iterator[tuple[str, str]]:
             yield f"optimization.{field}", "no backend here makes use of it"
     if optimization.HasField("cuda"):
         yield "optimization.cuda", "no backend here makes CUDA graphs"
+    if optimization.HasField("graph") and message.backend != "onnxruntime":
+        yield "optimization.graph", f"backend '{message.backend}' has no levels of graph optimization"
+    for field in ("input_pinned_memory", "output_pinned_memory"):
+        if optimization.HasField(field) and not getattr(optimization, field).enable:
+            yield f"optimization.{field}", "the frameworks manage device memory themselves"
     accelerators: Any = optimization.execution_accelerators
     if message.backend != "onnxruntime" and (
         accelerators.gpu_execution_accelerator or accelerators.cpu_execution_accelerator

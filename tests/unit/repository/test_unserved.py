@@ -11,6 +11,8 @@ from conch.repository.unserved import refuse_namespaces, refuse_unserved, unserv
     ("text", "what"),
     [
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents ('checksum')"),
+        ('backend: "tensorrt" input { name: "a" is_shape_tensor: true }', "is_shape_tensor ('a')"),
+        ('backend: "tensorrt" output { name: "a" is_non_linear_format_io: true }', "is_non_linear_format_io ('a')"),
     ],
 )
 def test_refused_by_name(text: str, what: str) -> None:
@@ -44,6 +46,8 @@ def test_nothing_to_refuse(text: str) -> None:
         ("optimization { eager_batching: true }", "optimization.eager_batching"),
         ("optimization { gather_kernel_buffer_threshold: 1 }", "optimization.gather_kernel_buffer_threshold"),
         ("optimization { cuda { graphs: true } }", "optimization.cuda"),
+        ("optimization { graph { level: 1 } }", "optimization.graph"),
+        ("optimization { input_pinned_memory { enable: false } }", "optimization.input_pinned_memory"),
         (
             'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }',
             "optimization.execution_accelerators",

@@ -39,7 +39,8 @@ async def test_nothing_is_on_unless_somebody_wants_to_know(tmp_path: Path) -> No
     serve(observer)
     assert not observer.on
     await observer.close()
-    assert Path(f"{tmp_path}/t.json.0").exists()
+    numbered = tmp_path / "t.json.0"
+    assert numbered.exists()
     assert Observer(log_requests="errors").on
 
 

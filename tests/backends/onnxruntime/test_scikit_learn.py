@@ -12,6 +12,10 @@ from conch.errors import ConfigError
 from conch.tensor import Tensor
 from tests.backends.driving import answers, complete, request, started
 
+DECLARED = (
+    'max_batch_size: 8 input { name: "X" data_type: TYPE_FP32 dims: 4 } '
+    'output { name: "output_probability" data_type: TYPE_FP32 dims: 2 }'
+)
 ROWS = np.random.default_rng(5).normal(size=(60, 4)).astype(np.float32)
 
 
@@ -33,14 +37,7 @@ async def test_a_classifier_answers_labels_and_probabilities(tmp_path: Path) -> 
     np.testing.assert_allclose(answer.output("probabilities").to_numpy(), model.predict_proba(ROWS), rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        'max_batch_size: 8 input { name: "X" data_type: TYPE_FP32 dims: 4 } '
-        'output { name: "output_probability" data_type: TYPE_FP32 dims: 2 }',
-    ],
-)
+@pytest.mark.parametrize("text", ["", DECLARED])
 async def test_a_zip_map_is_refused_with_the_cure(tmp_path: Path, text: str) -> None:
     write(tmp_path / "m", zipmap=True, text=text)
     with pytest.raises(ConfigError) as raised:

@@ -14,7 +14,7 @@ from conch.backends.openvino import OpenVinoInstance
 from conch.errors import BackendError, ConchError, ConfigError, ModelLoadError
 from conch.tensor import NUMPY_DTYPES, Tensor
 from tests.backends.driving import answers, complete, request, started
-from tests.backends.onnxruntime.onnx_models import FP32, Dims, write_model
+from tests.backends.onnxruntime.onnx_models import FP32, Dims, write_identity, write_model
 from tests.backends.onnxruntime.test_datatypes import FIXED
 
 ONNX = 'backend: "openvino" default_model_filename: "model.onnx" '
@@ -27,11 +27,9 @@ def parameter(key: str, value: str) -> str:
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }} '
 
 
-def write_double(directory: Path, dims: Dims, config: str = ONNX, *, element: int = FP32) -> Path:
-    node = helper.make_node(
-        "Identity" if element != FP32 else "Add", ["IN"] if element != FP32 else ["IN"] * 2, ["OUT"]
-    )
-    return write_model(directory, [node], {"IN": (element, dims)}, {"OUT": (element, dims)}, config=config)
+def write_double(directory: Path, dims: Dims, config: str = ONNX) -> Path:
+    node = helper.make_node("Add", ["IN", "IN"], ["OUT"])
+    return write_model(directory, [node], {"IN": (FP32, dims)}, {"OUT": (FP32, dims)}, config=config)
 
 
 def write_flat(directory: Path, config: str) -> Path:
@@ -62,12 +60,7 @@ def compiled(instance: Instance) -> ov.CompiledModel:
 
 @pytest.mark.parametrize("datatype", [*FIXED, "BF16"])
 async def test_fixed_size_elements_pass_unchanged(tmp_path: Path, datatype: str) -> None:
-    write_double(tmp_path / "m", ["n", 3], element=FIXED.get(datatype, TensorProto.BFLOAT16), config=ONNX)
-    if datatype == "FP32":
-        write_model(
-            tmp_path / "m", [helper.make_node("Identity", ["IN"], ["OUT"])], {"IN": (FP32, ["n", 3])},
-            {"OUT": (FP32, ["n", 3])}, config=ONNX,
-        )  # fmt: skip
+    write_identity(tmp_path / "m", FIXED.get(datatype, TensorProto.BFLOAT16), ["n", 3], config=ONNX)
     instance = await started(tmp_path / "m")
     assert instance.plan.source.config.inputs[0].datatype == datatype
     array = np.array([[1, 0, 1]]).astype(NUMPY_DTYPES.get(datatype, np.dtype("<u2")))
@@ -79,7 +72,7 @@ async def test_fixed_size_elements_pass_unchanged(tmp_path: Path, datatype: str)
 
 async def test_strings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'IN' is of OpenVINO's type 'string', which is no tensor that can be sent"):
-        await complete(write_double(tmp_path / "m", ["n", 3], element=TensorProto.STRING))
+        await complete(write_identity(tmp_path / "m", TensorProto.STRING, ["n", 3], config=ONNX))
 
 
 async def test_another_file_of_the_folder_is_told_of(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """Memory that clients share with the server: POSIX shared memory objects, registered by name and looked up by requests.
 
-A region is an open file, not a mapping. Whoever made an object may cut it short at any time, and a process that then
-touches what it has mapped of it is killed (SIGBUS); a read or write of the file comes back short and becomes an error
-of that request. It costs one copy for each direction, and what is read cannot change any more while it is checked.
+Tensors are copied out of regions and into them, once for each direction, so that what a model works on cannot change or
+go away meanwhile: an object belongs to its client, who may cut it short at any time (see `fault_guard`).
 """
 
+import mmap
 import os
 import stat
 from collections import deque
@@ -13,7 +13,9 @@ from pathlib import PurePosixPath
 from weakref import finalize
 
 import numpy as np
+import numpy.typing as npt
 
+from conch.core.fault_guard import FaultGuard
 from conch.errors import Code, InvalidRequest, NotFound, Unavailable, Unsupported
 from conch.tensor import Buffer
 
@@ -26,51 +28,58 @@ _GIB = 2**30
 
 
 class Region:
-    """A part of a shared memory object. Its descriptor is closed when the last request that uses it has ended."""
+    """A part of a shared memory object, mapped until the last request that uses it has ended."""
 
-    __slots__ = ("_descriptor", "byte_size", "key", "name", "offset")
+    __slots__ = ("_begin", "_bytes", "_guard", "_map", "_spoilt", "byte_size", "key", "name", "offset")
 
-    def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int) -> None:
+    def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int, guard: FaultGuard) -> None:
+        """Map it. Raises InvalidRequest if it is not within its object."""
         self.name = name
         self.key = key
         self.offset = offset  # of the region in the object, in bytes
         self.byte_size = byte_size
-        self._descriptor = descriptor
+        size = os.fstat(descriptor).st_size
+        if byte_size <= 0 or offset < 0 or offset + byte_size > size:
+            raise InvalidRequest(
+                f"failed to register shared memory region '{name}': invalid args: object '{key}' has {size} bytes, "
+                f"the region is to have {byte_size} from offset {offset} on"
+            )
+        self._begin = offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            self._map = mmap.mmap(descriptor, self._begin + byte_size, offset=offset - self._begin)
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(f"failed to register shared memory region '{name}': {error}") from None
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        self._guard = guard
+        self._spoilt = False
 
-    def __del__(self) -> None:
-        os.close(self._descriptor)
-
-    def object_size(self) -> int:
-        """Return the size that the object has now, in bytes."""
-        return os.fstat(self._descriptor).st_size
-
-    def read_into(self, target: memoryview, offset: int) -> None:
-        """Fill `target` from `offset` of the region on. Raises InvalidRequest if the object ends before."""
-        done = 0
-        while done < len(target):
-            count = os.preadv(self._descriptor, [target[done:]], self.offset + offset + done)
-            if count == 0:
-                raise self._cut(offset + len(target))
-            done += count
+    def read_into(self, target: npt.NDArray[np.uint8], offset: int) -> None:
+        """Fill `target` from `offset` of the region on. Raises ConchError if that is not there any more."""
+        self._copy(target, self._part(offset, len(target)), offset + len(target))
 
     def write(self, data: Buffer, offset: int) -> None:
-        """Write to `offset` of the region. Raises InvalidRequest if the object ends before, Unavailable if full."""
-        view = memoryview(data).cast("B")
-        # A write beyond the end would make the object as large again as it is not meant to be any more.
-        if self.object_size() < self.offset + offset + len(view):
-            raise self._cut(offset + len(view))
-        done = 0
-        try:
-            while done < len(view):
-                done += os.pwrite(self._descriptor, view[done:], self.offset + offset + done)
-        except OSError as error:
-            raise Unavailable(f"cannot write to shared memory region '{self.name}': {error.strerror}") from None
+        """Write to `offset` of the region. Raises ConchError if that is not there any more."""
+        source = np.frombuffer(data, np.uint8)
+        self._copy(self._part(offset, len(source)), source, offset + len(source))
 
-    def _cut(self, needed: int) -> InvalidRequest:
-        size = max(self.object_size() - self.offset, 0)
-        return InvalidRequest(
-            f"shared memory region '{self.name}' has only {size} bytes left of the {self.byte_size} that were "
-            f"registered, {needed} are needed: its object '{self.key}' has been made smaller"
+    def _part(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        return self._bytes[self._begin + offset : self._begin + offset + size]
+
+    def _copy(self, target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], needed: int) -> None:
+        size = self._map.size() - self.offset  # the object's, as it is now
+        if needed <= size and not self._spoilt:
+            if self._guard.copy(target, source, self._bytes):
+                return
+            size = self._map.size() - self.offset
+        self._spoilt = True
+        if size < self.byte_size:
+            raise InvalidRequest(
+                f"shared memory region '{self.name}' has only {max(size, 0)} of the {self.byte_size} bytes that were "
+                f"registered, {needed} are needed: its object '{self.key}' has been made smaller"
+            )
+        raise Unavailable(
+            f"shared memory region '{self.name}' cannot be used any more, since its object '{self.key}' was made "
+            "smaller for a time or its memory has run out; register it again"
         )
 
 
@@ -86,10 +95,10 @@ class RegionPart:
         self.size = size
 
     def read(self) -> memoryview:
-        """Return a copy of the bytes. Raises InvalidRequest if the object has shrunk, Unavailable for lack of room."""
+        """Return a copy of the bytes. Raises InvalidRequest if the object is smaller now, Unavailable."""
         copy = self._memory.room(self.size)
         self._region.read_into(copy, self._offset)
-        return copy
+        return copy.data
 
     def write(self, data: Buffer) -> None:
         """Put bytes at the beginning of the part. Raises InvalidRequest or Unavailable."""
@@ -109,6 +118,8 @@ class SharedMemory:
         """
         self._limit = limit
         self._regions: dict[str, Region] = {}
+        self._guard = FaultGuard()
+        self._guarded = False
         self._held = 0
         self._freed: deque[int] = deque()  # sizes of copies that are gone; from any thread
 
@@ -124,14 +135,14 @@ class SharedMemory:
                 f"failed to register shared memory region '{name}': {_MAX_REGIONS} regions are registered already, "
                 "which is the most"
             )
-        region = Region(name, key, offset, byte_size, _open(path, key))
-        size = region.object_size()
-        if byte_size <= 0 or offset < 0 or offset + byte_size > size:
-            raise InvalidRequest(
-                f"failed to register shared memory region '{name}': invalid args: object '{key}' has {size} bytes, "
-                f"the region is to have {byte_size} from offset {offset} on"
-            )
-        self._regions[name] = region
+        if not self._guarded:
+            self._guard.install()
+            self._guarded = True
+        descriptor = _open(path, key)
+        try:
+            self._regions[name] = Region(name, key, offset, byte_size, descriptor, self._guard)
+        finally:
+            os.close(descriptor)  # the mapping has one of its own
 
     def unregister(self, name: str) -> None:
         """Forget a region, all of them if the name is empty. One that is not there is no error."""
@@ -179,7 +190,7 @@ class SharedMemory:
             )
         return RegionPart(self, found, offset, size)
 
-    def room(self, size: int) -> memoryview:
+    def room(self, size: int) -> npt.NDArray[np.uint8]:
         """Return memory to copy bytes into, which count until it is gone. Raises Unavailable."""
         while self._freed:
             self._held -= self._freed.popleft()
@@ -191,7 +202,7 @@ class SharedMemory:
         array = np.empty(size, np.uint8)
         self._held += size
         finalize(array, self._freed.append, size).atexit = False
-        return array.data
+        return array
 
 
 def _path(name: str, key: str) -> str:

@@ -18,6 +18,7 @@ from conch.frontends.http_message import HttpRequest, content_type
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_tasks import ReplyTasks
 from conch.frontends.restrictions import Restrictions
+from conch.frontends.v2_http_generate import GenerateEndpoints
 from conch.frontends.v2_http_infer import InferEndpoint
 from conch.frontends.v2_http_repository import RepositoryEndpoints
 from conch.frontends.v2_http_settings import SettingsEndpoints
@@ -80,6 +81,7 @@ class V2Http:
             regions=shared_memory or NO_REGIONS,
             observer=observer,
         )
+        self._generate = GenerateEndpoints(inference)
         self._shared_memory = SharedMemoryEndpoints(shared_memory)
         self._repository = RepositoryEndpoints(control, self._tasks)
         self._restrictions = restrictions or None  # empty ones are not looked at
@@ -146,8 +148,8 @@ class V2Http:
             (): _ModelEndpoint(_GET, "metadata", self._model_metadata),
             ("config",): _ModelEndpoint(_GET, "model-config", self._model_config),
             ("stats",): _ModelEndpoint(_GET, "statistics", self._model_statistics),
-            ("generate",): _ModelEndpoint(_POST, "inference", _unsupported_of_models("generate")),
-            ("generate_stream",): _ModelEndpoint(_POST, "inference", _unsupported_of_models("generate_stream")),
+            ("generate",): _ModelEndpoint(_POST, "inference", self._generate.one),
+            ("generate_stream",): _ModelEndpoint(_POST, "inference", self._generate.stream),
             ("trace", "setting"): _ModelEndpoint(_EITHER, "trace", self._model_trace),
         }
 
@@ -239,12 +241,5 @@ def _version(digits: str) -> int | None:
 def _unsupported(what: str) -> Callable[[HttpRequest, HttpReply], None]:
     def refuse(_request: HttpRequest, _reply: HttpReply) -> None:
         raise Unsupported(f"{what} is not supported by this server")
-
-    return refuse
-
-
-def _unsupported_of_models(what: str) -> Callable[[HttpRequest, HttpReply, str, int | None], None]:
-    def refuse(_request: HttpRequest, _reply: HttpReply, name: str, _version: int | None) -> None:
-        raise Unsupported(f"{what} of model '{name}' is not supported by this server")
 
     return refuse

@@ -106,7 +106,7 @@ def decode_request(
         request.id = text(document["id"], "id")
     binary_default = False
     if "parameters" in document:
-        binary_default = _read_parameters(request, parameters_of(document))
+        binary_default = read_parameters(request, parameters_of(document))
     position = 0
     for entry in entries:
         tensor, position = _read_input(entry, tail, position, model_name, regions)
@@ -206,7 +206,7 @@ def _write(
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), binary
 
 
-def _read_parameters(request: InferRequest, parameters: dict[str, Any]) -> bool:
+def read_parameters(request: InferRequest, parameters: dict[str, Any]) -> bool:
     """Move the request's parameters to where they belong. Return `binary_data_output`."""
     binary_default = False
     for key, value in parameters.items():

@@ -1,0 +1,120 @@
+"""`POST /v2/models/<model>/generate` and `…/generate_stream`: one response as JSON, or all of them as events."""
+
+import asyncio
+
+from conch.core.inference import Inference
+from conch.errors import Cancelled, ConchError, InvalidRequest
+from conch.frontends.http_errors import JSON, send_error
+from conch.frontends.http_message import HttpRequest, content_type, header
+from conch.frontends.http_reply import HttpReply
+from conch.protocol import documents, generate
+from conch.request import InferRequest, InferResponse, Timeline
+
+_EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
+_NOT_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+    "number of responses"
+)
+
+
+class GenerateEndpoints:
+    """Decodes, asks the core, encodes; for models of every kind."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+    def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+        """Answer with the only response of the model. Raises ConchError if the request is refused."""
+        infer_request = self._decode(request, name, version)
+        exchange = _One(reply)
+        admitted = self._inference.infer(infer_request, exchange.respond)
+        if reply.open:
+            reply.on_disconnect = admitted.cancel
+
+    def stream(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+        """Answer with every response as it comes. Raises ConchError if the request is refused."""
+        infer_request = self._decode(request, name, version)
+        exchange = _Stream(reply)
+        admitted = self._inference.infer(infer_request, exchange.respond)
+        if reply.open:
+            reply.on_disconnect = admitted.cancel
+
+    def _decode(self, request: HttpRequest, name: str, version: int | None) -> InferRequest:
+        timeline = Timeline()
+        if request.headers.get(b"content-encoding", b"identity") != b"identity":
+            raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
+        model = self._inference.model(name, version)
+        model.check_room(timeline)
+        return generate.decode_request(model.config, version, request.body, timeline)
+
+
+class _One:
+    """What is remembered of a request that is to have one response."""
+
+    __slots__ = ("_document", "_reply", "_responses")
+
+    def __init__(self, reply: HttpReply) -> None:
+        self._reply = reply
+        self._responses = 0
+        self._document = b""
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        """Keep the response; at the end send it, if it is the only one."""
+        if isinstance(answer, ConchError):
+            send_error(self._reply, answer)
+            return
+        if answer is not None and (answer.outputs or not final):
+            self._responses += 1
+            if self._responses == 1:
+                try:
+                    self._document = generate.encode_response(answer)
+                except ConchError as error:
+                    send_error(self._reply, error)
+        if final:
+            self._reply.send(200, JSON, self._document if self._responses == 1 else documents.error(_NOT_ONE))
+
+
+class _Stream:
+    """What is remembered of a request whose responses are sent as they come. A slow client gets them when it can."""
+
+    __slots__ = ("_catching_up", "_held", "_reply")
+
+    def __init__(self, reply: HttpReply) -> None:
+        self._reply = reply
+        self._held = b""
+        self._catching_up: asyncio.Task[None] | None = None
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        """Send a response, or the error that ends them."""
+        if isinstance(answer, Cancelled) and not self._reply.open:
+            return
+        status, event = 200, b""
+        if isinstance(answer, ConchError):
+            # Triton's: the first response decides the status, and whatever is wrong is 400.
+            status, event = 400, _event(documents.error(answer.message))
+        elif answer is not None and (answer.outputs or not final):
+            try:
+                event = _event(generate.encode_response(answer))
+            except ConchError as error:
+                status, event = 400, _event(documents.error(error.message))
+        if not self._reply.begun:
+            self._reply.begin(status, _EVENTS)
+        if final:
+            self._reply.write(self._held + event)
+            self._reply.end()
+        elif self._catching_up is not None:
+            self._held += event
+        else:
+            self._reply.write(event)
+            if not self._reply.writable:
+                self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        await self._reply.drained()
+        self._catching_up = None
+        held, self._held = self._held, b""
+        self._reply.write(held)
+
+
+def _event(document: bytes) -> bytes:
+    return b"data: " + document + b"\n\n"

@@ -1,0 +1,88 @@
+"""`generate` and `generate_stream`: Triton's flat JSON form, of models of every kind."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from tests.server.process import ConchProcess
+
+
+def post(conch: ConchProcess, path: str, body: Any, **headers: str) -> tuple[int, str, str]:
+    """Return status, content type and body."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://{conch.http}/v2/models/{path}", data, headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, response.headers["Content-Type"], response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def events(text: str) -> list[Any]:
+    frames = text.split("\n\n")
+    assert frames.pop() == ""
+    assert all(frame.startswith("data: ") for frame in frames)
+    return [json.loads(frame.removeprefix("data: ")) for frame in frames]
+
+
+def test_keys_become_tensors_parameters_and_the_id(conch: ConchProcess) -> None:
+    body = {"INPUT0": [1, 2, 3, 4], "parameters": {"INPUT1": [1, 1, 1, 1], "anything": "goes"}, "id": "seven"}
+    status, kind, text = post(conch, "addsub/generate", body)
+    assert (status, kind) == (200, "application/json")
+    assert json.loads(text) == {
+        "OUTPUT0": [2, 3, 4, 5],
+        "OUTPUT1": [0, 1, 2, 3],
+        "id": "seven",
+        "model_name": "addsub",
+        "model_version": "1",
+    }
+    assert list(json.loads(text)) == sorted(json.loads(text))
+
+
+def test_the_free_dimension_takes_what_is_there(conch: ConchProcess) -> None:
+    body = {"INPUT0": list(range(8)), "INPUT1": [0] * 8}
+    assert json.loads(post(conch, "addsub/generate", body)[2])["OUTPUT0"] == list(range(8))
+    status, _, text = post(conch, "addsub/generate", {"INPUT0": [1, 2, 3], "INPUT1": [0] * 4})
+    assert status == 400
+    assert json.loads(text) == {"error": "The schema can not convert input 'INPUT0' to tensor with proper shape"}
+
+
+def test_a_single_element_is_no_list(conch: ConchProcess) -> None:
+    assert json.loads(post(conch, "faulty/generate", {"INPUT0": "hello"})[2])["OUTPUT0"] == "hello"
+
+
+def test_responses_come_as_events(conch: ConchProcess) -> None:
+    status, kind, text = post(conch, "repeat/generate_stream", {"INPUT0": 3})
+    assert (status, kind) == (200, "text/event-stream; charset=utf-8")
+    assert [event["OUTPUT0"] for event in events(text)] == [0, 1, 2]
+    assert events(post(conch, "repeat/generate_stream", {"INPUT0": 0})[2]) == []
+    # A model with one response has a stream of one.
+    assert [event["OUTPUT0"] for event in events(post(conch, "faulty/generate_stream", {"INPUT0": "a"})[2])] == ["a"]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_generate_wants_exactly_one_response(conch: ConchProcess, count: int) -> None:
+    status, _, text = post(conch, "repeat/generate", {"INPUT0": count})
+    assert status == 200
+    assert json.loads(text)["error"].startswith("generate expects model to produce exactly 1 response")
+    assert json.loads(post(conch, "repeat/generate", {"INPUT0": 1})[2])["OUTPUT0"] == 0
+
+
+def test_errors(conch: ConchProcess) -> None:
+    assert post(conch, "nobody/generate", {})[0] == 404
+    assert post(conch, "faulty/generate", b"")[0] == 400
+    assert post(conch, "faulty/generate", b"[1]")[0] == 400
+    assert post(conch, "faulty/generate", {"INPUT0": "a", "odd": [1]})[0] == 400
+    status, _, text = post(conch, "faulty/generate", b"x", **{"Content-Encoding": "gzip"})
+    assert status == 400
+    assert json.loads(text) == {"error": "Unsupported content-encoding, only 'identity' is supported."}
+    status, _, text = post(conch, "faulty/generate", {"INPUT0": "error"})
+    assert (status, json.loads(text)["error"]) == (404, "custom err")
+    # In a stream, the status is 400 whatever the error is.
+    status, kind, text = post(conch, "faulty/generate_stream", {"INPUT0": "error"})
+    assert (status, kind) == (400, "text/event-stream; charset=utf-8")
+    assert events(text) == [{"error": "custom err"}]

@@ -81,8 +81,9 @@ class FaultGuard:
         code = ctypes.c_int.from_address(info + _CODE_OFFSET).value
         address = ctypes.c_size_t.from_address(info + _ADDRESS_OFFSET).value
         if code != _BUS_ADRERR or address not in self._guarded or not self._replace(address):
-            # As if nobody had caught it: it comes once more.
+            # As if it had not been caught: it comes once more, when this has returned.
             self._library.sigaction(signal.SIGBUS, ctypes.byref(self._former), None)
+            signal.raise_signal(signal.SIGBUS)
         self._whole = False
 
     def _replace(self, address: int) -> bool:

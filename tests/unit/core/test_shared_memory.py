@@ -1,0 +1,103 @@
+"""The registry of regions by itself, over real shared memory objects."""
+
+import os
+from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory as Object
+from pathlib import Path
+
+import pytest
+
+from conch.core.shared_memory import SharedMemory
+from conch.errors import InvalidRequest, NotFound, Unavailable
+
+
+@pytest.fixture
+def memory() -> Iterator[Object]:
+    one = Object(create=True, size=4096)
+    one.buf[:] = bytes(range(256)) * 16
+    yield one
+    one.close()
+    one.unlink()
+
+
+def registered(memory: Object, limit: int = 2**20) -> SharedMemory:
+    regions = SharedMemory(limit)
+    regions.register("r", f"/{memory.name}", 0, 4096)
+    return regions
+
+
+def test_what_is_read_is_a_copy(memory: Object) -> None:
+    data = registered(memory).part("r", 16, 4).read()
+    memory.buf[16:20] = b"\0\0\0\0"
+    assert bytes(data) == bytes([16, 17, 18, 19])
+
+
+def test_what_is_written_lies_at_the_beginning_of_the_part(memory: Object) -> None:
+    registered(memory).part("r", 4094, 2).write(b"\xaa")
+    assert bytes(memory.buf[4093:]) == bytes([253, 0xAA, 255])
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+def test_a_part_may_be_all_or_nothing(memory: Object, size: int) -> None:
+    part = registered(memory).part("r", 0, size)
+    assert len(part.read()) == part.size == size
+    part.write(bytes(size))
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(-1, 1), (4096, 0), (4096, 1), (0, 4097), (4095, 2), (1, -1), (2**64, 1), (1, 2**64 - 1)]
+)
+def test_parts_beyond_the_region(memory: Object, offset: int, size: int) -> None:
+    with pytest.raises(InvalidRequest, match=r"Invalid offset( \+ byte size)? for shared memory region: 'r'"):
+        registered(memory).part("r", offset, size)
+
+
+def test_requests_hold_no_more_than_the_limit(memory: Object) -> None:
+    """An object that was never written to has any size."""
+    part = registered(memory, limit=10_000).part("r", 0, 4096)
+    first, second = part.read(), part.read()
+    with pytest.raises(Unavailable, match="requests hold 8192 bytes of it, 10000 are the most"):
+        part.read()
+    view = first[10:20]
+    del first
+    with pytest.raises(Unavailable):
+        part.read()
+    del view
+    assert bytes(part.read()) == bytes(second)
+
+
+def test_a_part_outlives_its_region(memory: Object) -> None:
+    regions = registered(memory)
+    part = regions.part("r", 0, 4)
+    regions.unregister("")
+    with pytest.raises(NotFound):
+        regions.part("r", 0, 4)
+    part.write(b"late")
+    assert bytes(memory.buf[:4]) == b"late"
+
+
+def test_nothing_is_kept_of_a_region_that_has_gone(memory: Object) -> None:
+    def kept() -> int:
+        descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        return descriptors + Path("/proc/self/maps").read_text().count(memory.name)
+
+    before = kept()
+    regions = registered(memory)
+    assert kept() == before + 2
+    with pytest.raises(InvalidRequest, match="already in manager"):
+        regions.register("r", f"/{memory.name}", 0, 4096)
+    with pytest.raises(InvalidRequest, match="invalid args"):
+        regions.register("s", f"/{memory.name}", 0, 4097)
+    with pytest.raises(InvalidRequest, match="Unable to open"):
+        regions.register("s", "/conch-test-nonesuch", 0, 1)
+    assert kept() == before + 2
+    regions.unregister("r")
+    assert kept() == before
+
+
+def test_regions_are_numbered(memory: Object) -> None:
+    regions = registered(memory)
+    for number in range(4095):
+        regions.register(f"r{number}", f"/{memory.name}", 0, 1)
+    with pytest.raises(Unavailable, match="4096 regions are registered already, which is the most"):
+        regions.register("one more", f"/{memory.name}", 0, 1)

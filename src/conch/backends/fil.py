@@ -3,7 +3,6 @@
 Parameters and files are those of Triton's FIL backend; it runs on the CPU. NaN is a missing value.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
@@ -17,17 +16,10 @@ import treelite
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.cores import usable_cores
 from conch.backends.model_file import model_path
-from conch.backends.signature import (
-    Signature,
-    TensorInfo,
-    check_signature,
-    complete_document,
-    default_max_batch_size,
-    needs_completion,
-)
+from conch.backends.signature import Signature, TensorInfo, check_signature, completed
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import ConfigError, ModelLoadError, Unsupported
-from conch.model_config import ModelConfig
+from conch.model_config import InstanceKind, ModelConfig
 
 _log = getLogger(__name__)
 
@@ -71,7 +63,10 @@ _FORMATS = {
     "xgboost_json": _Format("xgboost.json", _xgboost("json")),
     "xgboost_ubj": _Format("xgboost.ubj", _xgboost("ubjson")),
     "lightgbm": _Format("model.txt", lambda path, _: treelite.frontend.load_lightgbm_model(path)),
-    "treelite_checkpoint": _Format("checkpoint.tl", lambda path, _: treelite.Model.deserialize(str(path))),
+    # From bytes: of a file that is cut short, what is missing would be taken for zeros.
+    "treelite_checkpoint": _Format(
+        "checkpoint.tl", lambda path, _: treelite.Model.deserialize_bytes(path.read_bytes())
+    ),
 }
 
 
@@ -83,12 +78,7 @@ class FilBackend(Backend):
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
         """Add input, output and batching from the model. Raises ModelLoadError if the file cannot be read."""
-        document = source.config.document
-        if not needs_completion(document):
-            return document
-        default = default_max_batch_size(source.settings)
-        trees = await asyncio.to_thread(_read, source, source.config.name)
-        return complete_document(document, _signature(trees, source.config), default)
+        return await completed(source, _read_signature)
 
     def instance(self, plan: InstancePlan) -> Instance:
         """Make an instance; the trees are read in its `start`."""
@@ -114,6 +104,8 @@ class FilInstance(ThreadedInstance):
         self._trees = _read(source, self.plan.name)
         check_signature(config, _signature(self._trees, config))
         self._answer.check(_classes(self._trees))
+        if self.plan.kind is InstanceKind.GPU:
+            _log.warning("instance '%s' is KIND_GPU, but trees run on the CPU here", self.plan.name)
         for name in _WITHOUT_EFFECT:
             if name in config.parameters:
                 _log.warning("parameter '%s' of model '%s' has no effect: it is for GPUs", name, config.name)
@@ -187,6 +179,10 @@ def _classes(trees: treelite.Model) -> int:
     """Return how many scores there are for a row: one for regression and for two classes."""
     header = trees.get_header_accessor()
     return int(header.get_field("num_target")[0]) * int(max(header.get_field("num_class")))
+
+
+def _read_signature(source: ModelSource) -> Signature:
+    return _signature(_read(source, source.config.name), source.config)
 
 
 def _signature(trees: treelite.Model, config: ModelConfig) -> Signature:

@@ -3,7 +3,6 @@
 Parameters, `optimization` and `--backend-config` settings are those of Triton's onnxruntime backend.
 """
 
-import asyncio
 import ctypes
 import re
 from collections.abc import Mapping, Sequence
@@ -19,14 +18,7 @@ from conch.backends.cores import usable_cores
 from conch.backends.model_file import model_path
 from conch.backends.onnxruntime_accelerators import CPU, choose
 from conch.backends.openvino_options import accelerator_options
-from conch.backends.signature import (
-    Signature,
-    TensorInfo,
-    check_signature,
-    complete_document,
-    default_max_batch_size,
-    needs_completion,
-)
+from conch.backends.signature import Signature, TensorInfo, check_signature, completed
 from conch.backends.stacking import BF16_BITS
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, Code, ConfigError, InvalidRequest, ModelLoadError
@@ -84,12 +76,7 @@ class OnnxRuntimeBackend(Backend):
 
         Raises ModelLoadError if the file cannot be read, ConfigError if it cannot do what is asked of it.
         """
-        document = source.config.document
-        if not needs_completion(document):
-            return document
-        default = default_max_batch_size(source.settings)
-        signature = await asyncio.to_thread(_read_signature, source)
-        return complete_document(document, signature, default)
+        return await completed(source, _read_signature)
 
     def instance(self, plan: InstancePlan) -> Instance:
         """Make an instance; the session is made in its `start`."""

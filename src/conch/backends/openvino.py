@@ -3,7 +3,6 @@
 Parameters are those of Triton's openvino backend, see `openvino_options`.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from logging import getLogger
 from queue import SimpleQueue
@@ -17,18 +16,11 @@ from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.cores import usable_cores
 from conch.backends.model_file import model_path
 from conch.backends.openvino_options import OpenVinoOptions, read_options
-from conch.backends.signature import (
-    Signature,
-    TensorInfo,
-    check_signature,
-    complete_document,
-    default_max_batch_size,
-    needs_completion,
-)
+from conch.backends.signature import Signature, TensorInfo, check_signature, completed
 from conch.backends.stacking import BF16_BITS
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, ConfigError, ModelLoadError
-from conch.model_config import ModelConfig
+from conch.model_config import InstanceKind, ModelConfig
 
 _log = getLogger(__name__)
 
@@ -64,12 +56,7 @@ class OpenVinoBackend(Backend):
 
         Raises ModelLoadError if the file cannot be read, ConfigError if it cannot do what is asked of it.
         """
-        document = source.config.document
-        if not needs_completion(document):
-            return document
-        default = default_max_batch_size(source.settings)
-        signature = await asyncio.to_thread(_read_signature, source)
-        return complete_document(document, signature, default)
+        return await completed(source, _read_signature)
 
     def instance(self, plan: InstancePlan) -> Instance:
         """Make an instance; the model is compiled in its `start`."""
@@ -96,6 +83,8 @@ class OpenVinoInstance(ThreadedInstance):
     def load(self) -> None:
         """Read the model, check that the configuration fits it, and compile it."""
         source = self.plan.source
+        if self.plan.kind is InstanceKind.GPU:
+            _log.warning("instance '%s' is KIND_GPU, which OpenVINO does not know: TARGET_DEVICE says", self.plan.name)
         options = self._options or read_options(source.config.parameters, source.settings)
         core = _core(options)
         model = _read(core, source, self.plan.name)

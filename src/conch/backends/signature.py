@@ -4,10 +4,12 @@ For frameworks whose models carry names, datatypes and shapes. The rules and tex
 backend; where Triton demands that shapes be spelled alike, this asks only that they can be.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conch.backends.base import ModelSource
 from conch.errors import ConfigError
 from conch.model_config import BatchInput, BatchInputKind, ModelConfig, TensorSpec
 from conch.tensor import BYTES
@@ -46,6 +48,18 @@ def default_max_batch_size(settings: Mapping[str, str]) -> int:
 def needs_completion(document: Mapping[str, Any]) -> bool:
     """Whether a configuration leaves out its inputs or its outputs."""
     return not document.get("input") or not document.get("output")
+
+
+async def completed(source: ModelSource, read: Callable[[ModelSource], Signature]) -> Mapping[str, Any]:
+    """Return the configuration's document, complete: one that has inputs and outputs as it is, without a look at the file.
+
+    `read` is called in a thread. Raises what it raises, and ConfigError.
+    """
+    document = source.config.document
+    if not needs_completion(document):
+        return document
+    default = default_max_batch_size(source.settings)
+    return complete_document(document, await asyncio.to_thread(read, source), default)
 
 
 def complete_document(document: Mapping[str, Any], signature: Signature, default_max_batch_size: int) -> dict[str, Any]:

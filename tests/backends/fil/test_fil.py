@@ -146,6 +146,19 @@ async def test_requests_are_joined(tmp_path: Path) -> None:
     np.testing.assert_allclose([each.outputs[0].to_numpy()[0, 0] for each in got], expected[:4], rtol=1e-5)
 
 
+@pytest.mark.parametrize("filename", ["xgboost.json", "xgboost.ubj", "model.txt", "checkpoint.tl"])
+async def test_a_file_that_was_cut_short_is_refused(tmp_path: Path, filename: str) -> None:
+    booster, _ = train("lightgbm" if filename == "model.txt" else "xgboost", "two")
+    save = treelite.frontend.from_xgboost(booster).serialize if filename == "checkpoint.tl" else booster.save_model
+    directory = write(tmp_path / "m", save, filename)
+    file = directory / "1" / filename
+    file.write_bytes(file.read_bytes()[: file.stat().st_size * 2 // 3])
+    with pytest.raises(
+        ModelLoadError, match=rf"^treelite error: .*/m/1/{filename}', read as .* for model instance 'm'"
+    ):
+        await complete(directory)
+
+
 @pytest.mark.parametrize("name", ["model.pkl", "forest.joblib"])
 @pytest.mark.parametrize("named", [False, True])
 async def test_a_pickle_is_refused_with_the_cure(tmp_path: Path, name: str, named: bool) -> None:

@@ -51,7 +51,7 @@ def needs_completion(document: Mapping[str, Any]) -> bool:
 
 
 async def completed(source: ModelSource, read: Callable[[ModelSource], Signature]) -> Mapping[str, Any]:
-    """Return the configuration's document, complete: one that has inputs and outputs as it is, without a look at the file.
+    """Return the configuration's document, complete; one that has inputs and outputs as it is, and nothing is read.
 
     `read` is called in a thread. Raises what it raises, and ConfigError.
     """

@@ -6,8 +6,9 @@ outputs asked for, parameters and the sequence. What only says when and to whom 
 time-out. Inputs and parameters may come in any order.
 """
 
-from hashlib import sha256
 from marshal import dumps
+
+from blake3 import blake3
 
 from conch.request import InferRequest
 from conch.tensor import Tensor
@@ -19,15 +20,15 @@ _MARSHAL_VERSION = 2
 def cache_key(model: bytes, request: InferRequest) -> bytes:
     """Return what the request has in common with those that are the same, for the model that `model` stands for.
 
-    A cryptographic digest: nobody can make a request that gets the answer to another's. Processors of these years
-    have instructions for SHA-256, which make it the quickest of the standard library, some 2 GB/s.
+    A cryptographic digest: nobody can make a request that gets the answer to another's. BLAKE3 reads some 6 GB/s on one
+    core, three times as much as SHA-256 with instructions of its own, and half of a hit's time for an image was that.
     """
     inputs = request.inputs if len(request.inputs) < 2 else sorted(request.inputs, key=_name)
     forms = [(tensor.name, tensor.datatype, tensor.shape, tensor.nbytes) for tensor in inputs]
     parameters = sorted(request.parameters.items()) if request.parameters else None
     # Other than with `==`, true is not 1 and 1 is not 1.0; the length before it lets nothing run into the data.
     head = dumps((forms, request.outputs, parameters, request.correlation_id, request.flags), _MARSHAL_VERSION)
-    digest = sha256(b"%b%d:%b" % (model, len(head), head))
+    digest = blake3(b"%b%d:%b" % (model, len(head), head))
     for tensor in inputs:
         digest.update(tensor.data)
     return digest.digest()

@@ -45,7 +45,7 @@ class ConchInstall:
         stamp.unlink(missing_ok=True)
         if not known:
             venv.create(self.environment, clear=True, with_pip=True)
-        self._pip(f"{self.checkout}[examples]")
+        self._pip(f"{self.checkout}[examples,openvino]")
         if known:
             # The version has not changed, so pip sees nothing to do.
             self._pip("--force-reinstall", "--no-deps", str(self.checkout))

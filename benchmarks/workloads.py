@@ -71,6 +71,7 @@ def all_works() -> list[Work]:
         *_decoupled(),
         *_pipeline(),
         *_densenet(),
+        *_openvino(),
         *_start(),
     ]
 
@@ -166,13 +167,11 @@ def _decoupled() -> list[Work]:
 
 
 def _pipeline() -> list[Work]:
-    models = example_ensemble("detect")
-    photograph = np.array([[EXAMPLE_IMAGE.read_bytes()]], dtype=np.object_)
-    question = Question("detect", {"RAW_IMAGE": photograph}, "DETECTION_RESULTS", check=_check_detections)
+    question = _detect_question()
     return [
         LoadWork(
             f"detect-binary-{callers}",
-            models,
+            example_ensemble("detect"),
             question,
             Wire.BINARY,
             callers,
@@ -181,6 +180,11 @@ def _pipeline() -> list[Work]:
         )
         for callers, bound in ((1, 1.3), (4, 1.7))
     ]
+
+
+def _detect_question() -> Question:
+    photograph = np.array([[EXAMPLE_IMAGE.read_bytes()]], dtype=np.object_)
+    return Question("detect", {"RAW_IMAGE": photograph}, "DETECTION_RESULTS", check=_check_detections)
 
 
 def _densenet() -> list[Work]:
@@ -192,6 +196,39 @@ def _densenet() -> list[Work]:
             f"densenet-binary-{callers}", models, question, Wire.BINARY, callers, targets=[target], alone="densenet"
         )
         for callers in (1, 4)
+    ]
+
+
+def _openvino() -> list[Work]:
+    """The same files with OpenVINO in onnxruntime's place; Triton and the work alone stay with onnxruntime."""
+    detect = example_ensemble("detect") | own(detector="detector_openvino")
+    densenet = own(densenet_onnx="densenet_openvino")
+    scores = Question("densenet_onnx", {"data_0": densenet_image()}, "fc6_1", check=_check_any_scores)
+    return [
+        *(
+            LoadWork(
+                f"detect-openvino-{callers}",
+                detect,
+                _detect_question(),
+                Wire.BINARY,
+                callers,
+                targets=[Target("rate", 1.4)],
+                alone="detect",
+            )
+            for callers in (1, 4)
+        ),
+        *(
+            LoadWork(
+                f"densenet-openvino-{callers}",
+                densenet,
+                scores,
+                Wire.BINARY,
+                callers,
+                targets=[Target("rate", 1.5, beside=ALONE)],
+                alone="densenet",
+            )
+            for callers in (1, 4)
+        ),
     ]
 
 
@@ -218,6 +255,13 @@ def _check_detections(results: Array) -> None:
 def _check_scores(scores: Array) -> None:
     """Require what onnxruntime itself answers, but for the order in which threads add up."""
     np.testing.assert_allclose(scores, densenet_scores(), rtol=1e-2, atol=1e-3)
+
+
+def _check_any_scores(scores: Array) -> None:
+    """Require scores that differ. The weights are sines of large numbers, which no two runtimes compute alike."""
+    assert scores.shape == (1, 1000), f"expected a score for each class, got shape {scores.shape}"
+    assert np.isfinite(scores).all(), "scores that are no numbers"
+    assert len(np.unique(scores)) > 100, "scores that do not differ"
 
 
 def vector(*, batched: bool) -> Array:

@@ -32,10 +32,8 @@ class ObjectStoreLocation:
 
     def __str__(self) -> str:
         # Without what is meant anyway, so that it looks as people write it, in Triton's credential file for one.
-        host = (
-            f"{self.endpoint.removeprefix('http://')}/" if self.endpoint else f"{self.account}/" if self.account else ""
-        )
-        return f"{self.scheme}://{host}{'/'.join(part for part in (self.bucket, self.prefix) if part)}"
+        parts = (self.endpoint.removeprefix("http://"), self.account, self.bucket, self.prefix)
+        return f"{self.scheme}://{'/'.join(part for part in parts if part)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from conch.errors import ConchError, ConfigError, NotFound, Unavailable
 from conch.repository.remote.contents import Contents, Entry, by_model, inside, key_of
 from conch.repository.remote.credentials import AwsSettings, aws_settings, triton_credential
 from conch.repository.remote.download import Buffer, Download, Downloader
-from conch.repository.remote.location import ObjectStoreLocation
+from conch.repository.remote.location import ObjectStoreLocation, without_secrets
 from conch.repository.remote.source import ChangedMeanwhile
 
 try:
@@ -31,6 +31,7 @@ _RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
 
 _STATUS = re.compile(r"status code: (\d{3}[ \w]*)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_URL = re.compile(r"https?://\S+")
 _CAUSES = {
     "169.254.169.254": "no credentials were found, and this machine has none of its own; see docs/repositories.md",
     "metadata.google.internal": "no credentials were found, and this machine has none of its own; see "
@@ -122,7 +123,8 @@ class ObjectStoreSource:
         if isinstance(error, FileNotFoundError) or (code and code[1] in ("NoSuchBucket", "ContainerNotFound")):
             return NotFound(f"{where}: {answer or 'there is no such bucket'}")
         cause = next((cause for mark, cause in _CAUSES.items() if mark in text), "")
-        return Unavailable(f"{where}: {answer or cause or f'unreachable ({type(error).__name__})'}")
+        detail = _URL.sub(lambda url: without_secrets(url[0]), text.partition("\n")[0])
+        return Unavailable(f"{where}: {answer or cause or detail}")
 
     def _open(self) -> Any:
         try:

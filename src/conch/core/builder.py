@@ -16,7 +16,7 @@ from conch.core.contract import check_ensemble, misfit_notices
 from conch.core.ensemble import EnsembleModel
 from conch.core.ensemble_flow import Flow, flow_of
 from conch.core.instance_model import InstanceModel
-from conch.core.instances import make_instances
+from conch.core.instances import make_instances, rearranged
 from conch.core.load_errors import load_error
 from conch.core.model import ServedModel
 from conch.core.model_cache import ModelCache
@@ -114,6 +114,25 @@ class ModelBuilder:
         )
         return built
 
+    async def rearrange(self, files: ModelFiles, old: ModelFiles, served: Mapping[int, Served]) -> bool:
+        """Give served versions the instances that a configuration asks for now, if nothing else has changed.
+
+        Returns whether that is so, and done. Raises ConchError, OSError; then not all of them may have been changed.
+        """
+        if not _same_but_configuration(files, old):
+            return False
+        models = [each for each in served.values() if isinstance(each, InstanceModel) and each.can_rearrange]
+        if len(models) < len(served):
+            return False
+        config = await self.configure(files)
+        if not all(_differ_in_instances(each.config, config) for each in models):
+            return False
+        backend = await self._backends.get(config.backend)
+        for each in models:
+            source = self._source(files, instance_config(config), each.version)
+            await each.rearrange(config, rearranged(backend, source, each.instances))
+        return True
+
     def check_steps(self, config: ModelConfig, namespace: str) -> Flow:
         """Return how responses flow through an ensemble of a namespace.
 
@@ -208,6 +227,18 @@ class ModelBuilder:
 
     def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
         return ModelSource(config, version, files.directory, self._settings(config.backend), files.namespace)
+
+
+def _same_but_configuration(files: ModelFiles, old: ModelFiles) -> bool:
+    """Whether two states of a model differ in no file but the configuration's."""
+    one, other = ([entry for entry in each.fingerprint if not entry[0].endswith(".pbtxt")] for each in (files, old))
+    return one == other and not files.temporary and not old.temporary
+
+
+def _differ_in_instances(one: ModelConfig, other: ModelConfig) -> bool:
+    """Whether the instance groups of two configurations differ, and nothing else."""
+    fields = one.document.keys() | other.document.keys()
+    return [field for field in fields if one.document.get(field) != other.document.get(field)] == ["instance_group"]
 
 
 def _decoupled(ensemble: ModelConfig) -> ModelConfig:

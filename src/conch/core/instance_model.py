@@ -51,6 +51,8 @@ class InstanceModel(Served):
         self._idle: list[Instance] = []  # ready, and holding none
         self._dispatching = False  # whether `_dispatch` is due in this turn of the loop
         self._stranded: asyncio.TimerHandle | None = None
+        self._leaving: dict[Instance, asyncio.Event] = {}  # instances that are given nothing more, and whether idle
+        self._departures: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         held = sum(self._held.values())
@@ -107,6 +109,42 @@ class InstanceModel(Served):
         self._idle = [instance for instance in self.instances if instance.ready]
         self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
 
+    @property
+    def can_rearrange(self) -> bool:
+        """Whether `rearrange` works: for those that share nothing but a queue."""
+        return False
+
+    async def rearrange(self, config: ModelConfig, instances: Sequence[Instance]) -> None:
+        """Execute on these instances from now on, as `config` says, which is the same as before otherwise.
+
+        New ones are started first; those that are not among them any more finish what they have and are stopped.
+        Raises ConchError, OSError; then everything is as it was.
+        """
+        new = [instance for instance in instances if instance not in self._held]
+        for instance in new:
+            instance.on_ready_change = self._ready_changed
+        results = await asyncio.gather(*map(_bring_up, new), return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            await asyncio.gather(*(instance.stop() for instance in new))
+            raise failures[0]
+        gone = [instance for instance in self.instances if instance not in instances]
+        self.config, self.instances = config, instances
+        self._held |= dict.fromkeys(new, 0)
+        for instance in gone:
+            idle = self._leaving[instance] = asyncio.Event()
+            if not self._held[instance]:
+                idle.set()
+            task = self._loop.create_task(self._depart(instance, idle))
+            self._departures.add(task)
+            task.add_done_callback(self._departures.discard)
+        self._ready_changed()
+
+    async def _depart(self, instance: Instance, idle: asyncio.Event) -> None:
+        await idle.wait()
+        await instance.stop()
+        del self._held[instance], self._leaving[instance]
+
     def _admissible(self, request: InferRequest) -> None:
         """Check a request and give it the backend's shapes, or raise: InvalidRequest, Unavailable."""
         self._validator.check(request)
@@ -142,14 +180,17 @@ class InstanceModel(Served):
         self._timer.close()
         if self._stranded is not None:
             self._stranded.cancel()
-        await asyncio.gather(*(instance.stop() for instance in self.instances), return_exceptions=True)
+        await asyncio.gather(*(instance.stop() for instance in self._held), return_exceptions=True)
+        for idle in self._leaving.values():
+            idle.set()
+        await asyncio.gather(*self._departures, return_exceptions=True)
         self._idle.clear()
         if self.limiter is not None:
             self.limiter.close()
 
     async def kill(self) -> None:
         """End all instances at once."""
-        await asyncio.gather(*(instance.kill() for instance in self.instances))
+        await asyncio.gather(*(instance.kill() for instance in self._held))
 
     def _dispatch_soon(self) -> None:
         """Dispatch at the end of this turn of the loop, together with what else comes in it.
@@ -196,14 +237,16 @@ class InstanceModel(Served):
     def _has_one_less(self, instance: Instance) -> None:
         self._held[instance] -= 1
         if self._held[instance] == 0:
-            if instance.ready:
+            if self._leaving and instance in self._leaving:
+                self._leaving[instance].set()
+            elif instance.ready:
                 self._idle.append(instance)
             if self.limiter is not None:
                 self.limiter.give_back(instance)
 
     def _ready_changed(self) -> None:
         """An instance died or came back."""
-        self._idle = [instance for instance, held in self._held.items() if instance.ready and not held]
+        self._idle = [instance for instance in self.instances if instance.ready and not self._held[instance]]
         if self.ready:
             if self._stranded is not None:
                 self._stranded.cancel()

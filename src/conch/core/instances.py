@@ -1,6 +1,6 @@
 """From instance groups to instances: names, kinds and devices (model configuration, "Instance Groups")."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.model_config import InstanceGroup, InstanceKind, RateLimit
@@ -12,6 +12,15 @@ def make_instances(backend: Backend, source: ModelSource) -> list[Instance]:
     return [
         backend.instance(InstancePlan(source, name, kind, device, len(placements), rate))
         for name, kind, device, rate in placements
+    ]
+
+
+def rearranged(backend: Backend, source: ModelSource, present: Iterable[Instance]) -> list[Instance]:
+    """Make the instances that the configuration asks for but for those that are there: they are taken as they are."""
+    place_of = {(one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate): one for one in present}
+    return [
+        place_of.get((one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate), one)
+        for one in make_instances(backend, source)
     ]
 
 

@@ -14,12 +14,12 @@ from weakref import WeakValueDictionary
 from conch.core.builder import Built, ModelBuilder
 from conch.core.catalog import UNLOADED, Catalog, VersionState
 from conch.core.ensemble import EnsembleModel
+from conch.core.ensembles import Ensembles
 from conch.core.load_errors import load_error, load_failure, raise_failures
 from conch.core.load_waits import LoadWaits
 from conch.core.repository_index import IndexEntry, index_rows
 from conch.core.retirement import Retirement
-from conch.core.served import Served
-from conch.errors import Code, ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound, Unavailable
+from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId, Repositories
 from conch.repository.override import Override
@@ -54,6 +54,7 @@ class ModelControl:
         self._repositories = repositories
         self._builder = builder
         self._catalog = catalog
+        self._ensembles = Ensembles(catalog, builder)
         self._explicit = explicit
         self._load_retries = load_retries
         self._slots = asyncio.Semaphore(load_threads)
@@ -221,7 +222,7 @@ class ModelControl:
                         await self._load_step(model, step)
                 except ModelLoadError as circle:
                     raise self._not_loaded(model, files, circle) from circle
-                if await self._replace(model, files):
+                if await self._rearranged(model, files) or await self._replace(model, files):
                     return
             kept_changing = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
             raise self._not_loaded(model, files, kept_changing)
@@ -252,6 +253,21 @@ class ModelControl:
                     await self._load(model, None)
                 except ConchError as error:
                     _log.error("%s", error)
+
+    async def _rearranged(self, model: ModelId, files: ModelFiles) -> bool:
+        """Start and stop instances of what is served, if that is all that the files want; whether it was."""
+        old, served = self._loaded.get(model), self._catalog.served(model)
+        if old is None or not served:
+            return False
+        try:
+            async with self._slots:
+                done = await self._builder.rearrange(files, old, served)
+        except Exception as error:
+            raise load_failure(model, dict.fromkeys(served, load_error(error))) from error
+        if done:
+            self._loaded[model] = files
+            _log.info("rearranged the instances of '%s' version %s", model, ", ".join(map(str, served)))
+        return done
 
     async def _replace(self, model: ModelId, files: ModelFiles) -> bool:
         """Bring the model up from its files and put it in the place of what is served now.
@@ -305,7 +321,7 @@ class ModelControl:
             if served.version not in built.served:
                 self._catalog.note(model, served.version, VersionState.UNAVAILABLE, UNLOADED)
         self._retirement.retire(old, previous, None)
-        self._check_ensembles_of(model)
+        self._ensembles.check_users(model)
         _log.info("successfully loaded '%s' version %s", model, ", ".join(map(str, sorted(built.served))))
 
     async def _unload(self, model: ModelId, *, with_steps: bool = False) -> None:
@@ -317,8 +333,8 @@ class ModelControl:
                     self._catalog.note(model, version, VersionState.UNLOADING)
             self._retirement.retire(served, loaded, partial(self._note_unloaded, model))
         if with_steps and loaded is not None:
-            for step in {self._meant(model.namespace, step) for step in loaded.config.ensemble_steps}:
-                if step is not None and not self._used_by_an_ensemble(step):
+            for step in {self._ensembles.meant(model.namespace, step) for step in loaded.config.ensemble_steps}:
+                if step is not None and not self._ensembles.use(step):
                     await self._unload(step, with_steps=True)
 
     def _note_unloaded(self, model: ModelId, version: int) -> None:
@@ -345,38 +361,6 @@ class ModelControl:
         """Whether what the model is made from is not what it was when its configuration was read."""
         now = await asyncio.to_thread(self._repositories.fingerprint, model)
         return sources(now) != sources(files.fingerprint)
-
-    def _check_ensembles_of(self, model: ModelId) -> None:
-        """See whether ensembles still fit to a model that has just been replaced."""
-        for served in self._catalog:
-            if isinstance(served, EnsembleModel) and self._uses(served, model):
-                try:
-                    if self._builder.check_steps(served.config, served.id.namespace) != served.flow:
-                        raise ConfigError(
-                            f"ensemble '{served.config.name}': other steps of it are decoupled than when it was "
-                            f"loaded, model '{model}' having been reloaded; load the ensemble anew"
-                        )
-                    served.misfit = ""
-                except ConfigError as error:
-                    served.misfit = error.message
-                    _log.error("%s", error)
-
-    def _used_by_an_ensemble(self, model: ModelId) -> bool:
-        return any(self._uses(served, model) for served in self._catalog)
-
-    def _uses(self, served: Served, model: ModelId) -> bool:
-        """Whether a step of an ensemble means a model."""
-        return any(
-            step.model_name == model.name and self._meant(served.id.namespace, step) in (model, None)
-            for step in served.config.ensemble_steps
-        )
-
-    def _meant(self, namespace: str, step: EnsembleStep) -> ModelId | None:
-        """Return which model a step of an ensemble in this namespace means now; None if there is none, or several."""
-        try:
-            return self._catalog.of_step(namespace, step).id
-        except (NotFound, InvalidRequest):
-            return None
 
     def _unreadable(self, model: ModelId, override: Override | None, error: ConchError) -> ConchError:
         """Name the cause of a configuration that cannot be read: the client's who sent it, else the repository's."""

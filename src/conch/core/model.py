@@ -36,13 +36,22 @@ class ServedModel(InstanceModel):
         """Assign. `max_queue_size` bounds the queue where the configuration does not; 0 does not either."""
         super().__init__(config, version, labels, instances, loop)
         self._rules = BatchRules.of(config)
-        # So many waiting are a full batch for every instance.
-        self._crowd = len(instances) * (1 if self._rules.single else self._rules.max_batch_size)
+        self._crowd = self._full_batches()
         self._grouped = _needs_grouping(config, self._rules)
         self._ragged = config.ragged_inputs
         self._queue = PolicyQueue(config.dynamic_batching, max_queue_size)
         dynamic = config.dynamic_batching
         self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
+
+    @property
+    def can_rearrange(self) -> bool:
+        """Whether `rearrange` works: unless instances go on with what they have released, or share resources."""
+        return self.limiter is None and not self.config.decoupled
+
+    async def rearrange(self, config: ModelConfig, instances: Sequence[Instance]) -> None:
+        """Execute on these instances from now on; see `InstanceModel.rearrange`."""
+        await super().rearrange(config, instances)
+        self._crowd = self._full_batches()
 
     def refusal(self, now: int) -> QueueFull | None:
         """Return the refusal that any request would get now; None while there is room."""
@@ -98,13 +107,18 @@ class ServedModel(InstanceModel):
         if wake or expiry or self._timer.armed:
             self._arm(wake)
 
+    def _full_batches(self) -> int:
+        """Return how many waiting requests are a full batch for every instance."""
+        return len(self.instances) * (1 if self._rules.single else self._rules.max_batch_size)
+
     def _free_instance(self) -> Instance | None:
         if self._idle:
             return self._idle[-1]
         if self.limiter is not None:  # each execution claims its resources by itself
             return None
         # A batch is better formed late than held early, but with none held ahead server and model would take turns.
-        for instance, held in self._held.items():
+        for instance in self.instances:
+            held = self._held[instance]
             # What an instance holds is out of reach of the queue's time-outs.
             if len(self._queue) >= self._crowd and not self._queue.next_expiry():
                 ahead = instance.ahead_when_crowded

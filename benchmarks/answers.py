@@ -8,8 +8,9 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import np_to_triton_dtype
 
-from benchmarks.payloads import Array, Question, Wire, grpc_message
+from benchmarks.payloads import Array, Payload, Question, Wire
 from benchmarks.peers import Server
+from benchmarks.regions import SharedQuestion
 
 TIMEOUT_SECONDS = 60.0
 FRAME_PREFIX_BYTES = 5
@@ -18,6 +19,10 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 
 def verify(server: Server, question: Question, wire: Wire) -> None:
     """Put the question by `tritonclient` over the protocol of `wire`; AssertionError when the answer is wrong."""
+    if wire.is_shared:
+        with SharedQuestion(question, server, wire) as shared:
+            shared.verify()
+        return
     answers = _ask_http(server, question, wire) if wire.is_http else _ask_grpc(server, question)
     for answer in answers:
         question.check(answer)
@@ -29,18 +34,18 @@ def server_version(server: Server) -> str:
         return str(client.get_server_metadata()["version"])
 
 
-def grpc_answer_bytes(server: Server, question: Question, path: str) -> int:
-    """Return how many body bytes one OK answer has on the wire at `path`, framing included.
+def grpc_answer_bytes(server: Server, payload: Payload) -> int:
+    """Return how many body bytes the answer to one message of `payload` has on the wire, framing included.
 
     h2load takes a gRPC error for a success, its HTTP status being 200. An error has no body, so the count of body bytes
     tells the two apart. Raises grpc.RpcError when the very bytes that will be repeated are refused.
     """
 
     def once() -> Iterator[bytes]:
-        yield grpc_message(question)
+        yield payload.message
 
     with grpc.insecure_channel(server.grpc_address, options=UNLIMITED) as channel:
-        call = channel.stream_stream(path, request_serializer=bytes, response_deserializer=bytes)
+        call = channel.stream_stream(payload.path, request_serializer=bytes, response_deserializer=bytes)
         return sum(len(answer) + FRAME_PREFIX_BYTES for answer in call(once(), timeout=TIMEOUT_SECONDS))
 
 

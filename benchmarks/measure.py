@@ -19,6 +19,7 @@ from benchmarks.figures import ALONE, Figure, Result
 from benchmarks.load import Load, LoadError, h2load, run_program, wrk
 from benchmarks.payloads import Payload, Wire, encode
 from benchmarks.peers import Peer, PeerError, Server
+from benchmarks.regions import SharedQuestion
 from benchmarks.repositories import Models, compose
 from benchmarks.workloads import LoadWork, StartWork, Work
 
@@ -85,24 +86,31 @@ class Bench:
     def _load_work(self, work: LoadWork, servers: Sequence[Server]) -> Result:
         result = Result(work.name, load_figures(work), work.targets)
         try:
-            takes = {server.peer.name: self._prepare(work, server) for server in servers}
-            if work.alone is not None:
-                takes[ALONE] = partial(_take_alone, work.alone, work.in_flight)
-            for number in range(1, self._schedule.rounds + 1):
-                for name, take in takes.items():
-                    self._progress(f"{work.name}: round {number} of {self._schedule.rounds}, {name}")
-                    note(result, work, name, take(self._schedule.seconds))
-            for server in servers:
-                verify(server, work.question, work.wire)
+            with ExitStack() as shared:
+                takes = {server.peer.name: self._prepare(work, server, shared) for server in servers}
+                if work.alone is not None:
+                    takes[ALONE] = partial(_take_alone, work.alone, work.in_flight)
+                for number in range(1, self._schedule.rounds + 1):
+                    for name, take in takes.items():
+                        self._progress(f"{work.name}: round {number} of {self._schedule.rounds}, {name}")
+                        note(result, work, name, take(self._schedule.seconds))
+                for server in servers:
+                    verify(server, work.question, work.wire)
         except MEASURE_ERRORS as error:
             result.error = str(error)
         return result
 
-    def _prepare(self, work: LoadWork, server: Server) -> Take:
-        """Verify one answer, warm the server up, and return how to run the load for some seconds."""
+    def _prepare(self, work: LoadWork, server: Server, shared: ExitStack) -> Take:
+        """Verify one answer, warm the server up, and return how to run the load for some seconds.
+
+        What it keeps in shared memory for that is given back by `shared`.
+        """
         self._progress(f"{work.name}: verify and warm up {server.peer.name}")
         verify(server, work.question, work.wire)
-        payload = encode(work.question, work.wire, work.messages)
+        if work.wire.is_shared:
+            payload = shared.enter_context(SharedQuestion(work.question, server, work.wire)).payload()
+        else:
+            payload = encode(work.question, work.wire, work.messages)
         body = self._directory / f"{work.name}-{server.peer.name}.body"
         body.write_bytes(payload.body)
         load = _load_run(server, work, payload, body)
@@ -201,6 +209,6 @@ def _take_alone(work: str, callers: int, seconds: int) -> Sample:
 def _load_run(server: Server, work: LoadWork, payload: Payload, body: Path) -> Callable[[int], Load]:
     if work.wire.is_http:
         return partial(wrk, server.http_address, payload, body, work.in_flight)
-    answer_bytes = grpc_answer_bytes(server, work.question, payload.path) * payload.answers
+    answer_bytes = grpc_answer_bytes(server, payload) * payload.answers
     load = partial(h2load, server.grpc_address, payload, body, work.in_flight, answer_bytes=answer_bytes)
     return CountedLoad(load, PROBES_PER_CONNECTION * work.in_flight)

@@ -14,22 +14,31 @@ from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 Array = npt.NDArray[Any]
 
+_FRAME = struct.Struct(">BI")
+
 SEQUENCE_ID = 10**9
 """The one in the request from which `wrk/sequence.lua` makes all others."""
 
 
 class Wire(StrEnum):
-    """How tensors travel: JSON or binary over HTTP, unary or streaming gRPC."""
+    """How tensors travel: JSON or binary over HTTP, unary or streaming gRPC, or not at all, being in shared memory."""
 
     JSON = "json"
     BINARY = "binary"
     GRPC = "grpc"
     STREAM = "stream"
+    SHARED_HTTP = "shm-http"
+    SHARED_GRPC = "shm-grpc"
 
     @property
     def is_http(self) -> bool:
         """Whether it is HTTP without gRPC."""
-        return self in (Wire.JSON, Wire.BINARY)
+        return self in (Wire.JSON, Wire.BINARY, Wire.SHARED_HTTP)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether tensors stay in shared memory."""
+        return self in (Wire.SHARED_HTTP, Wire.SHARED_GRPC)
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,12 @@ class Payload:
     answers: int = 1
 
     @property
+    def message(self) -> bytes:
+        """The first message of a body for gRPC, without its frame."""
+        _, size = _FRAME.unpack_from(self.body)
+        return self.body[_FRAME.size : _FRAME.size + size]
+
+    @property
     def is_sequence(self) -> bool:
         """Whether sequences are to be made of it."""
         return "sequence-length" in self.headers
@@ -81,7 +96,7 @@ def encode(question: Question, wire: Wire, messages: int = 1) -> Payload:
     method = "ModelInfer" if wire is Wire.GRPC else "ModelStreamInfer"
     return Payload(
         path=f"/inference.GRPCInferenceService/{method}",
-        body=_length_prefixed(grpc_message(question)) * messages,
+        body=length_prefixed(grpc_message(question)) * messages,
         headers={"content-type": "application/grpc", "te": "trailers"},
         answers=messages,
     )
@@ -103,7 +118,13 @@ def _http(question: Question, *, binary: bool) -> Payload:
         tensor = http_client.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
         tensor.set_data_from_numpy(array, binary_data=binary)
         inputs.append(tensor)
-    output = http_client.InferRequestedOutput(question.output, binary_data=binary)
+    return http_payload(question, inputs, http_client.InferRequestedOutput(question.output, binary_data=binary))
+
+
+def http_payload(
+    question: Question, inputs: list[http_client.InferInput], output: http_client.InferRequestedOutput
+) -> Payload:
+    """Return the request with these inputs and this output."""
     body, header_length = http_client.InferenceServerClient.generate_request_body(
         inputs, outputs=[output], sequence_id=SEQUENCE_ID if question.sequence else 0
     )
@@ -115,9 +136,9 @@ def _http(question: Question, *, binary: bool) -> Payload:
     return Payload(path=f"/v2/models/{question.model}/infer", body=bytes(body), headers=headers)
 
 
-def _length_prefixed(message: bytes) -> bytes:
+def length_prefixed(message: bytes) -> bytes:
     """Frame a message as gRPC over HTTP/2 does: one byte for "not compressed", four for the length."""
-    return struct.pack(">BI", 0, len(message)) + message
+    return _FRAME.pack(0, len(message)) + message
 
 
 def _raw(array: Array) -> bytes:

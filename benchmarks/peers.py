@@ -24,6 +24,9 @@ POLL_SECONDS = 0.005
 # For the models that ask for it; the others do not notice.
 CACHE = "--cache-config=local,size=268435456"
 
+# What Triton 2.51 allows anyway.
+SHARED = "--allow-client-shm=true"
+
 MODEL_PACKAGES = ("numpy", "opencv-python-headless", "pillow", "onnxruntime")
 
 
@@ -83,7 +86,7 @@ class Conch:
 
     def command(self, repository: Path) -> list[str]:
         """Return `python -m conch serve` on `repository`."""
-        return [str(self._install.python), "-m", "conch", "serve", f"--model-repository={repository}", CACHE]
+        return [str(self._install.python), "-m", "conch", "serve", f"--model-repository={repository}", CACHE, SHARED]
 
     def environment(self) -> dict[str, str]:
         """Return the environment of this process."""

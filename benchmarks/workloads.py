@@ -102,7 +102,7 @@ def _identity() -> list[Work]:
 def _large() -> list[Work]:
     models = own(identity="identity_image")
     question = echo("identity", np.random.default_rng(7).random((1, 3, 640, 640), dtype=np.float32))
-    bounds = {Wire.BINARY: 1.3, Wire.GRPC: 1.0}
+    bounds = {Wire.BINARY: 1.3, Wire.GRPC: 1.0, Wire.SHARED_HTTP: 1.2, Wire.SHARED_GRPC: 1.2}
     return [
         LoadWork(f"image-{wire}-4", models, question, wire, in_flight=4, targets=[Target("bandwidth", bound)])
         for wire, bound in bounds.items()

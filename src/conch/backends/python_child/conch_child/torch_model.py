@@ -22,9 +22,13 @@ import os
 import sys
 from typing import Any, Dict, List, Sequence, Tuple
 
+import triton_python_backend_utils as pb_utils
+
+# Read when torch is imported: threads that wait for each other awake take the cores from those they wait for.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import torch
 import torch.utils._pytree as pytree
-import triton_python_backend_utils as pb_utils
 
 # The names of PyTorch's element types that differ from the wire's.
 _DATATYPES = {

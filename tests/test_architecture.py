@@ -25,6 +25,8 @@ OPTIONAL = {
     "tensorrt": {"backends/tensorrt.py"},
     "torch": {"backends/pytorch_script.py", "backends/python_child/conch_child/torch_model.py"},
     "treelite": {"backends/fil.py"},
+    "obstore": {"repository/remote/object_store.py"},
+    "urllib3": {"repository/remote/http_client.py"},
 }
 
 # Options that are read through a method or a property of ServerOptions.

@@ -233,7 +233,11 @@ def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
 
 async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: logs.LogSettings) -> int:
     stopping = _stop_signals()
-    server = Server(options, fork_server, log)
+    try:
+        server = Server(options, fork_server, log)
+    except ConchError as error:  # a repository that is none
+        _log.error("cannot start: %s", error)
+        return 1
     try:
         await server.start()
         starting = asyncio.ensure_future(server.load_models())

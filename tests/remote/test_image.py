@@ -110,7 +110,7 @@ def test_layers_lie_over_each_other(name: str, tmp_path: Path, kind: str) -> Non
     lower = tarred({"models/a/1/x": b"old", "models/a/1/gone": b"", "models/b/1/y": b"", "models/c/1/z": b""})
     removed = {"models/a/1/.wh.gone": b"", "models/.wh.b": b"", "models/c/.wh..wh..opq": b""}
     upper = tarred({"models/a/1/x": b"new", "models/c/2/z": b""} | removed)
-    push(f"{name}:1", lower, upper, kind=kind)
+    push(f"{name}:1", lower, upper, upper, kind=kind)
     mirror = open_mirror(f"oci://{name}:1", str(tmp_path))
     assert list(mirror.look()) == ["a", "c"]
     place = mirror.find("a")

@@ -25,6 +25,7 @@ class _State:
     """What the server says about the archive now."""
 
     etag: str  # strong, or ""
+    weak_etag: str
     modified: str
     size: int
     in_parts: bool
@@ -58,7 +59,7 @@ class ArchiveSource:
         """Ask whether the archive has changed, and fetch and unpack it if so. Raises ConfigError, Unavailable."""
         with self._lock:
             state = self._look()
-            key = key_of(str(self._location), state.etag or state.modified, str(state.size))
+            key = key_of(str(self._location), state.etag or state.weak_etag or state.modified, str(state.size))
             entries = read_index(self._cache, key)
             models = None if entries is None else models_of(entries, self._location.stem)
             if models is None or not complete(self._cache, models):
@@ -79,11 +80,12 @@ class ArchiveSource:
             length = total[1] if total else answer.headers.get("content-length", "")
             if not length.isdigit():
                 raise Unavailable(f"{self._location}: the server does not say how long the archive is")
-            strong = "" if etag.startswith("W/") else etag
-            modified = answer.headers.get("last-modified", "") or etag
-            if not strong and not modified:
+            modified = answer.headers.get("last-modified", "")
+            if not etag and not modified:
                 raise Unavailable(f"{self._location}: the server gives neither ETag nor Last-Modified")
-            return _State(strong, modified, int(length), answer.status == 206)
+            weak = etag.startswith("W/")
+            in_parts = answer.status == 206
+            return _State("" if weak else etag, etag if weak else "", modified, int(length), in_parts)
 
     def _fetch(self, key: str, state: _State) -> list[Entry]:
         download = Download(

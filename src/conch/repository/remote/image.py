@@ -3,7 +3,7 @@
 import json
 import platform
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import file_digest
@@ -78,7 +78,8 @@ class ImageSource:
     def _known(self, layer: Layer) -> list[Entry]:
         return read_index(self._cache, layer.key) or []
 
-    def _fetch(self, layers: Sequence[Layer]) -> None:
+    def _fetch(self, wanted: Iterable[Layer]) -> None:
+        layers = list(dict.fromkeys(wanted))  # an image may have the same layer twice
         self._downloader.fetch(
             Download(
                 key=layer.key,

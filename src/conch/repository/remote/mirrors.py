@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
+from conch.errors import ConfigError
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.download import Downloader, Progress
 from conch.repository.remote.location import ArchiveLocation, ImageLocation, Location, parse_location
@@ -40,8 +41,14 @@ def _source(location: Location, cache: Cache, downloader: Downloader) -> Source:
 
 
 def _directory(location: Location, cache: str, environ: Mapping[str, str]) -> Path:
-    usual = Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "conch" / "repositories"
     # By what is public of the location: a password that is renewed does not cost the copies.
     digest = sha256(str(location).encode()).hexdigest()[:16]
     scheme = str(location).partition("://")[0]
-    return (Path(cache) if cache else usual) / f"{scheme}-{digest}"
+    return (Path(cache) if cache else _usual_directory(environ)) / f"{scheme}-{digest}"
+
+
+def _usual_directory(environ: Mapping[str, str]) -> Path:
+    try:
+        return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "conch" / "repositories"
+    except RuntimeError as error:  # a user that the system does not know, as containers have them
+        raise ConfigError("there is no home directory for copies; --repository-cache names another place") from error

@@ -76,7 +76,7 @@ def check_execute(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
             said = "execute returns one InferenceResponse, it must return a list of them"
             yield Finding(rules.PYTHON_RETURN, file.place(node), said)
     if sends:
-        attributes = (each for each in ast.walk(file.tree) if isinstance(each, ast.Attribute))
+        attributes = (each for each in file.nodes if isinstance(each, ast.Attribute))
         sender = next((each for each in attributes if each.attr == "get_response_sender"), execute)
         said = f"model '{model.name}' uses a response sender, but its model_transaction_policy is not decoupled"
         yield Finding(rules.PYTHON_SENDER, file.place(sender), said)
@@ -123,7 +123,7 @@ def _answers(node: ast.AST) -> bool:
 
 def check_names(file: PythonFile) -> Iterator[Finding]:
     """Check each use of Triton's module, and classes that are declared in place of metrics."""
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         name = file.api(node) if isinstance(node, ast.Attribute) else ""
         if name and name not in api_names():
             yield Finding(rules.PYTHON_API, file.place(node), f"{API_MODULE} has no '{name}'", _nearest(name))
@@ -141,7 +141,7 @@ def check_names(file: PythonFile) -> Iterator[Finding]:
 
 def check_habits(file: PythonFile) -> Iterator[Finding]:
     """Notice what a model on a server had better not do: print, and sleep while somebody waits."""
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if not isinstance(node, ast.Call):
             continue
         if isinstance(node.func, ast.Name) and node.func.id == "print" and file.function_of(node):
@@ -154,7 +154,7 @@ def check_habits(file: PythonFile) -> Iterator[Finding]:
 
 def check_imports(file: PythonFile, beside: set[str]) -> Iterator[Finding]:
     """Notice imports that this environment does not have. `beside` are the model's own modules. Nothing is imported."""
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

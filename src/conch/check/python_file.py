@@ -15,11 +15,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class PythonFile:
-    """One file. `parents` leads from each node to the one around it."""
+    """One file. `parents` leads from each node to the one around it, `stores` to where a scope assigns to a name."""
 
     source: Source
     tree: ast.Module
+    nodes: tuple[ast.AST, ...]  # of the tree, outer ones first
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    stores: dict[tuple[ast.AST, str], list[ast.Name]] = field(default_factory=dict)
     modules: frozenset[str] = frozenset()  # local names of Triton's module
     names: dict[str, str] = field(default_factory=dict)  # local names of what was imported from it → their own
 
@@ -27,21 +29,28 @@ class PythonFile:
     def parse(cls, source: Source) -> "PythonFile":
         """Parse a file. Raises SyntaxError."""
         tree = ast.parse(source.text, str(source.path))
-        parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        nodes = tuple(ast.walk(tree))
+        parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
         modules = {
             alias.asname or alias.name
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.Import)
             for alias in node.names
             if alias.name == API_MODULE
         }
         names = {
             alias.asname or alias.name: alias.name
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.ImportFrom) and node.module == API_MODULE
             for alias in node.names
         }
-        return cls(source, tree, parents, frozenset(modules), names)
+        file = cls(source, tree, nodes, parents, {}, frozenset(modules), names)
+        for node in nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                for outer in file.around(node):
+                    if isinstance(outer, Function | ast.Module):
+                        file.stores.setdefault((outer, node.id), []).append(node)
+        return file
 
     def place(self, node: ast.AST) -> Place:
         """Return where a node begins."""
@@ -55,7 +64,7 @@ class PythonFile:
 
     def calls_of(self, name: str) -> Iterator[ast.Call]:
         """Yield the calls of a function or class of Triton's module."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Call) and self.api(node.func) == name:
                 yield node
 
@@ -82,7 +91,7 @@ class PythonFile:
 
     def binds(self, name: str) -> bool:
         """Whether the module has a global of that name, or one could come from an `import *`."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
                 return True
             if isinstance(node, ast.ImportFrom | ast.Import):
@@ -104,11 +113,7 @@ class PythonFile:
         return node
 
     def _only_assignment(self, name: str, scope: ast.AST) -> ast.expr | None:
-        stores = [
-            node
-            for node in ast.walk(scope)
-            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-        ]
+        stores = self.stores.get((scope, name), [])
         if not stores and scope is not self.tree:
             return self._only_assignment(name, self.tree)
         if len(stores) != 1:

@@ -21,7 +21,7 @@ def check_items(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
     if model.config.max_batch_size == 0:
         return
     told: set[str] = set()
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.Subscript) and _is_zero(node.slice) and isinstance(node.ctx, ast.Load):
             name = _input_behind(file, node.value)
             if name is not None and name not in told:
@@ -44,7 +44,7 @@ def check_class_names(file: PythonFile, model: CheckedModel) -> Iterator[Finding
     wide = [size for size in columns if size >= _FEWEST_COLUMNS]
     if not wide:
         return
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if not isinstance(node, ast.Subscript) or isinstance(node.slice, ast.Constant | ast.Slice):
             continue
         names = _literal(file, node.value)
@@ -59,7 +59,7 @@ def check_images(files: Sequence[PythonFile]) -> Iterator[Finding]:
     if any(_has_limit(file) for file in files):
         return
     for file in files:
-        for node in ast.walk(file.tree):
+        for node in file.nodes:
             if isinstance(node, ast.Call) and ast.unparse(node.func) in _DECODERS:
                 said = f"{ast.unparse(node.func)} is called for an image of any size"
                 yield Finding(rules.PYTHON_IMAGE_LIMIT, file.place(node), said)
@@ -82,9 +82,7 @@ def _literal(file: PythonFile, node: ast.expr) -> list[ast.expr]:
     if isinstance(value, ast.Attribute):
         name = value.attr
         assigned = [
-            each.value
-            for each in ast.walk(file.tree)
-            if isinstance(each, ast.Assign) and _last_name(each.targets[0]) == name
+            each.value for each in file.nodes if isinstance(each, ast.Assign) and _last_name(each.targets[0]) == name
         ]
         value = assigned[0] if len(assigned) == 1 else None
     if isinstance(value, ast.List | ast.Tuple) and len(value.elts) > 1 and None not in map(text_of, value.elts):
@@ -94,7 +92,7 @@ def _literal(file: PythonFile, node: ast.expr) -> list[ast.expr]:
 
 def _has_limit(file: PythonFile) -> bool:
     """Whether something is compared by size with an error as the consequence."""
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.Attribute) and node.attr == "MAX_IMAGE_PIXELS" and isinstance(node.ctx, ast.Store):
             return True
         if not isinstance(node, ast.If):

@@ -1,0 +1,56 @@
+"""Whatever is in the files, the check ends with findings and never with an exception."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from conch.check.run import check_paths
+from tests.unit.check.repository import write
+from tests.unit.check.test_known_mistakes import PIPELINE, POSTPROCESS
+
+CONFIG = """
+name: "m" backend: "python" max_batch_size: 8
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1, 85 ] }, { name: "B" dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] label_filename: "labels.txt" } ]
+dynamic_batching [ { preferred_batch_size: [ 4, 8 ] } ]
+parameters { key: 'a' value: { string_value: "b" } }  # and so on
+instance_group < kind: KIND_CPU >
+"""
+SCRIPT = 'tritonserver --model-repository=/m \\\n --http-port \'x\' ["--cpu-only", "a"] && conch serve --x\n'
+
+
+def mangled(text: str, chance: Random) -> str:
+    """A text with some of its pieces removed, doubled, exchanged or replaced."""
+    pieces = text.replace("(", " ( ").split(" ")
+    for _ in range(chance.randrange(1, 6)):
+        at, other = chance.randrange(len(pieces)), chance.randrange(len(pieces))
+        change = chance.randrange(4)
+        if change == 0:
+            pieces[at] = chance.choice(["", "[", "]", "{", "}", '"', "'", ",", ":", "\n", "\\", "\0", "é", "0", "-1"])
+        elif change == 1:
+            pieces[at], pieces[other] = pieces[other], pieces[at]
+        elif change == 2:
+            pieces.insert(at, pieces[other])
+        elif len(pieces) > 1:
+            del pieces[at]
+    return " ".join(pieces)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_mangled_repositories(seed: int, tmp_path: Path) -> None:
+    chance = Random(seed)
+    for number in range(25):
+        model = tmp_path / f"models/m{number}"
+        write(model / "config.pbtxt", mangled(CONFIG, chance))
+        write(model / "1" / "model.py", mangled(chance.choice((PIPELINE, POSTPROCESS)), chance))
+        write(tmp_path / f"run{number}.sh", mangled(SCRIPT, chance))
+        write(
+            tmp_path / f"values{number}.yaml",
+            mangled("image:\n  repository: a/b\n  tag: c\nenv:\n - name: shm-size\n", chance),
+        )
+    report = check_paths([tmp_path])
+    assert (report.models, report.files) == (25, 50)
+    for finding in report.findings:
+        assert finding.message
+        assert finding.place.path.exists()

@@ -20,6 +20,20 @@ SCRIPT: dict[str, Any] = {
     ],
     "context_length": 200,
 }
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+TOOLS: dict[str, Any] = {
+    "rules": [
+        {"match": "Rome.*It rains", "reply": "So it rains in Rome."},
+        {"match": "call it", "reply": f"Let me see. {CALL}"},
+        {"match": "think", "reply": "<think>What a question.</think>Done."},
+    ],
+    # Of the marks, the template shows which form of calls the model has, and that it thinks.
+    "chat_template": (
+        "{% for message in messages %}{{ message.content }}"
+        "{% for call in message.tool_calls or [] %}{# <tool_call> #}{{ call.function.arguments.city }}{% endfor %} "
+        "{% endfor %}{# </think> #}"
+    ),
+}
 ASKED = [{"role": "user", "content": "How is the weather?"}]
 
 
@@ -27,6 +41,7 @@ ASKED = [{"role": "user", "content": "How is the weather?"}]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     folder = tmp_path_factory.mktemp("openai")
     write_scripted(folder / "repository" / "words", SCRIPT)
+    write_scripted(folder / "repository" / "tools", TOOLS)
     identity = folder / "repository" / "identity" / "1"
     identity.mkdir(parents=True)
     (identity.parent / "config.pbtxt").write_text(
@@ -51,7 +66,7 @@ def write_scripted(model: Path, script: dict[str, Any]) -> None:
 
 
 def test_models_that_generate_are_listed(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["words"]
+    assert [model.id for model in client.models.list()] == ["tools", "words"]
     assert client.models.retrieve("words").object == "model"
 
 
@@ -135,6 +150,61 @@ def test_what_is_wrong_is_named(client: openai.OpenAI, fields: dict[str, Any], s
         assert caught.value.status_code == status
         assert words in caught.value.message
         assert caught.value.type == "invalid_request_error"
+
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+
+
+def test_a_tool_is_called(client: openai.OpenAI) -> None:
+    asked: Any = [{"role": "user", "content": "call it"}]
+    answer = client.chat.completions.create(model="tools", messages=asked, tools=[TOOL])  # type: ignore[list-item]
+    (choice,) = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "Let me see."
+    (call,) = choice.message.tool_calls or ()
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Rome"})  # type: ignore[union-attr]
+    # The call and its answer go back, and the arguments are an object to the template.
+    asked += [choice.message.to_dict(), {"role": "tool", "tool_call_id": call.id, "content": "It rains."}]
+    again = client.chat.completions.create(model="tools", messages=asked, tools=[TOOL])  # type: ignore[list-item]
+    assert again.choices[0].message.content == "So it rains in Rome."
+
+    stream = client.chat.completions.create(
+        model="tools",
+        messages=asked[:1],
+        tools=[TOOL],  # type: ignore[list-item]
+        stream=True,
+    )
+    choices = [chunk.choices[0] for chunk in stream]
+    assert "".join(each.delta.content or "" for each in choices) == "Let me see."
+    (streamed,) = [part for each in choices for part in each.delta.tool_calls or ()]
+    assert streamed.function is not None
+    assert (streamed.index, streamed.function.name) == (0, "weather")
+    assert choices[-1].finish_reason == "tool_calls"
+
+
+def test_thoughts_are_no_content(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="tools", messages=[{"role": "user", "content": "think"}])
+    assert answer.choices[0].message.content == "Done."
+    assert answer.choices[0].message.to_dict()["reasoning_content"] == "What a question."
+
+
+def test_tools_of_a_model_that_has_no_form_for_them_are_refused(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="'words' calls no tools"):
+        client.chat.completions.create(model="words", messages=ASKED, tools=[TOOL])  # type: ignore[arg-type, list-item]
+    answer = client.chat.completions.create(
+        model="words",
+        messages=ASKED,  # type: ignore[arg-type]
+        tools=[TOOL],  # type: ignore[list-item]
+        tool_choice="none",
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    with pytest.raises(openai.BadRequestError, match="does not support 'structured'"):
+        client.chat.completions.create(
+            model="words",
+            messages=ASKED,  # type: ignore[arg-type]
+            tools=[TOOL],  # type: ignore[list-item]
+            tool_choice="required",
+        )
 
 
 def test_suffix_and_best_of_are_refused_by_name(client: openai.OpenAI) -> None:

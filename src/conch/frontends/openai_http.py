@@ -13,6 +13,7 @@ from conch.errors import ConchError, InvalidRequest, NotFound, Unsupported
 from conch.frontends.http_message import HttpRequest, content_type
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_tasks import ReplyTasks
+from conch.frontends.openai_chat_output import OutputForm
 from conch.frontends.openai_errors import JSON, send_error
 from conch.frontends.openai_exchange import ChatForm, CompletionForm, Exchange
 from conch.generation import GenerationRequest
@@ -96,7 +97,7 @@ class OpenAiHttp:
             if isinstance(model, GenerativeModel) and model.ready:
                 name = model.config.name
                 names += [name, *(f"{name}{self._separator}{adapter}" for adapter in model.engine.info.adapters)]
-        return list(dict.fromkeys(names))
+        return sorted(set(names))
 
     def _find(self, name: str) -> tuple[GenerativeModel, str]:
         """Return the model that a client has named, and the adapter. Raises NotFound, Unsupported."""
@@ -131,7 +132,9 @@ class OpenAiHttp:
             arguments=call.template_arguments,
         )
         replies = ChatReplies(f"chatcmpl-{uuid4().hex}", call.model, int(time.time()), include_usage=call.include_usage)
-        exchange = self._exchange(reply, ChatForm(replies), call, 1, PlainOutput)
+        parser = OutputForm(info.chat_template, model.config.parameters.get("tool_call_parser", ""), call, prompt)
+        call = parser.adjusted(call)
+        exchange = self._exchange(reply, ChatForm(replies), call, 1, parser)
         start = partial(model.generate, self._generation(model, adapter, call, prompt, timeline, special=False))
         exchange.begin([start])
 

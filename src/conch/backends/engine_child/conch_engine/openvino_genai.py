@@ -6,7 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import openvino
@@ -40,6 +40,7 @@ class _Sequence:
         self.text = TextStream()
         self.stops = StopStrings(params.get("stop", ()), params.get("include_stop_str_in_output", False))
         self.stop_token_ids = frozenset(params.get("stop_token_ids", ()))
+        self.skips_special = params.get("skip_special_tokens", True)
 
 
 class _Request:
@@ -52,6 +53,10 @@ class _Request:
         self.logprobs = params.get("logprobs") is not None
         self.sequences: list[_Sequence] = []
         self.unfinished = params.get("n", 1)
+
+
+# What a step has brought a sequence: its tokens, why it has ended if it has, and the tokens' log probabilities.
+_New = tuple[_Sequence, list[int], Optional[str], list[float]]
 
 
 class OpenVinoDriver(Driver):
@@ -133,9 +138,10 @@ class OpenVinoDriver(Driver):
         """Compute a token for each sequence that is running, or a piece of the prompts of those to come."""
         self._pipeline.step()
         news = list(self._read())
-        streams = [(sequence.text, token_ids, finish is not None) for sequence, token_ids, finish, _ in news]
-        texts = tell(streams, self._tokenizer.decode)
-        return [self._event(text, *new) for text, new in zip(texts, news)] + self._starved()
+        # What skips special tokens and what shows them is decoded apart, which of the two being nearly always empty.
+        shown = [new for new in news if not new[0].skips_special]
+        news = [new for new in news if new[0].skips_special]
+        return [*self._tell(news, skips_special=True), *self._tell(shown, skips_special=False), *self._starved()]
 
     def figures(self) -> tuple[int, int, float, int, int, int]:
         """Return what the library's metrics say."""
@@ -144,7 +150,17 @@ class OpenVinoDriver(Driver):
         running = min(metrics.scheduled_requests, len(self._sequences))
         return running, len(self._sequences) - running, metrics.cache_usage / 100, 0, 0, 0
 
-    def _read(self) -> Iterator[tuple[_Sequence, list[int], str | None, list[float]]]:
+    def _tell(self, news: list[_New], *, skips_special: bool) -> list[Event]:
+        streams = [(new[0].text, self._without_end(new), new[2] is not None) for new in news]
+        texts = tell(streams, lambda many: self._tokenizer.decode(many, skip_special_tokens=skips_special))
+        return [self._event(text, *new) for text, new in zip(texts, news)]
+
+    def _without_end(self, new: _New) -> list[int]:
+        """Return the tokens but for the one that ends the text, which is no part of it."""
+        _, token_ids, finish, _ = new
+        return token_ids[:-1] if finish == "stop" and token_ids and token_ids[-1] == self._eos else token_ids
+
+    def _read(self) -> Iterator[_New]:
         """Yield what the step has done: sequence, new tokens, why it ended if it has, log probabilities."""
         for sequence in self._sequences.values():
             token_ids: list[int] = []

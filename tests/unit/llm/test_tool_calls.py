@@ -1,0 +1,130 @@
+"""Calls in a model's text, however it is cut into pieces."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conch.errors import ConfigError
+from conch.llm.output import OutputParser, Part, PlainOutput, Reasoning, ToolCall
+from conch.llm.reasoning import ReasoningOutput
+from conch.llm.tool_calls import NamedCall, RequiredCalls, call_format, call_parser, required_schema
+
+WEATHER = '{"name": "weather", "arguments": {"city": "Köln"}}'
+
+
+def read(parser: OutputParser, pieces: Sequence[str]) -> list[Part]:
+    parts: list[Part] = []
+    for piece in pieces:
+        parts += parser.feed(piece, False)
+    return parts + parser.feed("", True)
+
+
+def told(parts: Sequence[Part]) -> tuple[str, str, list[tuple[str, object]]]:
+    """What was said, what was thought, and what was called."""
+    said = "".join(part for part in parts if isinstance(part, str))
+    thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    calls = [(part.name, json.loads(part.arguments)) for part in parts if isinstance(part, ToolCall)]
+    return said, thought, calls
+
+
+CALL = ("weather", {"city": "Köln"})
+TEXTS = [
+    ("hermes", f"<tool_call>\n{WEATHER}\n</tool_call>", "", [CALL]),
+    (
+        "hermes",
+        f"Let me see.\n<tool_call>{WEATHER}</tool_call><tool_call>{WEATHER}</tool_call>",
+        "Let me see.",
+        [CALL] * 2,
+    ),
+    ("hermes", f"<tool_call>{WEATHER}", "", [CALL]),  # forgotten
+    ("hermes", "a < b and <tool_call>no JSON</tool_call>", "a < b and <tool_call>no JSON</tool_call>", []),
+    ("hermes", "nothing to call", "nothing to call", []),
+    ("llama3", '{"name": "weather", "parameters": {"city": "Köln"}}', "", [CALL]),
+    ("llama3", f"<|python_tag|>{WEATHER}; {WEATHER}", "", [CALL] * 2),
+    ("llama3", "It rains {a lot}", "It rains {a lot}", []),
+    ("llama3", '{"key": 1}', '{"key": 1}', []),
+    ("mistral", f"[TOOL_CALLS][{WEATHER}, {WEATHER}]", "", [CALL] * 2),
+    ("mistral", '[TOOL_CALLS]weather{"city": "Köln"}', "", [CALL]),
+    ("mistral", "Let me see.[TOOL_CALLS] nothing", "Let me see.[TOOL_CALLS] nothing", []),
+    ("mistral", "a [T", "a [T", []),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "said", "calls"), TEXTS)
+@settings(max_examples=30)
+@given(cuts=st.sets(st.integers(1, 200)))
+def test_calls_are_found_wherever_the_text_is_cut(
+    form: str, text: str, said: str, calls: list[tuple[str, object]], cuts: set[int]
+) -> None:
+    places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
+    pieces = [text[start:end] for start, end in pairwise(places)]
+    assert told(read(call_parser(form), pieces)) == (said, "", calls)
+
+
+def test_text_before_a_call_is_told_at_once() -> None:
+    parser = call_parser("hermes")
+    assert parser.feed("Wait <", False) == ["Wait"]
+    assert parser.feed("b", False) == [" <b"]
+
+
+def test_ids_are_of_their_own() -> None:
+    parts = read(call_parser("hermes"), [f"<tool_call>{WEATHER}</tool_call>" * 3])
+    ids = [part.id for part in parts if isinstance(part, ToolCall)]
+    assert len(set(ids)) == 3
+    assert all(len(each) == 9 and each.isalnum() for each in ids)
+
+
+def test_a_choice_of_the_client_makes_all_of_the_text_a_call() -> None:
+    assert told(read(NamedCall("weather"), ['{"city":', ' "Köln"}'])) == ("", "", [CALL])
+    assert told(read(RequiredCalls(), ["[", WEATHER, "]"])) == ("", "", [CALL])
+    assert told(read(RequiredCalls(), ["[", WEATHER[:-3]])) == ("[" + WEATHER[:-3], "", [])
+
+
+def test_the_schema_of_required_calls_names_the_tools() -> None:
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+    schema = json.loads(required_schema([tool]))
+    assert schema["items"]["anyOf"][0]["properties"]["name"] == {"const": "weather"}
+    assert schema["minItems"] == 1
+
+
+@pytest.mark.parametrize(
+    ("template", "form"),
+    [("… <tool_call> …", "hermes"), ("[TOOL_CALLS]", "mistral"), ("<|python_tag|>", "llama3"), ("plain", "")],
+)
+def test_the_template_shows_the_form(template: str, form: str) -> None:
+    assert call_format(template) == form
+
+
+def test_an_unknown_form_is_named() -> None:
+    with pytest.raises(ConfigError, match="tool_call_parser 'x' is unknown; known: hermes, llama3, mistral"):
+        call_parser("x")
+
+
+THOUGHTS = [
+    (False, "<think>Hm.</think>\n\nYes.", "Yes.", "Hm."),
+    (True, "Hm.</think>Yes.", "Yes.", "Hm."),
+    (False, "Yes, <think> is a tag.", "Yes, <think> is a tag.", ""),
+    (False, "<think>cut sho", "", "cut sho"),
+    (True, "cut sho", "", "cut sho"),
+    (False, "<thi", "<thi", ""),
+    (False, "", "", ""),
+]
+
+
+@pytest.mark.parametrize(("thinking", "text", "said", "thought"), THOUGHTS)
+@settings(max_examples=30)
+@given(cuts=st.sets(st.integers(1, 40)))
+def test_thoughts_are_told_apart(thinking: bool, text: str, said: str, thought: str, cuts: set[int]) -> None:
+    places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
+    pieces = [text[start:end] for start, end in pairwise(places)]
+    assert told(read(ReasoningOutput(PlainOutput(), thinking=thinking), pieces)) == (said, thought, [])
+
+
+def test_a_call_may_follow_the_thoughts() -> None:
+    parser = ReasoningOutput(call_parser("hermes"), thinking=False)
+    parts = read(parser, ["<think>I should look.</think>", f"<tool_call>{WEATHER}</tool_call>"])
+    assert told(parts) == ("", "I should look.", [CALL])

@@ -30,6 +30,7 @@ format: .venv/.dev ## Format the code and mend what the linter can
 
 bench: .venv/.dev ## Compare with Triton on the same models (ARGS go to the benchmark)
 	$(BIN)/python -m benchmarks.run $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.remote)
 
 docs: .venv/.dev ## Write the reference pages that are made from the code
 	$(BIN)/python -m conch.cli.flag_help > docs/reference/flags.md

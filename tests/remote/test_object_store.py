@@ -78,6 +78,15 @@ def test_a_second_server_finds_the_copies_of_the_first(s3: S3, between: Between,
     assert gets(between, "/repo/") == []
 
 
+def test_what_a_model_does_to_its_files_does_not_reach_the_next_load(s3: S3, tmp_path: Path) -> None:
+    s3.put_identity("a", weights=b"one")
+    models = repository(via(s3, s3), tmp_path)
+    file = models.read("a").directory / "1" / "weights.bin"
+    file.chmod(0o600)
+    file.write_bytes(b"two")
+    assert (models.read("a").directory / "1" / "weights.bin").read_bytes() == b"one"
+
+
 def test_copies_that_nothing_needs_are_removed(s3: S3, tmp_path: Path) -> None:
     s3.put_identity("a", weights=b"one")
     models = repository(via(s3, s3), tmp_path)

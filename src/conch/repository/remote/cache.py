@@ -25,6 +25,7 @@ from conch.errors import Unavailable
 from conch.repository.remote.contents import Entry, inside
 
 _READ_ONLY = 0o444
+_WRITTEN = 946_684_800  # the time of modification of all objects, so that any later change shows
 _NEW = "new-"  # begins the name of a file that is being written
 
 
@@ -52,8 +53,11 @@ class Cache:
         self._remove_abandoned_loads()
 
     def has(self, key: str) -> bool:
-        """Whether an object is there, complete."""
-        return self.object(key).exists()
+        """Whether an object is there, complete and as it was written: a model may have changed what is linked to it."""
+        try:
+            return self.object(key).stat().st_mtime == _WRITTEN
+        except FileNotFoundError:
+            return False
 
     def object(self, key: str) -> Path:
         """Return where an object is or would be."""
@@ -73,6 +77,7 @@ class Cache:
             with file.open("rb+") as stream:
                 os.fsync(stream.fileno())
             file.chmod(_READ_ONLY)
+            os.utime(file, (_WRITTEN, _WRITTEN))
             file.replace(target)
             _sync_folder(target.parent)
 

@@ -22,7 +22,13 @@ from conch.backends.pytorch_archive import Format, exported_signature, open_arch
 from conch.backends.pytorch_naming import input_places, output_places
 from conch.backends.pytorch_script import SharedByProcess, TorchScriptInstance, read_arguments
 from conch.backends.pytorch_settings import parse_settings
-from conch.backends.signature import Signature, check_signature, complete_document, needs_completion
+from conch.backends.signature import (
+    Signature,
+    check_signature,
+    complete_document,
+    default_max_batch_size,
+    needs_completion,
+)
 from conch.errors import Code, ConfigError, ModelLoadError
 from conch.model_config import InstanceKind, ModelConfig
 from conch.observability.custom_metrics import MetricSample
@@ -111,11 +117,7 @@ def _complete(source: ModelSource) -> Mapping[str, Any]:
         raise _cannot_complete(document["name"], "code says", ())
     archive = open_archive(_file_path(source))
     if archive.format is Format.EXPORTED:
-        # 4 is what --backend-config=default-max-batch-size says where it is not given.
-        text = source.settings.get("default-max-batch-size", "4")
-        if not text.strip().isdecimal():
-            raise ConfigError(f"'default-max-batch-size' must be a whole number >= 0, got '{text}'")
-        return complete_document(document, exported_signature(archive), int(text))
+        return complete_document(document, exported_signature(archive), default_max_batch_size(source.settings))
     arguments: Sequence[str] = ()
     if archive.format is Format.TORCHSCRIPT:
         try:

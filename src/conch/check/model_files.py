@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from conch.backends.signature import check_signature, complete_document, needs_completion
+from conch.backends.signature import check_signature, complete_document, default_max_batch_size, needs_completion
 from conch.check import repository_rules as rules
 from conch.check.configs import named_gpus
 from conch.check.finding import Finding, Place
@@ -17,7 +17,7 @@ from conch.repository.finish import finish
 from conch.repository.versions import chosen_versions
 
 _LFS_HEAD = b"version https://git-lfs.github.com/spec/"
-_DEFAULT_MAX_BATCH_SIZE = 4  # what completion gives a model that can batch
+_READ_ELSEWHERE = ("python", "identity")  # by other rules, or nothing is there to be read
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
@@ -34,16 +34,17 @@ def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
         return model, findings
     findings += _environment(model)
     for version in versions:
-        path = _expected(model, version)
-        if path is None:
-            continue
-        wrong = list(_file(model, path))
+        path = model.directory / str(version) / model.config.default_model_filename
+        named = bool(model.config.default_model_filename) and model.config.backend != "identity"
+        wrong = list(_file(model, path)) if named else []
         findings += wrong
-        if not wrong and model.config.backend == "onnxruntime":
+        if wrong or model.config.backend in _READ_ELSEWHERE:
+            continue
+        if named and model.config.backend in ("onnxruntime", "openvino") and path.suffix == ".onnx":
             model, wrong = _check_onnx(model, path / "model.onnx" if path.is_dir() else path)
             findings += wrong
-        elif not wrong and model.config.backend not in ("python", "identity"):
-            said = f"model '{model.name}': what is inside {path.name} was not checked: needs backend "
+        else:
+            said = f"what is inside {path.name} of model '{model.name}' was not checked: needs backend "
             findings.append(Finding(rules.MODEL_UNREAD, Place(path), f"{said}'{model.config.backend}', started"))
     return model, findings
 
@@ -75,13 +76,6 @@ def _environment(model: CheckedModel) -> Iterator[Finding]:
         if not resolved.exists():
             said = f"{_ENVIRONMENT} of model '{model.name}' names '{path}', there is no {resolved}"
             yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{_ENVIRONMENT}'"), said)
-
-
-def _expected(model: CheckedModel, version: int) -> Path | None:
-    """Where the file of a version must be; None for a backend that needs none, or whose file's name is not known."""
-    if model.config.backend == "identity" or not model.config.default_model_filename:
-        return None
-    return model.directory / str(version) / model.config.default_model_filename
 
 
 def _file(model: CheckedModel, path: Path) -> Iterator[Finding]:
@@ -142,7 +136,7 @@ def _held_against(
     """Complete the configuration as the server would, and compare the two as the server does."""
     try:
         if needs_completion(document):
-            document = complete_document(document, onnx.signature, _DEFAULT_MAX_BATCH_SIZE)
+            document = complete_document(document, onnx.signature, default_max_batch_size({}))
         config = finish(document, backend=None, gpus=named_gpus(model.files)).config
         check_signature(config, onnx.signature)
     except ConfigError as error:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from conch.backends.base import Instance, ModelSource
+from conch.backends.engine import EngineBackend
 from conch.backends.registry import BackendRegistry
 from conch.core.cache import ResponseCache
 from conch.core.catalog import Catalog
 from conch.core.contract import check_ensemble, misfit_notices
 from conch.core.ensemble import EnsembleModel
 from conch.core.ensemble_flow import Flow, flow_of
+from conch.core.generative import GenerativeModel
 from conch.core.instance_model import InstanceModel
 from conch.core.instances import make_instances, rearranged
 from conch.core.load_errors import load_error
@@ -194,8 +196,10 @@ class ModelBuilder:
         try:
             if config.is_ensemble:
                 served = EnsembleModel(config, version, labels, partial(self._catalog.of_step, files.namespace), flow)
+            elif isinstance(backend := await self._backends.get(config.backend), EngineBackend):
+                engine = backend.engine(self._source(files, config, version))
+                served = GenerativeModel(config, version, labels, engine, max_queue_size=self._max_queue_size)
             else:
-                backend = await self._backends.get(config.backend)
                 instances = make_instances(backend, self._source(files, instance_config(config), version))
                 served = self._scheduler(config, version, labels, instances, files.directory)
             served.statistics.namespace = files.namespace

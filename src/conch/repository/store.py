@@ -1,26 +1,27 @@
 """The model repository: folders with `<model>/config.pbtxt`, `<model>/<version>/…` and label files, one or several.
 
-Nothing here is loaded or remembered; a `Repository` answers what is there now. All methods do file I/O.
+Nothing here is loaded or remembered; a `Repository` answers what is there now. All methods do I/O; all but `names` may
+wait for a network.
 """
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conch.errors import ConfigError, NotFound, Unavailable, Unsupported
+from conch.errors import ConfigError, NotFound
 from conch.model_config import ModelConfig
 from conch.repository.backend_fields import fill_backend_fields
 from conch.repository.document import parse_json
 from conch.repository.override import Override, write_files
 from conch.repository.pbtxt import parse_pbtxt
+from conch.repository.roots import LocalRoot, Place, Root
 from conch.repository.unserved import refuse_namespaces, refuse_unserved
 from conch.repository.validate import validate_configuration
 from conch.repository.values import to_model_config
 from conch.repository.versions import version_files, versions_on_disk
-from conch.repository.watch import Fingerprint, fingerprint
+from conch.repository.watch import Fingerprint
 from conch.triton_messages import ModelConfig as ConfigMessage
 
 _CONFIG_FILE = "config.pbtxt"
@@ -56,16 +57,8 @@ class ModelFiles:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def local_root(text: str) -> Path:
-    """Return the folder that a `--model-repository` names. Raises Unsupported for object storage, by its scheme."""
-    scheme, separator, _ = text.partition("://")
-    if separator and scheme in ("s3", "gs", "as"):
-        raise Unsupported(f"model repository '{text}': this version of Conch reads local folders only, not {scheme}://")
-    return Path(text)
-
-
 class Repository:
-    """The models of one or several local folders.
+    """The models of one or several roots; a path stands for the folder there.
 
     `config_name` is `--model-config-name`: `configs/<config_name>.pbtxt` goes before config.pbtxt. With
     `auto_complete` off, a model without a configuration is an error. `namespace` is where its names belong, "" where
@@ -73,10 +66,10 @@ class Repository:
     """
 
     def __init__(
-        self, roots: Sequence[Path], *, config_name: str = "", auto_complete: bool = True, namespace: str = ""
+        self, roots: Sequence[Path | Root], *, config_name: str = "", auto_complete: bool = True, namespace: str = ""
     ) -> None:
         self.namespace = namespace
-        self._roots = tuple(roots)
+        self._roots = tuple(LocalRoot(root) if isinstance(root, Path) else root for root in roots)
         self._config_name = config_name
         self._auto_complete = auto_complete
 
@@ -84,30 +77,28 @@ class Repository:
         return f"Repository({', '.join(map(str, self._roots))})"
 
     def names(self) -> list[str]:
-        """Return the names of all models, sorted: every folder that is not hidden.
-
-        Raises ConfigError for a root that is no readable folder.
-        """
-        return sorted({name for root in self._roots for name in _folders(root)})
+        """Return the names of all models, sorted. Raises ConfigError for a root that is no readable folder."""
+        return sorted({name for root in self._roots for name in root.names()})
 
     def snapshot(self) -> dict[str, Fingerprint]:
         """Return the fingerprints of all models, for `watch.changes`. Raises as `names` and `fingerprint`."""
-        return {name: self.fingerprint(name) for name in self.names()}
+        found: dict[str, Fingerprint] = {}
+        for root in self._roots:
+            for name, stamps in root.look().items():
+                # A model in two places is refused; going from one place to two is a change all the same.
+                found[name] = (*found.get(name, ()), *stamps)
+        return found
 
     def has(self, name: str) -> bool:
         """Whether there is a folder for a model of this name."""
-        return _is_folder_name(name) and bool(self._places(name))
+        return _is_folder_name(name) and any(root.has(name) for root in self._roots)
 
     def fingerprint(self, name: str) -> Fingerprint:
         """Return the fingerprint of a model's files, () if it has none. Equal fingerprints mean: nothing changed.
 
         Raises Unavailable if they cannot be looked at now.
         """
-        try:
-            # A model in two places is refused; going from one place to two is a change all the same.
-            return tuple(entry for place in self._places(name) for entry in fingerprint(place))
-        except OSError as error:
-            raise Unavailable(f"the files of model '{name}' cannot be looked at: {error}") from error
+        return tuple(entry for root in self._roots for entry in root.fingerprint(name))
 
     def read(self, name: str, override: Override | None = None) -> ModelFiles:
         """Read the configuration of a model and list its versions.
@@ -118,20 +109,21 @@ class Repository:
         """
         _check_name(name)
         override = override or Override()
-        if not override.files:
-            return self._read(name, self._locate(name), override.config, temporary=False)
-        if override.config is None:
+        if override.files and override.config is None:
             raise ConfigError(f"load of '{name}': 'file:' parameters need a 'config' parameter beside them")
-        directory = write_files(name, override.files)
+        if override.files:
+            place = Place(write_files(name, override.files), self.fingerprint(name), temporary=True)
+        else:
+            place = self._find(name)
         try:
-            return self._read(name, directory, override.config, temporary=True)
+            return self._read(name, place, override.config)
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            if place.temporary:
+                shutil.rmtree(place.directory, ignore_errors=True)
             raise
 
-    def _read(self, name: str, directory: Path, config: str | None, *, temporary: bool) -> ModelFiles:
-        # Before the files themselves: what changes while they are read shows up at the next look.
-        stamps = self.fingerprint(name)
+    def _read(self, name: str, place: Place, config: str | None) -> ModelFiles:
+        directory = place.directory
         file = None if config is not None else self._config_file(directory)
         source = f"'config' of the load of '{name}'" if config is not None else str(file or directory)
         message = self._message(name, file, config)
@@ -154,11 +146,11 @@ class Repository:
             directory=directory,
             config=to_model_config(message),
             versions_on_disk=versions,
-            fingerprint=stamps,
+            fingerprint=place.fingerprint,
             has_config=config is not None or file is not None,
             config_source=source,
             namespace=self.namespace,
-            temporary=temporary,
+            temporary=place.temporary,
         )
 
     def _message(self, name: str, file: Path | None, config: str | None) -> ConfigMessage:
@@ -174,18 +166,15 @@ class Repository:
         candidates = [directory / "configs" / f"{self._config_name}.pbtxt"] if self._config_name else []
         return next((path for path in [*candidates, directory / _CONFIG_FILE] if path.is_file()), None)
 
-    def _places(self, name: str) -> list[Path]:
-        return [root / name for root in self._roots if (root / name).is_dir()]
-
-    def _locate(self, name: str) -> Path:
-        places = self._places(name)
-        if not places:
+    def _find(self, name: str) -> Place:
+        found = [(root, place) for root in self._roots if (place := root.find(name)) is not None]
+        if not found:
             raise NotFound(f"model '{name}' is not in the model repository ({', '.join(map(str, self._roots))})")
-        if len(places) > 1:
+        if len(found) > 1:
             raise ConfigError(
-                f"model '{name}' is ambiguous: it is in {' and in '.join(str(place.parent) for place in places)}"
+                f"model '{name}' is ambiguous: it is in {' and in '.join(str(root) for root, _ in found)}"
             )
-        return places[0]
+        return found[0][1]
 
 
 def _check_name(name: str) -> None:
@@ -201,15 +190,6 @@ def _is_folder_name(name: str) -> bool:
         and not any(mark in name for mark in "/\\\0")
         and len(name.encode()) <= _LONGEST_NAME
     )
-
-
-def _folders(root: Path) -> list[str]:
-    try:
-        with os.scandir(root) as entries:
-            # Hidden folders are an editor's, a version control's, or those behind a mounted ConfigMap.
-            return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    except OSError as error:
-        raise ConfigError(f"model repository '{root}' cannot be read: {error.strerror}") from error
 
 
 def _text(path: Path) -> str:

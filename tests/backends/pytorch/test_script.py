@@ -104,6 +104,23 @@ async def test_strings_of_a_batch_have_no_room_for_dims(tmp_path: Path) -> None:
             pass
 
 
+class Loud(torch.nn.Module):
+    def forward(self, words: list[str]) -> list[str]:
+        return [word + "!" for word in words]
+
+
+async def test_strings_of_a_batch(tmp_path: Path) -> None:
+    tensors = [
+        f'{kind} {{ name: "{kind}" data_type: TYPE_STRING dims: [ 1 ] reshape {{ }} }}' for kind in ("input", "output")
+    ]
+    directory = write_script(tmp_path / "m", Loud(), f'backend: "pytorch" max_batch_size: 4 {" ".join(tensors)}')
+    async with running(directory) as model:
+        # As the core reshapes them.
+        got = await model.batch({"input": np.array([b"a"], np.object_)}, {"input": np.array([b"b", b"c"], np.object_)})
+    outputs = [answer.output("output").to_numpy().tolist() for answer in got if not isinstance(answer, ConchError)]
+    assert outputs == [[b"a!"], [b"b!", b"c!"]]
+
+
 class Dictionary(torch.nn.Module):
     def forward(self, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"sum": given["left"] + given["right"]}

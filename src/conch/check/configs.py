@@ -170,6 +170,15 @@ def _backend(folder: ModelFolder, files: ModelFiles) -> Iterator[Finding]:
         yield Finding(rules.BACKEND_NOT_INSTALLED, folder.locate(f"'{name}'"), said)
 
 
+def is_known(backend: str) -> bool:
+    """Whether there is such a backend; `backend-unknown` has told if not."""
+    try:
+        requirement(backend)
+    except ModelLoadError:
+        return False
+    return True
+
+
 def named_gpus(files: ModelFiles) -> list[int]:
     """Return the devices that a configuration may count on: a check is about the repository, not about this machine."""
     return sorted({0, *(gpu for group in files.config.instance_groups for gpu in group.gpus)})

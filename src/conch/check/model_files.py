@@ -7,7 +7,7 @@ from typing import Any
 
 from conch.backends.signature import check_signature, complete_document, default_max_batch_size, needs_completion
 from conch.check import repository_rules as rules
-from conch.check.configs import named_gpus
+from conch.check.configs import is_known, named_gpus
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.onnx_file import NotOnnx, OnnxFile, read_onnx
@@ -38,7 +38,7 @@ def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
         named = bool(model.config.default_model_filename) and model.config.backend != "identity"
         wrong = list(_file(model, path)) if named else []
         findings += wrong
-        if wrong or model.config.backend in _READ_ELSEWHERE:
+        if wrong or model.config.backend in _READ_ELSEWHERE or not is_known(model.config.backend):
             continue
         if named and model.config.backend in ("onnxruntime", "openvino") and path.suffix == ".onnx":
             model, wrong = _check_onnx(model, path / "model.onnx" if path.is_dir() else path)

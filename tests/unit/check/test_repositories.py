@@ -83,6 +83,12 @@ def test_no_framework_is_loaded(tmp_path: Path) -> None:
         "import sys; from conch.cli.check import check; status = check(sys.argv[1:]);"
         f"print(status, [name for name in {FRAMEWORKS} if name in sys.modules])"
     )
-    command = [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parents[3] / "examples" / "models")]
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        str(tmp_path),
+        str(Path(__file__).parents[3] / "examples" / "models" / "digits"),
+    ]
     result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.splitlines()[-1] == "0 []"

@@ -129,14 +129,12 @@ def test_a_model_that_fails(stub: Any, word: str, code: grpc.StatusCode) -> None
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("TraceSetting", service_pb2.TraceSettingRequest()),
-        ("LogSettings", service_pb2.LogSettingsRequest()),
         ("SystemSharedMemoryStatus", service_pb2.SystemSharedMemoryStatusRequest()),
         ("CudaSharedMemoryStatus", service_pb2.CudaSharedMemoryStatusRequest()),
     ],
 )
-def test_what_this_version_does_not_do_is_refused_by_name(stub: Any, method: str, message: Any) -> None:
+def test_shared_memory_is_refused_where_it_is_not_allowed(stub: Any, method: str, message: Any) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         getattr(stub, method)(message, timeout=20)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert f"does not support {method}" in caught.value.details()
+    assert "--allow-client-shm=true" in caught.value.details()

@@ -256,13 +256,13 @@ def test_classification_of_bytes_is_refused(conch: ConchProcess) -> None:
     assert "OUTPUT0" in answer["error"]
 
 
-@pytest.mark.parametrize("path", ["trace/setting", "logging", "systemsharedmemory/status", "cudasharedmemory/status"])
-def test_what_this_version_does_not_do_is_refused_by_name(conch: ConchProcess, path: str) -> None:
+@pytest.mark.parametrize("path", ["systemsharedmemory/status", "cudasharedmemory/status"])
+def test_shared_memory_is_refused_where_it_is_not_allowed(conch: ConchProcess, path: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", conch.ports["http"], timeout=20)
     connection.request("GET", f"/v2/{path}")
     response = connection.getresponse()
     assert response.status == 501
-    assert "not supported" in json.loads(response.read())["error"]
+    assert "--allow-client-shm=true" in json.loads(response.read())["error"]
     connection.close()
 
 

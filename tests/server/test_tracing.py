@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,8 +149,11 @@ def test_every_request_has_one_line_if_that_is_asked_for(models: Path, tmp_path:
         for model, text in (("refusing", "not today"), ("nowhere", "unknown model")):
             with pytest.raises(InferenceServerException, match=text):
                 client.ask(model, ARRAY, headers=headers)
+        generate = f"http://{conch.http}/v2/models/copy/generate"
+        with urllib.request.urlopen(generate, data=b'{"INPUT0": [1, 2, 3]}', timeout=20) as answer:
+            assert json.load(answer)["OUTPUT0"] == [1, 2, 3]
     lines = [json.loads(line) for line in conch.text.splitlines()]
-    whole, *failures = [line for line in lines if line["message"] == "request"]
+    whole, *failures, generated = [line for line in lines if line["message"] == "request"]
     assert whole["request_id"] == 'a\n"b'
     assert (whole["protocol"], whole["model"], whole["version"], whole["status"]) == (protocol, "pipeline", 1, "OK")
     assert [stage["model"] for stage in whole["stages"]] == ["copy", "caller", "copy"]
@@ -160,6 +164,7 @@ def test_every_request_has_one_line_if_that_is_asked_for(models: Path, tmp_path:
         ("refusing", "INTERNAL", "BACKEND"),
         ("nowhere", "NOT_FOUND", "OTHER"),
     ]
+    assert (generated["protocol"], generated["model"], generated["bytes_out"]) == ("http", "copy", 12)
     assert "secret" not in conch.text
 
 

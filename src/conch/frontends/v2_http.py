@@ -81,7 +81,7 @@ class V2Http:
             regions=shared_memory or NO_REGIONS,
             observer=observer,
         )
-        self._generate = GenerateEndpoints(inference)
+        self._generate = GenerateEndpoints(inference, observer)
         self._shared_memory = SharedMemoryEndpoints(shared_memory)
         self._repository = RepositoryEndpoints(control, self._tasks)
         self._restrictions = restrictions or None  # empty ones are not looked at

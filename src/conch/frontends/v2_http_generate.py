@@ -3,12 +3,15 @@
 import asyncio
 
 from conch.core.inference import Inference
+from conch.core.served import Served
 from conch.errors import Cancelled, ConchError, InvalidRequest
 from conch.frontends.http_errors import JSON, send_error
 from conch.frontends.http_message import HttpRequest, content_type, header
 from conch.frontends.http_reply import HttpReply
+from conch.frontends.http_trace import begin_trace
+from conch.observability.observer import Observer
 from conch.protocol import documents, generate
-from conch.request import InferRequest, InferResponse, Timeline
+from conch.request import InferRequest, InferResponse, Respond, Timeline
 
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
 _NOT_ONE = (
@@ -20,30 +23,38 @@ _NOT_ONE = (
 class GenerateEndpoints:
     """Decodes, asks the core, encodes; for models of every kind."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Inference, observer: Observer) -> None:
         self._inference = inference
+        self._observer = observer
 
     def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with the only response of the model. Raises ConchError if the request is refused."""
-        infer_request = self._decode(request, name, version)
-        exchange = _One(reply)
-        admitted = self._inference.infer(infer_request, exchange.respond)
-        if reply.open:
-            reply.on_disconnect = admitted.cancel
+        self._serve(request, reply, name, version, _One(reply).respond)
 
     def stream(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with every response as it comes. Raises ConchError if the request is refused."""
-        infer_request = self._decode(request, name, version)
-        exchange = _Stream(reply)
-        admitted = self._inference.infer(infer_request, exchange.respond)
+        self._serve(request, reply, name, version, _Stream(reply).respond)
+
+    def _serve(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, respond: Respond) -> None:
+        timeline = Timeline()
+        trace = begin_trace(self._observer, request, name, timeline) if self._observer.on else None
+        try:
+            model = self._inference.model(name, version)
+            infer_request = self._decode(request, model, version, timeline)
+            if trace is not None:
+                trace.read(infer_request, model.version)
+                respond = trace.relay(respond)
+            admitted = self._inference.infer(infer_request, respond)
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            raise
         if reply.open:
             reply.on_disconnect = admitted.cancel
 
-    def _decode(self, request: HttpRequest, name: str, version: int | None) -> InferRequest:
-        timeline = Timeline()
+    def _decode(self, request: HttpRequest, model: Served, version: int | None, timeline: Timeline) -> InferRequest:
         if request.headers.get(b"content-encoding", b"identity") != b"identity":
             raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
-        model = self._inference.model(name, version)
         model.check_room(timeline)
         return generate.decode_request(model.config, version, request.body, timeline)
 

@@ -8,6 +8,7 @@ from conch.errors import ConchError, ConfigError, InvalidRequest, Unsupported
 from conch.frontends.http_errors import JSON, STATUS, send_error
 from conch.frontends.http_message import HttpRequest, content_type, header
 from conch.frontends.http_reply import HttpReply
+from conch.frontends.http_trace import begin_trace
 from conch.observability.observer import Observer
 from conch.observability.request_trace import Trace
 from conch.protocol import documents
@@ -73,8 +74,7 @@ class InferEndpoint:
     def _serve_noted(
         self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, timeline: Timeline
     ) -> None:
-        parent, state = request.headers.get(b"traceparent", b""), request.headers.get(b"tracestate", b"")
-        trace = self._observer.begin("HTTP", name, timeline, parent.decode("latin-1"), state.decode("latin-1"))
+        trace = begin_trace(self._observer, request, name, timeline)
         try:
             self._serve(request, reply, name, version, timeline, trace)
         except ConchError as error:

@@ -377,8 +377,6 @@ def test_head_is_a_wrong_method(client):
 @pytest.mark.parametrize(
     ("method", "path", "what"),
     [
-        ("POST", "/v2/models/identity/generate", "generate"),
-        ("POST", "/v2/models/identity/versions/1/generate_stream", "generate_stream"),
         ("GET", "/v2/systemsharedmemory/status", "shared memory"),
         ("GET", "/v2/cudasharedmemory/region/r/status", "shared memory"),
         ("POST", "/v2/systemsharedmemory/region/r/register", "shared memory"),

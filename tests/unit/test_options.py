@@ -173,8 +173,10 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_a_repository_is_a_directory_or_of_a_known_kind(tmp_path: Path) -> None:
     assert problems([f"--model-repository={tmp_path}/none", "--model-repository=ftp://host/models"]) == (
         f"--model-repository: there is no directory '{tmp_path}/none'",
-        "--model-repository: 'ftp://' is no kind of repository; there are directories and s3://, gs://, as://, oci://, "
-        "http://, https://",
+        (
+            "--model-repository: 'ftp://' is no kind of repository; there are directories and s3://, gs://, as://, "
+            "oci://, http://, https://"
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from importlib import import_module
 
 # Sub-command → what it does. It reads its own arguments and returns the exit status.
 _COMMANDS = {
+    "chat": "talk with a model in the terminal, over the OpenAI API",
     "check": "find what is wrong with a model repository, without starting it",
     "repo": "list, show, pack and pull model repositories; conch repo --help lists the commands",
     "serve": "serve a model repository over HTTP and gRPC; conch serve --help lists the flags",

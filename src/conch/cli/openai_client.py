@@ -1,0 +1,117 @@
+"""A client of the OpenAI API with nothing but the standard library: chat completions, streamed."""
+
+import json
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from conch.errors import ConchError, InvalidRequest, Unavailable
+
+_TIMEOUT_S = 600
+_DATA = b"data:"
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer as far as it has come. Times are seconds since the request was sent."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    first_s: float | None = None
+    total_s: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens over the time from the first to the last; over the whole time if there is but one."""
+        if self.completion_tokens > 1 and self.first_s is not None and self.total_s > self.first_s:
+            return (self.completion_tokens - 1) / (self.total_s - self.first_s)
+        return self.completion_tokens / self.total_s if self.total_s else 0.0
+
+
+class OpenAIClient:
+    """Speaks to the API at `url`, such as http://localhost:8000/v1."""
+
+    def __init__(self, url: str, key: str = "") -> None:
+        """Assign. Raises InvalidRequest if the URL is none."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequest(f"'{url}' is no URL of an API: it must be like http://localhost:8000/v1")
+        self._url = url
+        self._secure = parts.scheme == "https"
+        self._place = (parts.hostname, parts.port)
+        self._path = parts.path.rstrip("/")
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+
+    def models(self) -> list[str]:
+        """Return the models that the server has. Raises ConchError."""
+        connection = self._connection()
+        try:
+            return [model["id"] for model in json.loads(self._ask(connection, "GET", "/models").read())["data"]]
+        except (OSError, HTTPException, ValueError, KeyError) as error:
+            raise Unavailable(f"{self._url}: {error}") from None
+        finally:
+            connection.close()
+
+    def chat(
+        self, model: str, messages: Sequence[dict[str, str]], settings: dict[str, Any], answer: Answer
+    ) -> Generator[str, None, None]:
+        """Yield the pieces of an answer as they come and write down in `answer` what is known of it.
+
+        Closing the iterator closes the connection, which ends the request in the server. Raises ConchError.
+        """
+        request = {"model": model, "messages": list(messages), "stream": True, **settings}
+        body = json.dumps({**request, "stream_options": {"include_usage": True}})
+        connection = self._connection()
+        started = time.monotonic()
+        try:
+            for line in self._ask(connection, "POST", "/chat/completions", body):
+                if line.startswith(_DATA) and (data := line[len(_DATA) :].strip()) != b"[DONE]":
+                    piece = _read(json.loads(data), answer)
+                    answer.total_s = time.monotonic() - started
+                    if piece:
+                        answer.first_s = answer.total_s if answer.first_s is None else answer.first_s
+                        yield piece
+        except (OSError, HTTPException, ValueError) as error:
+            raise Unavailable(f"{self._url}: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+        if answer.finish_reason is None:
+            raise Unavailable(f"{self._url}: the answer broke off")
+
+    def _connection(self) -> HTTPConnection:
+        kind = HTTPSConnection if self._secure else HTTPConnection
+        return kind(*self._place, timeout=_TIMEOUT_S)
+
+    def _ask(self, connection: HTTPConnection, method: str, path: str, body: str | None = None) -> Any:
+        connection.request(method, self._path + path, body, self._headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise ConchError(_complaint(response.read(), f"{self._url} answers {response.status} {response.reason}"))
+        return response
+
+
+def _read(chunk: dict[str, Any], answer: Answer) -> str:
+    """Take a chunk into the answer and return its text. Raises ConchError if it tells of a failure."""
+    if "error" in chunk:
+        raise ConchError(str(chunk["error"].get("message", chunk["error"])))
+    if usage := chunk.get("usage"):
+        answer.prompt_tokens = usage["prompt_tokens"]
+        answer.completion_tokens = usage["completion_tokens"]
+    text = ""
+    for choice in chunk.get("choices", ()):
+        text += choice["delta"].get("content") or ""
+        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+    answer.text += text
+    return text
+
+
+def _complaint(body: bytes, otherwise: str) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return otherwise

@@ -1,0 +1,122 @@
+"""`conch chat` against a real server whose engine follows a script."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.server.process import ConchProcess
+from tests.server.test_openai import write_scripted
+
+KEY = "a-secret"
+SCRIPT: dict[str, Any] = {
+    "rules": [
+        {"match": "weather(.|\\n)*And then", "reply": "After the rain, sun."},
+        {"match": "weather", "reply": "It rains all day."},
+        {"match": "fall apart", "reply": "I do fall", "error": "the engine has a fault"},
+        {"match": "slowly", "reply": "word " * 400},
+    ],
+    "reply": "Well.",
+    "step_ms": 10,
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    folder = tmp_path_factory.mktemp("chat")
+    write_scripted(folder / "repository" / "words", SCRIPT)
+    with ConchProcess(folder / "repository", f"--openai-api-key={KEY}", log=folder / "log") as process:
+        yield process
+
+
+def command(server: ConchProcess, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "conch", "chat", "--url", f"http://{server.http}/v1", *arguments]
+
+
+def said(server: ConchProcess, *arguments: str, key: str = KEY, text: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OPENAI_API_KEY": key}
+    return subprocess.run(
+        command(server, *arguments), input=text, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_prompt_from_a_pipe_is_answered_with_its_speed(server: ConchProcess) -> None:
+    result = said(server, text="How is the weather?\n")
+    assert (result.returncode, result.stdout) == (0, "It rains all day.\n"), result.stderr
+    assert "[4 tokens, first token after " in result.stderr
+    assert "tokens/s]" in result.stderr
+
+
+def test_json_for_programs(server: ConchProcess) -> None:
+    result = said(server, "--json", "--model", "words", "--max-tokens", "2", "the", "weather")
+    answer = json.loads(result.stdout)
+    assert (answer["text"], answer["finish_reason"], answer["completion_tokens"]) == ("It rains", "length", 2)
+    assert 0 < answer["first_s"] <= answer["total_s"]
+
+
+def test_failures_are_told_and_are_the_exit_status(server: ConchProcess) -> None:
+    for arguments, key, complaint in (
+        (["--model", "nobody", "hi"], KEY, "nobody"),
+        (["fall apart"], KEY, "the engine has a fault"),
+        (["hi"], "another", "API key"),
+        (["--url", "ftp://here", "hi"], KEY, "ftp://here"),
+        (["--url", "http://127.0.0.1:9/v1", "hi"], KEY, "refused"),
+        ([], KEY, "the prompt is empty"),
+    ):
+        result = said(server, *arguments, key=key)
+        assert result.returncode == 1
+        assert complaint in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_a_talk_goes_on_and_ctrl_c_ends_only_the_answer(server: ConchProcess) -> None:
+    keyboard, terminal = pty.openpty()
+    environment = {**os.environ, "OPENAI_API_KEY": KEY, "TERM": "dumb"}
+    process = subprocess.Popen(
+        command(server), stdin=terminal, stdout=terminal, stderr=terminal, env=environment, start_new_session=True
+    )
+    os.close(terminal)
+    screen = Screen(keyboard)
+    try:
+        screen.until("> ")
+        os.write(keyboard, b"slowly\n")
+        screen.until("word word")
+        process.send_signal(signal.SIGINT)
+        screen.until("[interrupted]")
+        os.write(keyboard, b"the weather?\n")
+        screen.until("It rains all day.")
+        screen.until("> ")
+        os.write(keyboard, b"And then?\n")
+        screen.until("After the rain, sun.")
+        screen.until("> ")
+        os.write(keyboard, b"\x04")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(keyboard)
+
+
+class Screen:
+    """What a terminal has shown and nobody has read."""
+
+    def __init__(self, terminal: int) -> None:
+        self._terminal = terminal
+        self._shown = ""
+
+    def until(self, text: str) -> None:
+        """Read on to this text, and no further."""
+        deadline = time.monotonic() + 60
+        while text not in self._shown:
+            ready, _, _ = select.select([self._terminal], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"no '{text}' in {self._shown!r}"
+            self._shown += os.read(self._terminal, 1024).decode(errors="replace").replace("\r\n", "\n")
+        self._shown = self._shown.partition(text)[2]

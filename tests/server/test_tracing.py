@@ -189,7 +189,8 @@ def test_a_killed_server_leaves_a_file_that_can_be_read(models: Path, tmp_path: 
         with Client(conch, "http") as client:
             for _ in range(3):
                 client.ask("copy", ARRAY)
-        while not numbered.exists() or len(read(numbered)) < 2:
+        # Between being made and its first write it is empty.
+        while not numbered.exists() or not numbered.stat().st_size or len(read(numbered)) < 2:
             conch.until("/v2/health/live")
     finally:
         conch.stop(signal.SIGKILL)

@@ -5,7 +5,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench docs clean
+.PHONY: help setup demo test vllm test-vllm check format bench docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,12 @@ demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--on
 
 test: check ## Run the checks and all tests (ARGS go to pytest)
 	$(BIN)/python -m pytest $(ARGS)
+
+vllm: .venv/.dev ## Make .bench/vllm-venv, where the vllm engine and its tests find vLLM (3.4 GB)
+	$(BIN)/python -m benchmarks.vllm_install
+
+test-vllm: vllm ## Run the tests that need vLLM, which other runs skip where it is missing (ARGS go to pytest)
+	$(BIN)/python -m pytest -m vllm $(ARGS)
 
 check: .venv/.dev ## Run linter, formatter, type checker and import contract
 	$(BIN)/ruff check .

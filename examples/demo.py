@@ -1,4 +1,4 @@
-"""The demo: serve the example repository, send it a JPEG with the official client, show what came back.
+"""The demo: serve the example repository, send it a JPEG, show what came back, ask its language model a question.
 
     python examples/demo.py            serve until Ctrl-C
     python examples/demo.py --once     end after the first answer; the exit status says whether all went well
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import openai
 import tritonclient.http as triton
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
@@ -26,8 +27,10 @@ from rich.table import Table
 EXAMPLES = Path(__file__).resolve().parent
 sys.path.insert(0, str(EXAMPLES / "clients"))
 
-from detect import annotate, detect  # noqa: E402 - found by the line above
+from chat import ask  # noqa: E402 - found by the line above
+from detect import annotate, detect  # noqa: E402
 
+QUESTION = "What is Conch?"
 PICTURE = EXAMPLES / "images" / "plate.jpg"
 OUTPUT = Path("demo-output")
 START_LIMIT_S = 60
@@ -127,6 +130,21 @@ def demonstrate(ports: dict[str, int]) -> int:
     return len(defects)
 
 
+def converse(url: str) -> str:
+    """Ask the language model and print its answer as it comes. Returns the answer."""
+    console.print(f"\nAsked over the OpenAI API, [bold]{QUESTION}[/]")
+    started = time.perf_counter()
+    first, answer = 0.0, ""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        for piece in ask(client, QUESTION):
+            first = first or time.perf_counter() - started
+            answer += piece
+            console.print(piece, end="", markup=False, highlight=False)
+    elapsed = time.perf_counter() - started
+    console.print(f"\n[dim]the first piece came after {first * 1000:.0f} ms, the last after {elapsed * 1000:.0f} ms[/]")
+    return answer
+
+
 def main() -> int:
     """Run the demo; 0 if the server came up and found defects where there are some."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -137,11 +155,15 @@ def main() -> int:
         try:
             wait_until_ready(process, f"http://127.0.0.1:{ports['http']}")
             found = demonstrate(ports)
-        except (RuntimeError, OSError, triton.InferenceServerException) as error:
+            answer = converse(f"http://127.0.0.1:{ports['http']}")
+        except (RuntimeError, OSError, triton.InferenceServerException, openai.APIError) as error:
             console.print(f"[red]demo failed:[/] {error}")
             return 1
         if not found:
             console.print("[red]demo failed:[/] no defect was found in a picture that has some")
+            return 1
+        if not answer:
+            console.print("[red]demo failed:[/] the language model had nothing to say")
             return 1
         if not options.once:
             console.print(

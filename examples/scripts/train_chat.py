@@ -2,7 +2,7 @@
 
     python examples/scripts/train_chat.py
 
-Two threads, about half an hour of a core; needs torch, numpy, gguf and conch. It learns by heart what `chat_corpus.py`
+Two threads, seven minutes on two cores; needs torch, numpy, gguf and conch. It learns by heart what `chat_corpus.py`
 collects: about 1,300 answers, each asked for in several ways, packed into conversations so that it minds the question
 asked last. The docstrings are those of the Python and numpy that run the script, so other versions make another model.
 """

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import tritonclient.http as triton
 from sklearn.datasets import load_digits
@@ -17,7 +18,8 @@ from tests.server.process import ConchProcess
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES / "clients"))
 
-from detect import annotate, detect  # noqa: E402 - found by the line above
+from chat import ask  # noqa: E402 - found by the line above
+from detect import annotate, detect  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +115,18 @@ def test_what_is_no_image_is_the_clients_mistake(client: triton.InferenceServerC
         detect(client, [b"not an image"], model)
     assert caught.value.status() == "400"
     assert "preprocess" in caught.value.message()
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is Conch?", "Conch is an inference server in Python."),
+        ("What does numpy.linspace do?", "Return evenly spaced numbers over a specified interval."),
+        ("What does zqwx.vbrl do?", "I do not know."),
+    ],
+)
+def test_the_chat_model_answers_in_readable_words(conch: ConchProcess, question: str, answer: str) -> None:
+    with openai.OpenAI(base_url=f"http://{conch.http}/v1", api_key="none") as one:
+        pieces = list(ask(one, question))
+    assert "".join(pieces).startswith(answer)
+    assert len([piece for piece in pieces if piece]) > 1, "it came in one piece"

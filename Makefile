@@ -5,10 +5,10 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test vllm test-vllm check format bench docs clean
+.PHONY: help setup demo test vllm test-vllm check format bench bench-llm docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.dev ## Make .venv with everything that development needs
 
@@ -37,6 +37,9 @@ format: .venv/.dev ## Format the code and mend what the linter can
 bench: .venv/.dev ## Compare with Triton on the same models (ARGS go to the benchmark)
 	$(BIN)/python -m benchmarks.run $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.remote)
+
+bench-llm: vllm ## Compare served language models with their engines and with vLLM's server (ARGS go to it)
+	$(BIN)/python -m benchmarks.llm $(ARGS)
 
 docs: .venv/.dev ## Write the reference pages that are made from the code
 	$(BIN)/python -m conch.cli.flag_help > docs/reference/flags.md

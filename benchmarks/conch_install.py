@@ -8,6 +8,8 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
+EXTRAS = "examples,openvino,openvino_genai"
+
 
 @dataclass(frozen=True)
 class ConchInstall:
@@ -45,7 +47,7 @@ class ConchInstall:
         stamp.unlink(missing_ok=True)
         if not known:
             venv.create(self.environment, clear=True, with_pip=True)
-        self._pip(f"{self.checkout}[examples,openvino]")
+        self._pip(f"{self.checkout}[{EXTRAS}]")
         if known:
             # The version has not changed, so pip sees nothing to do.
             self._pip("--force-reinstall", "--no-deps", str(self.checkout))
@@ -58,7 +60,7 @@ class ConchInstall:
     def _fingerprint(self) -> str:
         files = [self.checkout / "pyproject.toml", self.checkout / "hatch_build.py"]
         files += sorted((self.checkout / "src").rglob("*.py"))
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(EXTRAS.encode())
         for file in files:
             digest.update(str(file.relative_to(self.checkout)).encode() + file.read_bytes())
         return digest.hexdigest()

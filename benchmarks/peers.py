@@ -17,9 +17,10 @@ from benchmarks.machine import package_versions
 from benchmarks.process_tree import ProcessTree
 from benchmarks.triton_install import TritonInstall
 
-READY_LIMIT_SECONDS = 120.0
+READY_LIMIT_SECONDS = 300.0  # vLLM compiles; the others take seconds
 STOP_LIMIT_SECONDS = 40.0
 POLL_SECONDS = 0.005
+READY_PATH = "/v2/health/ready"
 
 # For the models that ask for it; the others do not notice.
 CACHE = "--cache-config=local,size=268435456"
@@ -52,21 +53,26 @@ class Ports:
         return cls(*numbers)
 
     def flags(self) -> list[str]:
-        """Return them as command-line flags, which both servers spell alike."""
+        """Return them as command-line flags, which Conch and Triton spell alike."""
         return [f"--http-port={self.http}", f"--grpc-port={self.grpc}", f"--metrics-port={self.metrics}"]
 
 
 class Peer(Protocol):
     """What the harness must know of a server.
 
-    `name` keys its figures in every table; `only_python` says that it has no backend but the Python one.
+    `name` keys its figures in every table; `only_python` says that it has no backend but the Python one. Ready it is
+    when it answers `ready_path` with 200.
     """
 
     name: str
     only_python: bool
+    ready_path: str
 
     def command(self, repository: Path) -> list[str]:
         """Return the command line that serves `repository`, without ports."""
+
+    def flags(self, ports: Ports) -> list[str]:
+        """Return the part of the command line that says where to listen."""
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the server's processes."""
@@ -80,6 +86,7 @@ class Conch:
 
     name = "conch"
     only_python = False
+    ready_path = READY_PATH
 
     def __init__(self, install: ConchInstall) -> None:
         self._install = install
@@ -87,6 +94,10 @@ class Conch:
     def command(self, repository: Path) -> list[str]:
         """Return `python -m conch serve` on `repository`."""
         return [str(self._install.python), "-m", "conch", "serve", f"--model-repository={repository}", CACHE, SHARED]
+
+    def flags(self, ports: Ports) -> list[str]:
+        """Return all three ports."""
+        return ports.flags()
 
     def environment(self) -> dict[str, str]:
         """Return the environment of this process."""
@@ -103,6 +114,7 @@ class Triton:
 
     name = "triton"
     only_python = True
+    ready_path = READY_PATH
 
     def __init__(self, install: TritonInstall) -> None:
         self._install = install
@@ -116,6 +128,10 @@ class Triton:
             f"--cache-directory={self._install.caches}",
             CACHE,
         ]
+
+    def flags(self, ports: Ports) -> list[str]:
+        """Return all three ports."""
+        return ports.flags()
 
     def environment(self) -> dict[str, str]:
         """Return this process's environment with the wheel's libraries and, for the stub, its interpreter in front."""
@@ -134,7 +150,7 @@ class Triton:
 class Server:
     """One running server; a context manager that starts it, waits until it is ready, and stops it.
 
-    `ready_seconds` is the time from the start of the process to the first 200 of `/v2/health/ready`.
+    `ready_seconds` is the time from the start of the process to the first 200 of its `ready_path`.
     """
 
     def __init__(self, peer: Peer, repository: Path, log: Path) -> None:
@@ -170,7 +186,7 @@ class Server:
             raise
 
     def _start(self) -> float:
-        command = [*self.peer.command(self._repository), *self.ports.flags()]
+        command = [*self.peer.command(self._repository), *self.peer.flags(self.ports)]
         started = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -207,7 +223,7 @@ class Server:
     def _is_ready(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.ports.http, timeout=1)
         try:
-            connection.request("GET", "/v2/health/ready")
+            connection.request("GET", self.peer.ready_path)
             return connection.getresponse().status == 200
         except (OSError, http.client.HTTPException):
             return False

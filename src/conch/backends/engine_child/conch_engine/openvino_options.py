@@ -10,6 +10,7 @@ from typing import Any
 
 from . import messages
 from .driver import Log, Refused
+from .model_json import read_json
 
 _GIB = 1 << 30
 # Of the memory that is free when the model is loaded, what its cache may take if `cache_size` does not say.
@@ -60,7 +61,7 @@ class Options:
 def read_options(options: dict[str, Any], log: Log) -> Options:
     """Read `model.json` and `multi_lora.json` of the version's directory; both may be missing. Raises Refused."""
     directory = Path(options["directory"])
-    given = _read_json(directory / "model.json")
+    given = read_json(directory / "model.json")
     known = {**_SCHEDULER, **_OTHERS}
     for name, value in given.items():
         if name not in known:
@@ -88,7 +89,7 @@ def read_options(options: dict[str, Any], log: Log) -> Options:
         speculation["num_assistant_tokens"] = 5
     if given.get("prompt_lookup") and "max_ngram_size" not in speculation:
         speculation["max_ngram_size"] = 3
-    adapters = {name: directory / path for name, path in _read_json(directory / "multi_lora.json").items()}
+    adapters = {name: directory / path for name, path in read_json(directory / "multi_lora.json").items()}
     for name, path in adapters.items():
         if not path.is_file():
             raise Refused(f"{directory / 'multi_lora.json'}: adapter '{name}' is not at '{path}'")
@@ -127,7 +128,7 @@ def _model(directory: Path, named: str) -> Path:
 def _trained_context(model: Path) -> int:
     """Return how many tokens the model was made for, 0 if it does not say."""
     if model.is_dir():
-        config = _read_json(model / "config.json")
+        config = read_json(model / "config.json")
         return int(config.get("max_position_embeddings") or config.get("n_positions") or 0)
     from gguf import GGUFReader
 
@@ -151,15 +152,3 @@ def _available() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Refused(f"{path}: {error}") from error
-    if not isinstance(document, dict):
-        raise Refused(f"{path}: must hold a JSON object")
-    return document

@@ -10,13 +10,16 @@ import asyncio
 import json
 import os
 import socket
-import traceback
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from conch_child.wire import FrameDecoder, Message, encode
+from conch_child.wire import FrameDecoder, Message
 
-from . import messages
+from . import async_loop
+from .async_loop import AsyncEngine, News
+from .driver import Prompt, Refused
+from .model_json import read_json
 
 # What the environment says and nobody set: an engine's statistics at its end, and its telemetry, are not asked for.
 _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
@@ -26,53 +29,27 @@ _SAME_NAME = (
     *("frequency_penalty", "repetition_penalty", "logprobs"),
 )
 _HONOURED = (*_SAME_NAME, "top_k", "logit_bias", "structured")
-_REFUSED = "engine arguments must be a JSON object of AsyncEngineArgs"
 
 
 def serve(connection: socket.socket, decoder: FrameDecoder, backlog: list[Message], options: dict[str, Any]) -> None:
     """Load the model and run it until the server ends the connection or says STOP."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    asyncio.run(_serve(connection, decoder, backlog, options))
+    async_loop.serve(connection, decoder, backlog, lambda writer: VllmEngine(writer, options))
 
 
-async def _serve(
-    connection: socket.socket, decoder: FrameDecoder, backlog: list[Message], options: dict[str, Any]
-) -> None:
-    connection.setblocking(False)
-    reader, writer = await asyncio.open_unix_connection(sock=connection)
-    try:
-        engine = _Engine(writer, options)
-    except Exception as error:
-        text = str(error) if isinstance(error, _Refused) else traceback.format_exc().rstrip()
-        writer.write(encode((messages.LOADED, text, {})))
-        await writer.drain()
-        return
-    writer.write(encode((messages.LOADED, "", engine.info)))
-    try:
-        going = all(engine.obey(message) for message in backlog)
-        while going:
-            data = await reader.read(1 << 16)
-            going = bool(data) and all(engine.obey(message) for message, _ in decoder.feed(data))
-    finally:
-        engine.close()
-
-
-class _Refused(Exception):
-    """A model cannot be loaded as its files say."""
-
-
-class _Engine:
-    """An AsyncLLM, its requests, and what is to be told of them in the next message."""
+class VllmEngine(AsyncEngine):
+    """An AsyncLLM."""
 
     def __init__(self, writer: asyncio.StreamWriter, options: dict[str, Any]) -> None:
+        super().__init__(writer)
         from vllm import AsyncEngineArgs
         from vllm.lora.request import LoRARequest
         from vllm.v1.engine.async_llm import AsyncLLM
 
         directory = Path(options["directory"])
-        arguments = _read_json(directory / "model.json")
-        adapters = _read_json(directory / "multi_lora.json")
+        arguments = read_json(directory / "model.json")
+        adapters = read_json(directory / "multi_lora.json")
         arguments.setdefault("disable_log_stats", True)
         model = Path(directory, str(arguments.get("model", "")))
         if "model" in arguments and model.exists():  # beside model.json, or an absolute path
@@ -80,71 +57,45 @@ class _Engine:
         try:
             parsed = AsyncEngineArgs(**arguments)
         except TypeError as error:
-            raise _Refused(f"{directory / 'model.json'}: {error}") from error
+            raise Refused(f"{directory / 'model.json'}: {error}") from error
         self._engine = AsyncLLM.from_engine_args(parsed)
         self._adapters = {
             name: LoRARequest(name, number, str(Path(directory, path)))
             for number, (name, path) in enumerate(adapters.items(), 1)
         }
-        self._writer = writer
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._begun: set[int] = set()
-        self._events: list[tuple[Any, ...]] = []
         self._priorities = parsed.scheduling_policy == "priority"
         self.info = self._describe()
 
-    def obey(self, message: Message) -> bool:
-        """Do what the server says; False for the end."""
-        kind = message[0]
-        if kind == messages.GENERATE:
-            key = message[1]
-            self._tasks[key] = asyncio.create_task(self._generate(*message[1:]))
-        elif kind == messages.ABORT:
-            task = self._tasks.pop(message[1], None)
-            if task is not None:
-                task.cancel()  # upon which vLLM aborts the request
-        return bool(kind != messages.STOP)
+    async def generate(
+        self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int
+    ) -> AsyncIterator[News]:
+        """Run a request; vLLM aborts it when the task is cancelled."""
+        if adapter and adapter not in self._adapters:
+            raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
+        completion = 0
+        outputs = self._engine.generate(
+            prompt if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)},
+            self._sampling(params),
+            str(key),
+            lora_request=self._adapters[adapter] if adapter else None,
+            priority=priority,
+            tokenization_kwargs=None if params.get("add_special_tokens", True) else {"add_special_tokens": False},
+        )
+        async for output in outputs:
+            completion += sum(len(each.token_ids) for each in output.outputs)
+            deltas = tuple(self._delta(each, params) for each in output.outputs)
+            if output.finished:
+                yield deltas, (len(output.prompt_token_ids or ()), completion, output.num_cached_tokens or 0)
+            else:
+                yield deltas, None
 
-    def close(self) -> None:
-        """End the engine's own processes."""
-        for task in self._tasks.values():
-            task.cancel()
+    def is_broken(self, error: Exception) -> bool:  # noqa: ARG002 - it knows by itself
+        """Return whether vLLM has given up."""
+        return bool(self._engine.errored)
+
+    def shut_down(self) -> None:
+        """End vLLM's own processes."""
         self._engine.shutdown()
-
-    async def _generate(self, key: int, prompt: Any, params: dict[str, Any], adapter: str, priority: int) -> None:
-        end: tuple[Any, ...] | None = None
-        counts: dict[int, int] = {}
-        given = prompt if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)}
-        try:
-            outputs = self._engine.generate(
-                given,
-                self._sampling(params),
-                str(key),
-                lora_request=self._adapters[adapter] if adapter else None,
-                priority=priority,
-                tokenization_kwargs=None if params.get("add_special_tokens", True) else {"add_special_tokens": False},
-            )
-            async for output in outputs:
-                self._begun.add(key)
-                deltas = tuple(self._delta(each, params) for each in output.outputs)
-                for each in output.outputs:
-                    counts[each.index] = counts.get(each.index, 0) + len(each.token_ids)
-                if output.finished:
-                    tokens = len(output.prompt_token_ids or ())
-                    end = (tokens, sum(counts.values()), output.num_cached_tokens or 0)
-                self._tell((key, deltas, end))
-        except asyncio.CancelledError:
-            raise
-        except ValueError as error:
-            self._tell((key, (), (messages.INVALID_ARG, str(error))))
-        except Exception as error:  # what becomes of one request must not end the others
-            self._tell((key, (), (messages.INTERNAL, f"{type(error).__name__}: {error}")))
-            if self._engine.errored:
-                traceback.print_exc()
-                os._exit(1)  # the server starts another
-        finally:
-            self._tasks.pop(key, None)
-            self._begun.discard(key)
 
     def _sampling(self, params: dict[str, Any]) -> Any:
         from vllm import SamplingParams
@@ -168,18 +119,6 @@ class _Engine:
             )
         finish = output.finish_reason if output.finish_reason in ("stop", "length", "abort", None) else "stop"
         return output.index, output.text, tuple(output.token_ids), finish, output.stop_reason, logprobs
-
-    def _tell(self, event: tuple[Any, ...]) -> None:
-        """Keep an event for the message of this turn of the loop: what a step has brought goes out together."""
-        if not self._events:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._events.append(event)
-
-    def _flush(self) -> None:
-        events, self._events = self._events, []
-        running = len(self._begun)
-        waiting = len(self._tasks) - running
-        self._writer.write(encode((messages.STEP, events, (running, max(waiting, 0), 0.0, 0, 0, 0))))
 
     def _describe(self) -> dict[str, Any]:
         config = self._engine.vllm_config
@@ -221,15 +160,3 @@ def _structured(kind: str, value: str) -> Any:
     if kind == "choice":
         return StructuredOutputsParams(choice=json.loads(value))
     return StructuredOutputsParams(**{kind: value})
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _Refused(f"{path}: {error}") from error
-    if not isinstance(document, dict):
-        raise _Refused(f"{path}: {_REFUSED}")
-    return document

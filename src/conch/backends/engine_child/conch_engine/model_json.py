@@ -1,0 +1,22 @@
+"""The JSON files of a language model's version: `model.json`, the engine's arguments, and `multi_lora.json`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .driver import Refused
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a file holds, an empty one if there is no such file. Raises Refused if it is none."""
+    if not path.is_file():
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path}: {error}") from error
+    if not isinstance(document, dict):
+        raise Refused(f"{path}: must hold a JSON object")
+    return document

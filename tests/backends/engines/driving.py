@@ -1,7 +1,7 @@
 """An engine without a server around it: prompts in, everything that is heard of them out."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,12 +65,14 @@ async def ask(engine: Engine, prompt: str | list[int], **params: Any) -> Heard:
 
 
 @asynccontextmanager
-async def running(backend: str, version_directory: Path) -> AsyncIterator[Engine]:
-    """Run the engine of a model whose version's directory this is."""
+async def running(
+    backend: str, version_directory: Path, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[Engine]:
+    """Run the engine of a model whose version's directory this is, `settings` being those of --backend-config."""
     config = ModelConfig(name="m", backend=backend, platform="", max_batch_size=0, inputs=(), outputs=())
     made = load_backend(backend, {})
     assert isinstance(made, EngineBackend)
-    engine = made.engine(ModelSource(config, 1, version_directory.parent, {}))
+    engine = made.engine(ModelSource(config, 1, version_directory.parent, settings or {}))
     engine.on_ready_change = lambda: None
     await engine.start()
     try:

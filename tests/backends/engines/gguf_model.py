@@ -7,8 +7,8 @@ import numpy as np
 from gguf import GGUFWriter
 
 CONTEXT = 512
-_HIDDEN, _LAYERS, _HEADS, _KV_HEADS, _FEED_FORWARD = 64, 2, 2, 1, 128
-_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+HIDDEN, LAYERS, HEADS, KV_HEADS, FEED_FORWARD = 64, 2, 2, 1, 128
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 _LETTERS = " etaoinshrdlu"
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -18,22 +18,22 @@ TEMPLATE = (
 
 def write_gguf(path: Path, *, seed: int = 3) -> Path:
     """Write a Qwen2-shaped model whose tokens are bytes, some pairs of letters, and three special ones."""
-    tokens, merges = _vocabulary()
+    tokens, merges = vocabulary()
     writer = GGUFWriter(path, "qwen2")
     writer.add_name("random")
     writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(_HIDDEN)
-    writer.add_block_count(_LAYERS)
-    writer.add_feed_forward_length(_FEED_FORWARD)
-    writer.add_head_count(_HEADS)
-    writer.add_head_count_kv(_KV_HEADS)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(10_000.0)
     writer.add_file_type(1)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)
-    writer.add_token_types([1] * (len(tokens) - len(_SPECIAL)) + [3] * len(_SPECIAL))
+    writer.add_token_types([1] * (len(tokens) - len(SPECIAL)) + [3] * len(SPECIAL))
     writer.add_token_merges(merges)
     writer.add_bos_token_id(len(tokens) - 3)
     writer.add_pad_token_id(len(tokens) - 3)
@@ -49,7 +49,7 @@ def write_gguf(path: Path, *, seed: int = 3) -> Path:
     return path
 
 
-def _vocabulary() -> tuple[list[str], list[str]]:
+def vocabulary() -> tuple[list[str], list[str]]:
     """Tokens as GPT-2 writes them: each byte is a printable character."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -57,29 +57,29 @@ def _vocabulary() -> tuple[list[str], list[str]]:
     letters = [characters[ord(letter)] for letter in _LETTERS]
     merges = [f"{first} {second}" for first in letters for second in letters]
     tokens = [characters[byte] for byte in range(256)] + [merge.replace(" ", "") for merge in merges]
-    return tokens + _SPECIAL, merges
+    return tokens + SPECIAL, merges
 
 
 def _weights(vocabulary: int, random: np.random.Generator) -> list[tuple[str, Any]]:
     def normal(*shape: int) -> Any:
         return (random.standard_normal(shape) * 0.05).astype(np.float16)
 
-    head = _HIDDEN // _HEADS
-    sizes = {"q": _HIDDEN, "k": _KV_HEADS * head, "v": _KV_HEADS * head}
+    head = HIDDEN // HEADS
+    sizes = {"q": HIDDEN, "k": KV_HEADS * head, "v": KV_HEADS * head}
     weights = [
-        ("token_embd.weight", normal(vocabulary, _HIDDEN)),
-        ("output.weight", normal(vocabulary, _HIDDEN)),
-        ("output_norm.weight", np.ones(_HIDDEN, np.float32)),
+        ("token_embd.weight", normal(vocabulary, HIDDEN)),
+        ("output.weight", normal(vocabulary, HIDDEN)),
+        ("output_norm.weight", np.ones(HIDDEN, np.float32)),
     ]
-    for layer in range(_LAYERS):
+    for layer in range(LAYERS):
         block = f"blk.{layer}."
-        weights += [(f"{block}{name}_norm.weight", np.ones(_HIDDEN, np.float32)) for name in ("attn", "ffn")]
-        weights += [(f"{block}attn_{name}.weight", normal(size, _HIDDEN)) for name, size in sizes.items()]
+        weights += [(f"{block}{name}_norm.weight", np.ones(HIDDEN, np.float32)) for name in ("attn", "ffn")]
+        weights += [(f"{block}attn_{name}.weight", normal(size, HIDDEN)) for name, size in sizes.items()]
         weights += [(f"{block}attn_{name}.bias", np.zeros(size, np.float32)) for name, size in sizes.items()]
         weights += [
-            (f"{block}attn_output.weight", normal(_HIDDEN, _HIDDEN)),
-            (f"{block}ffn_gate.weight", normal(_FEED_FORWARD, _HIDDEN)),
-            (f"{block}ffn_up.weight", normal(_FEED_FORWARD, _HIDDEN)),
-            (f"{block}ffn_down.weight", normal(_HIDDEN, _FEED_FORWARD)),
+            (f"{block}attn_output.weight", normal(HIDDEN, HIDDEN)),
+            (f"{block}ffn_gate.weight", normal(FEED_FORWARD, HIDDEN)),
+            (f"{block}ffn_up.weight", normal(FEED_FORWARD, HIDDEN)),
+            (f"{block}ffn_down.weight", normal(HIDDEN, FEED_FORWARD)),
         ]
     return weights

@@ -51,6 +51,12 @@ def _check_ports(options: "ServerOptions") -> Iterable[str]:
             (options.allow_http, "--http-port", options.http_address, options.http_port),
             (options.allow_grpc, "--grpc-port", options.grpc_address, options.grpc_port),
             (options.allow_metrics, "--metrics-port", options.metrics_address, options.metrics_port),
+            (
+                options.openai_port > 0,
+                "--openai-port",
+                options.openai_address or options.http_address,
+                options.openai_port,
+            ),
         )
         if allowed and port
     ]

@@ -25,6 +25,7 @@ from conch.flag_values import (
     METRICS_SETTING,
     MILLISECONDS,
     MILLISECONDS_ABOVE_ZERO,
+    OPTIONAL_PORT,
     PATH,
     PATTERN,
     PORT,
@@ -81,6 +82,14 @@ class ServerOptions:
     )
     exit_on_error: bool = _flag(True, "Server", "Exit if a model cannot be loaded at start.", BOOLEAN)
 
+    openai_address: str = _flag("", "OpenAI", "Address of the OpenAI port; --http-address if not given.", TEXT)
+    openai_port: int = _flag(
+        -1,
+        "OpenAI",
+        "Port for the OpenAI API, its health and metrics alone; 0 lets the system choose, -1 is none: the HTTP port "
+        "always has the API.",
+        OPTIONAL_PORT,
+    )
     openai_api_key: tuple[str, ...] = _flag(
         (), "OpenAI", "Secret that clients of /v1 must send as bearer token; any one of several.", TEXT, repeatable=True
     )

@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from logging import getLogger
+from typing import NamedTuple
 
 import uvloop
 
@@ -32,6 +33,7 @@ from conch.frontends.http_router import HttpRouter
 from conch.frontends.http_server import HttpServer
 from conch.frontends.metrics_http import MetricsHttp
 from conch.frontends.openai_http import OpenAiHttp
+from conch.frontends.openai_port import OpenAiPort
 from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_http import V2Http
 from conch.observability import logs
@@ -44,6 +46,16 @@ from conch.repository.remote.opening import open_root, public_name
 from conch.repository.store import Repository
 
 _log = getLogger(__name__)
+
+
+class _Service(NamedTuple):
+    """What listens: how its flags begin, its name in the log, the address asked for, and the listener."""
+
+    flags: str
+    name: str
+    address: str
+    port: int
+    listener: HttpServer | GrpcFrontend
 
 
 class Server:
@@ -87,57 +99,56 @@ class Server:
         )
         self._polling: asyncio.Task[None] | None = None
         self._stops: list[Callable[[float], Awaitable[None]]] = []
-        self.http_port = self.grpc_port = self.metrics_port = 0
+        self.ports: dict[str, int] = {}  # of what listens: "http", "openai", "grpc", "metrics"
 
     async def start(self) -> None:
         """Listen on every port. Clients find the server live and not ready. Raises ConfigError."""
+        self._observer = Observer.of(self._options)
+        for service in self._services():
+            with _flags_named(service):
+                await service.listener.start()
+            self._stops.append(service.listener.stop)
+            self.ports[service.flags] = service.listener.port
+            _log.info("Started %s at %s:%d", service.name, service.address, service.listener.port)
+
+    def _services(self) -> Iterator[_Service]:
         options = self._options
-        self._observer = Observer.of(options)
+        restrictions = Restrictions(options.http_restricted_api, flag="--http-restricted-api")
+        limits = HttpLimits(body_bytes=options.http_max_input_size)
+        metrics = MetricsHttp(self._metrics().render) if options.allow_metrics else None
+        openai = OpenAiHttp(
+            self.inference,
+            self.control,
+            api_keys=options.openai_api_key,
+            lora_separator=options.lora_separator,
+            restrictions=restrictions,
+        )
         if options.allow_http:
-            routes = V2Http(
+            v2 = V2Http(
                 self.inference,
                 self.control,
                 server_name=options.id,
                 max_input_bytes=options.http_max_input_size,
                 header_forward_pattern=options.http_header_forward_pattern,
-                restrictions=Restrictions(options.http_restricted_api, flag="--http-restricted-api"),
+                restrictions=restrictions,
                 shared_memory=self._shared_memory,
                 observer=self._observer,
                 log=self._log,
             )
-            openai = OpenAiHttp(
-                self.inference,
-                self.control,
-                api_keys=options.openai_api_key,
-                lora_separator=options.lora_separator,
-            )
-            http = HttpServer(
-                HttpRouter(routes, openai),
-                options.http_address,
-                options.http_port,
-                limits=HttpLimits(body_bytes=options.http_max_input_size),
-                body_limit=routes.body_limit,
-                reuse_port=options.reuse_http_port,
-            )
-            with _flags_named("http", options.http_address, options.http_port):
-                await http.start()
-            self._stops.append(http.stop)
-            self.http_port = http.port
-            _log.info("Started HTTPService at %s:%d", options.http_address, http.port)
+            address, port, reuse = options.http_address, options.http_port, options.reuse_http_port
+            router = HttpRouter(v2, openai)
+            http = HttpServer(router, address, port, limits=limits, body_limit=v2.body_limit, reuse_port=reuse)
+            yield _Service("http", "HTTPService", address, port, http)
+        if options.openai_port >= 0:
+            address, port = options.openai_address or options.http_address, options.openai_port
+            handler = OpenAiPort(self.inference, openai, metrics)
+            yield _Service("openai", "OpenAI Service", address, port, HttpServer(handler, address, port, limits=limits))
         if options.allow_grpc:
             grpc = GrpcFrontend(self.inference, self.control, options, self._shared_memory, self._observer, self._log)
-            with _flags_named("grpc", options.grpc_address, options.grpc_port):
-                await grpc.start()
-            self._stops.append(grpc.stop)
-            self.grpc_port = grpc.port
-            _log.info("Started GRPCInferenceService at %s:%d", options.grpc_address, grpc.port)
-        if options.allow_metrics:
-            metrics = HttpServer(MetricsHttp(self._metrics().render), options.metrics_address, options.metrics_port)
-            with _flags_named("metrics", options.metrics_address, options.metrics_port):
-                await metrics.start()
-            self._stops.append(metrics.stop)
-            self.metrics_port = metrics.port
-            _log.info("Started Metrics Service at %s:%d", options.metrics_address, metrics.port)
+            yield _Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, grpc)
+        if metrics is not None:
+            address, port = options.metrics_address, options.metrics_port
+            yield _Service("metrics", "Metrics Service", address, port, HttpServer(metrics, address, port))
 
     async def load_models(self) -> bool:
         """Load the models of the start and tell of them in the log. Returns whether every one of them is ready."""
@@ -192,7 +203,7 @@ class Server:
 
 
 @contextmanager
-def _flags_named(service: str, address: str, port: int) -> Iterator[None]:
+def _flags_named(service: _Service) -> Iterator[None]:
     """Say which flags choose the address that cannot be had."""
     try:
         yield
@@ -200,7 +211,8 @@ def _flags_named(service: str, address: str, port: int) -> Iterator[None]:
         # The event loop has words of its own; the numbers of name resolution are negative.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise ConfigError(
-            f"cannot listen on {address}:{port}: {reason}; --{service}-address and --{service}-port choose another"
+            f"cannot listen on {service.address}:{service.port}: {reason}; "
+            f"--{service.flags}-address and --{service.flags}-port choose another"
         ) from error
 
 

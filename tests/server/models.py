@@ -1,7 +1,9 @@
 """Small models for the tests that run a whole server, written into a folder."""
 
+import json
 from pathlib import Path
 from textwrap import dedent, indent
+from typing import Any
 
 
 def tensor(name: str, datatype: str, *dims: int, extra: str = "") -> str:
@@ -26,6 +28,12 @@ def write_identity(root: Path, name: str, datatype: str = "FP32", *dims: int, ba
         f"{config} input {tensor('INPUT0', datatype, *(dims or (-1,)))} "
         f"output {tensor('OUTPUT0', datatype, *(dims or (-1,)))}",
     )
+
+
+def write_scripted(root: Path, name: str, script: dict[str, Any], *, extra: str = "") -> None:
+    """A model of the built-in engine that says what its script tells it to."""
+    folder = write_config(root, name, f'backend: "scripted" {extra}')
+    (folder / "1" / "model.json").write_text(json.dumps(script))
 
 
 def write_python(root: Path, name: str, config: str, execute: str, *, more: str = "") -> None:

@@ -55,7 +55,7 @@ class ModelControl:
         self._builder = builder
         self._catalog = catalog
         self._ensembles = Ensembles(catalog, builder)
-        self._explicit = explicit
+        self.explicit = explicit
         self._load_retries = load_retries
         self._slots = asyncio.Semaphore(load_threads)
         self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
@@ -98,6 +98,10 @@ class ModelControl:
         models = [model for model in {*self._loaded, *self._locks.keys()} if model.name == name]
         async with self._waited_for(waiting, models):
             await asyncio.gather(*(self._unload(model, with_steps=unload_dependents) for model in models))
+
+    async def retired(self, name: str) -> None:
+        """Return when nothing is left of what was unloaded under this name."""
+        await self._retirement.wait(name)
 
     # ── what the server does by itself ──
 
@@ -158,7 +162,7 @@ class ModelControl:
         return settled(self._seen, now, await asyncio.to_thread(self._repositories.snapshot))
 
     def _require_explicit(self) -> None:
-        if not self._explicit:
+        if not self.explicit:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 
     def _ids(self) -> list[ModelId]:

@@ -20,15 +20,20 @@ class Retirement:
         self._retiring[task] = models
         task.add_done_callback(self._retiring.pop)
 
-    async def wait(self) -> None:
-        """Return when all of it is done."""
-        await asyncio.gather(*self._retiring)
+    async def wait(self, name: str = "") -> None:
+        """Return when all of it is done, or what there is now of the models of a name."""
+        wanted = [task for task, models in self._retiring.items() if not name or _named(models, name)]
+        await asyncio.gather(*wanted)
 
     def give_up(self) -> list[Served]:
         """Wait for no answers any more. Returns what has not been stopped."""
         for task in self._retiring:
             task.cancel()
         return [model for models in self._retiring.values() for model in models]
+
+
+def _named(models: list[Served], name: str) -> bool:
+    return any(model.config.name == name for model in models)
 
 
 async def _retire(models: list[Served], files: ModelFiles | None, gone: Callable[[int], None] | None) -> None:

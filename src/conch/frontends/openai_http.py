@@ -9,31 +9,30 @@ from uuid import uuid4
 from conch.core.generative import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
-from conch.errors import ConchError, InvalidRequest, NotFound, Unsupported
-from conch.frontends.http_message import HttpRequest, content_type
+from conch.errors import ConchError, InvalidRequest, NotFound
+from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
-from conch.frontends.http_tasks import ReplyTasks
 from conch.frontends.openai_chat_output import OutputForm
-from conch.frontends.openai_errors import JSON, send_error
+from conch.frontends.openai_errors import send_error
 from conch.frontends.openai_exchange import ChatForm, CompletionForm, Exchange
+from conch.frontends.openai_models import PATH as MODELS
+from conch.frontends.openai_models import OpenAiModels
+from conch.frontends.restrictions import Restrictions
 from conch.generation import GenerationRequest
 from conch.llm.chat import ChatTemplate
 from conch.llm.output import OutputParser, PlainOutput
-from conch.protocol import openai_replies
 from conch.protocol.openai_replies import ChatReplies, CompletionReplies
 from conch.protocol.openai_requests import Call, read_chat, read_completion
 from conch.request import Timeline
 
 PREFIX = "/v1/"
-_TEXT = content_type(b"text/plain")
-_MODELS = "/v1/models"
 
 
 class OpenAiHttp:
     """Handler of the paths of the OpenAI API.
 
-    With `api_keys`, a client must send one of them as a bearer token. `lora_separator` stands between the name of a
-    model and that of one of its LoRA adapters.
+    With `api_keys`, a client must send one of them as a bearer token; `restrictions` are those of the HTTP port.
+    `lora_separator` stands between the name of a model and that of one of its LoRA adapters.
     """
 
     def __init__(
@@ -43,13 +42,11 @@ class OpenAiHttp:
         *,
         api_keys: Sequence[str] = (),
         lora_separator: str = "_lora_",
+        restrictions: Restrictions | None = None,
     ) -> None:
-        self._inference = inference
-        self._control = control
+        self._models = OpenAiModels(inference, control, lora_separator, int(time.time()))
         self._keys = [key.encode() for key in api_keys]
-        self._separator = lora_separator
-        self._tasks = ReplyTasks()
-        self._started = int(time.time())
+        self._restrictions = restrictions or None  # empty ones are not looked at
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
@@ -58,14 +55,25 @@ class OpenAiHttp:
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
         try:
-            if not self._admits(request):
+            if not self._has_key(request):
                 send_error(reply, InvalidRequest("Incorrect API key provided."), 401, "invalid_api_key")
             else:
                 self._route(request, reply)
         except ConchError as error:
             send_error(reply, error)
 
-    def _admits(self, request: HttpRequest) -> bool:
+    def admits(self, category: str, request: HttpRequest, reply: HttpReply) -> bool:
+        """Whether this client may call what belongs to this category of restrictions; if not, it is told so."""
+        if self._restrictions is None:
+            return True
+        header = self._restrictions.missing(category, lambda key: request.headers.get(key.encode(), b""))
+        if header is None:
+            return True
+        refusal = InvalidRequest(f"This API is restricted, expecting header '{header}' with valid value")
+        send_error(reply, refusal, 401, "invalid_auth")
+        return False
+
+    def _has_key(self, request: HttpRequest) -> bool:
         if not self._keys:
             return True
         scheme, _, sent = request.headers.get(b"authorization", b"").partition(b" ")
@@ -77,50 +85,21 @@ class OpenAiHttp:
         path, method = request.path, request.method
         post = self._posts.get(path)
         if post is not None:
-            if method == b"POST":
-                post(request, reply)
-            else:
+            if method != b"POST":
                 send_error(reply, InvalidRequest(f"Not allowed to {method.decode()} on {path}"), 405)
-        elif path == _MODELS and method == b"GET":
-            reply.send(200, JSON, openai_replies.models([(name, self._started) for name in self._names()]))
-        elif path.startswith(_MODELS + "/") and method == b"GET":
-            name = path[len(_MODELS) + 1 :]
-            self._find(name)
-            reply.send(200, JSON, openai_replies.model(name, self._started))
-        else:
-            send_error(reply, NotFound(f"Invalid URL ({method.decode()} {path})"), 404, "unknown_url")
-
-    def _names(self) -> list[str]:
-        """Return the names of the models that generate, and of their adapters."""
-        names: list[str] = []
-        for model in self._inference.models():
-            if isinstance(model, GenerativeModel) and model.ready:
-                name = model.config.name
-                names += [name, *(f"{name}{self._separator}{adapter}" for adapter in model.engine.info.adapters)]
-        return sorted(set(names))
-
-    def _find(self, name: str) -> tuple[GenerativeModel, str]:
-        """Return the model that a client has named, and the adapter. Raises NotFound, Unsupported."""
-        try:
-            model, adapter = self._inference.model(name, None), ""
-        except NotFound:
-            base, found, adapter = name.partition(self._separator)
-            if not found:
-                raise NotFound(f"The model `{name}` does not exist.") from None
-            try:
-                model = self._inference.model(base, None)
-            except NotFound:
-                raise NotFound(f"The model `{name}` does not exist.") from None
-        if not isinstance(model, GenerativeModel):
-            raise Unsupported(f"The model `{name}` does not generate text; it is served by /v2/models/{name}/infer.")
-        if adapter and adapter not in model.engine.info.adapters:
-            raise NotFound(f"The model `{name}` does not exist: `{model.config.name}` has no adapter '{adapter}'.")
-        return model, adapter
+            elif self.admits("inference", request, reply):
+                post(request, reply)
+            return
+        if path == MODELS or path.startswith(MODELS + "/"):
+            category = "metadata" if method == b"GET" else "model-repository"
+            if not self.admits(category, request, reply) or self._models.answers(path, method, reply):
+                return
+        send_error(reply, NotFound(f"Invalid URL ({method.decode()} {path})"), 404, "unknown_url")
 
     def _chat(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
         call = read_chat(request.body)
-        model, adapter = self._find(call.model)
+        model, adapter = self._models.find(call.model)
         info = model.engine.info
         if not info.chat_template:
             raise InvalidRequest(f"The model `{call.model}` has no chat template; /v1/completions takes its prompts.")
@@ -141,7 +120,7 @@ class OpenAiHttp:
     def _completion(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
         call = read_completion(request.body)
-        model, adapter = self._find(call.model)
+        model, adapter = self._models.find(call.model)
         replies = CompletionReplies(
             f"cmpl-{uuid4().hex}", call.model, int(time.time()), include_usage=call.include_usage
         )

@@ -43,14 +43,30 @@ def error(cause: ConchError, *, code: str | None = None) -> bytes:
     return orjson.dumps({"error": document})
 
 
-def models(ids: Sequence[tuple[str, int]]) -> bytes:
-    """Encode the list of models, each with the time (seconds of the epoch) at which it was loaded."""
-    return orjson.dumps({"object": "list", "data": [_model(name, created) for name, created in ids]})
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model as clients see it. `parent` is the model that a LoRA adapter belongs to; times are of the epoch."""
+
+    name: str
+    created: int
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None  # tokens of prompt and completion together
 
 
-def model(name: str, created: int) -> bytes:
+def models(entries: Sequence[ModelEntry]) -> bytes:
+    """Encode the list of models."""
+    return orjson.dumps({"object": "list", "data": [_model(entry) for entry in entries]})
+
+
+def model(entry: ModelEntry) -> bytes:
     """Encode one model."""
-    return orjson.dumps(_model(name, created))
+    return orjson.dumps(_model(entry))
+
+
+def unloaded(name: str) -> bytes:
+    """Encode the answer to unloading a model."""
+    return orjson.dumps({"status": "success", "model": name})
 
 
 def embeddings(name: str, vectors: Any, prompt_tokens: int, encoding: str) -> bytes:
@@ -184,8 +200,16 @@ def finish_reason(reason: FinishReason, *, called: bool) -> str:
     return "tool_calls" if called and reason is FinishReason.STOP else reason.value
 
 
-def _model(name: str, created: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": created, "owned_by": "conch"}
+def _model(entry: ModelEntry) -> dict[str, Any]:
+    return {
+        "id": entry.name,
+        "object": "model",
+        "created": entry.created,
+        "owned_by": "conch",
+        "root": entry.root or entry.name,
+        "parent": entry.parent,
+        "max_model_len": entry.max_model_len,
+    }
 
 
 def _embedding(vector: Any, encoding: str) -> Any:

@@ -1,0 +1,114 @@
+"""The models of the OpenAI API: which there are, which a name means, and loading and unloading them.
+
+Triton's OpenAI frontend has the two latter, `POST /v1/models/<name>/load` and `…/unload`; fields are vLLM's.
+"""
+
+from collections.abc import Iterator
+
+from conch.core.generative import GenerativeModel
+from conch.core.inference import Inference
+from conch.core.lifecycle import ModelControl
+from conch.core.served import Served
+from conch.errors import InvalidRequest, NotFound, Unsupported
+from conch.frontends.http_reply import HttpReply
+from conch.frontends.http_tasks import ReplyTasks
+from conch.frontends.openai_errors import JSON, send_error
+from conch.protocol import openai_replies
+from conch.protocol.openai_replies import ModelEntry
+
+PATH = "/v1/models"
+
+
+class OpenAiModels:
+    """Models by the names that clients use: a model's own, or with that of one of its LoRA adapters.
+
+    `lora_separator` stands between the two; `created` is the time, in seconds of the epoch, that models are said to be
+    from.
+    """
+
+    def __init__(self, inference: Inference, control: ModelControl, lora_separator: str, created: int) -> None:
+        self._inference = inference
+        self._control = control
+        self._separator = lora_separator
+        self._created = created
+        self._tasks = ReplyTasks(send_error)
+
+    def find(self, name: str) -> tuple[GenerativeModel, str]:
+        """Return the model that a client has named, and the adapter. Raises NotFound, Unsupported."""
+        try:
+            model, adapter = self._inference.model(name, None), ""
+        except NotFound:
+            base, found, adapter = name.partition(self._separator)
+            if not found:
+                raise NotFound(f"The model `{name}` does not exist.") from None
+            try:
+                model = self._inference.model(base, None)
+            except NotFound:
+                raise NotFound(f"The model `{name}` does not exist.") from None
+        if not isinstance(model, GenerativeModel):
+            raise Unsupported(f"The model `{name}` does not generate text; it is served by /v2/models/{name}/infer.")
+        if adapter and adapter not in model.engine.info.adapters:
+            raise NotFound(f"The model `{name}` does not exist: `{model.config.name}` has no adapter '{adapter}'.")
+        return model, adapter
+
+    def answers(self, path: str, method: bytes, reply: HttpReply) -> bool:
+        """Answer what is asked of `/v1/models` and below it; False if that is nothing. Raises ConchError."""
+        name, _, action = path[len(PATH) + 1 :].partition("/")
+        if path == PATH and method == b"GET":
+            reply.send(200, JSON, openai_replies.models(self._entries()))
+        elif name and not action and method == b"GET":
+            reply.send(200, JSON, openai_replies.model(self._entry(*self.find(name))))
+        elif name and action in ("load", "unload") and method == b"POST":
+            self._require_explicit()
+            self._tasks.run(reply, (self._load if action == "load" else self._unload)(name, reply))
+        else:
+            return False
+        return True
+
+    async def _load(self, name: str, reply: HttpReply) -> None:
+        if self._served(name) is not None:
+            raise InvalidRequest(f"Model `{name}` is already loaded; /v2/repository/models/{name}/load reloads it.")
+        await self._control.load(name, None, {})
+        model = self._inference.model(name, None)
+        entry = self._entry(model, "") if isinstance(model, GenerativeModel) else ModelEntry(name, self._created)
+        reply.send(200, JSON, openai_replies.model(entry))
+
+    async def _unload(self, name: str, reply: HttpReply) -> None:
+        """Unload a model; answered when all that it had admitted has been answered and its memory is free."""
+        if self._served(name) is None:
+            raise InvalidRequest(f"Unknown model `{name}`: it is not loaded.")
+        await self._control.unload(name, unload_dependents=False)
+        await self._control.retired(name)
+        reply.send(200, JSON, openai_replies.unloaded(name))
+
+    def _served(self, name: str) -> Served | None:
+        try:
+            return self._inference.model(name, None)
+        except NotFound:
+            return None
+
+    def _require_explicit(self) -> None:
+        if not self._control.explicit:
+            raise InvalidRequest("Model load/unload requires --model-control-mode=explicit")
+
+    def _entries(self) -> list[ModelEntry]:
+        """Return the models that generate, and their adapters, by name."""
+        entries: dict[str, ModelEntry] = {}
+        for model in self._inference.models():
+            if isinstance(model, GenerativeModel) and model.ready:
+                entries.update((entry.name, entry) for entry in self._with_adapters(model))
+        return [entries[name] for name in sorted(entries)]
+
+    def _with_adapters(self, model: GenerativeModel) -> Iterator[ModelEntry]:
+        for adapter in ("", *model.engine.info.adapters):
+            yield self._entry(model, adapter)
+
+    def _entry(self, model: GenerativeModel, adapter: str) -> ModelEntry:
+        base = model.config.name
+        return ModelEntry(
+            f"{base}{self._separator}{adapter}" if adapter else base,
+            self._created,
+            root=base,
+            parent=base if adapter else None,
+            max_model_len=model.engine.info.context_length,
+        )

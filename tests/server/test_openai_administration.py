@@ -1,0 +1,127 @@
+"""The OpenAI port and the administration of its models: health, fields, loading and unloading, who may do it."""
+
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.server.models import write_identity, write_scripted
+from tests.server.process import ConchProcess
+
+KEY = "a-secret"
+ASKED: Any = [{"role": "user", "content": "Hello there"}]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    folder = tmp_path_factory.mktemp("administration")
+    for name in ("one", "two"):
+        write_scripted(folder / "repository", name, {"context_length": 300})
+    write_identity(folder / "repository", "identity")
+    flags = [
+        "--openai-port=0",
+        f"--openai-api-key={KEY}",
+        "--model-control-mode=explicit",
+        "--load-model=one",
+        "--http-restricted-api=model-repository:x-admin=please",
+    ]
+    with ConchProcess(folder / "repository", *flags, log=folder / "log") as process:
+        yield process
+
+
+@pytest.fixture
+def port(server: ConchProcess) -> str:
+    """The URL of the OpenAI port."""
+    found = re.search(r"Started OpenAI Service at 127\.0\.0\.1:(\d+)", server.text)
+    assert found is not None
+    return f"http://127.0.0.1:{found[1]}"
+
+
+@pytest.fixture
+def client(port: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{port}/v1", api_key=KEY, max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+def administrator(client: openai.OpenAI) -> openai.OpenAI:
+    return client.with_options(default_headers={"x-admin": "please"})
+
+
+def names(client: openai.OpenAI) -> list[str]:
+    return [model.id for model in client.models.list()]
+
+
+def status(url: str, method: str = "GET") -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_the_port_has_the_api_its_health_and_metrics_and_nothing_else(port: str, client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="one", messages=ASKED)
+    assert answer.choices[0].message.content == "Hello there\n"
+    for path in ("/health", "/health/ready", "/health/live", "/ping"):
+        assert status(port + path) == (200, b"")
+    assert status(f"{port}/health", "POST")[0] == 405
+    assert b"vllm:generation_tokens_total" in status(f"{port}/metrics")[1]
+    assert set(json.loads(status(f"{port}/version")[1])) == {"version"}
+    assert status(f"{port}/v2/health/ready")[0] == 401  # no path of its own: a key is wanted before anything is said
+    assert status(f"{port}/v1/models")[0] == 401
+
+
+def test_models_have_the_fields_that_clients_read(client: openai.OpenAI) -> None:
+    model = client.models.retrieve("one").model_dump()
+    assert (model["id"], model["object"], model["owned_by"]) == ("one", "model", "conch")
+    assert (model["root"], model["parent"], model["max_model_len"]) == ("one", None, 300)
+    assert model["created"] > 1_700_000_000
+
+
+def test_models_are_loaded_and_unloaded(administrator: openai.OpenAI, server: ConchProcess) -> None:
+    assert names(administrator) == ["one"]
+    loaded: Any = administrator.post("/models/two/load", cast_to=object)
+    assert (loaded["id"], loaded["max_model_len"]) == ("two", 300)
+    assert names(administrator) == ["one", "two"]
+    administrator.chat.completions.create(model="two", messages=ASKED)
+    with pytest.raises(openai.BadRequestError, match="already loaded"):
+        administrator.post("/models/two/load", cast_to=object)
+    unloaded: Any = administrator.post("/models/two/unload", cast_to=object)
+    assert unloaded == {"status": "success", "model": "two"}
+    assert names(administrator) == ["one"]
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        administrator.models.retrieve("two")
+    with pytest.raises(openai.BadRequestError, match="Unknown model `two`: it is not loaded"):
+        administrator.post("/models/two/unload", cast_to=object)
+    with pytest.raises(openai.NotFoundError, match="failed to poll from model repository"):
+        administrator.post("/models/nobody/load", cast_to=object)
+
+
+def test_only_who_may_loads_and_unloads(client: openai.OpenAI, port: str) -> None:
+    with pytest.raises(openai.AuthenticationError, match="restricted, expecting header 'x-admin'"):
+        client.post("/models/two/load", cast_to=object)
+    assert status(f"{port}/v1/models/two/load", "POST")[0] == 401
+    assert names(client) == ["one"]
+
+
+def test_a_restriction_of_inference_is_one_of_the_openai_api_too(tmp_path: Path) -> None:
+    write_scripted(tmp_path / "repository", "one", {})
+    restricted = "--http-restricted-api=inference,health:x-infer=please"
+    with (
+        ConchProcess(tmp_path / "repository", restricted, log=tmp_path / "log", wait="") as server,
+        openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="none", max_retries=0) as client,
+    ):
+        server.until_logged("successfully loaded 'one'")
+        with pytest.raises(openai.AuthenticationError, match="expecting header 'x-infer'"):
+            client.chat.completions.create(model="one", messages=ASKED)
+        allowed = client.with_options(default_headers={"x-infer": "please"})
+        assert allowed.chat.completions.create(model="one", messages=ASKED).choices
+        with pytest.raises(openai.BadRequestError, match="requires --model-control-mode=explicit"):
+            client.post("/models/one/unload", cast_to=object)

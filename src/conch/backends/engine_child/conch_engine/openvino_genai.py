@@ -86,6 +86,7 @@ class OpenVinoDriver(Driver):
         self._pipeline = genai.ContinuousBatchingPipeline(str(chosen.model), scheduler, chosen.device, properties)
         self._tokenizer = self._pipeline.get_tokenizer()
         self._eos = self._tokenizer.get_eos_token_id()
+        self._vocabulary = max(self._tokenizer.get_vocab().values()) + 1
         return {
             "context_length": chosen.context_length,
             "max_running": chosen.scheduler["max_num_seqs"],
@@ -148,7 +149,8 @@ class OpenVinoDriver(Driver):
         metrics = self._pipeline.get_metrics()
         # As of before the step, that is, with those that it has finished.
         running = min(metrics.scheduled_requests, len(self._sequences))
-        return running, len(self._sequences) - running, metrics.cache_usage / 100, 0, 0, 0
+        usage = metrics.cache_usage / 100 if self._pipeline.has_non_finished_requests() else 0.0
+        return running, len(self._sequences) - running, usage, 0, 0, 0
 
     def _tell(self, news: list[_New], *, skips_special: bool) -> list[Event]:
         streams = [(new[0].text, self._without_end(new), new[2] is not None) for new in news]
@@ -226,6 +228,9 @@ class OpenVinoDriver(Driver):
         """Return the prompt as an array [1, tokens] of INT64."""
         if isinstance(prompt, str):
             return np.array(self._tokenizer.encode(prompt, add_special_tokens=special).input_ids.data, np.int64)
+        unknown = max(prompt, default=0)
+        if unknown >= self._vocabulary:
+            raise Refused(f"token id {unknown} is out of the vocabulary: the model has {self._vocabulary} tokens")
         return np.array([prompt], np.int64)
 
     def _configuration(self, params: dict[str, Any], prompt_tokens: int) -> Any:
@@ -254,7 +259,13 @@ class OpenVinoDriver(Driver):
             configuration.temperature = temperature
             if params.get("top_k", 0) > 0:
                 configuration.top_k = params["top_k"]
-        configuration.stop_token_ids = set(params.get("stop_token_ids", ()))
+        if "stop_token_ids" in params:
+            configuration.stop_token_ids = set(params["stop_token_ids"])
+            if configuration.ignore_eos:  # the library would ignore all of them
+                configuration.ignore_eos = False
+                configuration.eos_token_id = -1
+            else:  # it wants the end of the text among them
+                configuration.stop_token_ids |= {self._eos}
         if params.get("logprobs") is not None:
             configuration.logprobs = 1
         if "structured" in params:

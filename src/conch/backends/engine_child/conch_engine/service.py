@@ -55,12 +55,14 @@ class _StepLoop:
         self._arrivals = select.poll()
         self._arrivals.register(connection, select.POLLIN)
         self._refusals: list[Event] = []
+        self._changed = False  # whether the server is to be told of what no step brings
+        self._figures = (0, 0, 0.0, 0, 0, 0)  # as the server knows them
 
     def run(self, backlog: list[Message]) -> None:
         """Run until the server has gone or wants the end."""
         going = all(self._obey(message) for message in backlog)
         while going:
-            if self._refusals:
+            if self._changed:
                 self._tell([])
             if self._arrivals.poll(self._driver.wait_ms):
                 going = self._take_orders()
@@ -85,6 +87,7 @@ class _StepLoop:
             self._add(message)
         elif kind == messages.ABORT:
             self._driver.abort(message[1])
+            self._changed = True
         return bool(kind != messages.STOP)
 
     def _add(self, message: Message) -> None:
@@ -99,9 +102,13 @@ class _StepLoop:
         else:
             return
         self._refusals.append((key, (), end))
+        self._changed = True
 
     def _tell(self, events: list[Event]) -> None:
         events = [*self._refusals, *events]
         self._refusals.clear()
-        if events:
-            self._connection.sendall(encode((messages.STEP, events, self._driver.figures())))
+        self._changed = False
+        figures = self._driver.figures()
+        if events or figures != self._figures:
+            self._figures = figures
+            self._connection.sendall(encode((messages.STEP, events, figures)))

@@ -1,0 +1,63 @@
+"""Requests that OpenVINO GenAI takes for something else, or has no room for."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from conch.backends.engine import Engine
+from conch.errors import InvalidRequest, Unavailable
+from tests.backends.engines.driving import ask, begin, running
+from tests.backends.engines.gguf_model import CONTEXT, write_gguf
+
+PROMPT = "the sun is not that hot"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("openvino") / "m" / "1"
+    directory.mkdir(parents=True)
+    write_gguf(directory / "model.gguf")
+    (directory / "model.json").write_text(json.dumps({"num_kv_blocks": 5}))  # of 32 tokens each
+    return directory
+
+
+@pytest.fixture
+async def engine(directory: Path) -> AsyncIterator[Engine]:
+    async with running("openvino_genai", directory) as made:
+        yield made
+
+
+async def test_tokens_that_are_not_in_the_vocabulary(engine: Engine) -> None:
+    refused = await ask(engine, [1, 2**31 - 1], max_tokens=2)
+    assert isinstance(refused.end, InvalidRequest)
+    assert "token id 2147483647 is out of the vocabulary" in refused.end.message
+
+
+@pytest.mark.parametrize("ignore_eos", [True, False])
+async def test_a_stop_token_ends_the_text_where_the_end_of_the_text_may_not(engine: Engine, ignore_eos: bool) -> None:
+    said = await ask(engine, PROMPT, max_tokens=12, temperature=0, ignore_eos=True)
+    wanted = said.tokens()[3]
+    heard = await ask(
+        engine, PROMPT, max_tokens=12, temperature=0, ignore_eos=ignore_eos, stop_token_ids=(wanted, 2**31 - 1)
+    )
+    assert heard.tokens() == said.tokens()[: said.tokens().index(wanted) + 1]
+    assert (heard.finish(), heard.deltas[-1].stop_reason) == ("stop", wanted)
+
+
+async def test_a_cache_that_is_too_small_for_all_at_once(engine: Engine) -> None:
+    """Each has room alone: they take turns, preempted as need be. One that has none, alone or not, is told so."""
+    crowd = [begin(engine, PROMPT, max_tokens=100, ignore_eos=True) for _ in range(12)]
+    several = begin(engine, PROMPT, max_tokens=60, ignore_eos=True, n=4)
+    greedy = [begin(engine, PROMPT, max_tokens=CONTEXT - 50, ignore_eos=True, n=n) for n in (1, 3)]
+    everyone = [*crowd, several, *greedy]
+    await asyncio.wait_for(asyncio.gather(*(heard.ended.wait() for heard in everyone)), 60)
+    assert [heard.end.completion_tokens for heard in crowd] == [100] * 12  # type: ignore[union-attr]
+    assert several.end.completion_tokens == 240  # type: ignore[union-attr]
+    for heard in greedy:
+        assert isinstance(heard.end, Unavailable)
+        assert "out of KV cache" in heard.end.message
+    load = engine.load
+    assert (load.running, load.waiting, load.kv_cache_usage) == (0, 0, 0.0)

@@ -75,13 +75,19 @@ class TensorForm:
 
     def responses(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> list[InferResponse]:
         """Return what is to be sent now, the last response excepted: `last` makes that."""
-        if not self._stream:
+        if not self._stream or end is not None:
             self._heard += deltas
             return []
-        if end is not None:
-            self._heard += deltas
-            return []
-        return [self._response([delta], None) for delta in deltas if delta.text or delta.finish_reason]
+        told: list[InferResponse] = []
+        for delta in deltas:
+            if not delta.text and delta.finish_reason is None:
+                # Tokens of a character that is not complete yet: they are told of with the rest of it.
+                self._heard.append(delta)
+                continue
+            begun = [each for each in self._heard if each.index == delta.index]
+            self._heard = [each for each in self._heard if each.index != delta.index]
+            told.append(self._response([*begun, delta], None))
+        return told
 
     def last(self, end: Usage | ConchError) -> InferResponse | ConchError | None:
         """Return what ends the request."""

@@ -1,0 +1,48 @@
+"""What is made of a line of text before it is a model's prompt."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from conch.errors import InvalidRequest
+
+# The first is the form that Llama 2's chat models were trained with.
+TEMPLATES = {"llama2": "<s>[INST]<<SYS>>\n{system}\n<</SYS>>\n\n{prompt}\n[/INST]", "none": "{prompt}"}
+DEFAULT_SYSTEM = "Keep short answers of no more than 100 sentences."
+
+_PLACES = re.compile(r"\{(prompt|system)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """A text with `{prompt}` and, if wanted, `{system}` in it."""
+
+    text: str
+    system: str
+
+    def __call__(self, prompt: str) -> str:
+        """Return the text with both put in."""
+        # In one pass: braces in a prompt are the prompt's own.
+        return _PLACES.sub(lambda place: prompt if place[1] == "prompt" else self.system, self.text)
+
+
+def read_template(name: str, system: str | None) -> PromptTemplate:
+    """Return the template of this name, or of this file. Raises InvalidRequest if there is none, or no place in it."""
+    text = TEMPLATES.get(name)
+    if text is None:
+        text = read_text(name, f"--template: '{name}' is none of {', '.join(TEMPLATES)}, and as a file it")
+    if "{prompt}" not in text:
+        raise InvalidRequest(f"--template: '{name}' has no {{prompt}} in it")
+    if system is not None and "{system}" not in text:
+        raise InvalidRequest(f"--system: the template '{name}' has no {{system}} in it")
+    return PromptTemplate(text, DEFAULT_SYSTEM if system is None else system)
+
+
+def read_text(path: str, what: str) -> str:
+    """Return a file's text. Raises InvalidRequest, whose message begins with `what`."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InvalidRequest(f"{what} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{what} is not UTF-8 text: {error.reason} at byte {error.start}") from None

@@ -13,6 +13,7 @@ from conch.errors import ConchError, InvalidRequest, NotFound
 from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.openai_chat_output import OutputForm
+from conch.frontends.openai_embeddings import EmbeddingsEndpoint
 from conch.frontends.openai_errors import send_error
 from conch.frontends.openai_exchange import ChatForm, CompletionForm, Exchange
 from conch.frontends.openai_models import PATH as MODELS
@@ -50,6 +51,7 @@ class OpenAiHttp:
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
+            "/v1/embeddings": EmbeddingsEndpoint(inference),
         }
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:

@@ -12,6 +12,7 @@ from conch.core.served import Served
 from conch.errors import InvalidRequest, NotFound, Unsupported
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_tasks import ReplyTasks
+from conch.frontends.openai_embeddings import makes_embeddings
 from conch.frontends.openai_errors import JSON, send_error
 from conch.protocol import openai_replies
 from conch.protocol.openai_replies import ModelEntry
@@ -46,7 +47,8 @@ class OpenAiModels:
             except NotFound:
                 raise NotFound(f"The model `{name}` does not exist.") from None
         if not isinstance(model, GenerativeModel):
-            raise Unsupported(f"The model `{name}` does not generate text; it is served by /v2/models/{name}/infer.")
+            path = "/v1/embeddings" if makes_embeddings(model) else f"/v2/models/{name}/infer"
+            raise Unsupported(f"The model `{name}` does not generate text; it is served by {path}.")
         if adapter and adapter not in model.engine.info.adapters:
             raise NotFound(f"The model `{name}` does not exist: `{model.config.name}` has no adapter '{adapter}'.")
         return model, adapter
@@ -57,7 +59,7 @@ class OpenAiModels:
         if path == PATH and method == b"GET":
             reply.send(200, JSON, openai_replies.models(self._entries()))
         elif name and not action and method == b"GET":
-            reply.send(200, JSON, openai_replies.model(self._entry(*self.find(name))))
+            reply.send(200, JSON, openai_replies.model(self._entry(*self._shown(name))))
         elif name and action in ("load", "unload") and method == b"POST":
             self._require_explicit()
             self._tasks.run(reply, (self._load if action == "load" else self._unload)(name, reply))
@@ -69,9 +71,7 @@ class OpenAiModels:
         if self._served(name) is not None:
             raise InvalidRequest(f"Model `{name}` is already loaded; /v2/repository/models/{name}/load reloads it.")
         await self._control.load(name, None, {})
-        model = self._inference.model(name, None)
-        entry = self._entry(model, "") if isinstance(model, GenerativeModel) else ModelEntry(name, self._created)
-        reply.send(200, JSON, openai_replies.model(entry))
+        reply.send(200, JSON, openai_replies.model(self._entry(self._inference.model(name, None), "")))
 
     async def _unload(self, name: str, reply: HttpReply) -> None:
         """Unload a model; answered when all that it had admitted has been answered and its memory is free."""
@@ -80,6 +80,11 @@ class OpenAiModels:
         await self._control.unload(name, unload_dependents=False)
         await self._control.retired(name)
         reply.send(200, JSON, openai_replies.unloaded(name))
+
+    def _shown(self, name: str) -> tuple[Served, str]:
+        """Return a model that is listed, and the adapter. Raises NotFound, Unsupported."""
+        model = self._served(name)
+        return (model, "") if model is not None and makes_embeddings(model) else self.find(name)
 
     def _served(self, name: str) -> Served | None:
         try:
@@ -92,23 +97,25 @@ class OpenAiModels:
             raise InvalidRequest("Model load/unload requires --model-control-mode=explicit")
 
     def _entries(self) -> list[ModelEntry]:
-        """Return the models that generate, and their adapters, by name."""
+        """Return the models that generate, their adapters, and the models that make embeddings, by name."""
         entries: dict[str, ModelEntry] = {}
         for model in self._inference.models():
             if isinstance(model, GenerativeModel) and model.ready:
                 entries.update((entry.name, entry) for entry in self._with_adapters(model))
+            elif model.ready and makes_embeddings(model):
+                entries[model.config.name] = self._entry(model, "")
         return [entries[name] for name in sorted(entries)]
 
     def _with_adapters(self, model: GenerativeModel) -> Iterator[ModelEntry]:
         for adapter in ("", *model.engine.info.adapters):
             yield self._entry(model, adapter)
 
-    def _entry(self, model: GenerativeModel, adapter: str) -> ModelEntry:
+    def _entry(self, model: Served, adapter: str) -> ModelEntry:
         base = model.config.name
         return ModelEntry(
             f"{base}{self._separator}{adapter}" if adapter else base,
             self._created,
             root=base,
             parent=base if adapter else None,
-            max_model_len=model.engine.info.context_length,
+            max_model_len=model.engine.info.context_length if isinstance(model, GenerativeModel) else None,
         )

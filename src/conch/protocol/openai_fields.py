@@ -3,7 +3,7 @@
 Source: the OpenAI API reference; the fields beyond it are vLLM's, under its names.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -105,6 +105,25 @@ class Fields:
         if not all(isinstance(each, str) for each in given):
             raise self._mistyped(name, "a string or an array of strings", value)
         return tuple(given)
+
+    def prompts(self, name: str, limit: int) -> "Sequence[str | Sequence[int]]":
+        """Return what must be there: a text, or a text's token ids, or an array of up to `limit` of them."""
+        value = self.take(name)
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, list) or not value:
+            raise self.wrong(name, f"'{name}' must be a string, an array of strings, of token ids or of such arrays")
+        if all(isinstance(each, int) for each in value):
+            value = [value]
+        if len(value) > limit:
+            raise self.wrong(name, f"'{name}' may hold {limit} texts at most, got {len(value)}")
+        return [each if isinstance(each, str) else self.token_ids(name, each) for each in value]
+
+    def token_ids(self, name: str, value: Any) -> "Sequence[int]":
+        """Hold a part of a field to be token ids, and return it."""
+        if isinstance(value, list) and all(type(each) is int and 0 <= each < 2**31 for each in value):
+            return value
+        raise self.wrong(name, f"'{self._prefix}{name}' must hold token ids, which are integers from 0")
 
     def refuse(self, name: str, harmless: Callable[[Any], bool], why: str) -> None:
         """Refuse a field that this server does not honour, unless its value is one that changes nothing."""

@@ -1,14 +1,12 @@
-"""What the OpenAI API answers with: completions whole and in chunks, models, embeddings, errors.
+"""What the OpenAI API answers with: completions whole and in chunks, models, errors.
 
 A stream's chunks differ in little, so what they share is encoded once: a token costs the encoding of its text.
 """
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import orjson
 
 from conch.errors import Code, ConchError
@@ -67,17 +65,6 @@ def model(entry: ModelEntry) -> bytes:
 def unloaded(name: str) -> bytes:
     """Encode the answer to unloading a model."""
     return orjson.dumps({"status": "success", "model": name})
-
-
-def embeddings(name: str, vectors: Any, prompt_tokens: int, encoding: str) -> bytes:
-    """Encode vectors, an FP32 array [inputs, size], as numbers or as base64 of their little-endian bytes."""
-    data = [
-        {"object": "embedding", "index": index, "embedding": _embedding(vector, encoding)}
-        for index, vector in enumerate(vectors)
-    ]
-    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
-    document = {"object": "list", "data": data, "model": name, "usage": usage}
-    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def usage_document(usage: Usage) -> dict[str, Any]:
@@ -210,12 +197,6 @@ def _model(entry: ModelEntry) -> dict[str, Any]:
         "parent": entry.parent,
         "max_model_len": entry.max_model_len,
     }
-
-
-def _embedding(vector: Any, encoding: str) -> Any:
-    if encoding == "float":
-        return vector
-    return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode("ascii")
 
 
 def _delta(parts: Sequence[Part], number_of_calls: int) -> dict[str, Any]:

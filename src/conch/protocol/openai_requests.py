@@ -5,7 +5,7 @@ Fields beyond the API's own are vLLM's: top_k, min_p, repetition_penalty, min_to
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
@@ -56,21 +56,11 @@ class ChatCall(Call):
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingCall:
-    """`POST /v1/embeddings`."""
-
-    model: str
-    inputs: Sequence[str | Sequence[int]]
-    encoding: Literal["float", "base64"] = "float"
-    dimensions: int | None = None
-
-
 def read_completion(body: Buffer) -> CompletionCall:
     """Read the body of a completion. Raises InvalidField."""
     fields = Fields(read_object(body))
     model = fields.required_text("model")
-    prompts = _prompts(fields, "prompt")
+    prompts = fields.prompts("prompt", _MAX_PROMPTS)
     fields.refuse("suffix", lambda value: value == "", "no engine of this server fills in the middle")
     max_tokens = fields.integer("max_tokens")
     params = _params(fields, _COMPLETION_TOKENS if max_tokens is None else max_tokens, _logprobs_of_completion(fields))
@@ -127,26 +117,6 @@ def read_chat(body: Buffer) -> ChatCall:
     return call
 
 
-def read_embedding(body: Buffer) -> EmbeddingCall:
-    """Read the body of a request for embeddings. Raises InvalidField."""
-    fields = Fields(read_object(body))
-    encoding = fields.text("encoding_format") or "float"
-    if encoding not in ("float", "base64"):
-        raise fields.wrong("encoding_format", f"'encoding_format' must be 'float' or 'base64', got '{encoding}'")
-    dimensions = fields.integer("dimensions")
-    if dimensions is not None and dimensions < 1:
-        raise fields.wrong("dimensions", f"'dimensions' must be at least 1, got {dimensions}")
-    call = EmbeddingCall(
-        model=fields.required_text("model"),
-        inputs=_prompts(fields, "input"),
-        encoding="float" if encoding == "float" else "base64",
-        dimensions=dimensions,
-    )
-    fields.take("user")
-    fields.done()
-    return call
-
-
 def _transport(fields: Fields) -> dict[str, Any]:
     for name in _WITHOUT_EFFECT:
         fields.take(name)
@@ -172,7 +142,7 @@ def _params(fields: Fields, max_tokens: int | None, logprobs: int | None) -> Sam
     for name in _BOOLEANS:
         if fields.take(name) is not None:
             given[name] = fields.boolean(name)
-    given["stop_token_ids"] = tuple(_token_ids(fields, "stop_token_ids", fields.list("stop_token_ids") or []))
+    given["stop_token_ids"] = tuple(fields.token_ids("stop_token_ids", fields.list("stop_token_ids") or []))
     given["logit_bias"] = _logit_bias(fields)
     given["structured"] = _structured(fields)
     if given.get("top_k") == -1:  # the other way to say all
@@ -233,25 +203,6 @@ def _structured(fields: Fields) -> StructuredOutput | None:
     if len(found) > 1:
         raise InvalidField("response_format", "only one of response_format and the guided_… fields can be given")
     return found[0] if found else None
-
-
-def _prompts(fields: Fields, name: str) -> list[str | Sequence[int]]:
-    value = fields.take(name)
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list) or not value:
-        raise fields.wrong(name, f"'{name}' must be a string, an array of strings, of token ids or of such arrays")
-    if all(isinstance(each, int) for each in value):
-        value = [value]
-    if len(value) > _MAX_PROMPTS:
-        raise fields.wrong(name, f"'{name}' may hold {_MAX_PROMPTS} prompts at most, got {len(value)}")
-    return [each if isinstance(each, str) else _token_ids(fields, name, each) for each in value]
-
-
-def _token_ids(fields: Fields, name: str, value: Any) -> list[int]:
-    if isinstance(value, list) and all(type(each) is int and 0 <= each < 2**31 for each in value):
-        return value
-    raise fields.wrong(name, f"'{name}' must hold token ids, which are integers from 0")
 
 
 def _messages(fields: Fields) -> list[dict[str, Any]]:

@@ -1,0 +1,160 @@
+"""`POST /v1/embeddings`: the texts of a call as inference requests of the model, their vectors as one answer."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from conch.core.generative import GenerativeModel
+from conch.core.inference import Inference
+from conch.core.pending import Pending
+from conch.core.served import Served
+from conch.errors import BackendError, ConchError, NotFound, Unsupported
+from conch.frontends.http_message import HttpRequest
+from conch.frontends.http_reply import HttpReply
+from conch.frontends.openai_errors import JSON, send_error
+from conch.llm.embedding_form import EmbeddingForm
+from conch.protocol.openai_embeddings import EmbeddingCall, embeddings, read_embedding
+from conch.protocol.openai_fields import InvalidField
+from conch.request import InferRequest, InferResponse, Timeline
+
+# How many requests of one call the model may hold: enough to batch them and to keep instances busy, while a call of
+# many texts neither fills the queue nor keeps others waiting behind all of it.
+_AT_ONCE = 16
+
+
+def makes_embeddings(model: Served) -> bool:
+    """Whether a model's tensors are those of embeddings."""
+    if isinstance(model, GenerativeModel):
+        return False
+    try:
+        EmbeddingForm(model.config)
+    except Unsupported:
+        return False
+    return True
+
+
+class EmbeddingsEndpoint:
+    """Reads a call, finds its model, and has it answered."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one call, now or when the model has. Raises ConchError if it is refused."""
+        timeline = Timeline()
+        call = read_embedding(request.body)
+        model = self._find(call.model)
+        form = EmbeddingForm(model.config)
+        if call.dimensions is not None:
+            try:
+                form.check_dimensions(call.dimensions)
+            except ConchError as error:
+                raise InvalidField("dimensions", error.message) from None
+        requests = form.requests(call.inputs, model.version, timeline)
+        _Exchange(self._inference, reply, form, call, requests).begin()
+
+    def _find(self, name: str) -> Served:
+        try:
+            model = self._inference.model(name, None)
+        except NotFound:
+            raise NotFound(f"The model `{name}` does not exist.") from None
+        if isinstance(model, GenerativeModel):
+            raise Unsupported(f"The model `{name}` generates text and makes no embeddings; /v1/completions serves it.")
+        return model
+
+
+class _Exchange:
+    """What is remembered of a call until all of its vectors are there."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        reply: HttpReply,
+        form: EmbeddingForm,
+        call: EmbeddingCall,
+        requests: Iterator[tuple[list[int], InferRequest]],
+    ) -> None:
+        self._inference = inference
+        self._reply = reply
+        self._form = form
+        self._call = call
+        self._requests = requests
+        self._running: set[Pending] = set()
+        self._held = 0  # how many requests the model has that have not been answered
+        self._advancing = False
+        self._vectors: list[npt.NDArray[np.float32]] = [np.empty(0, np.float32)] * len(call.inputs)
+        self._missing = len(call.inputs)
+        self._tokens = 0
+
+    def begin(self) -> None:
+        """Send the first requests."""
+        self._advance()
+        if self._reply.open and self._missing:
+            self._reply.on_disconnect = self._abandon
+
+    def _advance(self) -> None:
+        """Send requests as long as there are some and the model may hold them."""
+        if self._advancing:  # an answer that has come at once, from the cache; the loop below goes on
+            return
+        self._advancing = True
+        try:
+            while self._missing and self._held < _AT_ONCE:
+                sent = next(self._requests, None)
+                if sent is None:
+                    break
+                self._send(*sent)
+        except ConchError as error:
+            self._fail(error)
+        finally:
+            self._advancing = False
+
+    def _send(self, places: list[int], request: InferRequest) -> None:
+        self._held += 1
+        self._running.add(self._inference.infer(request, partial(self._answered, places, request)))
+
+    def _answered(
+        self, places: list[int], request: InferRequest, answer: InferResponse | ConchError | None, final: bool
+    ) -> None:
+        if not self._missing or not final:
+            return
+        self._held -= 1
+        try:
+            self._take(places, request, answer)
+        except ConchError as error:
+            self._fail(error)
+        else:
+            if self._missing:
+                self._running = {pending for pending in self._running if not pending.cancelled}
+                self._advance()
+            else:
+                self._finish()
+
+    def _take(self, places: list[int], request: InferRequest, answer: InferResponse | ConchError | None) -> None:
+        if isinstance(answer, ConchError):
+            raise answer
+        if answer is None:
+            raise BackendError(f"model '{self._call.model}' ended the request without a response")
+        vectors = self._form.vectors(request, answer)
+        for place, vector in zip(places, vectors.values, strict=True):
+            self._vectors[place] = vector
+        self._tokens += vectors.tokens
+        self._missing -= len(places)
+
+    def _finish(self) -> None:
+        vectors = self._vectors
+        if self._call.dimensions is not None:
+            vectors = self._form.cut(vectors, self._call.dimensions)
+        self._reply.send(200, JSON, embeddings(self._call.model, vectors, self._tokens, self._call.encoding))
+
+    def _fail(self, error: ConchError) -> None:
+        self._abandon()
+        send_error(self._reply, error)
+
+    def _abandon(self) -> None:
+        """Want no more vectors: what the model has not begun need not be computed."""
+        self._missing = 0
+        for pending in list(self._running):
+            pending.cancel()
+        self._running.clear()

@@ -25,6 +25,14 @@ class FinishReason(Enum):
     ABORT = "abort"  # the caller has gone
 
 
+class InvalidParameter(InvalidRequest):
+    """A sampling parameter makes no sense; `param` names it."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
     """What the text must match: a JSON schema, any JSON object, an expression, a grammar or one of some texts."""
@@ -61,21 +69,23 @@ class SamplingParams:
     structured: StructuredOutput | None = None
 
     def check(self) -> None:
-        """Raise InvalidRequest naming the first parameter that makes no sense."""
+        """Raise InvalidParameter for the first parameter that makes no sense."""
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN is in no range
-                raise InvalidRequest(f"{name} must be {_between(low, high)}, got {value}")
+                raise InvalidParameter(name, f"{name} must be {_between(low, high, value)}, got {value}")
         if not 0 < self.top_p <= 1:
-            raise InvalidRequest(f"top_p must be above 0 and at most 1, got {self.top_p}")
+            raise InvalidParameter("top_p", f"top_p must be above 0 and at most 1, got {self.top_p}")
         if not 0 < self.repetition_penalty <= 10:
-            raise InvalidRequest(f"repetition_penalty must be above 0 and at most 10, got {self.repetition_penalty}")
+            text = f"repetition_penalty must be above 0 and at most 10, got {self.repetition_penalty}"
+            raise InvalidParameter("repetition_penalty", text)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidRequest(f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})")
+            text = f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})"
+            raise InvalidParameter("min_tokens", text)
         if len(self.stop) > MAX_STOPS:
-            raise InvalidRequest(f"stop may hold {MAX_STOPS} strings at most, got {len(self.stop)}")
+            raise InvalidParameter("stop", f"stop may hold {MAX_STOPS} strings at most, got {len(self.stop)}")
         if "" in self.stop:
-            raise InvalidRequest("stop must not hold an empty string")
+            raise InvalidParameter("stop", "stop must not hold an empty string")
 
     def unusual(self) -> list[str]:
         """Return the names of the parameters that are not at their defaults: what an engine must honour or refuse."""
@@ -97,8 +107,9 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
 _DEFAULTS = {each.name: getattr(SamplingParams(), each.name) for each in fields(SamplingParams)}
 
 
-def _between(low: float, high: float) -> str:
-    return f"at least {low:g}" if high >= 2**31 - 1 else f"between {low:g} and {high:g}"
+def _between(low: float, high: float, value: float) -> str:
+    """Say what would be right; of a bound that nobody comes near, only to those who have passed it."""
+    return f"at least {low:g}" if high >= 2**31 - 1 and value < low else f"between {low:g} and {high:.20g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +194,7 @@ class EngineInfo:
 class EngineLoad:
     """How busy an engine is, as of its last step. Counters only grow."""
 
+    asleep: bool = False  # stopped until somebody asks for it
     running: int = 0
     waiting: int = 0
     kv_cache_usage: float = 0.0  # 0 to 1

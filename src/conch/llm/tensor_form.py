@@ -191,9 +191,9 @@ def _number(name: str, value: Any, kind: type[int] | type[float]) -> Any:
     try:
         if not isinstance(value, bool):
             return kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
-    raise InvalidRequest(f"sampling parameter '{name}' must be a number, got {json.dumps(value)}")
+    raise InvalidRequest(f"sampling parameter '{name}' must be a number, got {_shown(value)}")
 
 
 def _boolean(name: str, value: Any) -> bool:
@@ -201,22 +201,26 @@ def _boolean(name: str, value: Any) -> bool:
         return value
     if str(value).lower() in ("true", "false", "1", "0"):
         return str(value).lower() in ("true", "1")
-    raise InvalidRequest(f"sampling parameter '{name}' must be true or false, got {json.dumps(value)}")
+    raise InvalidRequest(f"sampling parameter '{name}' must be true or false, got {_shown(value)}")
 
 
 def _list(name: str, value: Any) -> list[Any]:
     if isinstance(value, str) and value.startswith("["):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InvalidRequest(f"sampling parameter '{name}' is no JSON list: {value[:80]}") from None
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:80] if isinstance(value, str | int | float) else f"a {type(value).__name__}"
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"input 'sampling_parameters' is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidRequest("input 'sampling_parameters' must hold a JSON object")

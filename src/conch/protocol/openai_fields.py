@@ -11,6 +11,9 @@ import orjson
 from conch.errors import InvalidRequest
 from conch.tensor import Buffer
 
+# Deeper than any schema or conversation, and what every encoder and template takes.
+_MAX_DEPTH = 64
+
 
 class InvalidField(InvalidRequest):
     """A field of an OpenAI request is wrong; `param` names it, as their errors do."""
@@ -28,7 +31,16 @@ def read_object(body: Buffer) -> dict[str, Any]:
         raise InvalidField(None, f"We could not parse the JSON body of your request: {error}") from None
     if not isinstance(document, dict):
         raise InvalidField(None, "the body must be a JSON object")
+    if _is_deeper(document, _MAX_DEPTH):
+        raise InvalidField(None, f"the body is nested too deeply: more than {_MAX_DEPTH} levels")
     return document
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
 
 
 class Fields:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from conch.errors import Code, ConchError
-from conch.generation import Delta, FinishReason, TokenLogprob, Usage
+from conch.generation import Delta, FinishReason, InvalidParameter, TokenLogprob, Usage
 from conch.llm.output import Part, ToolCall
 from conch.protocol.openai_fields import InvalidField
 
@@ -35,7 +35,7 @@ def error(cause: ConchError, *, code: str | None = None) -> bytes:
     document = {
         "message": cause.message,
         "type": _KINDS.get(cause.code, "server_error"),
-        "param": cause.param if isinstance(cause, InvalidField) else None,
+        "param": cause.param if isinstance(cause, InvalidField | InvalidParameter) else None,
         "code": code or ("model_not_found" if cause.code is Code.NOT_FOUND else None),
     }
     return orjson.dumps({"error": document})

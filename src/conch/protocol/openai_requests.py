@@ -3,6 +3,7 @@
 Fields beyond the API's own are vLLM's: top_k, min_p, repetition_penalty, min_tokens, ignore_eos and so on.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from conch.tensor import Buffer
 # What a completion without max_tokens may have, by the API's definition.
 _COMPLETION_TOKENS = 16
 _MAX_PROMPTS = 256
+_TOKEN_ID = re.compile("[0-9]{1,10}")
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _INTEGERS = ("n", "min_tokens", "top_k", "seed")
@@ -147,13 +149,15 @@ def _params(fields: Fields, max_tokens: int | None, logprobs: int | None) -> Sam
     given["structured"] = _structured(fields)
     if given.get("top_k") == -1:  # the other way to say all
         given["top_k"] = 0
-    return SamplingParams(**given)
+    params = SamplingParams(**given)
+    params.check()  # before a template is rendered for nothing
+    return params
 
 
 def _logit_bias(fields: Fields) -> dict[int, float]:
     biases: dict[int, float] = {}
     for token, bias in (fields.object("logit_bias") or {}).items():
-        if not token.isdecimal() or isinstance(bias, bool) or not isinstance(bias, int | float):
+        if not _TOKEN_ID.fullmatch(token) or isinstance(bias, bool) or not isinstance(bias, int | float):
             raise fields.wrong("logit_bias", f"'logit_bias' must map token ids to numbers, got '{token}'")
         if not -100 <= bias <= 100:
             raise fields.wrong("logit_bias", f"'logit_bias' of token {token} must be between -100 and 100, got {bias}")
@@ -227,8 +231,11 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     if content is None and not message.get("tool_calls") and message["role"] != "assistant":
         raise InvalidField(f"{where}.content", f"'{where}' has no content")
     read = {**message, "content": content}
-    if message.get("tool_calls"):
-        read["tool_calls"] = [_tool_call(call, f"{where}.tool_calls") for call in message["tool_calls"]]
+    calls = message.get("tool_calls")
+    if calls:
+        if not isinstance(calls, list):
+            raise InvalidField(f"{where}.tool_calls", f"'{where}.tool_calls' must be an array")
+        read["tool_calls"] = [_tool_call(call, f"{where}.tool_calls") for call in calls]
     return read
 
 
@@ -269,7 +276,8 @@ def _tool_choice(fields: Fields, tools: list[Any]) -> str | Mapping[str, Any]:
         if choice == "required" and not tools:
             raise fields.wrong("tool_choice", "'tool_choice' is 'required', but there are no tools")
         return str(choice)
-    name = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
     if name is None or name not in [tool["function"]["name"] for tool in tools]:
         raise fields.wrong("tool_choice", "'tool_choice' must be none, auto, required or the name of one of the tools")
     return {"name": name}

@@ -146,6 +146,13 @@ class ServerOptions:
         "Triton has it.",
         COUNT,
     )
+    idle_unload_secs: int = _flag(
+        0,
+        "Model repository",
+        "Seconds without a request after which the engine of a language model is stopped until the next one, where its "
+        "parameter idle_unload_secs does not say it; 0 for never.",
+        SECONDS,
+    )
     model_load_thread_count: int = _flag(
         4, "Model repository", "Models that are loaded at the same time.", AT_LEAST_ONE
     )

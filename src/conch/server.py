@@ -89,6 +89,7 @@ class Server:
                 settings=options.backend_settings,
                 auto_complete=not options.disable_auto_complete_config,
                 max_queue_size=options.default_max_queue_size,
+                idle_unload_secs=options.idle_unload_secs,
                 cache=self._cache,
                 limiter=_limiter(options),
             ),

@@ -5,6 +5,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,30 @@ def test_a_restriction_of_inference_is_one_of_the_openai_api_too(tmp_path: Path)
         assert allowed.chat.completions.create(model="one", messages=ASKED).choices
         with pytest.raises(openai.BadRequestError, match="requires --model-control-mode=explicit"):
             client.post("/models/one/unload", cast_to=object)
+
+
+def test_an_idle_engine_is_stopped_and_comes_back_when_asked(tmp_path: Path) -> None:
+    parameter = 'parameters { key: "idle_unload_secs" value { string_value: "1" } }'
+    write_scripted(tmp_path / "repository", "sleeper", {}, extra=parameter)
+    write_scripted(tmp_path / "repository", "other", {})
+    with (
+        ConchProcess(tmp_path / "repository", log=tmp_path / "log") as server,
+        openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="none", max_retries=0) as client,
+    ):
+
+        def asleep(model: str) -> bool:
+            labels = f'engine="0",model_name="{model}",sleep_state="discard_all",version="1"'
+            return f"vllm:engine_sleep_state{{{labels}}} 1" in server.metrics()
+
+        assert not asleep("sleeper")
+        server.until_logged("'sleeper' was idle for 1 s; its engine is stopped")
+        assert asleep("sleeper")
+        assert not asleep("other")
+        server.until("/v2/models/sleeper/ready")
+        assert names(client) == ["other", "sleeper"]
+        with ThreadPoolExecutor() as pool:
+            answers = list(
+                pool.map(lambda _: client.chat.completions.create(model="sleeper", messages=ASKED), range(8))
+            )
+        assert {answer.choices[0].message.content for answer in answers} == {"Hello there\n"}
+        assert server.text.count("starting the engine of model 'sleeper'") == 1

@@ -17,6 +17,7 @@ from conch.core.contract import check_ensemble, misfit_notices
 from conch.core.ensemble import EnsembleModel
 from conch.core.ensemble_flow import Flow, flow_of
 from conch.core.generative import GenerativeModel
+from conch.core.idle_engine import IdleEngine, idle_seconds
 from conch.core.instance_model import InstanceModel
 from conch.core.instances import make_instances, rearranged
 from conch.core.load_errors import load_error
@@ -50,6 +51,7 @@ class ModelBuilder:
 
     `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices of this machine;
     `max_queue_size` bounds the queues of models whose configuration does not, 0 not at all;
+    `idle_unload_secs` is when engines are stopped for want of requests if nothing else is configured, 0 for never;
     `cache` is for the models whose configuration asks for it, None where the server has none;
     `limiter` is asked before each execution, None where nothing limits them.
     """
@@ -63,6 +65,7 @@ class ModelBuilder:
         gpus: Sequence[int] = (),
         auto_complete: bool = True,
         max_queue_size: int = 0,
+        idle_unload_secs: int = 0,
         cache: ResponseCache | None = None,
         limiter: RateLimiter | None = None,
     ) -> None:
@@ -72,6 +75,7 @@ class ModelBuilder:
         self._gpus = gpus
         self._auto_complete = auto_complete
         self._max_queue_size = max_queue_size
+        self._idle_unload_secs = idle_unload_secs
         self._cache = cache
         self._limiter = limiter
 
@@ -198,6 +202,8 @@ class ModelBuilder:
                 served = EnsembleModel(config, version, labels, partial(self._catalog.of_step, files.namespace), flow)
             elif isinstance(backend := await self._backends.get(config.backend), EngineBackend):
                 engine = backend.engine(self._source(files, config, version))
+                idle_s = idle_seconds(config, self._idle_unload_secs)
+                engine = IdleEngine(engine, config.name, idle_s) if idle_s else engine
                 served = GenerativeModel(config, version, labels, engine, max_queue_size=self._max_queue_size)
             else:
                 instances = make_instances(backend, self._source(files, instance_config(config), version))

@@ -61,6 +61,8 @@ LOAD = (
         "vllm:num_preemptions_total", "counter", "Requests that had to make room for others.", lambda e: e.preemptions
     ),
 )
+SLEEP = "vllm:engine_sleep_state"
+_SLEEP_HELP = "1 for the state that the engine is in: awake, or stopped until the next request (discard_all)."
 TOKENS = (
     TokenFamily("vllm:prompt_tokens_total", "Tokens of prompts.", lambda s: s.prompt_tokens),
     TokenFamily("vllm:generation_tokens_total", "Tokens that were generated.", lambda s: s.generation_tokens),
@@ -103,6 +105,12 @@ def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Fami
     for load in LOAD:
         points = [Point(load.value(model.load()), _labels(model)) for model in listed]
         yield Family(load.name, load.kind, load.help, points)
+    states = [
+        Point(float(model.load().asleep is asleep), {**_labels(model), "sleep_state": state})
+        for model in listed
+        for state, asleep in (("awake", False), ("discard_all", True))
+    ]
+    yield Family(SLEEP, "gauge", _SLEEP_HELP, states)
     for tokens in TOKENS:
         points = [Point(tokens.value(model), _labels(model)) for model in listed]
         yield Family(tokens.name, "counter", tokens.help, points)

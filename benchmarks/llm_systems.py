@@ -25,6 +25,7 @@ from benchmarks.vllm_install import VllmInstall
 RAW, CONCH, VLLM, CONCH_VLLM = "raw", "conch", "vllm", "conch-vllm"
 SYSTEMS = (RAW, CONCH, VLLM, CONCH_VLLM)
 
+_LIMIT_SECONDS = 600  # of one round
 CHECKOUT = Path(__file__).parents[1]
 MODEL_NAME = "random"
 _CACHE_GIB = 1
@@ -142,9 +143,12 @@ class _Http:
         self.server.check_alive()
         arguments = [self.server.http_address, MODEL_NAME, json.dumps(asdict(job))]
         clients = [sys.executable, "-m", "benchmarks.llm_client", *arguments]
-        done = subprocess.run(clients, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise PeerError(f"the clients of {self.server.peer.name} failed: {done.stderr[-2000:]}")
+        try:
+            done = subprocess.run(
+                clients, cwd=CHECKOUT, capture_output=True, text=True, check=True, timeout=_LIMIT_SECONDS
+            )
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            raise PeerError(f"the clients of {self.server.peer.name} failed: {error}\n{error.stderr!r}") from error
         return Timings(**json.loads(done.stdout))
 
 

@@ -1,4 +1,4 @@
-"""What every engine keeps to, whichever it is: the shipped script and OpenVINO GenAI with a model of random weights."""
+"""What every engine keeps to, whichever it is: the shipped script, and OpenVINO GenAI, vLLM and TensorRT-LLM with random weights."""
 
 import asyncio
 import json
@@ -15,6 +15,11 @@ from conch.errors import BackendError, Cancelled, InvalidRequest, ModelLoadError
 from conch.generation import Usage
 from tests.backends.engines.driving import ask, begin, running
 from tests.backends.engines.gguf_model import CONTEXT, write_gguf
+from tests.backends.engines.hf_model import write_hf
+from tests.backends.engines.tensorrtllm_environment import SETTINGS as TENSORRTLLM_SETTINGS
+from tests.backends.engines.tensorrtllm_environment import needs_tensorrtllm
+from tests.backends.engines.vllm_environment import SETTINGS as VLLM_SETTINGS
+from tests.backends.engines.vllm_environment import needs_vllm
 
 PROMPT = "the sun is not that hot"
 
@@ -28,18 +33,36 @@ def _openvino_genai(directory: Path) -> None:
     (directory / "model.json").write_text(json.dumps({"num_kv_blocks": 256}))
 
 
-MAKERS = {"scripted": _scripted, "openvino_genai": _openvino_genai}
+def _vllm(directory: Path) -> None:
+    write_hf(directory / "model")
+    arguments = {"model": "model", "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 1 << 24}
+    (directory / "model.json").write_text(json.dumps(arguments))
+
+
+def _tensorrtllm(directory: Path) -> None:
+    write_hf(directory / "model")
+    arguments = {"model": "model", "max_seq_len": CONTEXT, "kv_cache_config": {"free_gpu_memory_fraction": 0.1}}
+    (directory / "model.json").write_text(json.dumps(arguments))
+
+
+MAKERS = {"scripted": _scripted, "openvino_genai": _openvino_genai, "vllm": _vllm, "tensorrtllm": _tensorrtllm}
+SETTINGS = {"vllm": VLLM_SETTINGS, "tensorrtllm": TENSORRTLLM_SETTINGS}
+ENGINES = [
+    *("scripted", "openvino_genai"),
+    pytest.param("vllm", marks=needs_vllm),
+    pytest.param("tensorrtllm", marks=needs_tensorrtllm),
+]
 
 # All of it in one loop, so that each engine is loaded once.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(params=MAKERS, scope="module", loop_scope="module")
+@pytest_asyncio.fixture(params=ENGINES, scope="module", loop_scope="module")
 async def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
     directory = tmp_path_factory.mktemp("engine") / "m" / "1"
     directory.mkdir(parents=True)
     MAKERS[request.param](directory)
-    async with running(request.param, directory) as made:
+    async with running(request.param, directory, SETTINGS.get(request.param)) as made:
         yield made
 
 
@@ -129,14 +152,18 @@ async def test_a_stopped_engine_answers_what_it_held(engine: Engine) -> None:
     assert not engine.ready
 
 
-@pytest.mark.parametrize("backend", MAKERS)
+@pytest.mark.parametrize("backend", ENGINES)
 async def test_a_model_that_cannot_be_loaded_says_why(backend: str, tmp_path: Path) -> None:
     directory = tmp_path / "m" / "1"
     directory.mkdir(parents=True)
     (directory / "model.json").write_text('{"cache": 1}')
     with pytest.raises(ModelLoadError, match=r"unknown key 'cache'; known: "):
-        async with running(backend, directory):
+        async with running(backend, directory, SETTINGS.get(backend)):
             pass
+
+
+def _settings(backend: str) -> dict[str, str]:
+    return SETTINGS if backend == "vllm" else {}
 
 
 def _pid(engine: Engine) -> int:

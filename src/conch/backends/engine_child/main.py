@@ -1,8 +1,13 @@
-"""What the server starts for an engine: main.py <control fd> <instance name>."""
+"""What the server starts for an engine: main.py <control fd> <instance name>.
+
+Processes that an engine starts in turn, by Python's multiprocessing, read this file, too.
+"""
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
+import gc
 import os
 import socket
 import sys
@@ -11,9 +16,7 @@ from pathlib import Path
 
 def main() -> None:
     """Run one engine until the server says or shows that it is over."""
-    here = Path(__file__).resolve().parent
-    # At the end of the path, so that names in these folders hide none of the engine's.
-    sys.path[:] = [*(path for path in sys.path if path != str(here)), str(here), str(here.parent / "python_child")]
+    _find_modules()
     from conch_child import prctl
 
     prctl.die_with_parent()
@@ -27,5 +30,30 @@ def main() -> None:
     serve(socket.socket(fileno=control))
 
 
+def follow() -> None:
+    """Live no longer than the process that has started this one, which is an engine's, and end without delay."""
+    _find_modules()
+    from conch_child import prctl
+
+    prctl.die_with_parent()
+    atexit.register(_end_quickly)
+
+
+def _end_quickly() -> None:
+    """Keep the interpreter from looking for garbage among all there is at its end: with PyTorch it takes seconds."""
+    gc.freeze()
+    # Libraries complain of what is not garbage then.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _find_modules() -> None:
+    """Put what a child may import at the end of the path, where its names hide none of the engine's."""
+    here = Path(__file__).resolve().parent
+    folders = [str(here), str(here.parent / "python_child")]
+    sys.path[:] = [*(path for path in sys.path if path not in folders), *folders]
+
+
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":
+    follow()

@@ -1,4 +1,4 @@
-"""The loop of an engine that has an event loop of its own: a task for each request, one message out for each turn."""
+"""The loop of an engine that has an event loop of its own: orders in, one message out for each turn."""
 
 from __future__ import annotations
 
@@ -13,22 +13,75 @@ from typing import Any, Optional
 from conch_child.wire import READ_SIZE, FrameDecoder, Message, encode
 
 from . import messages
-from .driver import Prompt, Refused
+from .driver import Event, Prompt, Refused
 
 # What a request has to tell: deltas, and its usage with the last of them. See `messages`.
 News = tuple[tuple[Any, ...], Optional[tuple[int, int, int]]]
 
 
-class AsyncEngine(ABC):
+class LoopEngine(ABC):
     """One engine with one model. Made inside the loop that runs it; loads the model when it is made."""
 
     info: dict[str, Any]  # what `EngineInfo` holds, by its names
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
+        self._events: list[Event] = []
+        self._to_be_told = False
+
+    @abstractmethod
+    def begin(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int) -> None:
+        """Begin a request; what becomes of it is told by `tell`, refusals included."""
+
+    @abstractmethod
+    def abort(self, key: int) -> None:
+        """End a request, if it has not ended, without a word."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every request and the engine's own processes."""
+
+    @abstractmethod
+    def figures(self) -> tuple[int, int, float, int, int, int]:
+        """Return how busy the engine is; see `messages`."""
+
+    def obey(self, message: Message) -> bool:
+        """Do what the server says; False for the end."""
+        kind = message[0]
+        if kind == messages.GENERATE:
+            self.begin(*message[1:])
+        elif kind == messages.ABORT:
+            self.abort(message[1])
+        return bool(kind != messages.STOP)
+
+    def tell(self, event: Event) -> None:
+        """Keep an event for the message of this turn of the loop: what a step has brought goes out together."""
+        self._events.append(event)
+        self.tell_figures()
+
+    def tell_figures(self) -> None:
+        """Tell the server how busy the engine is, at the end of this turn of the loop."""
+        if not self._to_be_told:
+            self._to_be_told = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def log(self, level: int, text: str) -> None:
+        """Have the server log a line."""
+        self._writer.write(encode((messages.LOG, level, text)))
+
+    def _flush(self) -> None:
+        events, self._events = self._events, []
+        self._to_be_told = False
+        self._writer.write(encode((messages.STEP, events, self.figures())))
+
+
+class AsyncEngine(LoopEngine):
+    """An engine whose requests are read from, by a task for each."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        super().__init__(writer)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._begun: set[int] = set()
-        self._events: list[tuple[Any, ...]] = []
 
     @abstractmethod
     def generate(
@@ -45,20 +98,19 @@ class AsyncEngine(ABC):
         """End the engine's own processes."""
 
     def figures(self) -> tuple[int, int, float, int, int, int]:
-        """Return how busy the engine is; see `messages`."""
+        """Return how many requests have begun to answer, and how many have not."""
         running = len(self._begun)
         return running, max(len(self._tasks) - running, 0), 0.0, 0, 0, 0
 
-    def obey(self, message: Message) -> bool:
-        """Do what the server says; False for the end."""
-        kind = message[0]
-        if kind == messages.GENERATE:
-            self._tasks[message[1]] = asyncio.create_task(self._run(*message[1:]))
-        elif kind == messages.ABORT:
-            task = self._tasks.pop(message[1], None)
-            if task is not None:
-                task.cancel()
-        return bool(kind != messages.STOP)
+    def begin(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int) -> None:
+        """Have a task read from it."""
+        self._tasks[key] = asyncio.create_task(self._run(key, prompt, params, adapter, priority))
+
+    def abort(self, key: int) -> None:
+        """Cancel the task."""
+        task = self._tasks.pop(key, None)
+        if task is not None:
+            task.cancel()
 
     def close(self) -> None:
         """End every request and the engine."""
@@ -70,36 +122,27 @@ class AsyncEngine(ABC):
         try:
             async for deltas, end in self.generate(key, prompt, params, adapter, priority):
                 self._begun.add(key)
-                self._tell((key, deltas, end))
+                self.tell((key, deltas, end))
         except Refused as refused:
-            self._tell((key, (), (refused.code, refused.text)))
+            self.tell((key, (), (refused.code, refused.text)))
         except ValueError as error:  # how engines say that a request cannot be
-            self._tell((key, (), (messages.INVALID_ARG, str(error))))
+            self.tell((key, (), (messages.INVALID_ARG, str(error))))
         except Exception as error:  # what becomes of one request must not end the others
-            self._tell((key, (), (messages.INTERNAL, f"{type(error).__name__}: {error}")))
+            self.tell((key, (), (messages.INTERNAL, f"{type(error).__name__}: {error}")))
             if self.is_broken(error):
                 traceback.print_exc()
                 os._exit(1)  # the server tells the others, and starts another process
         finally:
             self._tasks.pop(key, None)
             self._begun.discard(key)
-
-    def _tell(self, event: tuple[Any, ...]) -> None:
-        """Keep an event for the message of this turn of the loop: what a step has brought goes out together."""
-        if not self._events:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._events.append(event)
-
-    def _flush(self) -> None:
-        events, self._events = self._events, []
-        self._writer.write(encode((messages.STEP, events, self.figures())))
+            self.tell_figures()
 
 
 def serve(
     connection: socket.socket,
     decoder: FrameDecoder,
     backlog: list[Message],
-    make: Callable[[asyncio.StreamWriter], AsyncEngine],
+    make: Callable[[asyncio.StreamWriter], LoopEngine],
 ) -> None:
     """Load the engine that `make` makes and run it until the server ends the connection or says STOP."""
     asyncio.run(_serve(connection, decoder, backlog, make))
@@ -109,7 +152,7 @@ async def _serve(
     connection: socket.socket,
     decoder: FrameDecoder,
     backlog: list[Message],
-    make: Callable[[asyncio.StreamWriter], AsyncEngine],
+    make: Callable[[asyncio.StreamWriter], LoopEngine],
 ) -> None:
     connection.setblocking(False)
     reader, writer = await asyncio.open_unix_connection(sock=connection)

@@ -22,6 +22,24 @@ class Refused(Exception):
         self.code = code
 
 
+def completion_room(context: int, prompt_tokens: int, max_tokens: int | None) -> int:
+    """Return how many tokens a completion may have: `max_tokens`, or what the context leaves.
+
+    Raises Refused if that is too much, or nothing, in the words that clients know from vLLM's server.
+    """
+    room = context - prompt_tokens
+    if not prompt_tokens:
+        raise Refused("the prompt is empty: it has no tokens")
+    if room >= 1 and (max_tokens or room) <= room:
+        return max_tokens or room
+    completion = f", {max_tokens} in the completion" if max_tokens else ""
+    raise Refused(
+        f"This model's maximum context length is {context} tokens. However, you requested "
+        f"{prompt_tokens + (max_tokens or 0)} tokens ({prompt_tokens} in the prompt{completion}). "
+        "Please reduce the length of the prompt or of the completion."
+    )
+
+
 class Driver(ABC):
     """One engine with one model. `load` → (`add`, `abort`, `step`)*. All of it in one thread."""
 

@@ -1,0 +1,68 @@
+"""What a model's files say to vLLM: `model.json`, its engine's arguments, and `multi_lora.json`, the LoRA adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from .driver import Refused
+from .model_json import read_json
+
+_NEAR = 5
+# Arguments that may be paths, which are then taken to be beside model.json.
+_PATHS = ("model", "tokenizer")
+
+
+def read_arguments(directory: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the engine's arguments. `defaults` has those that this version of vLLM knows.
+
+    Raises Refused for a name that it does not know, and if no model is named.
+    """
+    path = directory / "model.json"
+    arguments = read_json(path)
+    if "disable_log_requests" in arguments and "disable_log_requests" not in defaults:  # of vLLM before 0.10
+        arguments.setdefault("enable_log_requests", not _switch(arguments.pop("disable_log_requests")))
+    for name, value in arguments.items():
+        if name not in defaults:
+            raise Refused(f"{path}: unknown key '{name}'; known: {_near(name, defaults)}")
+        if isinstance(defaults[name], bool):
+            arguments[name] = _switch(value)
+    if not isinstance(arguments.get("model"), str):
+        raise Refused(
+            f"{path}: needs 'model': a folder beside {path.name}, an absolute path, or a name on the Hugging Face hub"
+        )
+    for name in _PATHS:
+        if name in arguments:
+            arguments[name] = _located(path, name, arguments[name])
+    return arguments
+
+
+def read_adapters(directory: Path) -> dict[str, Path]:
+    """Return the folders of the LoRA adapters by their names. Raises Refused for one that is not there."""
+    path = directory / "multi_lora.json"
+    adapters = {name: Path(directory, str(folder)) for name, folder in read_json(path).items()}
+    for name, folder in adapters.items():
+        if not (folder / "adapter_config.json").is_file():
+            raise Refused(f"{path}: adapter '{name}': '{folder}' has no adapter_config.json")
+    return adapters
+
+
+def _near(name: str, known: Mapping[str, Any]) -> str:
+    near = get_close_matches(name, known, _NEAR, 0.3) or sorted(known)[:_NEAR]
+    return f"{', '.join(near)} and {len(known) - len(near)} other arguments of vLLM's AsyncEngineArgs"
+
+
+def _switch(value: Any) -> Any:
+    """Repositories made for Triton have text where JSON has true and false."""
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _located(path: Path, name: str, value: str) -> str:
+    here = Path(path.parent, value)  # an absolute path is that path
+    if here.exists():
+        return str(here)
+    if value.startswith((".", "/")):
+        raise Refused(f"{path}: {name} '{value}': there is no '{here}'")
+    return value

@@ -1,0 +1,298 @@
+"""vLLM's AsyncLLM: PagedAttention and continuous batching on GPUs, and on CPUs with its build for them.
+
+Text, stop strings and detokenization are vLLM's own. Its API gives every request a task that is woken for every token;
+here what a step has brought is taken where vLLM puts it down, without waking anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from vllm import AsyncEngineArgs, SamplingParams
+from vllm.exceptions import GracefulHTTPError, VLLMClientError
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import PrometheusStatLogger
+
+from . import messages
+from .async_loop import LoopEngine
+from .driver import Prompt, Refused, completion_room
+from .vllm_arguments import read_adapters, read_arguments
+
+_SAME_NAME = (
+    *("n", "min_tokens", "temperature", "top_p", "min_p", "seed", "stop", "stop_token_ids", "max_tokens"),
+    *("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "presence_penalty"),
+    *("frequency_penalty", "repetition_penalty", "logprobs", "top_k", "logit_bias"),
+)
+_HONOURED = (*_SAME_NAME, "structured")
+_FAILED = "error"  # a finish reason of vLLM's
+
+
+class VllmEngine(LoopEngine):
+    """An AsyncLLM."""
+
+    def __init__(self, writer: asyncio.StreamWriter, options: dict[str, Any]) -> None:
+        super().__init__(writer)
+        directory = Path(options["directory"])
+        defaults = {field.name: field.default for field in fields(AsyncEngineArgs)}
+        arguments = read_arguments(directory, defaults)
+        self._adapters = self._lora(directory) if arguments.get("enable_lora") else {}
+        self._steps: _Steps | None = None
+        loggers: list[Any] = [] if arguments.get("disable_log_stats") else [self._watched]
+        try:
+            parsed = AsyncEngineArgs(**{**arguments, "disable_log_stats": True})
+            self._engine = AsyncLLM.from_engine_args(parsed, stat_loggers=loggers)
+        except (ValueError, OSError, RuntimeError) as error:  # it has said more in lines of its own
+            raise Refused(f"{directory / 'model.json'}: {error}") from error
+        self._requests: dict[int, _Request] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        config = self._engine.vllm_config
+        self._context = config.model_config.max_model_len
+        # As a chat template leaves a prompt, it has its special tokens already.
+        self._plain = self._engine.renderer.default_cmpl_tok_params
+        self._templated = self._plain.with_kwargs(add_special_tokens=False)
+        self.info = self._describe(config)
+        self._engine.output_handler.add_done_callback(self._died)
+
+    def begin(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int) -> None:
+        """Have a task bring the request to vLLM's scheduler; it ends before the first token comes."""
+        self._requests[key] = request = _Request(self, key, params.get("logprobs") is not None)
+        self._do(self._add(request, prompt, params, adapter, priority))
+
+    def abort(self, key: int) -> None:
+        """Have vLLM drop it."""
+        request = self._requests.get(key)
+        if request is not None:
+            self.over(request)
+            if request.vllm_id:
+                self._do(self._abort(request.vllm_id))
+
+    def over(self, request: _Request) -> None:
+        """Forget a request that has ended."""
+        request.over = True
+        self._requests.pop(request.key, None)
+
+    def figures(self) -> tuple[int, int, float, int, int, int]:
+        """Return what vLLM's scheduler says of its steps, or what is known without it."""
+        steps = self._steps
+        if steps is None:
+            running = sum(request.completion_tokens > 0 for request in self._requests.values())
+            return running, len(self._requests) - running, 0.0, 0, 0, 0
+        counters = (steps.prefix_queries, steps.prefix_hits, steps.preemptions)
+        if not self._requests:  # no step has told of what was aborted last
+            return 0, 0, 0.0, *counters
+        return steps.running, steps.waiting, steps.kv_cache_usage, *counters
+
+    def close(self) -> None:
+        """End vLLM's own processes."""
+        logging.getLogger("vllm").setLevel(logging.ERROR)  # that it has to hurry is no news
+        if not self._engine.output_handler.remove_done_callback(self._died):
+            return
+        self._engine.shutdown()
+
+    def _lora(self, directory: Path) -> dict[str, Any]:
+        adapters = enumerate(read_adapters(directory).items(), 1)
+        return {name: LoRARequest(name, number, str(path)) for number, (name, path) in adapters}
+
+    def _watched(self, *_: Any, **__: Any) -> _Steps:
+        self._steps = _Steps()
+        return self._steps
+
+    def _do(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _add(
+        self, request: _Request, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int
+    ) -> None:
+        try:
+            collector = await self._added(request, prompt, params, adapter, priority)
+            request.vllm_id = collector.request_id
+            if request.over:  # aborted meanwhile
+                await self._abort(request.vllm_id)
+                return
+            collector.put = request.put
+            first = collector.get_nowait()
+            if first is not None:
+                request.put(first)
+        except Exception as error:  # what becomes of one request must not end the others
+            request.put(error)
+
+    async def _added(
+        self, request: _Request, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int
+    ) -> Any:
+        """Give the request to vLLM and return its collector of outputs. Raises Refused, and what vLLM raises."""
+        if adapter and adapter not in self._adapters:
+            raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
+        given = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)}
+        form = self._plain if params.get("add_special_tokens", True) else self._templated
+        (rendered,) = await self._engine.renderer.render_cmpl_async([given], form)
+        request.prompt_tokens = len(rendered["prompt_token_ids"])
+        room = completion_room(self._context, request.prompt_tokens, params.get("max_tokens"))
+        return await self._engine.add_request(
+            str(request.key),
+            rendered,
+            _sampling(params, room),
+            lora_request=self._adapters[adapter] if adapter else None,
+            priority=priority,
+        )
+
+    async def _abort(self, vllm_id: str) -> None:
+        await self._engine.abort(vllm_id, internal=True)
+        self.tell_figures()
+
+    def _died(self, _: Any) -> None:
+        """End this process, as vLLM's core has ended: the server tells the requests, and starts another."""
+        print("vLLM's engine core has ended; its own lines say why", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def _describe(self, config: Any) -> dict[str, Any]:
+        tokenizer = self._engine.tokenizer
+        cache = config.cache_config
+        template = getattr(tokenizer, "chat_template", None) or ""
+        return {
+            "context_length": self._context,
+            "max_running": config.scheduler_config.max_num_seqs,
+            "kv_cache_bytes": cache.kv_cache_memory_bytes or 0,
+            "kv_cache_tokens": cache.kv_cache_size_tokens or 0,
+            "chat_template": template.get("default", "") if isinstance(template, dict) else template,
+            "special_tokens": {
+                name: str(value)
+                for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+                if (value := getattr(tokenizer, name, None))
+            },
+            "adapters": tuple(self._adapters),
+            "honours": _HONOURED,
+            "max_logprobs": config.model_config.max_logprobs,
+            "priorities": config.scheduler_config.policy == "priority",
+        }
+
+
+class _Request:
+    """One request. Takes the place of vLLM's collector, into which each step puts what it has brought."""
+
+    __slots__ = ("_engine", "_logprobs", "completion_tokens", "key", "over", "prompt_tokens", "vllm_id")
+
+    def __init__(self, engine: VllmEngine, key: int, logprobs: bool) -> None:
+        self.key = key
+        self.vllm_id = ""  # until vLLM has it
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.over = False
+        self._engine = engine
+        self._logprobs = logprobs
+
+    def put(self, output: Any) -> None:
+        """Tell the server of it. Nothing is told of a request that is over."""
+        if self.over:
+            return
+        end: tuple[Any, ...] | None = None
+        deltas: list[tuple[Any, ...]] = []
+        if isinstance(output, Exception):
+            end = _refusal(output)
+        else:
+            for each in output.outputs:
+                self.completion_tokens += len(each.token_ids)
+                deltas.append(self._delta(each))
+            if output.finished:
+                end = (self.prompt_tokens, self.completion_tokens, output.num_cached_tokens or 0)
+            if any(each.finish_reason == _FAILED for each in output.outputs):
+                deltas, end = [], (messages.INTERNAL, "vLLM has given this request up")
+        if end is not None:
+            self._engine.over(self)
+        self._engine.tell((self.key, tuple(deltas), end))
+
+    def _delta(self, each: Any) -> tuple[Any, ...]:
+        logprobs: tuple[Any, ...] = ()
+        if self._logprobs and each.logprobs:
+            logprobs = tuple(map(_alternatives, each.token_ids, each.logprobs))
+        return each.index, each.text, tuple(each.token_ids), each.finish_reason, each.stop_reason, logprobs
+
+
+class _Steps(PrometheusStatLogger):  # type: ignore[misc]
+    """Notes what the scheduler says with each step. One of Prometheus', since vLLM adds its own to any other."""
+
+    def __init__(self) -> None:
+        self.prefix_queries = self.prefix_hits = self.preemptions = 0
+        self._gauges: dict[int, tuple[int, int, float]] = {}  # of each of the cores, of which there may be several
+
+    @property
+    def running(self) -> int:
+        """Sequences that are computed side by side."""
+        return sum(gauges[0] for gauges in self._gauges.values())
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait for that."""
+        return sum(gauges[1] for gauges in self._gauges.values())
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the KV cache that is in use, 0 to 1."""
+        return sum(gauges[2] for gauges in self._gauges.values()) / max(len(self._gauges), 1)
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, engine_idx: int = 0, **__: Any) -> None:
+        """Take a step's figures."""
+        if scheduler_stats is not None:
+            waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+            self._gauges[engine_idx] = scheduler_stats.num_running_reqs, waiting, scheduler_stats.kv_cache_usage
+            self.prefix_queries += scheduler_stats.prefix_cache_stats.queries
+            self.prefix_hits += scheduler_stats.prefix_cache_stats.hits
+        if iteration_stats is not None:
+            self.preemptions += iteration_stats.num_preempted_reqs
+
+    def log_engine_initialized(self) -> None:
+        """Say nothing: the server shows what there is."""
+
+    def log(self) -> None:
+        """Say nothing."""
+
+    def record_sleep_state(self, *_: Any, **__: Any) -> None:
+        """Do nothing: engines do not sleep here."""
+
+    def record_admission_rejection(self, reason: str) -> None:
+        """Do nothing: the server sees the refusal."""
+
+
+def _refusal(error: Exception) -> tuple[int, str]:
+    if isinstance(error, Refused):
+        return error.code, error.text
+    if isinstance(error, GracefulHTTPError):  # queues that model.json bounds
+        return messages.UNAVAILABLE, str(error)
+    if isinstance(error, (VLLMClientError, ValueError)):
+        return messages.INVALID_ARG, str(error)
+    return messages.INTERNAL, f"{type(error).__name__}: {error}"
+
+
+def _sampling(params: Mapping[str, Any], room: int) -> Any:
+    given = {name: params[name] for name in _SAME_NAME if name in params}
+    given["max_tokens"] = room
+    if "structured" in params:
+        given["structured_outputs"] = _structured(*params["structured"])
+    return SamplingParams(**given, output_kind=RequestOutputKind.DELTA, skip_clone=True)
+
+
+def _alternatives(token: int, alternatives: Mapping[int, Any]) -> tuple[Any, ...]:
+    """Return the chosen token first, then the likeliest."""
+    chosen = alternatives[token]
+    others = sorted((each for each in alternatives.items() if each[0] != token), key=lambda each: -each[1].logprob)
+    listed = [(token, chosen), *others]
+    return tuple((number, each.decoded_token or "", each.logprob) for number, each in listed)
+
+
+def _structured(kind: str, value: str) -> Any:
+    if kind == "json_object":
+        return StructuredOutputsParams(json_object=True)
+    if kind == "choice":
+        return StructuredOutputsParams(choice=json.loads(value))
+    return StructuredOutputsParams(**{kind: value})

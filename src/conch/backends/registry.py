@@ -36,6 +36,7 @@ _REQUIREMENTS = {
     "pytorch": ("torch", "pytorch"),
     "scripted": ("numpy", "python"),
     "tensorrt": ("tensorrt", "tensorrt"),
+    "tensorrtllm": ("numpy", "python"),
     "vllm": ("numpy", "python"),
 }
 

@@ -1,0 +1,67 @@
+"""What a TensorRT-LLM model is loaded with, and whether this machine can: said before anything is loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .driver import Refused
+from .model_json import read_json
+
+
+def read_arguments(directory: Path) -> dict[str, Any]:
+    """Return the arguments of `LLM` that a version's directory holds. Raises Refused if they cannot be right."""
+    path = directory / "model.json"
+    arguments = read_json(path)
+    if not path.is_file() and (directory / "model.yaml").is_file():
+        path = directory / "model.yaml"
+        arguments = _read_yaml(path)
+        arguments.pop("triton_config", None)  # what a configuration of Triton says otherwise
+    if not arguments.get("model"):
+        raise Refused(f"{path}: 'model' must name a checkpoint: its folder, or its name on the Hugging Face hub")
+    model = directory / str(arguments["model"])
+    if model.exists():  # beside model.json, or an absolute path
+        arguments["model"] = str(model)
+    if isinstance(arguments.get("model"), str) and (model / "rank0.engine").exists():
+        raise Refused(
+            f"{path}: 'model' names a folder with engines of trtllm-build, which newer releases of TensorRT-LLM no "
+            "longer run: name the checkpoint that they were built from"
+        )
+    arguments.setdefault("guided_decoding_backend", "xgrammar")
+    arguments.setdefault("enable_iter_perf_stats", True)
+    return arguments
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise Refused(f"{path}: {error}") from error
+    if not isinstance(document, dict):
+        raise Refused(f"{path}: must hold arguments by their names")
+    return document
+
+
+def require_gpus(arguments: dict[str, Any], directory: Path) -> None:
+    """Raise Refused if this interpreter has no TensorRT-LLM, or this machine has fewer GPUs than are to be used."""
+    if importlib.util.find_spec("tensorrt_llm") is None:
+        raise Refused(f"the environment '{sys.prefix}' has no package 'tensorrt_llm': pip install tensorrt-llm into it")
+    tensor = arguments.get("tensor_parallel_size", 1)
+    pipeline = arguments.get("pipeline_parallel_size", 1)
+    here = arguments.get("gpus_per_node", tensor * pipeline)
+    needed = min(tensor * pipeline, here)
+    found = 0
+    with suppress(ImportError):
+        import torch
+
+        found = torch.cuda.device_count()
+    if found < needed:
+        raise Refused(
+            f"{directory}: tensor_parallel_size {tensor} × pipeline_parallel_size {pipeline} need {needed} NVIDIA "
+            f"GPU{'s' if needed > 1 else ''}, this machine has {found}; conch engine plan says what fits which GPUs"
+        )

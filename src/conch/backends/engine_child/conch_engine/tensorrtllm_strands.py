@@ -1,0 +1,85 @@
+"""The sequences of a request to TensorRT-LLM's LLM API, from what it puts out to deltas.
+
+The API's own texts and stop strings are not used: it takes a text back that has turned out to begin a stop string,
+after having told it, which a stream cannot do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from .text import DecodeMany, StopStrings, TextStream, tell
+
+Delta = tuple[Any, ...]  # as `messages` describes it
+FINISH = 3  # where it has the reason why the sequence has ended
+
+_FINISHED = {"stop": "stop", "length": "length", "cancelled": "abort"}
+
+
+class Strand:
+    """One of the sequences of a request, from its outputs to deltas."""
+
+    def __init__(self, index: int, params: Mapping[str, Any], decode: DecodeMany) -> None:
+        self.tokens = 0
+        self.ended = False
+        self._index = index
+        self._decode = decode
+        self._logprobs: int | None = params.get("logprobs")
+        self._stream = TextStream()
+        self._stops = StopStrings(params.get("stop", ()), params.get("include_stop_str_in_output", False))
+
+    def take(self, output: Any) -> tuple[Any, ...]:
+        """Return the delta that the API's `CompletionOutput` adds; `ended` tells whether it is the last."""
+        new = list(output.token_ids_diff)
+        finish = None if output.finish_reason is None else _FINISHED.get(output.finish_reason, "abort")
+        last = finish is not None
+        (text,) = tell([(self._stream, new, last)], self._decode)
+        text, stop = self._stops.feed(text, last)
+        self.tokens += len(new)
+        self.ended = last or stop is not None
+        logprobs: tuple[Any, ...] = ()
+        if self._logprobs is not None and output.logprobs_diff:
+            logprobs = self._alternatives(new, output.logprobs_diff, self._logprobs)
+        if stop is not None:
+            return self._index, text, tuple(new), "stop", stop, logprobs
+        return self._index, text, tuple(new), finish, output.stop_reason, logprobs
+
+    def _alternatives(self, tokens: Sequence[int], found: Sequence[Mapping[int, Any]], count: int) -> tuple[Any, ...]:
+        """Return for each token itself and the likeliest beside it, `count` of them."""
+        told = []
+        for token, alternatives in zip(tokens, found):
+            others = sorted((each for each in alternatives if each != token), key=lambda e: -alternatives[e].logprob)
+            chosen = [token, *others][: 1 + count]
+            texts = self._decode([[each] for each in chosen])
+            told.append(tuple((each, text, alternatives[each].logprob) for each, text in zip(chosen, texts)))
+        return tuple(told)
+
+
+async def follow(strand: Strand, result: Any) -> AsyncIterator[Delta]:
+    """Yield the deltas of a sequence until it ends, be it at a stop string, of which the API does not know."""
+    async for each in result:
+        yield strand.take(each.outputs[0])
+        if strand.ended:
+            return
+
+
+async def merged(streams: Sequence[AsyncIterator[Delta]]) -> AsyncIterator[Delta]:
+    """Yield what any of the streams yields, as it comes. When this ends, they all do."""
+    waiting = {asyncio.ensure_future(stream.__anext__()): stream for stream in streams}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                stream = waiting.pop(task)
+                try:
+                    item = task.result()
+                except StopAsyncIteration:
+                    continue
+                waiting[asyncio.ensure_future(stream.__anext__())] = stream
+                yield item
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -10,12 +10,15 @@ from time import monotonic_ns
 from conch.backends.engine import Engine
 from conch.core.pending import Pending, State
 from conch.core.served import Served
-from conch.errors import ConchError, InvalidRequest, QueueFull, Unavailable, Unsupported
-from conch.generation import Delta, Generation, GenerationRequest, Listen, Usage
+from conch.errors import Cancelled, ConchError, InvalidRequest, QueueFull, Unavailable, Unsupported
+from conch.generation import Delta, FinishReason, Generation, GenerationRequest, Listen, Usage
 from conch.llm.tensor_form import TensorForm
 from conch.model_config import ModelConfig
 from conch.observability.generation import GenerationStatistics
 from conch.request import InferRequest, InferResponse, Respond
+
+# Characters that no token of a usual vocabulary has more of: those of 128 spaces.
+_LONGEST_TOKEN = 128
 
 
 class GenerativeModel(Served):
@@ -60,12 +63,19 @@ class GenerativeModel(Served):
         """
         request.params.check()
         self._check_honoured(request)
+        self._check_length(request.prompt)
         self.refuse_when_full(request.timeline)
         live = _Live(self, request, listen)
-        live.generation = self.engine.generate(request, live.told)
         self._live.add(live)
         self.enter()
         self.statistics.pending += 1
+        try:
+            live.generation = self.engine.generate(request, live.told)
+        except BaseException:
+            self._live.discard(live)
+            self.leave()
+            self.statistics.pending -= 1
+            raise
         return live
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
@@ -80,8 +90,8 @@ class GenerativeModel(Served):
             if end is not None:
                 pending.finish(form.last(end))
 
-        generation = self.generate(form.request, told)
         pending.state = State.EXECUTING
+        generation = self.generate(form.request, told)
         pending.on_cancel(generation.abort)
         return pending
 
@@ -131,6 +141,19 @@ class GenerativeModel(Served):
         if self.statistics.first_response is not None:
             self.statistics.first_response.add(first - timeline.received)
 
+    def _check_length(self, prompt: str | Sequence[int]) -> None:
+        """Refuse what is far too long before the engine spends the others' time on cutting it into tokens."""
+        context = self.engine.info.context_length
+        if isinstance(prompt, str):
+            size, most, what = len(prompt), context * _LONGEST_TOKEN, "characters"
+        else:
+            size, most, what = len(prompt), context, "tokens"
+        if size > most:
+            raise InvalidRequest(
+                f"This model's maximum context length is {context} tokens. However, your prompt has {size} {what}. "
+                "Please reduce the length of the prompt."
+            )
+
     def _check_honoured(self, request: GenerationRequest) -> None:
         info = self.engine.info
         for name in request.params.unusual():
@@ -155,7 +178,7 @@ class _Live:
         self.request = request
         self.generation: Generation | None = None
         self.last_token = 0  # when the last one came, monotonic ns
-        self.finished: list[Delta] = []  # the last delta of each sequence that has ended
+        self.finished: list[FinishReason] = []  # of each sequence that has ended
         self._model: GenerativeModel | None = model
         self._listen = listen
 
@@ -174,15 +197,17 @@ class _Live:
             else:
                 model.figures.next_tokens(now - self.last_token)
             self.last_token = now
-            self.finished += [delta for delta in deltas if delta.finish_reason is not None]
+            for delta in deltas:
+                model.figures.generation_tokens += len(delta.token_ids)
+                if delta.finish_reason is not None:
+                    self.finished.append(delta.finish_reason)
         if end is not None:
             self._model = None
             model.ended(self, end)
             if isinstance(end, Usage):
-                timeline = self.request.timeline
-                model.figures.ended(
-                    timeline, end, [delta.finish_reason for delta in self.finished], self.request.params
-                )
+                model.figures.ended(self.request.timeline, end, self.finished, self.request.params)
+            elif isinstance(end, Cancelled):
+                model.figures.aborted(self.finished, self.request.params.n)
             self.generation = None
         self._listen(deltas, end)
 

@@ -65,7 +65,7 @@ class GenerationStatistics:
         self.version = version
         self.load = load  # how busy the engine is now
         self.prompt_tokens = 0
-        self.generation_tokens = 0
+        self.generation_tokens = 0  # counted as they come
         self.finished = dict.fromkeys(FinishReason, 0)
         self.time_to_first_token = Distribution(FIRST_TOKEN_BOUNDS)
         self.inter_token_latency = Distribution(INTER_TOKEN_BOUNDS)
@@ -87,12 +87,9 @@ class GenerationStatistics:
         """Count what a later step has brought, so long after the step before."""
         self.inter_token_latency.add(ns / _NS)
 
-    def ended(
-        self, timeline: Timeline, usage: Usage, reasons: Sequence[FinishReason | None], params: SamplingParams
-    ) -> None:
+    def ended(self, timeline: Timeline, usage: Usage, reasons: Sequence[FinishReason], params: SamplingParams) -> None:
         """Count a request that the engine has finished."""
         self.prompt_tokens += usage.prompt_tokens
-        self.generation_tokens += usage.completion_tokens
         self.end_to_end_latency.add((timeline.done - timeline.received) / _NS)
         self.decode_time.add((timeline.done - timeline.started) / _NS)
         self.prompt_length.add(usage.prompt_tokens)
@@ -101,5 +98,10 @@ class GenerationStatistics:
         if params.max_tokens is not None:
             self.requested_max_tokens.add(params.max_tokens)
         for reason in reasons:
-            if reason is not None:
-                self.finished[reason] += 1
+            self.finished[reason] += 1
+
+    def aborted(self, reasons: Sequence[FinishReason], sequences: int) -> None:
+        """Count a request that its caller has given up: those of its sequences that had ended, and the rest."""
+        for reason in reasons:
+            self.finished[reason] += 1
+        self.finished[FinishReason.ABORT] += sequences - len(reasons)

@@ -1,0 +1,247 @@
+"""A model that generates, against a plain account of it: whatever happens in whatever order, everything ends once."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from conch.backends.engine import Engine
+from conch.core.generative import GenerativeModel
+from conch.errors import BackendError, Cancelled, ConchError, FailureReason, InvalidRequest, QueueFull, Unavailable
+from conch.generation import (
+    Delta,
+    EngineInfo,
+    EngineLoad,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    Listen,
+    SamplingParams,
+    Usage,
+)
+from conch.request import InferRequest
+from conch.tensor import BYTES, Tensor, pack_bytes
+from tests.unit.core.scripted import config
+
+RUNNING, QUEUED, CONTEXT = 3, 2, 10
+
+
+class MemoryEngine(Engine):
+    """Does what the test says. What it is told after it has forgotten a request, it passes on all the same."""
+
+    def __init__(self) -> None:
+        self.info = EngineInfo(
+            engine="memory",
+            context_length=CONTEXT,
+            max_running=RUNNING,
+            honours=frozenset({"n", "max_tokens"}),
+        )
+        self.load = EngineLoad()
+        self.alive = True
+        self.held: dict[Listen, GenerationRequest] = {}
+        self.refuses = False
+
+    @property
+    def ready(self) -> bool:
+        return self.alive
+
+    async def start(self) -> None: ...
+
+    def generate(self, request: GenerationRequest, listen: Listen) -> Generation:
+        if not self.alive:
+            raise Unavailable("the engine is being restarted", retry_after_s=1.0)
+        if self.refuses:
+            listen((), InvalidRequest("refused at once"))
+        else:
+            self.held[listen] = request
+        return _Held(self, listen)
+
+    def die(self) -> None:
+        self.alive = False
+        held, self.held = self.held, {}
+        for listen in held:
+            listen((), BackendError("the engine was killed"))
+
+    async def stop(self) -> None:
+        self.alive = False
+
+
+@dataclass
+class _Held:
+    engine: MemoryEngine
+    listen: Listen
+
+    def abort(self) -> None:
+        if self.engine.held.pop(self.listen, None) is not None:
+            self.listen((), Cancelled("request was cancelled by the client"))
+
+
+@dataclass(eq=False)
+class Caller:
+    """What one caller has asked for and heard."""
+
+    n: int
+    deltas: list[Delta] = field(default_factory=list)
+    ends: list[Any] = field(default_factory=list)
+    tell: Listen | None = None  # how the engine reaches it
+    generation: Generation | None = None
+    unfinished: set[int] = field(default_factory=set)
+
+    def listen(self, deltas: Any, end: Usage | ConchError | None) -> None:
+        assert not self.ends
+        self.deltas += deltas
+        if end is not None:
+            self.ends.append(end)
+
+
+def request(n: int = 1, prompt: str | list[int] = "a") -> GenerationRequest:
+    return GenerationRequest(id="", model_name="m", prompt=prompt, params=SamplingParams(n=n))
+
+
+def made(max_queue_size: int = QUEUED) -> tuple[GenerativeModel, MemoryEngine]:
+    engine = MemoryEngine()
+    return GenerativeModel(config(decoupled=True), 1, {}, engine, max_queue_size=max_queue_size), engine
+
+
+class Life(RuleBasedStateMachine):
+    """Requests come, get tokens, end, are given up; the engine refuses, dies and comes back."""
+
+    callers = Bundle("callers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.engine = made()
+        self.live: set[Caller] = set()
+        self.everyone: list[Caller] = []
+        self.failed: Counter[FailureReason] = Counter()
+        self.succeeded = 0
+        self.reasons: Counter[FinishReason] = Counter()
+
+    @rule(target=callers, n=st.integers(1, 3))
+    def submit(self, n: int) -> Caller:
+        caller = Caller(n, unfinished=set(range(n)))
+        full = len(self.live) >= RUNNING + QUEUED
+        if full or not self.engine.alive:
+            with pytest.raises(QueueFull if full else Unavailable):
+                self.model.generate(request(n), caller.listen)
+            self.failed[FailureReason.REJECTED] += full
+            return caller
+        before = set(self.engine.held)
+        caller.generation = self.model.generate(request(n), caller.listen)
+        self.everyone.append(caller)
+        if self.engine.refuses:
+            self.failed[FailureReason.OTHER] += 1
+            return caller
+        (caller.tell,) = set(self.engine.held) - before
+        self.live.add(caller)
+        return caller
+
+    @rule(caller=callers, ends=st.booleans(), tokens=st.integers(0, 2), data=st.data())
+    def step(self, caller: Caller, ends: bool, tokens: int, data: st.DataObject) -> None:
+        """Some of its sequences get tokens, and end. What comes after the end is nobody's any more."""
+        if caller.tell is None:
+            return
+        if caller not in self.live:
+            caller.tell([Delta(0, "late", (1,))], None)
+            caller.tell((), Usage(1, 1))
+            return
+        index = data.draw(st.sampled_from(sorted(caller.unfinished)))
+        reason = data.draw(st.sampled_from([FinishReason.STOP, FinishReason.LENGTH])) if ends else None
+        if reason is not None:
+            caller.unfinished.discard(index)
+            self.reasons[reason] += 1
+        end = None if caller.unfinished else Usage(1, 5)
+        caller.tell([Delta(index, "t" * tokens, (7,) * tokens, reason)], end)
+        if end is not None:
+            self.engine.held.pop(caller.tell)
+            self.live.discard(caller)
+            self.succeeded += 1
+
+    @rule(caller=callers)
+    def give_up(self, caller: Caller) -> None:
+        if caller.generation is not None:
+            caller.generation.abort()
+        if caller in self.live:
+            self.live.discard(caller)
+            self.failed[FailureReason.CANCELED] += 1
+            self.reasons[FinishReason.ABORT] += len(caller.unfinished)
+
+    @rule(caller=consumes(callers))
+    def forget(self, caller: Caller) -> None:
+        """The caller goes on without an interest in what it may still ask."""
+
+    @rule(refuses=st.booleans())
+    def refuse(self, refuses: bool) -> None:
+        self.engine.refuses = refuses
+
+    @rule()
+    def die(self) -> None:
+        self.engine.die()
+        self.failed[FailureReason.BACKEND] += len(self.live)
+        # Those whose sequences had ended in part are not counted as finished.
+        self.reasons -= Counter({r: c for r, c in self._partial().items() if c})
+        self.live.clear()
+
+    def _partial(self) -> Counter[FinishReason]:
+        return Counter(d.finish_reason for caller in self.live for d in caller.deltas if d.finish_reason is not None)
+
+    @rule()
+    def revive(self) -> None:
+        self.engine.alive = True
+
+    @invariant()
+    def everybody_has_heard_the_end_once(self) -> None:
+        for caller in self.everyone:
+            assert len(caller.ends) == (caller not in self.live)
+        assert self.model.ready is self.engine.alive
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        statistics, figures = self.model.statistics, self.model.figures
+        assert statistics.pending == sum(not caller.deltas for caller in self.live)
+        assert statistics.success.count == self.succeeded
+        assert {reason: count for reason, count in statistics.failures.items() if count} == +self.failed
+        assert figures.generation_tokens == sum(len(d.token_ids) for caller in self.everyone for d in caller.deltas)
+        told = Counter({reason: count for reason, count in figures.finished.items() if count})
+        assert told == +(self.reasons - self._partial())
+        assert (self.model.refusal(0) is not None) == (len(self.live) >= RUNNING + QUEUED)
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+async def test_stopping_tells_everybody_and_lets_go() -> None:
+    model, engine = made()
+    callers = [Caller(1) for _ in range(3)]
+    for caller in callers:
+        model.generate(request(), caller.listen)
+    await model.stop()
+    assert [type(caller.ends[0]) for caller in callers] == [Unavailable] * 3
+    engine.die()  # tells them again; they have heard
+    await model.drain()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "size"), [([1] * (CONTEXT + 1), "11 tokens"), ("a" * (CONTEXT * 128 + 1), "1281 characters")]
+)
+def test_a_prompt_that_is_far_too_long_never_reaches_the_engine(prompt: Any, size: str) -> None:
+    model, engine = made()
+    with pytest.raises(InvalidRequest, match=f"maximum context length is {CONTEXT} tokens.*your prompt has {size}"):
+        model.generate(request(prompt=prompt), Caller(1).listen)
+    assert not engine.held
+
+
+def test_a_refusal_at_once_is_an_answer_in_tensor_form() -> None:
+    model, engine = made()
+    engine.refuses = True
+    answers: list[Any] = []
+    asked = InferRequest("m", [Tensor("text_input", BYTES, (1,), pack_bytes(["a"]))])
+    pending = model.submit(asked, lambda answer, final: answers.append((answer, final)))
+    assert [(str(answer), final) for answer, final in answers] == [("refused at once", True)]
+    pending.cancel()
+    assert len(answers) == 1

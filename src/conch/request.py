@@ -141,6 +141,12 @@ class InferRequest:
             timeline=timeline,
         )
 
+    def fetch_inputs(self) -> None:
+        """Have the bytes of all inputs here. Raises ConchError if some have gone from their source."""
+        for tensor in self.inputs:
+            if tensor.source is not None:
+                tensor.fetch()
+
     def input(self, name: str) -> Tensor | None:
         """Return the input of that name, if the request carries it."""
         for tensor in self.inputs:

@@ -9,7 +9,7 @@ something computes.
 import struct
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -61,27 +61,69 @@ _DATATYPE_OF_DTYPE: dict[np.dtype[Any], str] = {dtype: name for name, dtype in N
 _LENGTH = struct.Struct("<I")
 
 
+class Source(Protocol):
+    """Where the bytes of a tensor can be fetched from, by the event loop's thread. They may change meanwhile, or go."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+
+    def read(self) -> Buffer:
+        """Return a copy of the bytes. Raises ConchError if they are not there any more."""
+
+    def read_into(self, target: npt.NDArray[np.uint8]) -> None:
+        """Fill `target`, as large as the source, with the bytes. Raises ConchError if they are not there any more."""
+
+
 class Tensor:
     """One named tensor.
 
-    `data` is any contiguous buffer with the wire bytes; it is shared, never copied, and must not be written to.
+    Its data are any contiguous buffer with the wire bytes; it is shared, never copied, and must not be written to. Or
+    there is a `source` of them, until somebody asks for `data`.
     """
 
-    __slots__ = ("data", "datatype", "name", "shape")
+    __slots__ = ("_data", "datatype", "name", "shape", "source")
 
-    def __init__(self, name: str, datatype: str, shape: Sequence[int], data: Buffer) -> None:
+    def __init__(
+        self, name: str, datatype: str, shape: Sequence[int], data: Buffer = b"", source: Source | None = None
+    ) -> None:
         self.name = name
         self.datatype = datatype
         self.shape = tuple(shape)
-        self.data = data
+        self.source = source
+        self._data = data
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.datatype}{list(self.shape)}, {self.nbytes} B)"
 
     @property
+    def data(self) -> Buffer:
+        """The wire bytes. Raises ConchError if they have gone from their source."""
+        if self.source is not None:
+            self.fetch()
+        return self._data
+
+    def fetch(self) -> None:
+        """Have the bytes here, and let go of their source. Raises ConchError if they have gone from it."""
+        if self.source is not None:
+            self._data = self.source.read()
+            self.source = None
+
+    @property
     def nbytes(self) -> int:
         """Size of the wire form in bytes."""
-        return memoryview(self.data).nbytes
+        if self.source is not None:
+            return self.source.size
+        data = self._data
+        return len(data) if type(data) is bytes else memoryview(data).nbytes
+
+    def renamed(self, name: str) -> "Tensor":
+        """Return the tensor under another name; its data are shared."""
+        return self if name == self.name else Tensor(name, self.datatype, self.shape, self._data, self.source)
+
+    def reshaped(self, shape: Sequence[int]) -> "Tensor":
+        """Return the same elements in another shape; the data are shared."""
+        return Tensor(self.name, self.datatype, shape, self._data, self.source)
 
     @classmethod
     def from_numpy(cls, name: str, array: npt.NDArray[Any], datatype: str | None = None) -> "Tensor":

@@ -450,22 +450,25 @@ def test_an_object_may_be_unlinked(regions: Regions) -> None:
         Path("/dev/shm", regions.key("moved")[1:]).rename(Path("/dev/shm", regions.key("all")[1:]))
 
 
-def test_an_object_that_was_cut_short_costs_the_request_only(regions: Regions) -> None:
-    regions.share("cut", 8192, np.ones(2048, np.float32))
-    regions.share("whole", 8192, np.ones(2048, np.float32))
+@pytest.mark.parametrize("model", ["floats", "python_floats"])
+@pytest.mark.parametrize("size", [8192, 1 << 18], ids=["small", "large"])
+def test_an_object_that_was_cut_short_costs_the_request_only(regions: Regions, model: str, size: int) -> None:
+    shape = [size // 4]
+    regions.share("cut", size, np.ones(shape, np.float32))
+    regions.share("whole", size, np.ones(shape, np.float32))
     path = Path("/dev/shm", regions.key("cut")[1:])
-    shapes = [2048]
     os.truncate(path, 100)
-    text = "shared memory region 'cut' has only 100 of the 8192 bytes that were registered, 8192 are needed"
-    assert text in regions.refusal("floats", [regions.input("cut", 8192, shapes)])
-    whole = [regions.input("whole", 8192, shapes)]
-    assert text in regions.refusal("floats", whole, outputs=[regions.output("cut", 8192)])
+    text = f"shared memory region 'cut' has only 100 of the {size} bytes that were registered, {size} are needed"
+    assert text in regions.refusal(model, [regions.input("cut", size, shape)])
+    whole = [regions.input("whole", size, shape)]
+    assert text in regions.refusal(model, whole, outputs=[regions.output("cut", size)])
     assert path.stat().st_size == 100
-    os.truncate(path, 8192)
-    assert "register it again" in regions.refusal("floats", [regions.input("cut", 8192, shapes)])
+    os.truncate(path, size)
+    assert "register it again" in regions.refusal(model, [regions.input("cut", size, shape)])
+    assert "register it again" in regions.refusal(model, whole, outputs=[regions.output("cut", size)])
     regions.client.unregister_system_shared_memory("cut")
-    regions.client.register_system_shared_memory("cut", regions.key("cut"), 8192)
-    answer = regions.client.infer("floats", [regions.input("cut", 8192, shapes)])
+    regions.client.register_system_shared_memory("cut", regions.key("cut"), size)
+    answer = regions.client.infer(model, [regions.input("cut", size, shape)])
     assert answer.as_numpy("OUTPUT0").sum() == 25
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from conch.backends.batch import Batch
 from conch.model_config import InstanceKind, ModelConfig, RateLimit
@@ -55,6 +55,8 @@ class Instance(ABC):
     """
 
     plan: InstancePlan
+    # Whether `execute` fetches tensors from their sources; where that fails, it is the request that fails.
+    takes_sources: ClassVar[bool] = False
     # Set by the owner before start(); called on the event loop.
     on_ready_change: Callable[[], None]
 

@@ -21,7 +21,7 @@ from conch.backends.python_host.completion import complete
 from conch.backends.python_host.custom_metrics import total
 from conch.backends.python_host.environment import Environments
 from conch.backends.python_host.instance import PythonInstance
-from conch.backends.python_host.model_process import DEFAULT_FILENAME
+from conch.backends.python_host.model_code import DEFAULT_FILENAME
 from conch.backends.python_host.settings import parse_settings
 from conch.observability.custom_metrics import MetricSample
 

@@ -81,6 +81,8 @@ class EnsembleModel(Served):
         for model in models:
             model.enter()
         if self._is_stream:
+            # The first response may be written over what later steps are still to take.
+            request.fetch_inputs()
             stream = StreamRun(self, request, respond, models, self.flow, self._slots)
             stream.advance()
             return stream.pending

@@ -31,7 +31,7 @@ def step_request(
     """Return the request for a step; optional inputs that the client left out (`absent`) are left out here too."""
     inner = StepRequest(
         step.model_name,
-        [renamed(tensors[tensor], name) for name, tensor in step.input_map.items() if tensor not in absent],
+        [tensors[tensor].renamed(name) for name, tensor in step.input_map.items() if tensor not in absent],
         version=None if step.model_version < 0 else step.model_version,
         id=request.id,
         outputs=tuple(step.output_map),
@@ -50,7 +50,7 @@ def take_outputs(step: EnsembleStep, answer: InferResponse, tensors: dict[str, T
     for output in answer.outputs:
         tensor = step.output_map.get(output.name)
         if tensor is not None:
-            tensors[tensor] = renamed(output, tensor)
+            tensors[tensor] = output.renamed(tensor)
     for name, tensor in step.output_map.items():
         if tensor not in tensors:
             got = ", ".join(f"'{output.name}'" for output in answer.outputs) or "none"
@@ -73,11 +73,6 @@ def with_origins(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) -
             whose = f"output '{output}' of step '{giver.model_name}'" if giver else "an input of the ensemble"
             origins.append(f"'{name}' is tensor '{tensor}', {whose}")
     return f"{error.message} ({'; '.join(origins)})" if origins else error.message
-
-
-def renamed(tensor: Tensor, name: str) -> Tensor:
-    """Return the tensor under another name; its data are shared."""
-    return tensor if tensor.name == name else Tensor(name, tensor.datatype, tensor.shape, tensor.data)
 
 
 def _left(request: InferRequest) -> int:

@@ -46,6 +46,7 @@ class InstanceModel(Served):
         self._loop = loop
         self._validator = RequestValidator(config)
         self._reshaper = Reshaper(config)
+        self._takes_sources = all(instance.takes_sources for instance in instances)
         self._timer = Timer(loop, self._dispatch)
         self._held = dict.fromkeys(instances, 0)  # batches that each instance has not released
         self._idle: list[Instance] = []  # ready, and holding none
@@ -146,12 +147,14 @@ class InstanceModel(Served):
         del self._held[instance], self._leaving[instance]
 
     def _admissible(self, request: InferRequest) -> None:
-        """Check a request and give it the backend's shapes, or raise: InvalidRequest, Unavailable."""
+        """Check a request, give it the backend's shapes and its data, or raise: InvalidRequest, Unavailable."""
         self._validator.check(request)
         if not self._idle and self._stranded is None and not self.ready:
             raise Unavailable(self._why_not_ready(), retry_after_s=_RESTART_S)
         if self._reshaper.needed:
             self._reshaper.request(request)
+        if not self._takes_sources:
+            request.fetch_inputs()
 
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
         """Write a finished request into the books. Called once per admitted request, by the request itself."""

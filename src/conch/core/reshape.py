@@ -39,7 +39,7 @@ class Reshaper:
         batch, shape = tensor.shape[: self._leading], tensor.shape[self._leading :]
         if not to_backend and not _fits(shape, old):  # a model may give what it has not declared
             return tensor
-        return Tensor(tensor.name, tensor.datatype, (*batch, *_mapped(shape, old, new)), tensor.data)
+        return tensor.reshaped((*batch, *_mapped(shape, old, new)))
 
 
 def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:

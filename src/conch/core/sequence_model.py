@@ -61,6 +61,7 @@ class SequenceModel(InstanceModel):
         self._pace = Pace()
         self._ids = count(1)  # for requests that an iterative model makes sequences of
         self._ends: dict[Key, str] = {}
+        self._takes_sources = False  # what a client asked with may keep a place in a later batch, too
         self._wake = 0  # what the timer is set to
         self._predecessors: list[SequenceModel] = []
         self._replaced = False  # whether another version has taken its place

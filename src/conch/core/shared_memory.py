@@ -1,7 +1,8 @@
 """Memory that clients share with the server: POSIX shared memory objects, registered by name and looked up by requests.
 
 Tensors are copied out of regions and into them, once for each direction, so that what a model works on cannot change or
-go away meanwhile: an object belongs to its client, who may cut it short at any time (see `fault_guard`).
+go away meanwhile: an object belongs to its client, who may cut it short at any time (see `fault_guard`). They go to
+where the model looks at them as soon as that is known; before that, a tensor refers to its part of a region.
 """
 
 import mmap
@@ -99,6 +100,10 @@ class RegionPart:
         copy = self._memory.room(self.size)
         self._region.read_into(copy, self._offset)
         return copy.data
+
+    def read_into(self, target: npt.NDArray[np.uint8]) -> None:
+        """Fill an array of the part's size with the bytes. Raises InvalidRequest or Unavailable."""
+        self._region.read_into(target, self._offset)
 
     def write(self, data: Buffer) -> None:
         """Put bytes at the beginning of the part. Raises InvalidRequest or Unavailable."""

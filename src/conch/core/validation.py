@@ -141,7 +141,7 @@ class RequestValidator:
             self._check_elements(request, tensor)
             return
         expected = prod(tensor.shape) * ITEM_SIZES[tensor.datatype]
-        got = len(tensor.data) if type(tensor.data) is bytes else tensor.nbytes
+        got = tensor.nbytes
         if got != expected:
             raise _refused(
                 request,

@@ -220,7 +220,7 @@ class Span:
         """Note one response."""
         self.responses += 1
         for tensor in response.outputs:
-            self.output_bytes += memoryview(tensor.data).nbytes
+            self.output_bytes += tensor.nbytes
         self._copy("TENSOR_BACKEND_OUTPUT", response.outputs)
 
     def settled(self, request: InferRequest, answer: InferResponse | ConchError | None) -> None:
@@ -233,7 +233,7 @@ class Span:
         self.timeline = request.timeline
         self.timeline.done = self.timeline.done or monotonic_ns()
         for tensor in request.inputs:
-            self.input_bytes += memoryview(tensor.data).nbytes
+            self.input_bytes += tensor.nbytes
         self._copy("TENSOR_QUEUE_INPUT", request.inputs)
         if isinstance(answer, ConchError):
             self.error = answer

@@ -10,22 +10,15 @@ from typing import Final, NamedTuple, Protocol
 
 from conch.errors import InvalidRequest, Unsupported
 from conch.request import InferResponse
-from conch.tensor import BYTES, Buffer, Tensor, byte_size
+from conch.tensor import BYTES, Buffer, Source, Tensor, byte_size
 
 REGION: Final = "shared_memory_region"
 BYTE_SIZE: Final = "shared_memory_byte_size"
 OFFSET: Final = "shared_memory_offset"
 
 
-class Part(Protocol):
+class Part(Source, Protocol):
     """Some bytes of a region. It stays usable for as long as somebody has it, whatever becomes of the region's name."""
-
-    @property
-    def size(self) -> int:
-        """How many bytes."""
-
-    def read(self) -> Buffer:
-        """Return a copy of the bytes. Raises ConchError if they are not there any more."""
 
     def write(self, data: Buffer) -> None:
         """Put bytes at the beginning of the part, no more than its size. Raises ConchError."""
@@ -63,7 +56,10 @@ class Window(NamedTuple):
     size: int
 
     def input(self, regions: Regions, name: str, datatype: str, shape: Sequence[int], model: str) -> Tensor:
-        """Return the input that is there. Raises ConchError if it is not, or if its size is not that of the shape."""
+        """Return the input that is there. Raises ConchError if it is not, or if its size is not that of the shape.
+
+        Its bytes stay in the region until they are asked for.
+        """
         part = regions.part(self.region, self.offset, self.size)
         # Before the bytes are read: a region may be far larger than anything that was ever in it.
         if datatype != BYTES and self.size != (expected := byte_size(datatype, shape)):
@@ -71,7 +67,7 @@ class Window(NamedTuple):
                 f"input byte size mismatch for input '{name}' for model '{model}'. Expected {expected}, "
                 f"got {self.size} in shared memory region '{self.region}'"
             )
-        return Tensor(name, datatype, shape, part.read())
+        return Tensor(name, datatype, shape, source=part)
 
     def output(self, regions: Regions) -> Part:
         """Return where an output is to be put. Raises ConchError if there is no such place."""

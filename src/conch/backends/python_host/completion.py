@@ -8,7 +8,8 @@ from typing import Any
 from conch.backends.base import ModelSource
 from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.environment import Environments
-from conch.backends.python_host.model_process import ModelProcess, model_path
+from conch.backends.python_host.model_code import code_path
+from conch.backends.python_host.model_process import ModelProcess
 from conch.backends.python_host.settings import PythonSettings
 
 _METHOD = b"auto_complete_config"
@@ -20,7 +21,7 @@ async def complete(source: ModelSource, settings: PythonSettings, environments: 
     No process is started for a model whose code does not mention the method. Raises ModelLoadError.
     """
     document = source.config.document
-    code = await asyncio.to_thread(model_path(source).read_bytes)
+    code = await asyncio.to_thread(code_path(source).read_bytes)
     if _METHOD not in code:
         return document
     launcher = await environments.launcher(source)

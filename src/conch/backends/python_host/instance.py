@@ -15,7 +15,8 @@ from conch.backends.python_host.adapter import Adapter
 from conch.backends.python_host.calls import OutgoingCalls
 from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.environment import Environments
-from conch.backends.python_host.model_process import ModelProcess, model_path
+from conch.backends.python_host.model_code import code_path
+from conch.backends.python_host.model_process import ModelProcess
 from conch.backends.python_host.settings import PythonSettings
 from conch.errors import ConchError, ModelLoadError
 from conch.observability.logs import MODEL_LOGGER
@@ -25,6 +26,8 @@ _log = logging.getLogger(MODEL_LOGGER)
 
 class PythonInstance(Instance):
     """Executes batches in a process. Ready while one is there whose model has initialized itself."""
+
+    takes_sources = True
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class PythonInstance(Instance):
         adapter = None
         # Before anything is started, because that there is no file is the commonest mistake.
         if self._adapter is None:
-            model_path(source)
+            code_path(source)
         else:
             adapter = await asyncio.to_thread(self._adapter)
         launcher = await self._environments.launcher(source)

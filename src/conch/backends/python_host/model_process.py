@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from conch.backends.base import InstancePlan, ModelSource
@@ -22,6 +21,7 @@ from conch.backends.python_host.adapter import Adapter
 from conch.backends.python_host.awake import Awake
 from conch.backends.python_host.calls import Executions, OutgoingCalls, Send
 from conch.backends.python_host.custom_metrics import InstanceMetrics
+from conch.backends.python_host.model_code import code_path
 from conch.backends.python_host.settings import PythonSettings
 from conch.backends.python_host.tensor_exchange import TensorExchange
 from conch.backends.python_host.upkeep import Upkeep
@@ -30,8 +30,6 @@ from conch.observability.logs import MODEL_LOGGER
 from conch.request import InferResponse
 
 _log = logging.getLogger(MODEL_LOGGER)
-
-DEFAULT_FILENAME = "model.py"
 
 _CODES = {code.value: code for code in Code}
 
@@ -167,7 +165,7 @@ class ModelProcess:
         return str(completed)
 
     def execute(self, batch: Batch) -> None:
-        """Send a batch to the model."""
+        """Send a batch to the model, but for requests whose tensors cannot be had any more."""
         level = _log.getEffectiveLevel()
         if level != self._log_level:
             self._log_level = level
@@ -177,9 +175,18 @@ class ModelProcess:
         requests = []
         for execution in batch.executions:
             key = next(self._keys)
+            try:
+                requests.append(self._tensors.encode(key, execution.request, parcel))
+            except ConchError as error:
+                # Not while the scheduler is in the middle of giving this batch away.
+                self._loop.call_soon(execution.finish, error)
+                continue
             self._pending[key] = execution
-            requests.append(self._tensors.encode(key, execution.request, parcel))
             execution.on_cancel(partial(self._cancel, key))
+        if not requests:
+            self._batches.pop()
+            self._loop.call_soon(batch.release)
+            return
         released = self._tensors.outputs.take_released()
         self._child.send((messages.EXECUTE, released, requests), parcel.parts, parcel.size)
         self._awake.sent(len(requests))
@@ -244,7 +251,7 @@ class ModelProcess:
         return {
             "directory": str(source.directory),
             "version": str(source.version),
-            "filename": model_path(source).name if self._adapter is None else "",
+            "filename": code_path(source).name if self._adapter is None else "",
             "adapter": self._adapter.module if self._adapter is not None else "",
             "log_level": self._log_level,
             "kept_size": self._settings.shm_kept_size,
@@ -384,13 +391,3 @@ class ModelProcess:
             begun.release()
         for batch in reversed(batches):
             batch.give_back()
-
-
-def model_path(source: ModelSource) -> Path:
-    """Return where the model's code is. Raises ModelLoadError if it is not there."""
-    path = source.version_directory / (source.config.default_model_filename or DEFAULT_FILENAME)
-    if path.suffix != ".py":
-        raise ModelLoadError(f"Python model file '{path}' must end with '.py'")
-    if not path.is_file():
-        raise ModelLoadError(f"Python model file not found in '{path}'")
-    return path

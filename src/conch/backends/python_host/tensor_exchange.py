@@ -6,6 +6,7 @@ from typing import Any
 
 from conch.backends.python_child.conch_child.arena import ArenaReader, ArenaWriter, Parcel, create
 from conch.backends.python_child.conch_child.wire import WireError
+from conch.errors import ConchError
 from conch.request import InferRequest
 from conch.tensor import Tensor
 
@@ -38,7 +39,10 @@ class TensorExchange:
         return Parcel(self.inputs)
 
     def encode(self, key: int, request: InferRequest, parcel: Parcel) -> tuple[Any, ...]:
-        """Return a request's part of an EXECUTE message; its tensors go into the parcel."""
+        """Return a request's part of an EXECUTE message; its tensors go into the parcel.
+
+        Raises ConchError if some have gone from their source; then the parcel has none of them.
+        """
         return (
             key,
             request.id,
@@ -52,12 +56,19 @@ class TensorExchange:
         )
 
     def place(self, tensors: list[Tensor], parcel: Parcel) -> list[tuple[Any, ...]]:
-        """Put tensors into a parcel and return what a message says of them."""
+        """Put tensors into a parcel and return what a message says of them. Raises as `encode`."""
         placed = []
+        blocks = len(parcel.blocks)
         for tensor in tensors:
-            data = tensor.data
-            size = len(data) if type(data) is bytes else memoryview(data).nbytes
-            placed.append((tensor.name, tensor.datatype, tensor.shape, parcel.put(data, size), size))
+            size = tensor.nbytes
+            try:
+                place = parcel.fill(size, tensor.source.read_into) if tensor.source is not None else None
+                if place is None:
+                    place = parcel.put(tensor.data, size)
+            except ConchError:
+                parcel.discard(blocks)
+                raise
+            placed.append((tensor.name, tensor.datatype, tensor.shape, place, size))
         return placed
 
     def decode(self, outputs: Iterable[tuple[Any, ...]], payload: memoryview) -> list[Tensor]:

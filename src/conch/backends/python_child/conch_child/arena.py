@@ -81,6 +81,11 @@ class ArenaWriter:
             target[:] = np.frombuffer(data, np.uint8)
         return offset
 
+    def reserve(self, size: int) -> Optional[Tuple[int, Any]]:
+        """Return the offset of a new block and the block, to be filled; None if no gap is large enough."""
+        offset = self._allocate(size)
+        return None if offset is None else (offset, self._bytes[offset : offset + size])
+
     def free(self, offsets: Iterable[int]) -> None:
         """Make blocks available again. Raises WireError for an offset that is no block's."""
         with self._lock:
@@ -196,7 +201,20 @@ class Parcel:
             self.size += padding
         return place
 
-    def discard(self) -> None:
-        """Give the blocks back; the frame will not be sent."""
-        self._arena.free(self.blocks)
-        self.blocks.clear()
+    def fill(self, size: int, write: Callable[[Any], None]) -> Optional[int]:
+        """Add a block of the arena, have `write` fill it, and return its place.
+
+        None if so few bytes are to be put by `put`, or so many because there is no room. Raises what `write` raises.
+        """
+        block = self._arena.reserve(size) if self.size + size > INLINE_LIMIT else None
+        if block is None:
+            return None
+        offset, target = block
+        self.blocks.append(offset)
+        write(target)
+        return offset
+
+    def discard(self, kept: int) -> None:
+        """Give blocks back but for the first `kept`: what is in them will not be sent."""
+        self._arena.free(self.blocks[kept:])
+        del self.blocks[kept:]

@@ -1,0 +1,18 @@
+"""Where a Python model's code is."""
+
+from pathlib import Path
+
+from conch.backends.base import ModelSource
+from conch.errors import ModelLoadError
+
+DEFAULT_FILENAME = "model.py"
+
+
+def code_path(source: ModelSource) -> Path:
+    """Return the file with the model's class. Raises ModelLoadError if it is not there."""
+    path = source.version_directory / (source.config.default_model_filename or DEFAULT_FILENAME)
+    if path.suffix != ".py":
+        raise ModelLoadError(f"Python model file '{path}' must end with '.py'")
+    if not path.is_file():
+        raise ModelLoadError(f"Python model file not found in '{path}'")
+    return path

@@ -1,0 +1,68 @@
+"""The bodies and answers of /v1/embeddings."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from conch.protocol.openai_embeddings import MAX_INPUTS, embeddings, read_embedding
+from conch.protocol.openai_fields import InvalidField
+
+
+def read(**fields: Any) -> Any:
+    return read_embedding(orjson.dumps({"model": "m", **fields}))
+
+
+@pytest.mark.parametrize(
+    ("given", "inputs"),
+    [
+        ("one text", ["one text"]),
+        (["one", "two"], ["one", "two"]),
+        ([5, 6, 7], [[5, 6, 7]]),
+        ([[5, 6], [7]], [[5, 6], [7]]),
+    ],
+)
+def test_every_form_of_input_is_read(given: Any, inputs: Any) -> None:
+    call = read(input=given, user="somebody")
+    assert (call.model, call.inputs, call.encoding, call.dimensions) == ("m", inputs, "float", None)
+    assert read(input=given, encoding_format="base64", dimensions=3).dimensions == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({}, "input", "must be a string"),
+        ({"input": []}, "input", "must be a string"),
+        ({"input": {"a": 1}}, "input", "must be a string"),
+        ({"input": ["one", ""]}, "input", "empty text, as number 1"),
+        ({"input": [[1], []]}, "input", "empty text, as number 1"),
+        ({"input": ["one", [1]]}, "input", "either texts or token ids"),
+        ({"input": ["one", 2.5]}, "input", "token ids"),
+        ({"input": [True]}, "input", "token ids"),
+        ({"input": [-1]}, "input", "token ids"),
+        ({"input": ["x"] * (MAX_INPUTS + 1)}, "input", "2048 texts at most, got 2049"),
+        ({"input": "x", "encoding_format": "hex"}, "encoding_format", "'float' or 'base64', got 'hex'"),
+        ({"input": "x", "dimensions": 0}, "dimensions", "at least 1, got 0"),
+        ({"input": "x", "dimensions": "8"}, "dimensions", "an integer"),
+        ({"input": "x", "truncate": True}, "truncate", "Unrecognized request argument supplied: truncate"),
+        ({"input": "x", "model": None}, "model", "you must provide"),
+    ],
+)
+def test_what_is_wrong_is_named(fields: dict[str, Any], param: str, words: str) -> None:
+    with pytest.raises(InvalidField, match=words) as raised:
+        read(**fields)
+    assert raised.value.param == param
+
+
+def test_vectors_are_numbers_or_their_bytes() -> None:
+    vectors = [*np.arange(6, dtype=np.float32).reshape(2, 3)[:, :2]]
+    plain = orjson.loads(embeddings("m", vectors, 7, "float"))
+    assert plain["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    assert [(each["object"], each["index"], each["embedding"]) for each in plain["data"]] == [
+        ("embedding", 0, [0.0, 1.0]),
+        ("embedding", 1, [3.0, 4.0]),
+    ]
+    coded = orjson.loads(embeddings("m", vectors, 7, "base64"))
+    assert np.frombuffer(base64.b64decode(coded["data"][1]["embedding"]), "<f4").tolist() == [3.0, 4.0]

@@ -143,6 +143,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0  # of the prompt, those that need not be computed again
+    # When the engine began with the request, monotonic ns; 0 where it does not say.
+    scheduled: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True, kw_only=True)

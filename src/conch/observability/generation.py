@@ -65,12 +65,17 @@ class GenerationStatistics:
         self.version = version
         self.load = load  # how busy the engine is now
         self.prompt_tokens = 0
+        self.cached_tokens = 0  # of the prompts, those that were not computed again
         self.generation_tokens = 0  # counted as they come
         self.finished = dict.fromkeys(FinishReason, 0)
         self.time_to_first_token = Distribution(FIRST_TOKEN_BOUNDS)
         self.inter_token_latency = Distribution(INTER_TOKEN_BOUNDS)
         self.end_to_end_latency = Distribution(REQUEST_BOUNDS)
+        self.queue_time = Distribution(REQUEST_BOUNDS)
+        self.prefill_time = Distribution(REQUEST_BOUNDS)
         self.decode_time = Distribution(REQUEST_BOUNDS)
+        self.inference_time = Distribution(REQUEST_BOUNDS)
+        self.time_per_token = Distribution(INTER_TOKEN_BOUNDS)
         self.prompt_length = Distribution(TOKEN_BOUNDS)
         self.generation_length = Distribution(TOKEN_BOUNDS)
         self.requested_n = Distribution(N_BOUNDS)
@@ -90,8 +95,17 @@ class GenerationStatistics:
     def ended(self, timeline: Timeline, usage: Usage, reasons: Sequence[FinishReason], params: SamplingParams) -> None:
         """Count a request that the engine has finished."""
         self.prompt_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cached_tokens
         self.end_to_end_latency.add((timeline.done - timeline.received) / _NS)
-        self.decode_time.add((timeline.done - timeline.started) / _NS)
+        decode = (timeline.done - timeline.started) / _NS
+        self.decode_time.add(decode)
+        tokens = usage.completion_tokens / params.n
+        if tokens > 1:
+            self.time_per_token.add(decode / (tokens - 1))
+        if usage.scheduled:
+            self.queue_time.add(max(usage.scheduled - timeline.received, 0) / _NS)
+            self.prefill_time.add(max(timeline.started - usage.scheduled, 0) / _NS)
+            self.inference_time.add((timeline.done - usage.scheduled) / _NS)
         self.prompt_length.add(usage.prompt_tokens)
         self.generation_length.add(usage.completion_tokens)
         self.requested_n.add(params.n)

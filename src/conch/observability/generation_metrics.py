@@ -65,6 +65,9 @@ SLEEP = "vllm:engine_sleep_state"
 _SLEEP_HELP = "1 for the state that the engine is in: awake, or stopped until the next request (discard_all)."
 TOKENS = (
     TokenFamily("vllm:prompt_tokens_total", "Tokens of prompts.", lambda s: s.prompt_tokens),
+    TokenFamily(
+        "vllm:prompt_tokens_cached_total", "Tokens of prompts that were not computed again.", lambda s: s.cached_tokens
+    ),
     TokenFamily("vllm:generation_tokens_total", "Tokens that were generated.", lambda s: s.generation_tokens),
 )
 FINISHED = "vllm:request_success_total"
@@ -84,6 +87,26 @@ DISTRIBUTIONS = (
         "vllm:e2e_request_latency_seconds",
         "Seconds from receiving a request to its end.",
         lambda s: s.end_to_end_latency,
+    ),
+    DistributionFamily(
+        "vllm:request_time_per_output_token_seconds",
+        "Seconds from the first token to the last, by how many there are after the first.",
+        lambda s: s.time_per_token,
+    ),
+    DistributionFamily(
+        "vllm:request_queue_time_seconds",
+        "Seconds from receiving a request to the engine's first step for it.",
+        lambda s: s.queue_time,
+    ),
+    DistributionFamily(
+        "vllm:request_prefill_time_seconds",
+        "Seconds from the engine's first step for a request to its first token.",
+        lambda s: s.prefill_time,
+    ),
+    DistributionFamily(
+        "vllm:request_inference_time_seconds",
+        "Seconds from the engine's first step for a request to its last token.",
+        lambda s: s.inference_time,
     ),
     DistributionFamily(
         "vllm:request_decode_time_seconds", "Seconds from the first token to the last.", lambda s: s.decode_time

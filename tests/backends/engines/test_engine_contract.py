@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import monotonic_ns
 
 import pytest
 import pytest_asyncio
@@ -71,10 +72,13 @@ async def test_requests_of_every_kind_end_once(engine: Engine) -> None:
     assert info.context_length == CONTEXT
     assert "messages" in info.chat_template
 
+    asked = monotonic_ns()
     alone = await ask(engine, PROMPT, max_tokens=5, ignore_eos=True, temperature=0)
     assert isinstance(alone.end, Usage)
     assert alone.end.completion_tokens == 5 == len(alone.tokens())
     assert alone.finish() == "length"
+    if info.engine != "tensorrtllm":  # which does not say
+        assert asked <= alone.end.scheduled <= monotonic_ns()
 
     # Together as alone: greedy decoding does not depend on who else is there.
     crowd = await asyncio.gather(

@@ -130,7 +130,7 @@ class EngineProcess:
                 generation.listen(told, None)
             else:
                 del running[key]
-                generation.listen(told, Usage(*end) if len(end) == _USAGE_LENGTH else _error(*end))
+                generation.listen(told, Usage(*end) if len(end) > _ERROR_LENGTH else _error(*end))
 
     def _exited(self, exit_: Exit) -> None:
         if not self._loaded.done():
@@ -152,7 +152,7 @@ class EngineProcess:
             self._on_death(exit_)
 
 
-_USAGE_LENGTH = 3
+_ERROR_LENGTH = 2
 
 
 def _delta(

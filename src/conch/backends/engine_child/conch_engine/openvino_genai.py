@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -50,6 +51,7 @@ class _Request:
         self.key = key
         self.prompt_tokens = prompt_tokens
         self.completion_tokens = 0
+        self.scheduled = 0  # when the step that was its first began, monotonic ns
         self.logprobs = params.get("logprobs") is not None
         self.sequences: list[_Sequence] = []
         self.unfinished = params.get("n", 1)
@@ -71,6 +73,7 @@ class OpenVinoDriver(Driver):
         self._options = chosen = read_options(options, self.log)
         self._requests: dict[int, _Request] = {}
         self._sequences: dict[int, _Sequence] = {}
+        self._unscheduled: dict[int, _Sequence] = {}  # those of them that no step has computed yet
         self._next = 0
         self._adapters = {name: genai.Adapter(str(path)) for name, path in chosen.adapters.items()}
         properties: dict[str, Any] = dict(chosen.properties)
@@ -121,6 +124,7 @@ class OpenVinoDriver(Driver):
             sequence = _Sequence(self._next, request, index, handle, params)
             request.sequences.append(sequence)
             self._sequences[self._next] = sequence
+            self._unscheduled[self._next] = sequence
             self._next += 1
         self._requests[key] = request
 
@@ -137,7 +141,10 @@ class OpenVinoDriver(Driver):
 
     def step(self) -> list[Event]:
         """Compute a token for each sequence that is running, or a piece of the prompts of those to come."""
+        began = time.monotonic_ns()
         self._pipeline.step()
+        if self._unscheduled:
+            self._note_scheduled(began)
         news = list(self._read())
         # What skips special tokens and what shows them is decoded apart, which of the two being nearly always empty.
         shown = [new for new in news if not new[0].skips_special]
@@ -151,6 +158,14 @@ class OpenVinoDriver(Driver):
         running = min(metrics.scheduled_requests, len(self._sequences))
         usage = metrics.cache_usage / 100 if self._pipeline.has_non_finished_requests() else 0.0
         return running, len(self._sequences) - running, usage, 0, 0, 0
+
+    def _note_scheduled(self, began: int) -> None:
+        """Note which requests the step was the first for: the library takes them in the order of their arrival."""
+        before = len(self._sequences) - len(self._unscheduled)
+        fresh = max(self._pipeline.get_metrics().scheduled_requests - before, 0)
+        for number, sequence in list(self._unscheduled.items())[:fresh]:
+            del self._unscheduled[number]
+            sequence.request.scheduled = sequence.request.scheduled or began
 
     def _tell(self, news: list[_New], *, skips_special: bool) -> list[Event]:
         streams = [(new[0].text, self._without_end(new), new[2] is not None) for new in news]
@@ -198,7 +213,7 @@ class OpenVinoDriver(Driver):
             self._forget(sequence)
             if not request.unfinished:
                 del self._requests[request.key]
-                end = (request.prompt_tokens, request.completion_tokens, 0)
+                end = (request.prompt_tokens, request.completion_tokens, 0, request.scheduled)
         return request.key, ((sequence.index, text, tuple(token_ids), finish, reason, told),), end
 
     def _starved(self) -> list[Event]:
@@ -223,6 +238,7 @@ class OpenVinoDriver(Driver):
 
     def _forget(self, sequence: _Sequence) -> None:
         self._sequences.pop(sequence.number, None)
+        self._unscheduled.pop(sequence.number, None)
 
     def _tokens(self, prompt: Prompt, special: bool) -> Any:
         """Return the prompt as an array [1, tokens] of INT64."""

@@ -64,6 +64,7 @@ class _Request:
         self.key = key
         self.prompt_tokens = prompt_tokens
         self.completion_tokens = 0
+        self.scheduled = 0  # when its first word was begun, monotonic ns
         self.params = params
         self.rule = rule
         self.sequences: list[_Sequence] = []
@@ -153,6 +154,7 @@ class ScriptedDriver(Driver):
             if running > self._script["max_running"] and self._running:
                 return
             self._running[key] = self._waiting.pop(key)
+            request.scheduled = time.monotonic_ns()
 
     def _say(self, request: _Request) -> list[Event]:
         if "exit" in request.rule:
@@ -165,7 +167,7 @@ class ScriptedDriver(Driver):
         if request.sequences:
             return [(request.key, deltas, None)]
         del self._running[request.key]
-        return [(request.key, deltas, (request.prompt_tokens, request.completion_tokens, 0))]
+        return [(request.key, deltas, (request.prompt_tokens, request.completion_tokens, 0, request.scheduled))]
 
     def _next(self, sequence: _Sequence) -> tuple[Any, ...]:
         word = sequence.words[sequence.position] if sequence.words else ""

@@ -205,7 +205,8 @@ class _Request:
                 self.completion_tokens += len(each.token_ids)
                 deltas.append(self._delta(each))
             if output.finished:
-                end = (self.prompt_tokens, self.completion_tokens, output.num_cached_tokens or 0)
+                scheduled = int(output.metrics.scheduled_ts * 1e9) if output.metrics is not None else 0
+                end = (self.prompt_tokens, self.completion_tokens, output.num_cached_tokens or 0, scheduled)
             if any(each.finish_reason == _FAILED for each in output.outputs):
                 deltas, end = [], (messages.INTERNAL, "vLLM has given this request up")
         if end is not None:

@@ -5,11 +5,12 @@ write. A client that does not keep up is written nothing until it does: its delt
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from conch.errors import Cancelled, ConchError
+from conch.errors import Cancelled, ConchError, Unavailable
 from conch.frontends.http_message import content_type, header
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.openai_errors import JSON, send_error
@@ -18,7 +19,13 @@ from conch.llm.output import OutputParser, Reasoning, ToolCall
 from conch.protocol import openai_replies
 from conch.protocol.openai_replies import ChatReplies, Choice, CompletionReplies
 
+_log = logging.getLogger(__name__)
+
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
+# What waits for a slow client: so many deltas, or characters, become one chunk; so many bytes of chunks are the most.
+_COALESCED_DELTAS = 4096
+_COALESCED_TEXT = 2**20
+_UNSENT_LIMIT = 64 * 2**20
 
 
 class _Sequence:
@@ -80,6 +87,8 @@ class Exchange:
         self._unfinished = prompts
         self._usage = Usage(0, 0, 0)
         self._held: list[Delta] = []  # what a slow client has not been sent
+        self._held_text = 0  # characters of it
+        self._unsent = bytearray()  # chunks of what came before that
         self._catching_up: asyncio.Task[None] | None = None
 
     def begin(self, generate: Sequence[Callable[[Callable[..., None]], Generation]]) -> None:
@@ -93,6 +102,8 @@ class Exchange:
             raise
         if self._reply.open:
             self._reply.on_disconnect = self.abort
+        else:
+            self.abort()
 
     def abort(self) -> None:
         """End what is still being generated."""
@@ -102,10 +113,14 @@ class Exchange:
     def _told(self, prompt: int, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
         if not self._unfinished:
             return
+        try:
+            self._take(prompt, deltas, end)
+        except Exception:  # of one answer: the engine that tells goes on with the others
+            self._break_off()
+
+    def _take(self, prompt: int, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
         if isinstance(end, ConchError):
-            self._unfinished = 0
             self._fail(end)
-            self.abort()
             return
         if prompt:
             deltas = [_moved(delta, prompt * self._n) for delta in deltas]
@@ -128,9 +143,9 @@ class Exchange:
 
     def _send(self, deltas: Sequence[Delta]) -> None:
         if self._catching_up is not None:
-            self._held += deltas
+            self._hold(deltas)
             return
-        chunks = b"".join([self._form.chunks(self._sequences[delta.index], delta) for delta in deltas])
+        chunks = self._chunks(deltas)
         if not self._reply.begun:
             self._reply.begin(200, _EVENTS)
         if not self._unfinished:
@@ -146,11 +161,47 @@ class Exchange:
     async def _catch_up(self) -> None:
         await self._reply.drained()
         self._catching_up = None
-        held, self._held = self._held, []
-        if held:
-            self._send(_merged(held))
+        if not self._reply.open:
+            return
+        try:
+            self._coalesce()
+            self._reply.write(bytes(self._unsent))
+            self._unsent.clear()
+            self._send(())
+        except Exception:
+            self._break_off()
+
+    def _hold(self, deltas: Sequence[Delta]) -> None:
+        """Keep what the client does not take yet; if that is too much, it has had its chance."""
+        self._held += deltas
+        self._held_text += sum([len(delta.text) for delta in deltas])
+        if len(self._held) < _COALESCED_DELTAS and self._held_text < _COALESCED_TEXT:
+            return
+        self._coalesce()
+        if len(self._unsent) > _UNSENT_LIMIT:
+            text = f"the client reads too slowly: {len(self._unsent)} bytes were waiting for it"
+            self._unsent.clear()
+            self._fail(Unavailable(text))
+
+    def _coalesce(self) -> None:
+        held, self._held, self._held_text = self._held, [], 0
+        self._unsent += self._chunks(_merged(held))
+
+    def _chunks(self, deltas: Sequence[Delta]) -> bytes:
+        return b"".join([self._form.chunks(self._sequences[delta.index], delta) for delta in deltas])
 
     def _fail(self, error: ConchError) -> None:
+        """Answer with an error, and end what is still being generated."""
+        self._unfinished = 0
+        self._answer_error(error)
+        self.abort()
+
+    def _break_off(self) -> None:
+        """Say of a fault of this server what can be said of it."""
+        _log.exception("answering a call of the OpenAI API failed")
+        self._fail(ConchError("internal error"))
+
+    def _answer_error(self, error: ConchError) -> None:
         if not self._reply.begun:
             send_error(self._reply, error)
         elif not isinstance(error, Cancelled):

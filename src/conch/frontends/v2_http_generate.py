@@ -14,6 +14,8 @@ from conch.protocol import documents, generate
 from conch.request import InferRequest, InferResponse, Respond, Timeline
 
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
+# So much may wait for a client that does not read what it has asked for.
+_UNSENT_LIMIT = 64 * 2**20
 _NOT_ONE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
     "number of responses"
@@ -51,6 +53,8 @@ class GenerateEndpoints:
             raise
         if reply.open:
             reply.on_disconnect = admitted.cancel
+        else:
+            admitted.cancel()
 
     def _decode(self, request: HttpRequest, model: Served, version: int | None, timeline: Timeline) -> InferRequest:
         if request.headers.get(b"content-encoding", b"identity") != b"identity":
@@ -92,7 +96,7 @@ class _Stream:
 
     def __init__(self, reply: HttpReply) -> None:
         self._reply = reply
-        self._held = b""
+        self._held = bytearray()
         self._catching_up: asyncio.Task[None] | None = None
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
@@ -111,10 +115,10 @@ class _Stream:
         if not self._reply.begun:
             self._reply.begin(status, _EVENTS)
         if final:
-            self._reply.write(self._held + event)
+            self._reply.write(bytes(self._held) + event)
             self._reply.end()
         elif self._catching_up is not None:
-            self._held += event
+            self._hold(event)
         else:
             self._reply.write(event)
             if not self._reply.writable:
@@ -123,8 +127,21 @@ class _Stream:
     async def _catch_up(self) -> None:
         await self._reply.drained()
         self._catching_up = None
-        held, self._held = self._held, b""
-        self._reply.write(held)
+        held, self._held = self._held, bytearray()
+        self._reply.write(bytes(held))
+
+    def _hold(self, event: bytes) -> None:
+        """Keep what the client does not take yet; if that is too much, it has had its chance."""
+        self._held += event
+        if len(self._held) <= _UNSENT_LIMIT:
+            return
+        text = f"the client reads too slowly: {len(self._held)} bytes were waiting for it"
+        self._held.clear()
+        cancel = self._reply.on_disconnect
+        self._reply.write(_event(documents.error(text)))
+        self._reply.end()
+        if cancel is not None:
+            cancel()
 
 
 def _event(document: bytes) -> bytes:

@@ -39,8 +39,8 @@ class OpenAiModels:
         try:
             model, adapter = self._inference.model(name, None), ""
         except NotFound:
-            base, found, adapter = name.partition(self._separator)
-            if not found:
+            base, _, adapter = name.partition(self._separator)
+            if not adapter:
                 raise NotFound(f"The model `{name}` does not exist.") from None
             try:
                 model = self._inference.model(base, None)

@@ -49,10 +49,13 @@ class Heard:
         return reasons[0].value if reasons else None
 
 
-def begin(engine: Engine, prompt: str | list[int], **params: Any) -> Heard:
+def begin(engine: Engine, prompt: str | list[int], *, adapter: str = "", priority: int = 0, **params: Any) -> Heard:
     """Start a request."""
     heard = Heard()
-    request = GenerationRequest(id="1", model_name="m", prompt=prompt, params=SamplingParams(**params))
+    sampling = SamplingParams(**params)
+    request = GenerationRequest(
+        id="1", model_name="m", prompt=prompt, params=sampling, adapter=adapter, priority=priority
+    )
     heard.generation = engine.generate(request, heard.listen)
     return heard
 

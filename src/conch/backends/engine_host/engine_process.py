@@ -72,6 +72,9 @@ class EngineProcess:
             _, error, info = await asyncio.wait_for(asyncio.shield(self._loaded), limit_s or None)
         except TimeoutError:
             raise ModelLoadError(f"loading engine '{self.name}' took longer than {limit_s:g} s") from None
+        if error.endswith(":"):  # it has printed the cause
+            await self.kill()
+            error = f"{error}\n{self._child.last_words}"
         if error:
             raise ModelLoadError(f"engine '{self.name}' cannot load the model: {error}")
         return EngineInfo(engine=driver, **{**info, "honours": frozenset(info.get("honours", ()))})

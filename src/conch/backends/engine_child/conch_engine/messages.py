@@ -15,7 +15,7 @@ ABORT = 3  # key; there is no answer
 STOP = 4  # nothing; the process ends afterwards
 
 # Engine → server.
-LOADED = 32  # error text or "", info
+LOADED = 32  # error text or "", info; where the text ends with a colon, what was printed to standard error is the cause
 STEP = 33  # events, load
 LOG = 34  # level, text
 

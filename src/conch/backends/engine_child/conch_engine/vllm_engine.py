@@ -21,6 +21,7 @@ from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from . import messages
@@ -51,7 +52,9 @@ class VllmEngine(LoopEngine):
         try:
             parsed = AsyncEngineArgs(**{**arguments, "disable_log_stats": True})
             self._engine = AsyncLLM.from_engine_args(parsed, stat_loggers=loggers)
-        except (ValueError, OSError, RuntimeError) as error:  # it has said more in lines of its own
+        except RuntimeError as error:  # of its core, or a worker: they have printed the cause
+            raise Refused(f"{directory / 'model.json'}: {error}. The last that was printed:") from error
+        except (ValueError, OSError) as error:
             raise Refused(f"{directory / 'model.json'}: {error}") from error
         self._requests: dict[int, _Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -193,8 +196,8 @@ class _Request:
         self._logprobs = logprobs
 
     def put(self, output: Any) -> None:
-        """Tell the server of it. Nothing is told of a request that is over."""
-        if self.over:
+        """Tell the server of it, unless the request is over, or all of them are: that is seen by the process's end."""
+        if self.over or isinstance(output, EngineDeadError):
             return
         end: tuple[Any, ...] | None = None
         deltas: list[tuple[Any, ...]] = []

@@ -1,0 +1,202 @@
+"""What vLLM has beside what every engine has: adapters, priorities, its caches, its processes. It is really run."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from conch.backends.engine import Engine
+from conch.errors import BackendError, InvalidRequest
+from conch.generation import StructuredOutput, Usage
+from tests.backends.engines.driving import Heard, ask, begin, running
+from tests.backends.engines.gguf_model import CONTEXT
+from tests.backends.engines.hf_model import write_adapter, write_hf
+from tests.backends.engines.vllm_environment import SETTINGS, needs_vllm
+
+# One engine for all of these: loading it is what takes long.
+pytestmark = [*needs_vllm, pytest.mark.asyncio(loop_scope="module")]
+
+PROMPT = "the sun is not that hot"
+# Of one token: keys and values of each layer, FP32.
+_TOKEN_BYTES = 2 * 2 * 32 * 4
+ARGUMENTS = {
+    "model": "model",
+    "dtype": "float32",
+    "enforce_eager": "true",  # as text, which Triton's repositories may have
+    "disable_log_requests": True,  # of an older vLLM
+    "enable_lora": True,
+    "max_lora_rank": 8,
+    "scheduling_policy": "priority",
+    "max_num_seqs": 2,
+    "block_size": 32,
+    "kv_cache_memory_bytes": (CONTEXT + 160) * _TOKEN_BYTES,
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
+    directory = tmp_path_factory.mktemp("vllm") / "m" / "1"
+    write_hf(directory / "model")
+    write_adapter(directory / "red", seed=1)
+    write_adapter(directory / "blue", seed=2)
+    (directory / "model.json").write_text(json.dumps(ARGUMENTS))
+    (directory / "multi_lora.json").write_text(json.dumps({"red": "red", "blue": str(directory / "blue")}))
+    async with running("vllm", directory, SETTINGS) as made:
+        yield made
+
+
+async def test_adapters_change_what_is_said(engine: Engine) -> None:
+    assert engine.info.adapters == ("red", "blue")
+    said = [await ask(engine, PROMPT, adapter=name, max_tokens=8, temperature=0) for name in ("", "red", "blue")]
+    assert len({tuple(heard.tokens()) for heard in said}) == 3
+    together = [ask(engine, PROMPT, adapter=name, max_tokens=8, temperature=0) for name in ("red", "blue")]
+    assert [heard.tokens() for heard in await asyncio.gather(*together)] == [heard.tokens() for heard in said[1:]]
+    unknown = await ask(engine, PROMPT, adapter="green")
+    assert isinstance(unknown.end, InvalidRequest)
+    assert "LoRA adapter 'green' is unknown; this model has: red, blue" in unknown.end.message
+
+
+async def test_who_is_more_urgent_comes_first(engine: Engine) -> None:
+    assert engine.info.priorities
+    order: list[str] = []
+
+    async def told(name: str, heard: Heard) -> None:
+        await asyncio.wait_for(heard.ended.wait(), 60)
+        assert isinstance(heard.end, Usage)
+        order.append(name)
+
+    crowd = [begin(engine, f"{n} {PROMPT}", max_tokens=60, ignore_eos=True) for n in range(2)]
+    late = begin(engine, "a", priority=5, max_tokens=1, ignore_eos=True)
+    soon = begin(engine, "b", priority=1, max_tokens=1, ignore_eos=True)
+    await asyncio.gather(*(told("crowd", heard) for heard in crowd), told("late", late), told("soon", soon))
+    assert order.index("soon") < order.index("late")
+    assert engine.load.waiting == 0
+
+
+async def test_a_prompt_that_was_there_before_is_not_computed_again(engine: Engine) -> None:
+    prompt = list(range(200))
+    before = engine.load.prefix_cache_hits
+    first = await ask(engine, prompt, max_tokens=2, ignore_eos=True, temperature=0)
+    again = await ask(engine, prompt, max_tokens=2, ignore_eos=True, temperature=0)
+    assert isinstance(first.end, Usage)
+    assert isinstance(again.end, Usage)
+    assert (first.end.cached_tokens, again.end.cached_tokens) == (0, 192)
+    assert engine.load.prefix_cache_hits - before == 192
+    assert engine.load.prefix_cache_queries >= 400
+    assert again.tokens() == first.tokens()
+
+
+async def test_an_aborted_request_leaves_the_cache(engine: Engine) -> None:
+    heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    await asyncio.wait_for(heard.begun.wait(), 60)
+    assert engine.load.running == 1
+    assert engine.load.kv_cache_usage > 0
+    assert heard.generation is not None
+    heard.generation.abort()
+    await _until(lambda: not engine.load.running)
+    assert engine.load.kv_cache_usage == 0
+    neighbour = await ask(engine, PROMPT, max_tokens=2)
+    assert isinstance(neighbour.end, Usage)
+
+
+async def test_who_finds_the_cache_full_makes_room_and_goes_on_later(engine: Engine) -> None:
+    before = engine.load.preemptions
+    both = await asyncio.gather(
+        *(ask(engine, [n] * 100, priority=n, max_tokens=CONTEXT - 100, ignore_eos=True) for n in (1, 2))
+    )
+    assert [heard.end for heard in both] == [Usage(100, CONTEXT - 100, heard.end.cached_tokens) for heard in both]  # type: ignore[union-attr]
+    assert engine.load.preemptions > before
+
+
+async def test_sampling_is_what_was_asked_for(engine: Engine) -> None:
+    drawn = [await ask(engine, PROMPT, max_tokens=8, ignore_eos=True, seed=seed) for seed in (7, 7, 8)]
+    assert drawn[0].tokens() == drawn[1].tokens() != drawn[2].tokens()
+
+    biased = await ask(engine, PROMPT, max_tokens=4, logit_bias={65: 100.0}, temperature=0)
+    assert biased.tokens() == [65] * 4
+
+    told = await ask(engine, PROMPT, max_tokens=3, ignore_eos=True, logprobs=3, n=2)
+    tokens = [token for delta in told.deltas for token in delta.logprobs]
+    assert [token[0].token_id for token in tokens] == [each for delta in told.deltas for each in delta.token_ids]
+    assert all(len(token) in (3, 4) for token in tokens)  # the chosen one may be among the likeliest
+    assert all(token[1].logprob >= token[2].logprob for token in tokens)
+    assert len(tokens) == 6
+    greedy = await ask(engine, PROMPT, max_tokens=3, n=2, temperature=0)
+    assert isinstance(greedy.end, InvalidRequest)
+    assert "n must be 1 when using greedy sampling" in greedy.end.message
+
+    by_token = await ask(engine, PROMPT, max_tokens=50, stop_token_ids=(65,), logit_bias={65: 100.0})
+    assert (by_token.finish(), by_token.deltas[-1].stop_reason) == ("stop", 65)
+
+
+async def test_structured_output(engine: Engine) -> None:
+    schema = {"type": "object", "properties": {"rain": {"enum": [True, False]}}, "required": ["rain"]}
+    schema["additionalProperties"] = False  # type: ignore[assignment]
+    heard = await ask(engine, PROMPT, max_tokens=300, structured=StructuredOutput("json", json.dumps(schema)))
+    assert heard.finish() == "stop"
+    assert json.loads(heard.text())["rain"] in (True, False)
+    chosen = await ask(engine, PROMPT, max_tokens=30, structured=StructuredOutput("choice", '["dog", "cat"]'))
+    assert chosen.text() in ("dog", "cat")
+    dated = await ask(engine, PROMPT, max_tokens=30, structured=StructuredOutput("regex", "[0-9]{4}-[0-9]{2}"))
+    assert dated.text()[4] == "-"
+    broken = await ask(engine, PROMPT, max_tokens=30, structured=StructuredOutput("json", '{"type": "wrong"}'))
+    assert isinstance(broken.end, InvalidRequest)
+
+
+async def test_what_vllm_cannot_compute_harms_nobody(engine: Engine) -> None:
+    neighbour = begin(engine, PROMPT, max_tokens=40, ignore_eos=True)
+    for params in ({"logit_bias": {10_000_000: 1.0}}, {"stop_token_ids": (10_000_000,), "min_tokens": 2}):
+        refused = await ask(engine, PROMPT, **params)
+        assert isinstance(refused.end, InvalidRequest), params
+    outside = await ask(engine, [10_000_000])
+    assert isinstance(outside.end, InvalidRequest)
+    empty = await ask(engine, "")
+    assert isinstance(empty.end, InvalidRequest)
+    await asyncio.wait_for(neighbour.ended.wait(), 60)
+    assert neighbour.end.completion_tokens == 40  # type: ignore[union-attr]
+
+
+async def test_vllms_own_processes_are_seen_to_die_and_die_with_the_engine(engine: Engine) -> None:
+    changed = asyncio.Event()
+    engine.on_ready_change = changed.set
+    heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    await asyncio.wait_for(heard.begun.wait(), 60)
+    (core,) = (pid for pid in _children(_pid(engine)) if _children(pid))
+    os.kill(core, signal.SIGKILL)
+    await asyncio.wait_for(heard.ended.wait(), 60)
+    assert isinstance(heard.end, BackendError)
+    assert "exited with status 1 while this request was being generated" in heard.end.message
+    while not engine.ready:
+        changed.clear()
+        await asyncio.wait_for(changed.wait(), 180)
+
+    main = _pid(engine)
+    family = _family(main)
+    assert len(family) > 2
+    os.kill(main, signal.SIGKILL)
+    await _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def _pid(engine: Engine) -> int:
+    process = engine._process  # type: ignore[attr-defined]
+    return int(process._child.pid)
+
+
+def _family(pid: int) -> list[int]:
+    return [pid, *(each for child in _children(pid) for each in _family(child))]
+
+
+def _children(pid: int) -> list[int]:
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for thread in threads for child in thread.read_text().split()]

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 
 from conch.backends.engine import Engine
+from conch.core.pace import Pace
 from conch.core.pending import Pending, State
 from conch.core.served import Served
 from conch.errors import Cancelled, ConchError, InvalidRequest, QueueFull, Unavailable, Unsupported
 from conch.generation import Delta, FinishReason, Generation, GenerationRequest, Listen, Usage
 from conch.llm.tensor_form import TensorForm
-from conch.model_config import ModelConfig
+from conch.model_config import ModelConfig, QueuePolicy
 from conch.observability.generation import GenerationStatistics
 from conch.request import InferRequest, InferResponse, Respond
 
@@ -33,12 +34,15 @@ class GenerativeModel(Served):
         *,
         max_queue_size: int = 0,
     ) -> None:
-        """Assign. `max_queue_size` bounds the requests that wait in the engine; 0 does not."""
+        """Assign. `max_queue_size` bounds what waits where the configuration does not; 0 does not either."""
         super().__init__(config, version, labels)
         self.engine = engine
         self.figures = GenerationStatistics(config.name, version, lambda: engine.load)
         self.statistics.generation = self.figures
-        self._max_queue_size = max_queue_size
+        policy = config.dynamic_batching.default_queue_policy if config.dynamic_batching else QueuePolicy()
+        self._max_queue_size = policy.max_queue_size or max_queue_size
+        self._held = 0  # sequences of the requests that the engine has
+        self._pace = Pace()
         self._live: set[_Live] = set()
 
     def __repr__(self) -> str:
@@ -67,12 +71,14 @@ class GenerativeModel(Served):
         self.refuse_when_full(request.timeline)
         live = _Live(self, request, listen)
         self._live.add(live)
+        self._held += request.params.n
         self.enter()
         self.statistics.pending += 1
         try:
             live.generation = self.engine.generate(request, live.told)
         except BaseException:
             self._live.discard(live)
+            self._held -= request.params.n
             self.leave()
             self.statistics.pending -= 1
             raise
@@ -98,13 +104,15 @@ class GenerativeModel(Served):
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
         """Do nothing: the generation is in the books, not the form in which it came."""
 
-    def refusal(self, now: int) -> QueueFull | None:  # noqa: ARG002 - it is full or not, whenever asked
+    def refusal(self, now: int) -> QueueFull | None:
         """Return the refusal that any request would get now; None while there is room."""
-        if not self._max_queue_size or len(self._live) < self.engine.info.max_running + self._max_queue_size:
+        running = self.engine.info.max_running
+        if not self._max_queue_size or self._held < running + self._max_queue_size:
             return None
         return QueueFull(
-            f"Exceeds maximum queue size: model '{self.config.name}' computes {self.engine.info.max_running} sequences "
-            f"side by side, and {self._max_queue_size} requests wait"
+            f"Exceeds maximum queue size: model '{self.config.name}' computes {running} sequences side by side, and "
+            f"{self._held - running} wait, of {self._max_queue_size} that may",
+            retry_after_s=self._pace.seconds_for(self._held - running, now) or 1.0,
         )
 
     async def stop(self) -> None:
@@ -120,6 +128,8 @@ class GenerativeModel(Served):
     def ended(self, live: "_Live", end: Usage | ConchError) -> None:
         """Write a request that has ended into the books. Called once for each that was admitted."""
         self._live.discard(live)
+        self._held -= live.request.params.n
+        self._pace.taken += live.request.params.n
         self.leave()
         timeline = live.request.timeline
         if not timeline.started:

@@ -12,6 +12,8 @@ from conch.triton_messages import ModelConfig as ConfigMessage
 
 # Backends to which requests are given one by one, in their own shapes.
 _BY_REQUEST = ("python", "identity")
+# Backends with a scheduler of their own.
+_ENGINES = ("openvino_genai", "scripted", "tensorrtllm", "vllm")
 
 
 def refuse_unserved(message: ConfigMessage) -> None:
@@ -57,10 +59,23 @@ def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
         for field in ("batch_input", "batch_output"):
             if getattr(message, field):
                 yield field, f"backend '{message.backend}' gets each request as it is"
+    if message.backend in _ENGINES and _batches(message):
+        yield "dynamic_batching", "engines batch by themselves; default_queue_policy.max_queue_size bounds what waits"
     if message.HasField("model_metrics"):
         yield "model_metrics", "histogram buckets are the server's"
     if message.model_operations.op_library_filename and message.backend != "onnxruntime":
         yield "model_operations", f"backend '{message.backend}' has no custom operations"
+
+
+def _batches(message: ConfigMessage) -> bool:
+    """Whether anything is said of how to batch, beyond how many may wait."""
+    batching = message.dynamic_batching
+    return bool(
+        batching.preferred_batch_size
+        or batching.max_queue_delay_microseconds
+        or batching.priority_levels
+        or batching.default_queue_policy.default_timeout_microseconds
+    )
 
 
 def _group_settings(message: ConfigMessage) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,92 @@
+"""`conch engine`: what an engine for a language model would need."""
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_FAILURE = 1
+
+
+def engine(arguments: Sequence[str]) -> int:
+    """Run a sub-command; return the exit status: 0, 1 if nothing fits or it failed, 2 if it was called wrongly."""
+    from conch.errors import ConchError
+
+    try:
+        return _plan(_parser().parse_args(arguments))
+    except ConchError as error:
+        print(f"conch engine plan: {error}", file=sys.stderr)
+    return _FAILURE
+
+
+def _plan(given: Namespace) -> int:
+    from conch.cli.engine_plan import print_json, print_plan
+    from conch.errors import InvalidRequest
+    from conch.llm.planning.checkpoint import read_checkpoint
+    from conch.llm.planning.gpus import detect_gpus, parse_gpus
+    from conch.llm.planning.plan import Wish, plan
+
+    dtype_bytes = _DTYPES[given.dtype] if given.dtype else None
+    model = read_checkpoint(Path(given.model), dtype_bytes=dtype_bytes, quantization=given.quantization or "")
+    length = given.max_model_len or model.shape.context
+    if not length:
+        raise InvalidRequest("the checkpoint does not say how long its context is: give --max-model-len")
+    if model.shape.context and length > model.shape.context:
+        raise InvalidRequest(f"--max-model-len {length} is above the model's context of {model.shape.context} tokens")
+    gpus = parse_gpus(given.gpus, given.nodes) if given.gpus else detect_gpus(given.nodes)
+    wish = Wish(
+        length=length,
+        concurrency=given.concurrency,
+        utilization=given.gpu_memory_utilization,
+        kv_bytes=1 if given.kv_cache_dtype == "fp8" else max(model.other_bytes, 2),
+    )
+    found = plan(model, gpus, wish)
+    (print_json if given.json else print_plan)(model, gpus, wish, found, given.quantization or "")
+    return 0 if found.best else _FAILURE
+
+
+_DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def _parser() -> ArgumentParser:
+    from conch.llm.planning.checkpoint import QUANTIZATIONS
+
+    parser = ArgumentParser("conch engine", description="Engines for language models, before there is one.")
+    commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
+    planning = commands.add_parser("plan", help="say which GPUs a model fits, and how divided", description=_PLAN)
+    planning.add_argument("model", metavar="MODEL", help="folder of a checkpoint, or its config.json")
+    planning.add_argument("--gpus", metavar="NxSIZE", help="GPUs of a machine, as 8x80GiB; default: those found here")
+    planning.add_argument("--nodes", type=_positive, default=1, metavar="N", help="machines with these GPUs")
+    planning.add_argument(
+        "--max-model-len", type=_positive, metavar="N", help="tokens of a sequence; default: the model's context"
+    )
+    planning.add_argument("--concurrency", type=_positive, default=1, metavar="N", help="such sequences side by side")
+    planning.add_argument("--dtype", choices=_DTYPES, help="of weights; default: as they are stored")
+    planning.add_argument("--quantization", choices=QUANTIZATIONS, help="how matrices will be loaded")
+    planning.add_argument("--kv-cache-dtype", choices=("auto", "fp8"), default="auto", help="of the KV cache")
+    planning.add_argument(
+        "--gpu-memory-utilization", type=_share, default=0.9, metavar="X", help="of a GPU, what an engine may take"
+    )
+    planning.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+_PLAN = (
+    "Say for each division of a model among GPUs, tensor parallelism times pipeline parallelism, what a GPU would hold "
+    "of weights and KV cache and how many sequences fit side by side, or why it cannot be; and which to take. The exit "
+    "status is 1 if none fits."
+)
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"must be a whole number above 0, got '{text}'")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) <= 1:
+            return float(text)
+    raise ArgumentTypeError(f"must be above 0 and at most 1, got '{text}'")

@@ -1,0 +1,170 @@
+"""A checkpoint's `config.json`, as Hugging Face writes it, to the model's `Shape`.
+
+What is counted is what checkpoints of these families hold, to the parameter: the tests have their published numbers.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from conch.errors import InvalidRequest
+from conch.llm.planning.shape import Part, Shape
+
+_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
+
+
+def read_shape(config: Mapping[str, Any]) -> Shape:
+    """Return the shape of a model. Raises InvalidRequest if the family is unknown, or a number is missing."""
+    if "text_config" in config:  # of a model that also sees or hears
+        config = {**config, **config["text_config"]}
+    family = str(config.get("model_type", ""))
+    if family not in _FAMILIES:
+        known = ", ".join(sorted(_FAMILIES))
+        raise InvalidRequest(f"config.json: model_type '{family}' is not known to conch engine plan; known: {known}")
+    try:
+        return _FAMILIES[family](config)
+    except KeyError as error:
+        raise InvalidRequest(f"config.json: {error} is missing, which a model of type '{family}' has") from None
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise InvalidRequest(f"config.json: its numbers make no model of type '{family}': {error}") from None
+
+
+def _llama_like(config: Mapping[str, Any]) -> Shape:
+    """Llama and its relatives: RMS norms, gated feed-forward layers, heads that share keys and values."""
+    family, hidden, heads = config["model_type"], config["hidden_size"], config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head = config.get("head_dim") or hidden // heads
+    layers = range(config["num_hidden_layers"])
+    attention = Part(2 * hidden * heads * head + 2 * hidden * kv_heads * head, _attention_extras(config, head))
+    norms = hidden * (4 if family in ("gemma2", "gemma3", "gemma3_text") else 2)
+    feeds = [_feed_forward(config, number) for number in layers]
+    return _shape(
+        config,
+        layers=tuple(Part(attention.split + feed.split, attention.whole + feed.whole + norms) for feed in feeds),
+        kv_heads=kv_heads,
+        kv_width=2 * kv_heads * head,
+    )
+
+
+def _attention_extras(config: Mapping[str, Any], head: int) -> int:
+    """Return the number of biases and of norms of heads."""
+    family, hidden, heads = config["model_type"], config["hidden_size"], config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    of_heads = (heads + 2 * kv_heads) * head
+    if family in ("qwen2", "qwen2_moe"):
+        return int(of_heads)
+    biases = of_heads + hidden if config.get("attention_bias") else 0
+    norms = 2 * head if family in ("qwen3", "qwen3_moe", "gemma3", "gemma3_text") else 0
+    return int(biases + norms)
+
+
+def _feed_forward(config: Mapping[str, Any], number: int) -> Part:
+    """Return the feed-forward part of a layer, or its experts with their router."""
+    hidden = config["hidden_size"]
+    experts = _experts(config)
+    if not experts or not _has_experts(config, number):
+        width = config["intermediate_size"]
+        return Part(3 * hidden * width, 2 * width + hidden if config.get("mlp_bias") else 0)
+    width = config.get("moe_intermediate_size") or config["intermediate_size"]
+    split, whole = experts * 3 * hidden * width, hidden * experts
+    if config.get("shared_expert_intermediate_size"):  # Qwen2: one for all tokens, behind a gate
+        split += 3 * hidden * config["shared_expert_intermediate_size"]
+        whole += hidden
+    if config.get("n_shared_experts"):  # DeepSeek
+        split += 3 * hidden * width * config["n_shared_experts"]
+    if config.get("topk_method") == "noaux_tc":
+        whole += experts  # a correction of each expert's score
+    return Part(split, whole)
+
+
+def _experts(config: Mapping[str, Any]) -> int:
+    return int(config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 0)
+
+
+def _has_experts(config: Mapping[str, Any], number: int) -> bool:
+    if "first_k_dense_replace" in config:
+        return bool(number >= config["first_k_dense_replace"] and number % config.get("moe_layer_freq", 1) == 0)
+    if number in config.get("mlp_only_layers", ()):
+        return False
+    return bool((number + 1) % config.get("decoder_sparse_step", 1) == 0)
+
+
+def _deepseek(config: Mapping[str, Any]) -> Shape:
+    """DeepSeek V2 and V3: experts, and attention through a latent vector, which alone is kept of a token."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    latent, rope, plain = config["kv_lora_rank"], config["qk_rope_head_dim"], config["qk_nope_head_dim"]
+    query = config.get("q_lora_rank") or 0
+    queries = query * (hidden + heads * (plain + rope)) if query else hidden * heads * (plain + rope)
+    keys = hidden * (latent + rope) + latent * heads * (plain + config["v_head_dim"])
+    attention = Part(queries + keys + heads * config["v_head_dim"] * hidden, query + latent + 2 * hidden)
+    feeds = [_feed_forward(config, number) for number in range(config["num_hidden_layers"])]
+    return _shape(
+        config,
+        layers=tuple(Part(attention.split + feed.split, attention.whole + feed.whole) for feed in feeds),
+        kv_heads=heads,
+        kv_width=latent + rope,
+        kv_shared=True,
+    )
+
+
+def _gpt2(config: Mapping[str, Any]) -> Shape:
+    """GPT-2: learned positions, norms and matrices with biases, one feed-forward layer of four times the width."""
+    hidden = config["n_embd"]
+    width = config.get("n_inner") or 4 * hidden
+    layer = Part(4 * hidden * hidden + 2 * hidden * width, 4 * hidden + 4 * hidden + width + hidden)
+    named = {
+        "hidden_size": hidden,
+        "num_attention_heads": config["n_head"],
+        "max_position_embeddings": config["n_positions"],
+        "intermediate_size": width,
+        "tie_word_embeddings": config.get("tie_word_embeddings", True),
+    }
+    return _shape(
+        {**config, **named},
+        layers=(layer,) * config["n_layer"],
+        kv_heads=config["n_head"],
+        kv_width=2 * hidden,
+        embedding=(config["vocab_size"] + config["n_positions"]) * hidden,
+        last=2 * hidden,
+    )
+
+
+def _shape(
+    config: Mapping[str, Any],
+    *,
+    layers: tuple[Part, ...],
+    kv_heads: int,
+    kv_width: int,
+    kv_shared: bool = False,
+    embedding: int = 0,
+    last: int = 0,
+) -> Shape:
+    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    # Gemma's releases leave the word out, as it is their default.
+    tied = config.get("tie_word_embeddings", config["model_type"].startswith("gemma"))
+    dense = config["intermediate_size"]
+    widths = {dense, config.get("moe_intermediate_size") or dense} if _experts(config) else {dense}
+    return Shape(
+        family=config["model_type"],
+        hidden=hidden,
+        heads=config["num_attention_heads"],
+        kv_heads=kv_heads,
+        vocabulary=vocabulary,
+        context=int(config.get("max_position_embeddings") or 0),
+        layers=layers,
+        embedding=embedding or vocabulary * hidden,
+        output=0 if tied else vocabulary * hidden,
+        last=last or hidden,
+        kv_width=kv_width,
+        kv_shared=kv_shared,
+        widths=tuple(sorted(widths)),
+        widest=max(widths),
+        dtype_bytes=_DTYPES.get(str(config.get("torch_dtype") or config.get("dtype") or "bfloat16"), 2),
+    )
+
+
+_FAMILIES: dict[str, Callable[[Mapping[str, Any]], Shape]] = {
+    **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), _llama_like),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "phi3"), _llama_like),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _deepseek),
+    "gpt2": _gpt2,
+}

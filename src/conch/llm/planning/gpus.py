@@ -1,0 +1,59 @@
+"""The GPUs that a model is planned for: written down, as `8x80GiB`, or those of this machine."""
+
+import re
+from dataclasses import dataclass
+
+from conch.errors import InvalidRequest
+
+GIB = 1 << 30
+_UNITS = {"gib": GIB, "gb": 10**9, "mib": 1 << 20, "mb": 10**6}
+_WRITTEN = re.compile(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)\s*(gib|gb|mib|mb)", re.IGNORECASE)
+_MOST = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """So many GPUs in each of so many machines, all with the same memory."""
+
+    per_node: int
+    memory: int  # bytes of one
+    nodes: int = 1
+
+    @property
+    def count(self) -> int:
+        """How many there are in all."""
+        return self.per_node * self.nodes
+
+    def __str__(self) -> str:
+        where = f" in each of {self.nodes} nodes" if self.nodes > 1 else ""
+        return f"{self.per_node} GPU{'s' if self.per_node > 1 else ''} of {self.memory / GIB:.1f} GiB{where}"
+
+
+def parse_gpus(text: str, nodes: int = 1) -> Gpus:
+    """Read `8x80GiB`, or `80GiB` for one. Raises InvalidRequest."""
+    match = _WRITTEN.fullmatch(text.strip())
+    count = int(match[1] or 1) if match else 0
+    if match is None or not 0 < count <= _MOST or float(match[2]) <= 0:
+        raise InvalidRequest(f"'{text}' names no GPUs: write their number and the memory of one, such as 8x80GiB")
+    return Gpus(count, int(float(match[2]) * _UNITS[match[3].lower()]), nodes)
+
+
+def detect_gpus(nodes: int = 1) -> Gpus:
+    """Return this machine's GPUs, as large as the smallest. Raises InvalidRequest if NVML finds none."""
+    cure = "say which there will be, such as --gpus 8x80GiB"
+    try:
+        import pynvml
+    except ImportError:
+        raise InvalidRequest(f"this machine's GPUs cannot be seen without the package nvidia-ml-py; {cure}") from None
+    try:
+        pynvml.nvmlInit()
+        try:
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(each) for each in range(pynvml.nvmlDeviceGetCount())]
+            sizes = [pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles]
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise InvalidRequest(f"this machine has no NVIDIA GPU that NVML sees ({error}); {cure}") from None
+    if not sizes:
+        raise InvalidRequest(f"this machine has no NVIDIA GPU; {cure}")
+    return Gpus(len(sizes), min(sizes), nodes)

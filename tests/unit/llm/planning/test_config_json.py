@@ -1,0 +1,47 @@
+"""The shapes of models that everybody knows, to the parameter."""
+
+from typing import Any
+
+import pytest
+
+from conch.errors import InvalidRequest
+from conch.llm.planning.config_json import read_shape
+from tests.unit.llm.planning.configs import KNOWN, LLAMA_3_8B, MIXTRAL_8X7B
+
+
+@pytest.mark.parametrize(("config", "parameters", "kib"), [each[1:] for each in KNOWN], ids=[each[0] for each in KNOWN])
+def test_parameters_and_cache_are_those_published(config: dict[str, Any], parameters: int, kib: float) -> None:
+    shape = read_shape(config)
+    assert shape.parameters == parameters
+    assert shape.kv_bytes_per_token() / 1024 == kib
+
+
+def test_a_model_that_sees_is_planned_by_its_text_part() -> None:
+    seeing = {"model_type": "llava", "text_config": LLAMA_3_8B, "vision_config": {}}
+    assert read_shape(seeing) == read_shape(LLAMA_3_8B)
+
+
+def test_a_gpu_keeps_a_head_at_least() -> None:
+    shape = read_shape(LLAMA_3_8B)
+    widths = [shape.kv_width_per_gpu(tensor) for tensor in (1, 2, 8, 16)]
+    assert widths == [2048, 1024, 256, 256]
+
+
+def test_a_latent_vector_is_kept_by_every_gpu() -> None:
+    shape = read_shape(KNOWN[-1][1])
+    assert shape.kv_width_per_gpu(8) == shape.kv_width_per_gpu(1) == 576
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "rwkv"}, r"model_type 'rwkv' is not known .* known: deepseek_v2"),
+        ({}, "model_type '' is not known"),
+        ({"model_type": "llama", "hidden_size": 64}, "'num_attention_heads' is missing"),
+        ({**LLAMA_3_8B, "num_attention_heads": 0}, "its numbers make no model"),
+        ({**MIXTRAL_8X7B, "num_local_experts": "many"}, "its numbers make no model"),
+    ],
+)
+def test_what_is_no_model_is_refused(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        read_shape(config)

@@ -178,8 +178,11 @@ async def test_vllms_own_processes_are_seen_to_die_and_die_with_the_engine(engin
     main = _pid(engine)
     family = _family(main)
     assert len(family) > 2
+    memory = _shared_memory(family)
     os.kill(main, signal.SIGKILL)
     await _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
+    assert memory
+    await _until(lambda: not any(path.exists() for path in memory))
 
 
 async def _until(true: Callable[[], bool]) -> None:
@@ -195,6 +198,11 @@ def _pid(engine: Engine) -> int:
 
 def _family(pid: int) -> list[int]:
     return [pid, *(each for child in _children(pid) for each in _family(child))]
+
+
+def _shared_memory(family: list[int]) -> set[Path]:
+    lines = [line for pid in family for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    return {Path(line.split()[5]) for line in lines if "/dev/shm/" in line}
 
 
 def _children(pid: int) -> list[int]:

@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 from conch.backends.engine_child.conch_engine import messages
+from conch.backends.engine_host.leavings import Leavings
 from conch.backends.launch import Exit, Launcher
 from conch.backends.process import ChildProcess
 from conch.backends.python_child.conch_child.wire import Message
@@ -54,10 +55,16 @@ class EngineProcess:
         self._keys = count(1)
         self._running: dict[int, RunningGeneration] = {}
         self._loaded: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._leavings: Leavings | None = None
         self._stopping = False
 
     def __repr__(self) -> str:
         return f"<EngineProcess {self._child!r} {len(self._running)} running>"
+
+    @property
+    def pid(self) -> int:
+        """The process's number, 0 before it is started."""
+        return self._child.pid
 
     @property
     def alive(self) -> bool:
@@ -67,7 +74,8 @@ class EngineProcess:
     async def start(self, launcher: Launcher, driver: str, options: Mapping[str, Any], limit_s: float) -> EngineInfo:
         """Start the process and load the model. Raises ModelLoadError with the cause."""
         await self._child.start(launcher)
-        self._child.send((messages.LOAD, driver, dict(options)))
+        self._leavings = Leavings()
+        self._child.send((messages.LOAD, driver, {**options, "scratch": str(self._leavings.folder)}))
         try:
             _, error, info = await asyncio.wait_for(asyncio.shield(self._loaded), limit_s or None)
         except TimeoutError:
@@ -77,6 +85,7 @@ class EngineProcess:
             error = f"{error}\n{self._child.last_words}"
         if error:
             raise ModelLoadError(f"engine '{self.name}' cannot load the model: {error}")
+        self._leavings.note(info.pop("shared_memory", ()))
         return EngineInfo(engine=driver, **{**info, "honours": frozenset(info.get("honours", ()))})
 
     def generate(self, request: GenerationRequest, listen: Listen) -> RunningGeneration:
@@ -141,6 +150,8 @@ class EngineProcess:
             text = f"the process of engine '{self.name}' {exit_}" + (f":\n{words}" if words else "")
             self._loaded.set_exception(ModelLoadError(text))
             self._loaded.exception()  # nobody asks any more if it was ended for having taken too long
+        if self._leavings is not None:
+            self._leavings.remove()
         self._load.running = self._load.waiting = 0
         self._load.kv_cache_usage = 0.0
         running, self._running = self._running, {}

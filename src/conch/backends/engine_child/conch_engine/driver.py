@@ -50,7 +50,8 @@ class Driver(ABC):
     def load(self, options: dict[str, Any]) -> dict[str, Any]:
         """Bring the model up and return what `EngineInfo` holds, by its names. Raises Refused with the cause.
 
-        `options`: "name" and "version" of the model, its version's "directory", the "parameters" of its configuration.
+        `options`: "name" and "version" of the model, its "directory", the "parameters" of its configuration, a
+        "scratch" folder of the process. What it has in "shared_memory", by name, is removed after its end, too.
         """
 
     @abstractmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from tempfile import TemporaryDirectory
+from pathlib import Path
 from typing import Any
 
 from conch_child.wire import FrameDecoder, Message
@@ -21,11 +21,22 @@ _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 def serve(connection: socket.socket, decoder: FrameDecoder, backlog: list[Message], options: dict[str, Any]) -> None:
     """Load the model and run it until the server ends the connection or says STOP."""
-    with TemporaryDirectory(prefix="conch-vllm-") as sockets:
-        for name, value in {**_ENVIRONMENT, "VLLM_RPC_BASE_PATH": sockets}.items():
-            os.environ.setdefault(name, value)
-        from .vllm_engine import VllmEngine
+    for name, value in {**_ENVIRONMENT, "VLLM_RPC_BASE_PATH": options["scratch"]}.items():
+        os.environ.setdefault(name, value)
+    from .vllm_engine import VllmEngine
 
-        async_loop.serve(connection, decoder, backlog, lambda writer: VllmEngine(writer, options))
+    async_loop.serve(connection, decoder, backlog, lambda writer: VllmEngine(writer, options))
     sys.stdout.flush()
     os._exit(0)  # taking PyTorch apart takes the interpreter seconds
+
+
+def shared_memory() -> tuple[str, ...]:
+    """Return the names of the shared memory of this process and those below it."""
+    lines = (line for pid in _family(os.getpid()) for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+    paths = {Path(line.split(maxsplit=5)[-1]) for line in lines if "/dev/shm/" in line}  # noqa: S108 - Linux's place
+    return tuple(path.name for path in paths if path.exists())
+
+
+def _family(pid: int) -> list[int]:
+    below = (Path(thread, "children").read_text().split() for thread in Path(f"/proc/{pid}/task").iterdir())
+    return [pid, *(each for children in below for child in children for each in _family(int(child)))]

@@ -27,6 +27,7 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 from . import messages
 from .async_loop import LoopEngine
 from .driver import Prompt, Refused, completion_room
+from .vllm import shared_memory
 from .vllm_arguments import read_adapters, read_arguments
 
 _SAME_NAME = (
@@ -178,6 +179,7 @@ class VllmEngine(LoopEngine):
             "honours": _HONOURED,
             "max_logprobs": config.model_config.max_logprobs,
             "priorities": config.scheduler_config.policy == "priority",
+            "shared_memory": shared_memory(),
         }
 
 

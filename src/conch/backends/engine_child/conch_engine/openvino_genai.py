@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import re
 import time
 from collections.abc import Iterator
 from typing import Any, Optional
@@ -16,6 +14,8 @@ import openvino_genai as genai
 from . import messages
 from .driver import Driver, Event, Prompt, Refused
 from .openvino_options import Options, read_options
+from .openvino_structure import structure_of
+from .openvino_waiting import Waiting, WaitingRoom
 from .text import StopStrings, TextStream, tell
 
 # What `GenerationConfig` has under another name, or needs beside it, is in `_configuration`.
@@ -26,6 +26,9 @@ _HONOURED = (
     *("include_stop_str_in_output", "skip_special_tokens", "structured"),
 )
 _FINISHED = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
+_KINDS = {"json": "JSON schema", "json_object": "JSON", "regex": "regex", "grammar": "grammar", "choice": "choice"}
+# How often it is looked whether a structure has been compiled.
+_LOOK_MS = 2
 # Of the random numbers that the library is seeded with.
 _SEED_BITS = 32
 
@@ -74,6 +77,7 @@ class OpenVinoDriver(Driver):
         self._requests: dict[int, _Request] = {}
         self._sequences: dict[int, _Sequence] = {}
         self._unscheduled: dict[int, _Sequence] = {}  # those of them that no step has computed yet
+        self._waiting = WaitingRoom()
         self._next = 0
         self._adapters = {name: genai.Adapter(str(path)) for name, path in chosen.adapters.items()}
         properties: dict[str, Any] = dict(chosen.properties)
@@ -108,14 +112,16 @@ class OpenVinoDriver(Driver):
         """Take a request as so many of the library's as it wants sequences: those tell of each step."""
         token_ids = self._tokens(prompt, params.get("add_special_tokens", True))
         configuration = self._configuration(params, token_ids.shape[1])
-        if adapter:
-            if adapter not in self._adapters:
-                raise Refused(
-                    f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}"
-                )
-            configuration.adapters = genai.AdapterConfig(self._adapters[adapter])
-        elif self._adapters:
-            configuration.adapters = genai.AdapterConfig([])
+        if adapter and adapter not in self._adapters:
+            raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
+        waiting = Waiting(key, token_ids, configuration, params, adapter)
+        if self._waiting.wants(waiting):
+            self._waiting.enter(waiting)
+        else:
+            self._admit(waiting)
+
+    def _admit(self, waiting: Waiting) -> None:
+        key, token_ids, configuration, params = waiting.key, waiting.token_ids, waiting.configuration, waiting.params
         request = _Request(key, token_ids.shape[1], params)
         seed = params.get("seed")
         for index in range(request.unfinished):
@@ -130,6 +136,7 @@ class OpenVinoDriver(Driver):
 
     def abort(self, key: int) -> None:
         """Cancel; the library frees the cache in its next step."""
+        self._waiting.leave(key)
         request = self._requests.pop(key, None)
         if request is not None:
             self._drop(request)
@@ -137,10 +144,17 @@ class OpenVinoDriver(Driver):
     @property
     def wait_ms(self) -> int | None:
         """Whether there is something to compute, be it only to free what was cancelled."""
-        return 0 if self._sequences or self._pipeline.has_non_finished_requests() else None
+        if not self._idle or self._waiting.ready:
+            return 0
+        return _LOOK_MS if self._waiting else None
+
+    @property
+    def _idle(self) -> bool:
+        return not self._sequences and not self._pipeline.has_non_finished_requests()
 
     def step(self) -> list[Event]:
         """Compute a token for each sequence that is running, or a piece of the prompts of those to come."""
+        refused = self._admit_waiting() if self._waiting else []
         began = time.monotonic_ns()
         self._pipeline.step()
         if self._unscheduled:
@@ -149,7 +163,8 @@ class OpenVinoDriver(Driver):
         # What skips special tokens and what shows them is decoded apart, which of the two being nearly always empty.
         shown = [new for new in news if not new[0].skips_special]
         news = [new for new in news if new[0].skips_special]
-        return [*self._tell(news, skips_special=True), *self._tell(shown, skips_special=False), *self._starved()]
+        told = [*self._tell(news, skips_special=True), *self._tell(shown, skips_special=False)]
+        return [*refused, *told, *self._starved()]
 
     def figures(self) -> tuple[int, int, float, int, int, int]:
         """Return what the library's metrics say."""
@@ -158,6 +173,29 @@ class OpenVinoDriver(Driver):
         running = min(metrics.scheduled_requests, len(self._sequences))
         usage = metrics.cache_usage / 100 if self._pipeline.has_non_finished_requests() else 0.0
         return running, len(self._sequences) - running, usage, 0, 0, 0
+
+    def _admit_waiting(self) -> list[Event]:
+        """Begin the requests whose turn has come; tell of those whose structures are no good."""
+        events: list[Event] = []
+        while (called := self._waiting.call(idle=self._idle)) is not None:
+            waiting, wrong = called
+            if wrong:
+                kind = _KINDS[waiting.params["structured"][0]]
+                text = f"the answer cannot be made to match the {kind} that was sent: {wrong}"
+                events.append((waiting.key, (), (messages.INVALID_ARG, text)))
+                continue
+            if waiting.adapter != self._waiting.adapter:
+                self._apply(waiting.adapter)
+            self._admit(waiting)
+        return events
+
+    def _apply(self, adapter: str) -> None:
+        """Have an adapter applied to what is computed from now on; `generate` alone does that, for a token at least."""
+        configuration = genai.GenerationConfig()
+        configuration.max_new_tokens = 1
+        configuration.adapters = genai.AdapterConfig([self._adapters[adapter]] if adapter else [])
+        self._pipeline.generate([openvino.Tensor(np.zeros((1, 1), np.int64))], [configuration])
+        self._waiting.adapter = adapter
 
     def _note_scheduled(self, began: int) -> None:
         """Note which requests the step was the first for: the library takes them in the order of their arrival."""
@@ -263,7 +301,7 @@ class OpenVinoDriver(Driver):
                 "Please reduce the length of the prompt or of the completion."
             )
         configuration = genai.GenerationConfig()
-        configuration.eos_token_id = self._eos
+        configuration.set_eos_token_id(self._eos)  # which puts it among the tokens to stop at
         configuration.max_new_tokens = wanted
         configuration.min_new_tokens = params.get("min_tokens", 0)
         for name in _SAME_NAME:
@@ -285,23 +323,14 @@ class OpenVinoDriver(Driver):
         if params.get("logprobs") is not None:
             configuration.logprobs = 1
         if "structured" in params:
-            configuration.structured_output_config = _structure(*params["structured"])
+            configuration.structured_output_config = structure_of(*params["structured"])
         for name, value in self._options.speculation.items():
             setattr(configuration, name, value)
+        try:
+            configuration.validate()
+        except RuntimeError as error:  # whose last line says what is wrong
+            raise Refused(str(error).strip().splitlines()[-1]) from error
         return configuration
-
-
-def _structure(kind: str, value: str) -> Any:
-    structure = genai.StructuredOutputConfig()
-    if kind in ("json", "json_object"):
-        structure.json_schema = value or '{"type": "object"}'
-    elif kind == "regex":
-        structure.regex = value
-    elif kind == "grammar":
-        structure.grammar = value
-    else:
-        structure.regex = "|".join(f"({re.escape(text)})" for text in json.loads(value))
-    return structure
 
 
 driver = OpenVinoDriver

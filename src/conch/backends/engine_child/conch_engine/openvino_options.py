@@ -12,10 +12,6 @@ from . import messages
 from .driver import Log, Refused
 from .model_json import read_json
 
-_GIB = 1 << 30
-# Of the memory that is free when the model is loaded, what its cache may take if `cache_size` does not say.
-_CACHE_SHARE = 0.25
-_LARGEST_CACHE_GIB = 16
 _MAX_SEQUENCES = 256
 _USUAL_CONTEXT = 4096
 
@@ -89,10 +85,9 @@ def read_options(options: dict[str, Any], log: Log) -> Options:
         speculation["num_assistant_tokens"] = 5
     if given.get("prompt_lookup") and "max_ngram_size" not in speculation:
         speculation["max_ngram_size"] = 3
-    adapters = {name: directory / path for name, path in read_json(directory / "multi_lora.json").items()}
-    for name, path in adapters.items():
-        if not path.is_file():
-            raise Refused(f"{directory / 'multi_lora.json'}: adapter '{name}' is not at '{path}'")
+    if draft is not None and not (draft / "openvino_model.xml").is_file():
+        raise Refused(f"{directory / 'model.json'}: 'draft_model' must be a folder with an IR, '{draft}' is none")
+    adapters = _adapters(directory / "multi_lora.json", model, given, scheduler)
     return Options(
         model=model,
         device=given.get("device", "CPU"),
@@ -104,6 +99,26 @@ def read_options(options: dict[str, Any], log: Log) -> Options:
         prompt_lookup=given.get("prompt_lookup", False),
         speculation=speculation,
     )
+
+
+def _adapters(listed: Path, model: Path, given: dict[str, Any], scheduler: dict[str, Any]) -> dict[str, Path]:
+    """Return the LoRA adapters' files by name; with adapters nothing is cached beyond a request."""
+    adapters = {name: listed.parent / path for name, path in read_json(listed).items()}
+    for name, path in adapters.items():
+        if not path.is_file():
+            raise Refused(f"{listed}: adapter '{name}' is not at '{path}'")
+    if adapters:
+        if not model.is_dir():
+            raise Refused(
+                f"{listed}: adapters need a model in OpenVINO's IR; the layers of '{model.name}' have no names"
+            )
+        if given.get("enable_prefix_caching"):
+            raise Refused(
+                f"{listed}: adapters and enable_prefix_caching exclude each other, the library would take what was "
+                "computed with one adapter for that of another"
+            )
+        scheduler["enable_prefix_caching"] = False
+    return adapters
 
 
 def _model(directory: Path, named: str) -> Path:

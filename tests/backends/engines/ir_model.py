@@ -1,0 +1,62 @@
+"""The language model of `gguf_model.py` as a folder in OpenVINO's IR, and LoRA adapters for it."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import openvino
+import openvino_genai as genai
+
+from tests.backends.engines.gguf_model import write_gguf
+
+
+def write_ir(folder: Path, gguf: Path | None = None) -> Path:
+    """Write model, tokenizer and detokenizer, of random weights if no file is given; layers get an exporter's names."""
+    folder.mkdir(parents=True)
+    file = folder / "model.gguf"
+    if gguf is None:
+        write_gguf(file)
+    else:
+        shutil.copy(gguf, file)
+    scheduler = genai.SchedulerConfig()
+    scheduler.num_kv_blocks = 2
+    genai.ContinuousBatchingPipeline(str(file), scheduler, "CPU", {"enable_save_ov_model": True})
+    with warnings.catch_warnings(action="ignore"):  # what the package imports for it warns
+        genai.Tokenizer(str(file), {"enable_save_ov_model": True})
+    file.unlink()
+    saved = folder / "openvino_model.xml"
+    model = openvino.Core().read_model(saved)
+    for layer in model.get_ordered_ops():
+        if layer.get_type_name() == "MatMul":
+            weight = layer.input(1).get_source_output().get_node()
+            while weight.get_type_name() in ("Convert", "Transpose"):
+                weight = weight.input(0).get_source_output().get_node()
+            name = weight.get_friendly_name()
+            if name.endswith(".weight"):
+                layer.set_friendly_name(name.removesuffix(".weight").replace("[", ".").replace("]", ""))
+    renamed = folder / "renamed.xml"
+    openvino.save_model(model, renamed, compress_to_fp16=False)
+    del model, layer, weight  # they have the weights' file mapped
+    for suffix in (".xml", ".bin"):
+        renamed.with_suffix(suffix).replace(saved.with_suffix(suffix))
+    return folder
+
+
+def write_adapter(path: Path, *, seed: int = 1) -> Path:
+    """Write a LoRA adapter that changes much, as a safetensors file: a header in JSON, then the tensors."""
+    random = np.random.default_rng(seed)
+    layer = "base_model.model.model.layers.0.mlp.down_proj"
+    tensors = {
+        f"{layer}.lora_A.weight": random.standard_normal((4, 128)).astype(np.float32) * 3,
+        f"{layer}.lora_B.weight": random.standard_normal((64, 4)).astype(np.float32) * 3,
+    }
+    header: dict[str, object] = {}
+    position = 0
+    for name, tensor in tensors.items():
+        offsets = [position, position := position + tensor.nbytes]
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(map(np.ndarray.tobytes, tensors.values())))
+    return path

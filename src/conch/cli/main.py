@@ -9,7 +9,7 @@ _COMMANDS = {
     "check": "find what is wrong with a model repository, without starting it",
     "client": "send a file of prompts to a server; conch client --help lists the commands",
     "engine": "say which GPUs a language model fits; conch engine plan --help lists the flags",
-    "repo": "list, show, pack and pull model repositories; conch repo --help lists the commands",
+    "repo": "add models, list, show, pack and pull repositories; conch repo --help lists the commands",
     "serve": "serve a model repository over HTTP and gRPC; conch serve --help lists the flags",
 }
 

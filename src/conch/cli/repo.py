@@ -1,7 +1,7 @@
-"""`conch repo`: look at model repositories, here or elsewhere, and carry them to and from OCI registries."""
+"""`conch repo`: add models to repositories, look at them, here or elsewhere, and carry them to and from registries."""
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 
 _FAILURE = 1
@@ -23,6 +23,10 @@ def repo(arguments: Sequence[str]) -> int:
 
 
 def _run(given: Namespace) -> int:
+    if given.command == "add":
+        from conch.cli.repo_add import add
+
+        return add(given)
     if given.command in ("list", "show"):
         from conch.cli.repo_listing import list_models, show_model
 
@@ -37,9 +41,12 @@ def _run(given: Namespace) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser("conch repo", description="Look at model repositories, and pack them into OCI images.")
+    parser = ArgumentParser(
+        "conch repo", description="Add models to repositories, look at them, and pack them into OCI images."
+    )
     commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
 
+    _describe_add(commands.add_parser("add", help="add a model to a repository", description=_ADD))
     listing = commands.add_parser("list", help="list the models of a repository", description=_LIST)
     listing.add_argument("repository", metavar="PATH|URL", help=_REPOSITORY)
     showing = commands.add_parser("show", help="show one model", description=_SHOW)
@@ -66,6 +73,47 @@ def _parser() -> ArgumentParser:
     return parser
 
 
+def _describe_add(adding: ArgumentParser) -> None:
+    adding.add_argument("source", metavar="SOURCE", help="file or folder, or hf://org/name[@revision][/file.gguf]")
+    adding.add_argument(
+        "--repository",
+        default="models",
+        metavar="DIR",
+        help="model repository; is made if it is not there (%(default)s)",
+    )
+    adding.add_argument("--name", default="", help="of the model (default: that of the source)")
+    adding.add_argument("--backend", default="", help="where several run the model, such as openvino for ONNX")
+    for kind in ("input", "output"):
+        adding.add_argument(
+            f"--{kind}",
+            action="append",
+            type=_tensor,
+            default=[],
+            metavar="NAME:TYPE:DIMS",
+            help=f"an {kind} of a model whose file does not tell them, like x:FP32:-1,3,224,224; may be repeated",
+        )
+    adding.add_argument(
+        "--max-batch-size", type=int, default=0, metavar="N", help="with --input; above 0, dims are without the batch"
+    )
+    adding.add_argument("--link", action="store_true", help="make symbolic links in place of copies")
+    adding.add_argument("--force", action="store_true", help="replace a model of this name")
+
+
+def _tensor(text: str) -> tuple[str, str, list[int]]:
+    name, _, rest = text.partition(":")
+    datatype, _, dims = rest.partition(":")
+    try:
+        return name, datatype, [int(size) for size in dims.split(",")]
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' must be like x:FP32:-1,3,224,224") from None
+
+
+_ADD = (
+    "Add a model to a repository, from here or from the Hugging Face Hub: a GGUF file, a folder with a language model "
+    "in OpenVINO's IR, a checkpoint of Hugging Face's (config.json with .safetensors files), an ONNX file, an OpenVINO "
+    "IR (.xml with .bin), a TorchScript or torch.export file. What is written is checked, and there completely or not "
+    "at all."
+)
 _LIST = (
     "List the models of a repository: versions, backend, tensors, size. Of a repository elsewhere only small files are "
     "fetched. The exit status is 1 if a configuration cannot be read."

@@ -107,7 +107,7 @@ class Repository:
         such a model need not be in the repository.
         Raises NotFound if there is no such model, ConfigError if its configuration cannot be served.
         """
-        _check_name(name)
+        check_name(name)
         override = override or Override()
         if override.files and override.config is None:
             raise ConfigError(f"load of '{name}': 'file:' parameters need a 'config' parameter beside them")
@@ -177,7 +177,8 @@ class Repository:
         return found[0][1]
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raise ConfigError if this cannot be the name of a model's folder."""
     if len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(f"model name '{name[:60]}…' is not the name of a folder: {_LONGEST_NAME} bytes are the most")
     if not _is_folder_name(name):

@@ -1,0 +1,133 @@
+"""`conch repo add`: a model from a file, a folder or the Hugging Face Hub into a repository."""
+
+import os
+import re
+import shutil
+from argparse import Namespace
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+from rich.console import Console
+from rich.filesize import decimal
+
+from conch.check.finding import Severity
+from conch.check.run import check_paths
+from conch.cli.model_entry import Asked, Entry, entry_of
+from conch.errors import ConfigError, InvalidRequest, Unavailable
+from conch.repository.placing import placed
+from conch.repository.store import check_name
+
+_VERSION = "1"
+_HUB = "hf://"
+# Names of files that say nothing: the folder they are in says more.
+_NAMELESS = ("model", "openvino_model", "pytorch_model")
+# What a backend imports, and what brings that.
+_NEEDS = {
+    "onnxruntime": ("onnxruntime", "pip install 'conch-server[onnxruntime]'"),
+    "openvino": ("openvino", "pip install 'conch-server[openvino]'"),
+    "openvino_genai": ("openvino_genai", "pip install 'conch-server[openvino_genai]'"),
+    "pytorch": ("torch", "pip install 'conch-server[pytorch]'"),
+    "vllm": ("vllm", "vLLM in this environment, or --backend-config=vllm,env-path=FOLDER of another"),
+    "tensorrtllm": ("tensorrt_llm", "TensorRT-LLM here, or --backend-config=tensorrtllm,env-path=FOLDER of another"),
+}
+
+
+def add(given: Namespace) -> int:
+    """Add a model and tell what was written; return 0. Raises ConchError."""
+    console = Console(highlight=False, soft_wrap=True)
+    hub = _hub() if given.source.startswith(_HUB) else None
+    location = hub.parse_location(given.source) if hub is not None else None
+    name = given.name or (location.name if location is not None else _name(Path(given.source)))
+    check_name(name)
+    target = Path(given.repository, name)
+    _check_target(target, force=given.force)  # before gigabytes are fetched
+    source = Path(given.source)
+    if hub is not None:
+        source = hub.fetch(location, lambda text: console.print(text, markup=False))
+    entry = entry_of(source, Asked(given.backend, given.input, given.output, given.max_batch_size))
+    if given.link and source.resolve().is_relative_to(target.resolve()):
+        raise InvalidRequest(f"'{source}' is in '{target}', which is to be replaced: it cannot be linked to")
+    put = _link if given.link else _link_hard if hub is not None else shutil.copyfile
+    with placed(target, replace=given.force) as folder:
+        size = sum(path.stat().st_size for path in entry.files.values())
+        with console.status(f"writing {target}, {decimal(size)}"):
+            _write(folder, entry, put)
+        _check(folder)
+    _tell(console, target, entry)
+    return 0
+
+
+def _hub() -> ModuleType:
+    """Import what fetches from the Hub. Raises Unavailable if its package is not installed."""
+    try:
+        return import_module("conch.cli.hub_download")
+    except ModuleNotFoundError as missing:
+        if missing.name != "huggingface_hub":
+            raise
+        raise Unavailable(
+            "hf:// needs the package 'huggingface_hub': pip install 'conch-server[hub]'; or fetch the files by hand "
+            "and add their PATH"
+        ) from None
+
+
+def _name(path: Path) -> str:
+    """Return what a file or a folder is called, or the nearest folder around it whose name says something."""
+    path = path.absolute()
+    names = [path.name if path.is_dir() else path.stem, *(folder.name for folder in path.parents)]
+    name = next((each for each in names if each not in _NAMELESS and not each.isdecimal()), "")
+    return re.sub(r"\s+", "_", name)
+
+
+def _check_target(target: Path, *, force: bool) -> None:
+    if target.name.startswith("."):
+        raise InvalidRequest(f"model name '{target.name}' begins with a dot: servers pass over such folders")
+    if os.path.lexists(target) and not force:
+        raise ConfigError(f"'{target}' is there already: --force replaces it, --name gives the new model another name")
+
+
+def _write(folder: Path, entry: Entry, put: Callable[[Path, Path], object]) -> None:
+    version = folder / _VERSION
+    version.mkdir()
+    for name, path in entry.files.items():
+        (version / name).parent.mkdir(parents=True, exist_ok=True)
+        put(path.resolve(), version / name)
+    for name, text in entry.texts.items():
+        (version / name).write_text(text, encoding="utf-8")
+    if entry.config:
+        (folder / "config.pbtxt").write_text(entry.config, encoding="utf-8")
+
+
+def _link(path: Path, target: Path) -> None:
+    target.symlink_to(path)
+
+
+def _link_hard(path: Path, target: Path) -> None:
+    """Have a file of the Hub's cache, which never changes, in both places without holding it twice, if that goes."""
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copyfile(path, target)
+
+
+def _check(folder: Path) -> None:
+    """Raise ConfigError if `conch check` finds an error in what has been written."""
+    for finding in check_paths([folder]).findings:
+        if finding.rule.severity is Severity.ERROR:
+            raise ConfigError(finding.message)
+
+
+def _tell(console: Console, target: Path, entry: Entry) -> None:
+    for path in sorted(path for path in target.rglob("*") if path.is_file()):
+        console.print(f"{decimal(path.stat().st_size):>10}  {path}", markup=False)
+    package, cure = _NEEDS[entry.backend]
+    notes = [*entry.notes]
+    if find_spec(package) is None:
+        notes.insert(0, f"backend {entry.backend} needs {cure}")
+    for note in notes:
+        console.print(f"note: {note}", markup=False)
+    console.print(f"serve it:      conch serve --model-repository={target.parent}", markup=False)
+    if entry.generates:
+        console.print(f"talk with it:  conch chat --model {target.name}", markup=False)

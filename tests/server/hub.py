@@ -1,0 +1,108 @@
+"""As much of the Hugging Face Hub as its own client needs to fetch a model: its lists of files, and the files."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "c0ffee" + "0" * 34
+
+
+class Hub:
+    """Models by their names, each with its files; `gated` are refused as those are whose terms nobody has accepted."""
+
+    def __init__(self, models: Mapping[str, Mapping[str, bytes]], gated: frozenset[str] = frozenset()) -> None:
+        self.models = models
+        self.gated = gated
+        self.fetched: list[str] = []
+        hub = self
+
+        class Handler(_Handler):
+            def __init__(self, *arguments: Any) -> None:
+                self.hub = hub
+                super().__init__(*arguments)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = Thread(target=self._server.serve_forever)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+
+    def log_message(self, *arguments: Any) -> None:
+        """Keep the output of the tests clean."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path).strip("/")
+        is_list = path.startswith("api/models/")
+        owner, name, *rest = path.removeprefix("api/models/").split("/")
+        model = f"{owner}/{name}"
+        if model in self.hub.gated:
+            self._refuse(403, "GatedRepo")
+        elif model not in self.hub.models:
+            self._refuse(401, "RepoNotFound")
+        elif len(rest) > 1 and rest[1] not in ("main", "v1", COMMIT):
+            self._refuse(404, "RevisionNotFound")
+        elif is_list:
+            self._list(model, tree=rest[:1] == ["tree"])
+        else:
+            self._file(model, "/".join(rest[2:]))
+
+    def _list(self, model: str, *, tree: bool) -> None:
+        files = self.hub.models[model]
+        entries = [
+            {"type": "file", "path": name, "oid": _etag(content), "size": len(content)}
+            for name, content in files.items()
+        ]
+        about = {"id": model, "modelId": model, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
+        self._send(json.dumps(entries if tree else about).encode(), "application/json", {})
+
+    def _file(self, model: str, name: str) -> None:
+        content = self.hub.models[model].get(name)
+        if content is None:
+            self._refuse(404, "EntryNotFound")
+            return
+        if self.command == "GET":
+            self.hub.fetched.append(name)
+        self._send(content, "application/octet-stream", {"ETag": f'"{_etag(content)}"', "X-Repo-Commit": COMMIT})
+
+    def _send(self, content: bytes, kind: str, headers: Mapping[str, str]) -> None:
+        self.send_response(200)
+        for header, value in {**headers, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+            self.send_header(header, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def _refuse(self, status: int, code: str) -> None:
+        self.send_response(status)
+        self.send_header("X-Error-Code", code)
+        self.send_header("X-Error-Message", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def _etag(content: bytes) -> str:
+    return hashlib.sha1(content, usedforsecurity=False).hexdigest()

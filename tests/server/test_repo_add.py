@@ -1,0 +1,278 @@
+"""`conch repo add`: models of every kind from files and folders and from a Hub, and a server that then serves them."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import openvino as ov
+import pytest
+import tritonclient.http as triton
+from huggingface_hub import constants
+from onnx import TensorProto, helper, numpy_helper
+
+from conch.cli.check import check
+from conch.cli.repo import repo
+from tests.backends.engines.gguf_model import write_gguf
+from tests.backends.onnxruntime.onnx_models import FP32, write_identity
+from tests.backends.pytorch.torch_models import Doubled, write_script
+from tests.server.hub import Hub
+from tests.server.process import ConchProcess
+
+# The library that runs GGUF files writes them as IR with a tokenizer, too.
+SAVE_IR = "import sys, openvino_genai; openvino_genai.LLMPipeline(sys.argv[1], 'CPU', enable_save_ov_model=True)"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n"
+
+
+def add(*arguments: Any) -> int:
+    return repo(["add", *map(str, arguments)])
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+
+
+def write_weighted(path: Path) -> None:
+    """Write an ONNX model that adds a table to its input and keeps the table in a file beside it."""
+    table = numpy_helper.from_array(np.arange(400, dtype=np.float32), "TABLE")
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["IN", "TABLE"], ["OUT"])],
+        "graph",
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["n", 400])],
+        [helper.make_tensor_value_info("OUT", TensorProto.FLOAT, ["n", 400])],
+        initializer=[table],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path, save_as_external_data=True, location="table.data", size_threshold=0)
+
+
+def test_what_was_added_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = tmp_path / "deep" / "models"
+    gguf = write_gguf(tmp_path / "small.gguf")
+    assert add(gguf, "--repository", models) == 0
+    assert f"conch serve --model-repository={models}" in capsys.readouterr().out
+    (tmp_path / "ir").mkdir()
+    os.link(gguf, tmp_path / "ir" / "small.gguf")
+    subprocess.run([sys.executable, "-c", SAVE_IR, tmp_path / "ir" / "small.gguf"], check=True, timeout=120)
+    assert add(tmp_path / "ir", "--repository", models, "--link") == 0
+    assert (models / "ir" / "1" / "openvino_model.bin").is_symlink()
+    write_weighted(tmp_path / "weighted.onnx")
+    assert add(tmp_path / "weighted.onnx", "--repository", models) == 0
+    write_identity(tmp_path / "same", FP32, ["n", 400])
+    assert add(tmp_path / "same" / "1" / "model.onnx", "--repository", models, "--backend", "openvino") == 0
+    ov.save_model(ov.convert_model(tmp_path / "same" / "1" / "model.onnx"), tmp_path / "net.xml")
+    assert add(tmp_path / "net.xml", "--repository", models) == 0
+    script = write_script(tmp_path / "script", Doubled(), "") / "1" / "model.pt"
+    tensors = ("--input", "IN:FP32:400", "--output", "OUT:TYPE_FP32:400", "--max-batch-size", 8)
+    assert add(script, "--repository", models, *tensors) == 0
+
+    assert tree(models / "weighted") == ["1/model.onnx", "1/table.data"]
+    assert tree(models / "small") == ["1/model.gguf", "config.pbtxt"]
+    assert not any(name.endswith(".gguf") for name in tree(models / "ir"))
+    assert check(["--strict", str(models)]) == 0
+
+    with ConchProcess(models, log=tmp_path / "log") as server:
+        for name in ("small", "ir"):
+            body = json.dumps({"text_input": "Hello", "parameters": {"max_tokens": 3, "temperature": 0}})
+            url = f"http://{server.http}/v2/models/{name}/generate"
+            with urllib.request.urlopen(url, body.encode(), timeout=60) as response:
+                assert json.loads(response.read())["text_output"].startswith("Hello")
+        row = np.ones((1, 400), np.float32)
+        results = {"weighted": row + np.arange(400), "same": row, "net": row, "script": row * 2}
+        with triton.InferenceServerClient(server.http) as client:
+            for name, result in results.items():
+                tensor = triton.InferInput("IN", [1, 400], "FP32")
+                tensor.set_data_from_numpy(row)
+                assert (client.infer(name, [tensor]).as_numpy("OUT") == result).all()
+
+
+def test_a_checkpoint_is_for_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "llama"
+    source.mkdir()
+    for name in ("config.json", "tokenizer.json", "README.md", "a.safetensors", "pytorch_model.bin"):
+        (source / name).write_text("{}")
+    index = source / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": "a.safetensors", "v": "b.safetensors"}}))
+    models = tmp_path / "models"
+    assert add(source, "--repository", models) == 1
+    assert "not complete: b.safetensors is missing, one of 2 files" in capsys.readouterr().err
+    (source / "b.safetensors").write_text("{}")
+    assert add(source, "--repository", models, "--backend", "openvino_genai") == 1
+    assert f"optimum-cli export openvino --model {source} FOLDER" in capsys.readouterr().err
+    assert add(source, "--repository", models) == 0
+    assert "optimum-cli export openvino" in capsys.readouterr().out
+    copied = [f"1/checkpoint/{name}" for name in ("a.safetensors", "b.safetensors", "config.json")]
+    copied += ["1/checkpoint/model.safetensors.index.json", "1/checkpoint/tokenizer.json"]
+    assert tree(models / "llama") == [*copied, "1/model.json", "config.pbtxt"]
+    assert json.loads((models / "llama" / "1" / "model.json").read_text()) == {"model": "checkpoint"}
+    assert (models / "llama" / "config.pbtxt").read_text() == 'backend: "vllm"\n'
+    assert add(source, "--repository", models, "--backend", "tensorrtllm", "--name", "trt") == 0
+    assert check(["--strict", str(models)]) == 0
+
+
+def test_names_stay_inside_and_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = tmp_path / "models"
+    gguf = write_gguf(tmp_path / "small.gguf")
+    for name in ("../out", "a/b", "..", ".", "/out", ".hidden", "x" * 300, "nul\0"):
+        assert add(gguf, "--repository", models, f"--name={name}") == 1
+        assert "model name" in capsys.readouterr().err
+    assert tree(tmp_path) == ["small.gguf"]
+    assert add(gguf, "--repository", models, "--name", "m") == 0
+    (models / "m" / "kept").touch()
+    assert add(gguf, "--repository", models, "--name", "m") == 1
+    assert "--force replaces it" in capsys.readouterr().err
+    assert (models / "m" / "kept").exists()
+    # A model may be made anew of itself, but not be a link to what it replaces.
+    copied = models / "m" / "1" / "model.gguf"
+    assert add(copied, "--repository", models, "--name", "m", "--force", "--link") == 1
+    assert add(copied, "--repository", models, "--force") == 0
+    assert tree(models) == ["m/1/model.gguf", "m/config.pbtxt"]
+    assert copied.read_bytes() == gguf.read_bytes()
+    assert [path.name for path in models.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("files", "source", "words"),
+    [
+        ({}, "missing.gguf", "there is no "),
+        ({"a.gguf": b"nothing"}, "a.gguf", "is no GGUF file"),
+        ({"a.gguf": b""}, "a.gguf", "is empty"),
+        ({"a.gguf": POINTER}, "a.gguf", "git lfs pull"),
+        ({"a-00001-of-00002.gguf": b"GGUF"}, "a-00001-of-00002.gguf", "llama-gguf-split --merge"),
+        ({"a.onnx": b"nothing"}, "a.onnx", "is no ONNX model"),
+        ({"a.xml": b"<net/>"}, "a.xml", "in 'a.bin', which is not beside it"),
+        ({"a.xml": b"<svg/>", "a.bin": b"1"}, "a.xml", "is no OpenVINO IR"),
+        ({"a.pt": b"\x80\x02"}, "a.pt", "is a pickle"),
+        ({"a.txt": b"?"}, "a.txt", "is none of .gguf, .onnx, .xml, .pt, .pt2"),
+        ({"a.txt": b"?"}, "", "holds no model"),
+        ({"a.gguf": b"GGUF", "b.gguf": b"GGUF"}, "", "one of which must be named: a.gguf, b.gguf"),
+        ({"config.pbtxt": b""}, "", "is a model of a repository already"),
+        ({"openvino_model.xml": b"<net/>", "openvino_tokenizer.xml": b"<net/>"}, "", "openvino_model.bin is missing"),
+    ],
+)
+def test_what_is_no_model_is_refused_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, bytes], source: str, words: str
+) -> None:
+    (tmp_path / "source").mkdir()
+    for name, content in files.items():
+        (tmp_path / "source" / name).write_bytes(content)
+    assert add(tmp_path / "source" / source, "--repository", tmp_path / "models") == 1
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "models").exists()
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gguf = write_gguf(tmp_path / "small.gguf")
+    script = write_script(tmp_path / "script", Doubled(), "") / "1" / "model.pt"
+    models = tmp_path / "models"
+    for arguments, words in {
+        (gguf, "--backend", "onnxruntime"): "--backend onnxruntime does not run this: it is for openvino_genai",
+        (gguf, "--input", "x:FP32:1"): "leave out --input",
+        (script,): "add --input for each argument",
+        (script, "--input", "IN:FP33:4", "--output", "OUT:FP32:4"): "TYPE_FP33",
+        (script, "--input", "IN:FP32:0", "--output", "OUT:FP32:4"): "dims",
+    }.items():
+        assert add(*arguments, "--repository", models) == 1
+        assert words in capsys.readouterr().err
+    assert not models.exists()
+    with pytest.raises(SystemExit, match="2"):
+        add(script, "--input", "IN:FP32:x")
+
+
+def test_a_disk_without_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    gguf = write_gguf(tmp_path / "small.gguf")
+    result = subprocess.run(
+        [sys.executable, "-m", "conch", "repo", "add", gguf, "--repository", tmp_path / "models"],
+        # Of each file, half of the model's size is the most.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (gguf.stat().st_size // 2,) * 2),
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 1
+    assert result.stderr == f"conch repo add: '{tmp_path}/models/small' cannot be written: File too large\n"
+    assert not (tmp_path / "models").exists()
+
+
+def from_hub(hub: Hub, home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own: the Hub's library reads its environment when it is imported."""
+    settings = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "conch", "repo", "add", *arguments, "--repository", home / "models"],
+        env={**os.environ, **settings, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_models_come_from_the_hub(tmp_path: Path) -> None:
+    gguf = write_gguf(tmp_path / "small.gguf").read_bytes()
+    models = {
+        "team/one-GGUF": {"README.md": b"#", "sub/one-Q8_0.gguf": gguf},
+        "team/many-GGUF": {"many-Q4.gguf": b"GGUF4", "many-Q8.gguf": gguf},
+        "team/llama": {
+            name: name.encode()
+            for name in (
+                *("config.json", "model.safetensors", "tokenizer.json"),
+                *("original/model.pth", "pytorch_model.bin", "onnx/model.onnx"),
+            )
+        },
+    }
+    with Hub(models) as hub:
+        result = from_hub(hub, tmp_path, "hf://team/one-GGUF")
+        assert result.returncode == 0, result.stderr
+        assert f"fetching sub/one-Q8_0.gguf of team/one-GGUF at c0ffee000000 from {hub.endpoint}" in result.stdout
+        result = from_hub(hub, tmp_path, "hf://team/many-GGUF")
+        assert result.returncode == 1
+        assert "team/many-GGUF has several models, one of which must be named: many-Q4.gguf, many-Q8.gguf" in (
+            result.stderr
+        )
+        assert from_hub(hub, tmp_path, "hf://team/many-GGUF@v1/many-Q8.gguf").returncode == 0
+        assert from_hub(hub, tmp_path, "hf://team/llama@main").returncode == 0
+        assert sorted(hub.fetched) == [
+            *("config.json", "many-Q8.gguf", "model.safetensors", "sub/one-Q8_0.gguf", "tokenizer.json"),
+        ]
+        # What is there already is refused before anything is fetched.
+        assert from_hub(hub, tmp_path, "hf://team/many-GGUF/many-Q4.gguf", "--name", "llama").returncode == 1
+        assert len(hub.fetched) == 5
+    copied = [f"llama/1/checkpoint/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json")]
+    assert tree(tmp_path / "models") == [
+        *copied,
+        *("llama/1/model.json", "llama/config.pbtxt", "many-Q8/1/model.gguf", "many-Q8/config.pbtxt"),
+        *("one-GGUF/1/model.gguf", "one-GGUF/config.pbtxt"),
+    ]
+    served = tmp_path / "models" / "one-GGUF" / "1" / "model.gguf"
+    assert served.read_bytes() == gguf
+    # The disk holds it once, and the Hub's cache may be removed.
+    assert (served.stat().st_nlink, served.is_symlink()) == (2, False)
+
+
+def test_what_the_hub_does_not_give_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(source: str, *words: str) -> None:
+        assert add(source, "--repository", tmp_path / "models") == 1
+        said = capsys.readouterr().err
+        assert all(word in said for word in words), said
+
+    with Hub({"team/one": {"one.gguf": b"GGUF"}}, gated=frozenset({"meta/llama"})) as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+        refused("hf://team/none", f"there is no {hub.endpoint}/team/none, or it is private")
+        refused("hf://team/one@v9", "has no revision 'v9'")
+        refused("hf://team/one/two.gguf", "team/one has no file 'two.gguf'; there are one.gguf")
+        refused("hf://meta/llama", f"{hub.endpoint}/meta/llama is gated: accept its terms there, and set HF_TOKEN")
+        for wrong in ("hf://", "hf://team", "hf://team/one/../two.gguf"):
+            refused(wrong, "must be like hf://org/name")
+    refused("hf://team/one", "HF_ENDPOINT names a mirror", "add their PATH")  # now there is no Hub
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.delitem(sys.modules, "conch.cli.hub_download")
+    refused("hf://team/one", "pip install 'conch-server[hub]'", "add their PATH")
+    assert not (tmp_path / "models").exists()

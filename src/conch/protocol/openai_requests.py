@@ -4,9 +4,9 @@ Fields beyond the API's own are vLLM's: top_k, min_p, repetition_penalty, min_to
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -196,17 +196,27 @@ def _structured(fields: Fields) -> StructuredOutput | None:
         elif kind != "text":
             raise form.wrong("type", f"'response_format.type' must be text, json_object or json_schema, got '{kind}'")
         form.done()
-    for name, kind_ in (("guided_regex", "regex"), ("guided_grammar", "grammar"), ("guided_json", "json")):
-        value = fields.take(name)
-        if value is not None:
-            text = value if isinstance(value, str) else orjson.dumps(value).decode()
-            found.append(StructuredOutput(kind_, text))  # type: ignore[arg-type]
-    choices = fields.texts("guided_choice")
-    if choices:
-        found.append(StructuredOutput("choice", orjson.dumps(choices).decode()))
+    # vLLM's, as older releases spell them and as newer ones do.
+    found += _structures(fields, "guided_")
+    newer = fields.inner("structured_outputs")
+    if newer is not None:
+        found += _structures(newer, "")
+        newer.done()
     if len(found) > 1:
-        raise InvalidField("response_format", "only one of response_format and the guided_… fields can be given")
+        names = "response_format, structured_outputs and the guided_… fields"
+        raise InvalidField("response_format", f"only one of {names} can be given")
     return found[0] if found else None
+
+
+def _structures(fields: Fields, prefix: str) -> Iterator[StructuredOutput]:
+    kinds: tuple[Literal["regex", "grammar", "json"], ...] = ("regex", "grammar", "json")
+    for kind in kinds:
+        value = fields.take(prefix + kind)
+        if value is not None:
+            yield StructuredOutput(kind, value if isinstance(value, str) else orjson.dumps(value).decode())
+    choices = fields.texts(f"{prefix}choice")
+    if choices:
+        yield StructuredOutput("choice", orjson.dumps(choices).decode())
 
 
 def _messages(fields: Fields) -> list[dict[str, Any]]:

@@ -1,0 +1,44 @@
+"""What a chat must match, in each of the ways in which clients say it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from conch.generation import StructuredOutput
+from conch.protocol.openai_fields import InvalidField
+from conch.protocol.openai_requests import read_chat
+
+SCHEMA = {"type": "object"}
+
+
+def read(**fields: Any) -> StructuredOutput | None:
+    messages = [{"role": "user", "content": "hi"}]
+    return read_chat(json.dumps({"model": "m", "messages": messages, **fields}).encode()).params.structured
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "value"),
+    [
+        ({"response_format": {"type": "json_object"}}, "json_object", ""),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, "json", '{"type":"object"}'),
+        ({"guided_json": SCHEMA}, "json", '{"type":"object"}'),
+        ({"guided_regex": "a+"}, "regex", "a+"),
+        ({"structured_outputs": {"json": SCHEMA}}, "json", '{"type":"object"}'),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, "choice", '["a","b"]'),
+        ({"structured_outputs": {"grammar": "root ::= a"}}, "grammar", "root ::= a"),
+    ],
+)
+def test_a_structure_is_read(fields: dict[str, Any], kind: str, value: str) -> None:
+    structure = read(**fields)
+    assert structure is not None
+    assert (structure.kind, structure.value) == (kind, value)
+
+
+def test_there_is_one_structure_at_most() -> None:
+    assert read() is None
+    assert read(response_format={"type": "text"}) is None
+    with pytest.raises(InvalidField, match="only one of"):
+        read(guided_regex="a", structured_outputs={"regex": "b"})
+    with pytest.raises(InvalidField, match="structured_outputs.whitespace_pattern"):
+        read(structured_outputs={"regex": "b", "whitespace_pattern": " "})

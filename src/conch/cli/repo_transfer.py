@@ -2,7 +2,6 @@
 
 import filecmp
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from conch.errors import ConfigError, NotFound, Unavailable
+from conch.repository.placing import placed
 from conch.repository.remote.location import parse_image
 from conch.repository.remote.mirrors import open_mirror
 from conch.repository.remote.packing import ModelLayer, image_of
@@ -53,16 +53,12 @@ def pull(repository: str, path: str, models: Sequence[str], *, cache: str, repla
         mirror = open_mirror(url, cache, progress=lambda count: progress.advance(task, count))
         names = _chosen(mirror.look(), models, str(mirror))
         target = Path(path)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            for name in names:
-                place = mirror.find(name)
-                if place is None:
-                    raise NotFound(f"model '{name}' has just been removed from {mirror}")
-                _write(place.directory, target / name, replace=replace)
-                shutil.rmtree(place.directory, ignore_errors=True)
-        except OSError as error:
-            raise Unavailable(f"'{path}' cannot be written: {error.strerror or error}") from error
+        for name in names:
+            place = mirror.find(name)
+            if place is None:
+                raise NotFound(f"model '{name}' has just been removed from {mirror}")
+            _write(place.directory, target / name, replace=replace)
+            shutil.rmtree(place.directory, ignore_errors=True)
         progress.update(task, total=progress.tasks[0].completed)
     for name in names:
         console.print(f"{target / name}", highlight=False, soft_wrap=True)
@@ -82,16 +78,16 @@ def _chosen(there: Iterable[str], wanted: Sequence[str], where: str) -> list[str
 def _write(source: Path, target: Path, *, replace: bool) -> None:
     """Put a copy of a model where it is to be, complete or not at all."""
     if target.exists():
-        if _alike(source, target):
-            return
+        try:
+            if _alike(source, target):
+                return
+        except OSError as error:
+            raise Unavailable(f"'{target}' cannot be read: {error.strerror or error}") from error
         if not replace:
             raise ConfigError(f"'{target}' is there and is different; --replace puts the new model in its place")
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as beside:
+    with placed(target, replace=True) as folder:
         # Copied, not linked: what the user does to these files must not reach the cache.
-        shutil.copytree(source, Path(beside, "new"), copy_function=_copy)
-        if target.exists():
-            target.rename(Path(beside, "old"))
-        Path(beside, "new").rename(target)
+        shutil.copytree(source, folder, copy_function=_copy, dirs_exist_ok=True)
 
 
 def _copy(source: str, target: str) -> None:

@@ -9,6 +9,7 @@ from onnx import helper
 
 from conch.check.finding import Severity
 from conch.check.run import check_paths
+from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.onnxruntime.onnx_models import FP32, write_model
 from tests.server.models import tensor, write_config, write_ensemble
 from tests.server.process import ConchProcess
@@ -112,3 +113,43 @@ def test_what_is_an_error_does_not_load_and_nothing_else(tmp_path: Path) -> None
     assert {name: reasons for name, reasons in refused.items() if name not in expected} == {}
     assert expected - refused.keys() == set()
     assert 30 < len(expected) < 150
+
+
+def write_language_models(root: Path) -> None:
+    """Write models that generate, with files that are right and files that are not."""
+    documents: dict[str, tuple[str, str | None]] = {
+        "right": ("scripted", "{}"),
+        "bare": ("scripted", None),
+        "misspelt": ("scripted", '{"answer": "yes"}'),
+        "no-json": ("scripted", "{"),
+        "gguf": ("openvino_genai", '{"num_kv_blocks": 16}'),
+        "mistyped": ("openvino_genai", '{"num_kv_blocks": "16"}'),
+        "too-long": ("openvino_genai", '{"num_kv_blocks": 16, "max_model_len": 100000}'),
+        "elsewhere": ("openvino_genai", '{"model": "elsewhere.gguf"}'),
+        "adapters": ("openvino_genai", '{"num_kv_blocks": 16}'),
+        "damaged": ("openvino_genai", '{"num_kv_blocks": 16}'),
+        "none": ("openvino_genai", "{}"),
+    }
+    for name, (backend, document) in documents.items():
+        write_config(root, name, f'backend: "{backend}"')
+        if document is not None:
+            (root / name / "1" / "model.json").write_text(document)
+        if backend == "openvino_genai" and name != "none":
+            write_gguf(root / name / "1" / "model.gguf")
+    (root / "adapters" / "1" / "multi_lora.json").write_text('{"a": "nowhere"}')
+    (root / "damaged" / "1" / "model.gguf").write_bytes(b"PK")
+    write_config(root, "tensors", f'backend: "scripted" input {tensor("input_ids", "INT32", -1)}')
+    engines = 'parameters { key: "gpt_model_path" value { string_value: "/engines" } }'
+    write_config(root, "engines", f'backend: "tensorrtllm" {engines}')
+
+
+def test_language_models_load_unless_it_says_that_they_do_not(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    write_language_models(root)
+    expected = failing(root)
+    with ConchProcess(root, "--exit-on-error=false", log=tmp_path / "log", wait="live") as server:
+        server.until_logged(LOADED)
+        refused = not_loaded(server)
+    assert refused.keys() == expected
+    assert not expected & {"right", "bare", "gguf"}
+    assert len(expected) == 10

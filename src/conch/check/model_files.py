@@ -1,6 +1,5 @@
 """Versions and model files: there, readable, of the right name and kind, and in agreement with the configuration."""
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,15 @@ from conch.backends.signature import check_signature, complete_document, default
 from conch.check import repository_rules as rules
 from conch.check.configs import is_known, named_gpus
 from conch.check.finding import Finding, Place
+from conch.check.language_models import ENGINES, check_language_model
 from conch.check.model import CheckedModel
 from conch.check.onnx_file import NotOnnx, OnnxFile, read_onnx
+from conch.check.readable import check_readable
 from conch.errors import ConfigError, ModelLoadError
 from conch.model_config import VersionPolicyKind
 from conch.repository.finish import finish
 from conch.repository.versions import chosen_versions
 
-_LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 _READ_ELSEWHERE = ("python", "identity")  # by other rules, or nothing is there to be read
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
@@ -33,10 +33,13 @@ def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
     if model.config.is_ensemble:
         return model, findings
     findings += _environment(model)
+    if model.config.backend in ENGINES:
+        model, wrong = check_language_model(model, versions)
+        return model, [*findings, *wrong]
     for version in versions:
         path = model.directory / str(version) / model.config.default_model_filename
         named = bool(model.config.default_model_filename) and model.config.backend != "identity"
-        wrong = list(_file(model, path)) if named else []
+        wrong = list(check_readable(model, path)) if named else []
         findings += wrong
         if wrong or model.config.backend in _READ_ELSEWHERE or not is_known(model.config.backend):
             continue
@@ -76,39 +79,6 @@ def _environment(model: CheckedModel) -> Iterator[Finding]:
         if not resolved.exists():
             said = f"{_ENVIRONMENT} of model '{model.name}' names '{path}', there is no {resolved}"
             yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{_ENVIRONMENT}'"), said)
-
-
-def _file(model: CheckedModel, path: Path) -> Iterator[Finding]:
-    inner = path / "model.onnx" if path.is_dir() and path.suffix == ".onnx" else path
-    if inner.is_dir():
-        return
-    try:
-        with inner.open("rb") as file:
-            head = file.read(len(_LFS_HEAD))
-    except FileNotFoundError:
-        yield _missing(model, inner)
-        return
-    except OSError as error:
-        yield Finding(rules.FILE_UNREADABLE, Place(inner), f"{inner.name} cannot be read: {error.strerror}")
-        return
-    if not head:
-        yield Finding(rules.FILE_EMPTY, Place(inner), f"{inner.name} of model '{model.name}' is empty")
-    elif head == _LFS_HEAD:
-        yield Finding(rules.FILE_LFS, Place(inner), f"{inner.name} of model '{model.name}' is a Git LFS pointer")
-
-
-def _missing(model: CheckedModel, path: Path) -> Finding:
-    try:
-        present = sorted(entry.name for entry in os.scandir(path.parent) if not entry.name.startswith("."))
-    except OSError:
-        present = []
-    there = ", ".join(present) or "nothing"
-    said = f"model '{model.name}' has no {path.parent.name}/{path.name}; the folder holds {there}"
-    alike = [name for name in present if Path(name).suffix == path.suffix]
-    cure = ""
-    if len(alike) == 1:
-        cure = f'Rename {alike[0]} to {path.name}, or write `default_model_filename: "{alike[0]}"` into config.pbtxt.'
-    return Finding(rules.FILE_MISSING, Place(path.parent), said, cure)
 
 
 def _check_onnx(model: CheckedModel, path: Path) -> tuple[CheckedModel, list[Finding]]:

@@ -90,6 +90,17 @@ def unreadable(root: Path) -> None:
     write(root / "m" / "config.pbtxt", f'backend: "onnxruntime"\n{TENSORS}')
 
 
+def language_model(backend: str, **files: str) -> Callable[[Path], object]:
+    """A model whose version has these files, "_" being the dot in their names."""
+
+    def build(root: Path) -> None:
+        write(root / "m" / "config.pbtxt", f'backend: "{backend}"')
+        for name, contents in files.items():
+            write(root / "m" / "1" / ".".join(name.rsplit("_", 1)), contents)
+
+    return build
+
+
 def labelled(text: bytes | None) -> Callable[[Path], object]:
     def build(root: Path) -> None:
         write_python(root, "m", TENSORS.replace('name: "OUT"', 'name: "OUT" label_filename: "labels.txt"'))
@@ -167,6 +178,9 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
         "python-metric-class",
         text("m.py", "import triton_python_backend_utils as u\n\n\nclass A(u.Metric):\n    pass\n"),
     ),
+    ("engine-arguments", language_model("scripted", model_json='{"unknown": 1}')),
+    ("engine-arguments", language_model("openvino_genai", model_json="{")),
+    ("chat-template", language_model("vllm", model_json='{"model": "."}', chat_template_jinja="{% for %}")),
     ("flag-unknown", text("Dockerfile", 'CMD ["tritonserver", "--model-repository=/m", "--cpu-only"]\n')),
     (
         "flag-unknown",

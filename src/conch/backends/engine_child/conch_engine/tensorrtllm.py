@@ -19,8 +19,7 @@ from conch_child.wire import FrameDecoder, Message
 from . import async_loop
 from .async_loop import AsyncEngine, News
 from .driver import Prompt, Refused
-from .model_json import read_json
-from .tensorrtllm_arguments import read_arguments, require_gpus
+from .tensorrtllm_arguments import read_adapters, read_arguments, require_gpus
 from .tensorrtllm_mapping import guide, honoured, room, sampling, usage
 from .tensorrtllm_strands import FINISH, Strand, follow, merged
 
@@ -44,12 +43,7 @@ class TensorRtLlmEngine(AsyncEngine):
         super().__init__(writer)
         directory = Path(options["directory"])
         arguments = read_arguments(directory)
-        adapters = read_json(directory / "multi_lora.json")
-        if adapters and not arguments.get("lora_config"):
-            raise Refused(
-                f"{directory / 'multi_lora.json'}: TensorRT-LLM needs to be told what adapters are like: "
-                'give "lora_config": {"lora_dir": […], "max_lora_rank": …} in model.json'
-            )
+        adapters = read_adapters(directory, arguments)
         require_gpus(arguments, directory)
         try:
             import tensorrt_llm
@@ -67,8 +61,7 @@ class TensorRtLlmEngine(AsyncEngine):
             raise Refused(f"{directory}: {error}") from error
         self._tokenizer = getattr(self._llm.tokenizer, "tokenizer", self._llm.tokenizer)  # Hugging Face's own
         self._adapters = {
-            name: LoRARequest(name, number, str(directory / path))
-            for number, (name, path) in enumerate(adapters.items(), 1)
+            name: LoRARequest(name, number, str(folder)) for number, (name, folder) in enumerate(adapters.items(), 1)
         }
         self.info = self._describe(arguments)
         self._watching = asyncio.get_running_loop().create_task(self._watch())

@@ -35,6 +35,21 @@ def read_arguments(directory: Path) -> dict[str, Any]:
     return arguments
 
 
+def read_adapters(directory: Path, arguments: dict[str, Any]) -> dict[str, Path]:
+    """Return the folders of the LoRA adapters by their names. Raises Refused for one that is not there."""
+    path = directory / "multi_lora.json"
+    adapters = {name: directory / str(folder) for name, folder in read_json(path).items()}
+    if adapters and not arguments.get("lora_config"):
+        raise Refused(
+            f"{path}: TensorRT-LLM needs to be told what adapters are like: "
+            'give "lora_config": {"lora_dir": […], "max_lora_rank": …} in model.json'
+        )
+    for name, folder in adapters.items():
+        if not folder.is_dir():
+            raise Refused(f"{path}: adapter '{name}' is not at '{folder}'")
+    return adapters
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 

@@ -3,12 +3,12 @@
 Names follow Triton's C API (`TRITONSERVER_InferenceRequest`, `…Response`). All times are `time.monotonic_ns()`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import ClassVar, Protocol, TypeAlias
 
 from conch.errors import ConchError
-from conch.tensor import Tensor
+from conch.tensor import Destination, Tensor
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
@@ -68,7 +68,8 @@ class InferRequest:
     `version` None means the newest ready one. `outputs` empty means all. `timeout_us` 0 means none; `priority` 0 means
     the model's default. `correlation_id` 0 or "" means that the request belongs to no sequence.
     `batch_size` is set by validation: the first dimension for batching models, else 1. `caller` is the call of a model
-    that it serves, None for a client's. `span` notes what becomes of it, None if nobody wants to know.
+    that it serves, None for a client's. `span` notes what becomes of it, None if nobody wants to know. Outputs that the
+    client wants in its own memory have `destinations`: whoever makes them may put them there.
     """
 
     # Whether it is part of a request that is admitted, so that no queue may refuse it for lack of room.
@@ -78,6 +79,7 @@ class InferRequest:
         "batch_size",
         "caller",
         "correlation_id",
+        "destinations",
         "flags",
         "id",
         "inputs",
@@ -118,6 +120,7 @@ class InferRequest:
         self.timeout_us = timeout_us
         self.batch_size = 1
         self.caller: Caller | None = None
+        self.destinations: Mapping[str, Destination] | None = None
         self.span: Span | None = None
         self.timeline = timeline or Timeline()
 

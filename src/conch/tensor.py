@@ -75,6 +75,17 @@ class Source(Protocol):
         """Fill `target`, as large as the source, with the bytes. Raises ConchError if they are not there any more."""
 
 
+class Destination(Source, Protocol):
+    """Where the bytes of an output are wanted: memory that is a client's, too."""
+
+    @property
+    def location(self) -> tuple[object, ...] | None:
+        """What another process finds it by (see `conch_child.messages`); None if none but this one can write to it."""
+
+    def first(self, size: int) -> Source:
+        """Return the beginning of it, to read what somebody has put there."""
+
+
 class Tensor:
     """One named tensor.
 

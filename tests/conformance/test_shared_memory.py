@@ -31,6 +31,13 @@ for number in range(3):
     sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", values + number)]))
 sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
+# Calls `python_floats` with what it was given.
+FORWARD = """
+inputs = request.inputs()
+inner = pb_utils.InferenceRequest(model_name="python_floats", inputs=inputs, requested_output_names=["OUTPUT0"])
+answer = inner.exec()
+return pb_utils.InferenceResponse(answer.output_tensors())
+"""
 # Says that it has begun, and answers when it is told to, both by files.
 WAIT = """
 folder = json.loads(request.parameters())["folder"]
@@ -51,6 +58,8 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     floats = f"input {tensor('INPUT0', 'FP32', -1)} output {tensor('OUTPUT0', 'FP32', -1)}"
     write_python(models, "python_floats", floats, ECHO)
     write_python(models, "wait", floats, WAIT)
+    write_python(models, "forward", floats, FORWARD)
+    write_python(models, "python_cached", f"response_cache {{ enable: true }} {floats}", ECHO)
     write_python(
         models,
         "python_bytes",
@@ -68,7 +77,16 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
         ("floats", {"INPUT0": "IN"}, {"OUTPUT0": "middle"}),
         ("python_floats", {"INPUT0": "middle"}, {"OUTPUT0": "OUT"}),
     )
-    flags = ["--allow-client-shm=true", "--cache-config=local,size=1048576"]
+    write_ensemble(
+        models,
+        "python_chain",
+        f"input {tensor('IN', 'FP32', -1)}",
+        f"output [{tensor('OUT', 'FP32', -1)}, {tensor('COPY', 'FP32', -1)}]",
+        ("python_floats", {"INPUT0": "IN"}, {"OUTPUT0": "middle"}),
+        ("floats", {"INPUT0": "IN"}, {"OUTPUT0": "COPY"}),
+        ("forward", {"INPUT0": "middle"}, {"OUTPUT0": "OUT"}),
+    )
+    flags = ["--allow-client-shm=true", "--cache-config=local,size=16777216"]
     with ConchProcess(models, *flags, log=root / "conch.log") as server:
         yield server
 
@@ -213,6 +231,40 @@ def test_an_ensemble_takes_and_gives_regions(regions: Regions) -> None:
     inputs = [regions.input("in", IN, [16], name="IN")]
     regions.client.infer("chain", inputs, outputs=[regions.output("out", OUT, "OUT")])
     np.testing.assert_array_equal(regions.read("out", np.float32, [16]), FLOATS)
+
+
+def test_steps_share_an_input_in_a_region(regions: Regions) -> None:
+    """One of them fetches it for itself, the other for its process; what they make lies over it in the end."""
+    regions.share("all", 2 * LARGE.nbytes, LARGE)
+    inputs = [regions.input("all", LARGE.nbytes, LARGE.shape, name="IN")]
+    outputs = [
+        regions.output("all", LARGE.nbytes, "OUT", LARGE.nbytes),
+        regions.output("all", LARGE.nbytes, "COPY"),
+    ]
+    regions.client.infer("python_chain", inputs, outputs=outputs)
+    np.testing.assert_array_equal(regions.read("all", np.float32, [2, *LARGE.shape]), [LARGE, LARGE])
+
+
+@pytest.mark.parametrize("array", [FLOATS, LARGE], ids=["small", "large"])
+def test_a_model_calls_another_with_what_is_in_a_region(regions: Regions, array: Array) -> None:
+    regions.share("all", array.nbytes, array)
+    regions.client.infer(
+        "forward",
+        [regions.input("all", array.nbytes, array.shape)],
+        outputs=[regions.output("all", array.nbytes)],
+    )
+    np.testing.assert_array_equal(regions.read("all", np.float32, array.shape), array)
+
+
+def test_what_is_in_the_cache_is_not_the_clients_to_change(regions: Regions) -> None:
+    unique = np.random.default_rng().random(100_000, dtype=np.float32)
+    regions.share("in", unique.nbytes, unique)
+    regions.share("out", unique.nbytes)
+    for _ in range(3):
+        inputs = [regions.input("in", unique.nbytes, unique.shape)]
+        regions.client.infer("python_cached", inputs, outputs=[regions.output("out", unique.nbytes)])
+        np.testing.assert_array_equal(regions.read("out", np.float32, unique.shape), unique)
+        shared_memory.set_shared_memory_region(regions.handles["out"], [unique * 0])
 
 
 def test_the_cache_knows_a_tensor_by_its_bytes(regions: Regions) -> None:
@@ -376,13 +428,18 @@ def test_an_input_of_another_size_than_its_shape(regions: Regions, size: int) ->
     assert text in regions.refusal("floats", [regions.input("all", size, [16])])
 
 
-def test_an_output_larger_than_its_place(regions: Regions) -> None:
-    regions.share("in", IN, FLOATS)
-    regions.share("out", OUT, FLOATS + 1)
-    refused = regions.refusal("floats", [regions.input("in", IN, [16])], outputs=[regions.output("out", 10)])
-    text = "shared memory size specified with the request for output 'OUTPUT0' (10 bytes) should be at least 64 bytes "
-    assert text + "to hold the results" in refused
-    np.testing.assert_array_equal(regions.read("out", np.float32, [16]), FLOATS + 1)
+@pytest.mark.parametrize("model", ["floats", "python_floats"])
+@pytest.mark.parametrize("array", [FLOATS, LARGE], ids=["small", "large"])
+def test_an_output_larger_than_its_place(regions: Regions, model: str, array: Array) -> None:
+    size = array.nbytes
+    regions.share("in", size, array)
+    regions.share("out", size, array + 1)
+    refused = regions.refusal(
+        model, [regions.input("in", size, array.shape)], outputs=[regions.output("out", size - 8)]
+    )
+    text = f"shared memory size specified with the request for output 'OUTPUT0' ({size - 8} bytes) should be at least "
+    assert f"{text}{size} bytes to hold the results" in refused
+    np.testing.assert_array_equal(regions.read("out", np.float32, array.shape), array + 1)
 
 
 def test_classes_are_not_put_into_regions(regions: Regions) -> None:
@@ -439,15 +496,23 @@ def test_a_request_outlives_its_regions(regions: Regions, tmp_path: Path) -> Non
     assert not regions.read("in", np.float32, [16]).any()
 
 
-def test_an_object_may_be_unlinked(regions: Regions) -> None:
-    regions.share("all", 2 * IN, FLOATS)
-    Path("/dev/shm", regions.key("all")[1:]).rename(Path("/dev/shm", regions.key("moved")[1:]))
+@pytest.mark.parametrize("array", [FLOATS, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("model", ["floats", "python_floats"])
+def test_an_object_may_be_unlinked(regions: Regions, model: str, array: Array) -> None:
+    size = array.nbytes
+    regions.share("all", 2 * size, array)
+    path, moved = (Path("/dev/shm", regions.key(name)[1:]) for name in ("all", "moved"))
+    path.rename(moved)
     try:
-        inputs, outputs = [regions.input("all", IN, [16])], [regions.output("all", OUT, offset=IN)]
-        regions.client.infer("floats", inputs, outputs=outputs)
-        np.testing.assert_array_equal(regions.read("all", np.float32, [16], IN), FLOATS)
+        for turn in range(2):
+            inputs, outputs = [regions.input("all", size, array.shape)], [regions.output("all", size, offset=size)]
+            regions.client.infer(model, inputs, outputs=outputs)
+            np.testing.assert_array_equal(regions.read("all", np.float32, array.shape, size), array)
+            if turn == 0:  # another object has the name now, and is none of ours
+                path.write_bytes(bytes(2 * size))
+        assert not any(path.read_bytes())
     finally:
-        Path("/dev/shm", regions.key("moved")[1:]).rename(Path("/dev/shm", regions.key("all")[1:]))
+        moved.rename(path)
 
 
 @pytest.mark.parametrize("model", ["floats", "python_floats"])

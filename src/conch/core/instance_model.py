@@ -153,6 +153,9 @@ class InstanceModel(Served):
             raise Unavailable(self._why_not_ready(), retry_after_s=_RESTART_S)
         if self._reshaper.needed:
             self._reshaper.request(request)
+        if request.destinations is not None and (self.cache is not None or self.config.decoupled):
+            # What is kept must not be a client's to change, nor one response written over another.
+            request.destinations = None
         if not self._takes_sources:
             request.fetch_inputs()
 

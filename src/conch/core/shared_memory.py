@@ -16,9 +16,9 @@ from weakref import finalize
 import numpy as np
 import numpy.typing as npt
 
-from conch.core.fault_guard import FaultGuard
+from conch.backends.python_child.conch_child.fault_guard import FaultGuard
 from conch.errors import Code, InvalidRequest, NotFound, Unavailable, Unsupported
-from conch.tensor import Buffer
+from conch.tensor import Buffer, Source
 
 _OBJECTS = PurePosixPath("/dev/shm")  # noqa: S108 - where shm_open puts them
 # Triton's for what its server shares with its models. Here that has no name which could be registered.
@@ -31,15 +31,19 @@ _GIB = 2**30
 class Region:
     """A part of a shared memory object, mapped until the last request that uses it has ended."""
 
-    __slots__ = ("_begin", "_bytes", "_guard", "_map", "_spoilt", "byte_size", "key", "name", "offset")
+    __slots__ = ("_begin", "_bytes", "_guard", "_map", "_object", "_spoilt", "byte_size", "key", "name", "offset")
 
-    def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int, guard: FaultGuard) -> None:
+    def __init__(
+        self, name: str, key: str, path: str, offset: int, byte_size: int, descriptor: int, guard: FaultGuard
+    ) -> None:
         """Map it. Raises InvalidRequest if it is not within its object."""
         self.name = name
         self.key = key
         self.offset = offset  # of the region in the object, in bytes
         self.byte_size = byte_size
-        size = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        size = status.st_size
+        self._object = (path, status.st_dev, status.st_ino)
         if byte_size <= 0 or offset < 0 or offset + byte_size > size:
             raise InvalidRequest(
                 f"failed to register shared memory region '{name}': invalid args: object '{key}' has {size} bytes, "
@@ -53,6 +57,10 @@ class Region:
         self._bytes = np.frombuffer(self._map, np.uint8)
         self._guard = guard
         self._spoilt = False
+
+    def location(self, offset: int, size: int) -> tuple[object, ...] | None:
+        """Return what another process finds a part by; None if the region cannot be used any more."""
+        return None if self._spoilt else (*self._object, self.offset, self.byte_size, offset, size)
 
     def read_into(self, target: npt.NDArray[np.uint8], offset: int) -> None:
         """Fill `target` from `offset` of the region on. Raises ConchError if that is not there any more."""
@@ -105,6 +113,19 @@ class RegionPart:
         """Fill an array of the part's size with the bytes. Raises InvalidRequest or Unavailable."""
         self._region.read_into(target, self._offset)
 
+    @property
+    def location(self) -> tuple[object, ...] | None:
+        """What another process finds it by; None if the region cannot be used any more."""
+        return self._region.location(self._offset, self.size)
+
+    def first(self, size: int) -> "RegionPart":
+        """Return the beginning of the part."""
+        return RegionPart(self._memory, self._region, self._offset, size)
+
+    def begins_with(self, source: Source) -> bool:
+        """Whether the source is the beginning of the part."""
+        return isinstance(source, RegionPart) and source._region is self._region and source._offset == self._offset
+
     def write(self, data: Buffer) -> None:
         """Put bytes at the beginning of the part. Raises InvalidRequest or Unavailable."""
         self._region.write(data, self._offset)
@@ -145,7 +166,7 @@ class SharedMemory:
             self._guarded = True
         descriptor = _open(path, key)
         try:
-            self._regions[name] = Region(name, key, offset, byte_size, descriptor, self._guard)
+            self._regions[name] = Region(name, key, path, offset, byte_size, descriptor, self._guard)
         finally:
             os.close(descriptor)  # the mapping has one of its own
 

@@ -99,7 +99,13 @@ class Trace:
         return self.root.error
 
     def read(self, request: InferRequest, version: int) -> None:
-        """Note that a request has been read, for the version of the model that it goes to."""
+        """Note that a request has been read, for the version of the model that it goes to.
+
+        Raises ConchError if tensors are to be noted and cannot be had.
+        """
+        if self.tensors:
+            request.fetch_inputs()
+            request.destinations = None
         begin, end = _READING[self.protocol]
         self.root.begun = monotonic_ns()
         self.marks += ((begin, self.received), (end, self.root.begun))

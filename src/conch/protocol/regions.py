@@ -10,18 +10,21 @@ from typing import Final, NamedTuple, Protocol
 
 from conch.errors import InvalidRequest, Unsupported
 from conch.request import InferResponse
-from conch.tensor import BYTES, Buffer, Source, Tensor, byte_size
+from conch.tensor import BYTES, Buffer, Destination, Source, Tensor, byte_size
 
 REGION: Final = "shared_memory_region"
 BYTE_SIZE: Final = "shared_memory_byte_size"
 OFFSET: Final = "shared_memory_offset"
 
 
-class Part(Source, Protocol):
+class Part(Destination, Protocol):
     """Some bytes of a region. It stays usable for as long as somebody has it, whatever becomes of the region's name."""
 
     def write(self, data: Buffer) -> None:
         """Put bytes at the beginning of the part, no more than its size. Raises ConchError."""
+
+    def begins_with(self, source: Source) -> bool:
+        """Whether the source is the beginning of the part."""
 
 
 class Regions(Protocol):
@@ -94,7 +97,9 @@ def put(tensor: Tensor, part: Part) -> None:
             f"shared memory size specified with the request for output '{tensor.name}' ({part.size} bytes) "
             f"should be at least {tensor.nbytes} bytes to hold the results"
         )
-    part.write(tensor.data)
+    # It may be there already: its model's process has written it.
+    if tensor.source is None or not part.begins_with(tensor.source):
+        part.write(tensor.data)
 
 
 def placed(response: InferResponse, parts: Mapping[str, Part]) -> InferResponse:

@@ -329,6 +329,7 @@ def _read_outputs(request: InferRequest, entries: list[Any], binary_default: boo
         window = read_window(parameters, name) if parameters else None
         if window is not None:
             options.parts[name] = window.output(regions)
+            request.destinations = options.parts
     request.outputs = tuple(options.binary)
     return options
 

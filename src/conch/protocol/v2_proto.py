@@ -90,6 +90,8 @@ class InferMessage(NamedTuple):
         if message.outputs:
             names, classification, parts = self._outputs(regions)
             request.outputs = names
+            if parts:
+                request.destinations = parts
             if classification or parts:
                 options = ResponseOptions(classification, options.empty_final_response, parts)
         return request, options

@@ -308,11 +308,14 @@ class ModelProcess:
     def _deliver(self, answers: Sequence[tuple[Any, ...]], payload: memoryview) -> None:
         name, version = self._source.config.name, self._source.version
         for key, final, error, outputs, parameters in answers:
+            execution = self._pending.get(key)
+            destinations = None if execution is None else execution.request.destinations
             # Also for a request that has ended meanwhile: shared memory is released by being looked at and let go.
-            tensors = self._tensors.decode(outputs, payload) if outputs else []
-            execution = self._pending.get(key) if final is False else self._pending.pop(key, None)
+            tensors = self._tensors.decode(outputs, payload, destinations) if outputs else []
             if execution is None:
                 continue
+            if final is not False:
+                del self._pending[key]
             if final is None:
                 execution.reschedule()
             elif error is not None:

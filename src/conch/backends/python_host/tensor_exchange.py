@@ -1,14 +1,14 @@
 """Requests and outputs as messages: the server's ends of the two arenas that it shares with one process."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from conch.backends.python_child.conch_child.arena import ArenaReader, ArenaWriter, Parcel, create
 from conch.backends.python_child.conch_child.wire import WireError
 from conch.errors import ConchError
 from conch.request import InferRequest
-from conch.tensor import Tensor
+from conch.tensor import Destination, Tensor
 
 
 class TensorExchange:
@@ -53,6 +53,7 @@ class TensorExchange:
             request.outputs,
             None if request.span is None else request.span.context,
             self.place(request.inputs, parcel),
+            None if request.destinations is None else _locations(request.destinations),
         )
 
     def place(self, tensors: list[Tensor], parcel: Parcel) -> list[tuple[Any, ...]]:
@@ -71,14 +72,26 @@ class TensorExchange:
             placed.append((tensor.name, tensor.datatype, tensor.shape, place, size))
         return placed
 
-    def decode(self, outputs: Iterable[tuple[Any, ...]], payload: memoryview) -> list[Tensor]:
+    def decode(
+        self,
+        outputs: Iterable[tuple[Any, ...]],
+        payload: memoryview,
+        destinations: Mapping[str, Destination] | None = None,
+    ) -> list[Tensor]:
         """Return the tensors of an answer or a call: views of the message, or of shared memory until they die.
 
-        Raises WireError if a tensor lies outside of what there is.
+        Those that the process has put where the client wants them are read from there, if at all. Raises WireError if a
+        tensor lies outside of what there is.
         """
         tensors = []
         for name, datatype, shape, place, size in outputs:
-            tensors.append(Tensor(name, datatype, shape, self.data(name, place, size, payload)))
+            if place is not None:
+                tensors.append(Tensor(name, datatype, shape, self.data(name, place, size, payload)))
+            elif destinations is not None:
+                destination = destinations.get(name)
+                if destination is None or not 0 <= size <= destination.size:
+                    raise WireError(f"no client wants '{name}' of {size} bytes in its memory")
+                tensors.append(Tensor(name, datatype, shape, source=destination.first(size)))
         return tensors
 
     def data(self, name: str, place: int, size: int, payload: memoryview) -> memoryview:
@@ -87,3 +100,8 @@ class TensorExchange:
         if len(data) != size:
             raise WireError(f"'{name}' ends outside of its message")
         return data
+
+
+def _locations(destinations: Mapping[str, Destination]) -> dict[str, tuple[object, ...]]:
+    found = [(name, destination.location) for name, destination in destinations.items()]
+    return {name: location for name, location in found if location is not None}

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
 from . import messages
-from .arena import Parcel
+from .arena import INLINE_LIMIT, Parcel
 from .channel import Channel
 from .errors import TritonError, TritonModelException
 from .metrics import MetricRegistry
@@ -74,12 +74,19 @@ class Responder:
     is told instead of left waiting.
     """
 
-    __slots__ = ("_answerer", "again", "answered", "closed", "handed_out", "key", "requested")
+    __slots__ = ("_answerer", "again", "answered", "closed", "destinations", "handed_out", "key", "requested")
 
-    def __init__(self, answerer: Answerer, key: int, requested: FrozenSet[str]) -> None:
+    def __init__(
+        self,
+        answerer: Answerer,
+        key: int,
+        requested: FrozenSet[str],
+        destinations: Optional[Dict[str, Tuple[Any, ...]]] = None,
+    ) -> None:
         self._answerer = answerer
         self.key = key
         self.requested = requested
+        self.destinations = destinations
         self.handed_out = False  # the model has taken a sender
         self.answered = False  # the server has had the last answer
         self.closed = False  # the model may send nothing more
@@ -155,6 +162,8 @@ class Answerer:
 
     def send(self, responder: Responder, response: Optional[InferenceResponse], final: bool) -> None:
         """Send one answer to one request now. Raises TritonModelException if the request takes none (any more)."""
+        if responder.destinations:
+            self.channel.drain()  # of a request that was cancelled nothing is written
         with self.channel.writing:
             if responder.closed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
@@ -185,6 +194,8 @@ class Answerer:
 
         Empties `outcomes`: outputs that are views of inputs let go of them, so that these are released by this frame.
         """
+        if any(responder.destinations for responder, _ in outcomes):
+            self.channel.drain()  # of a request that was cancelled nothing is written
         with self.channel.writing:
             parcel = self.channel.parcel()
             answers = []
@@ -252,10 +263,19 @@ class Answerer:
         wanted = responder.requested or self.output_names
         # All are made ready before the first is placed: what raises leaves no block behind.
         wires = [tensor.wire() for tensor in response.output_tensors() if not wanted or tensor.name() in wanted]
-        outputs = tuple(
-            [(name, datatype, shape, parcel.put(data, size), size) for name, datatype, shape, data, size in wires]
-        )
-        return responder.key, final, None, outputs, response.parameter_values()
+        outputs = []
+        for name, datatype, shape, data, size in wires:
+            place = None if self._written(responder, name, data, size) else parcel.put(data, size)
+            outputs.append((name, datatype, shape, place, size))
+        return responder.key, final, None, tuple(outputs), response.parameter_values()
+
+    def _written(self, responder: Responder, name: str, data: Any, size: int) -> bool:
+        """Whether an output has been put where the client wants it."""
+        destinations = responder.destinations
+        # What travels anyhow is not worth the way there.
+        if destinations is None or name not in destinations or size <= INLINE_LIMIT:
+            return False
+        return responder.key not in self.channel.cancelled and self.channel.regions.put(destinations[name], data, size)
 
 
 def checked_parameters(parameters: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:

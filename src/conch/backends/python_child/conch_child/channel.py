@@ -18,6 +18,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional
 
 from . import heap, messages
 from .arena import ArenaReader, ArenaWriter, Parcel
+from .regions import Regions
 from .wire import READ_SIZE, Frame, FrameDecoder, Message, encode
 
 _REMEMBERED_CANCELLATIONS = 4096
@@ -45,6 +46,7 @@ class Channel:
     def __init__(self, connection: socket.socket, inputs: ArenaReader, outputs: ArenaWriter) -> None:
         self.inputs = inputs
         self.outputs = outputs
+        self.regions = Regions()  # of whoever holds `writing`
         # Held while a frame is made and sent, so that frames leave whole and in the order of what they say.
         self.writing = threading.Lock()
         # Keys of requests that nobody waits for any more, oldest first.
@@ -183,6 +185,9 @@ class Channel:
 
     def _trim(self, _: Message, __: memoryview) -> None:
         self.outputs.trim(self.kept_size)
+        if self.writing.acquire(blocking=False):  # or they are in use
+            self.regions.forget()
+            self.writing.release()
         heap.give_back()
 
     def _cancel(self, message: Message, _: memoryview) -> None:

@@ -1,7 +1,9 @@
 """What the server and a model's process say to each other: the first item of every header and what follows it.
 
 A *place* says where the bytes of a tensor are: at that offset of the sender's arena, or, if negative, at offset
-`~place` of the frame's own payload. *released* are offsets of blocks of the receiver's arena that it may use again.
+`~place` of the frame's own payload; None for an output that is where the client wants it. *destinations* says where
+that is: None, or a dict of `(file, device, inode, offset of the region in it, size of the region, offset in the region,
+room there)` by names of outputs. *released* are offsets of blocks of the receiver's arena that it may use again.
 *answer* is `(key, final, error, outputs, parameters)`, where `error` is None or `(code, text)`, `outputs` is None or
 tuples `(name, datatype, shape, place, size)`, and `parameters` is None or a dict; `final` None means that the request
 is to come again. *sample* is one custom metric,
@@ -21,7 +23,8 @@ from typing import Any
 # Server → model.
 INITIALIZE = 1  # arguments of `initialize`, options                      → INITIALIZED
 COMPLETE = 2  # options, document as JSON                                 → COMPLETED
-# released, requests: (key, id, correlation id, flags, timeout, parameters, outputs, trace, inputs)         → EXECUTED
+# released, requests: (key, id, correlation id, flags, timeout, parameters, outputs, trace, inputs,
+# destinations)                                                           → EXECUTED
 EXECUTE = 3
 CANCEL = 4  # key
 RELEASE = 5  # released

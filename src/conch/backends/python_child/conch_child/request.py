@@ -102,7 +102,7 @@ class InferenceRequest:
     @classmethod
     def from_wire(cls, answerer: Answerer, message: Tuple[Any, ...], payload: bytearray) -> InferenceRequest:
         """Make a request from its part of an EXECUTE message and that frame's payload."""
-        key, request_id, correlation_id, flags, timeout, parameters, outputs, trace, inputs = message
+        key, request_id, correlation_id, flags, timeout, parameters, outputs, trace, inputs, destinations = message
         request = cls.__new__(cls)
         request._model = None
         request._trace = _NO_TRACE if trace is None else InferenceTrace(key, trace)
@@ -112,7 +112,7 @@ class InferenceRequest:
         request._timeout = timeout
         request._parameters = parameters
         request._outputs = frozenset(outputs) if outputs else answerer.output_names
-        request._responder = Responder(answerer, key, request._outputs)
+        request._responder = Responder(answerer, key, request._outputs, destinations)
         view = answerer.channel.inputs.view
         whole = memoryview(payload)
         request._inputs = [

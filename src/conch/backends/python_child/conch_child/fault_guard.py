@@ -6,13 +6,14 @@ itself, but costs two to three times as much for large tensors (4.9 MB: 1 ms aga
 the missing pages are replaced by empty ones, the copy goes on, and whoever asked for it hears that it is worth nothing.
 """
 
+from __future__ import annotations
+
 import ctypes
 import mmap
 import signal
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 _SA_SIGINFO: Final = 4
 _MAP_FIXED: Final = 0x10
@@ -38,7 +39,7 @@ class _Action(ctypes.Structure):
 
 
 class FaultGuard:
-    """Copies of one thread, under guard. Life: `install` → `copy`*; it lasts as long as the process.
+    """Copies of one thread at a time, under guard. Life: `install` → `copy`* → `remove`, or as long as the process.
 
     The handler is Python. It may be, since the signal comes at a known place: out of the one copy that is under way,
     where the interpreter is as it is when a function written in C calls back.
@@ -65,10 +66,15 @@ class FaultGuard:
         if self._library.sigaction(signal.SIGBUS, ctypes.byref(self._action), ctypes.byref(self._former)) != 0:
             raise OSError(ctypes.get_errno(), "cannot catch SIGBUS")
 
-    def copy(
-        self, target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], mapping: npt.NDArray[np.uint8]
-    ) -> bool:
-        """Copy; one of the two lies in `mapping`. Returns whether all of it was there; if not, `mapping` is spoilt."""
+    def remove(self) -> None:
+        """Catch it no more: whoever caught it before does so again."""
+        self._library.sigaction(signal.SIGBUS, ctypes.byref(self._former), None)
+
+    def copy(self, target: Any, source: Any, mapping: Any) -> bool:
+        """Copy an array; one of the two lies in `mapping`, an array of bytes.
+
+        Returns whether all of it was there; if not, `mapping` is spoilt.
+        """
         begin: int = mapping.ctypes.data
         self._whole = True
         self._guarded = range(begin, begin + len(mapping))
@@ -82,7 +88,7 @@ class FaultGuard:
         address = ctypes.c_size_t.from_address(info + _ADDRESS_OFFSET).value
         if code != _BUS_ADRERR or address not in self._guarded or not self._replace(address):
             # As if it had not been caught: it comes once more, when this has returned.
-            self._library.sigaction(signal.SIGBUS, ctypes.byref(self._former), None)
+            self.remove()
             signal.raise_signal(signal.SIGBUS)
         self._whole = False
 

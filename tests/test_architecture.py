@@ -31,6 +31,8 @@ OPTIONAL = {
     },
     "tensorrt_llm": {"backends/engine_child/conch_engine/tensorrtllm.py"},
     "treelite": {"backends/fil.py"},
+    "grpc": {"cli/triton_stream.py"},
+    "huggingface_hub": {"cli/hub_download.py"},
     "obstore": {"repository/remote/object_store.py"},
     "urllib3": {"repository/remote/http_client.py"},
 }

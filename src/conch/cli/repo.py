@@ -79,18 +79,18 @@ def _describe_add(adding: ArgumentParser) -> None:
         "--repository",
         default="models",
         metavar="DIR",
-        help="model repository; is made if it is not there (%(default)s)",
+        help="model repository; is made if it is not there (default: %(default)s)",
     )
     adding.add_argument("--name", default="", help="of the model (default: that of the source)")
     adding.add_argument("--backend", default="", help="where several run the model, such as openvino for ONNX")
-    for kind in ("input", "output"):
+    for kind, example in (("input", "x:FP32:-1,3,224,224"), ("output", "OUTPUT__0:FP32:-1,1000")):
         adding.add_argument(
             f"--{kind}",
             action="append",
             type=_tensor,
             default=[],
             metavar="NAME:TYPE:DIMS",
-            help=f"an {kind} of a model whose file does not tell them, like x:FP32:-1,3,224,224; may be repeated",
+            help=f"an {kind} of a model whose file does not tell them, like {example}; may be repeated",
         )
     adding.add_argument(
         "--max-batch-size", type=int, default=0, metavar="N", help="with --input; above 0, dims are without the batch"

@@ -181,8 +181,11 @@ class EngineInfo:
     engine: str  # "vllm", "openvino_genai" …
     context_length: int  # tokens of prompt and completion together
     max_running: int  # sequences that it computes side by side
-    kv_cache_bytes: int = 0  # 0 where it does not say
+    kv_cache_bytes: int = 0  # when it is full; 0 where it does not say
     kv_cache_tokens: int = 0
+    kv_block_size: int = 0  # tokens
+    prefix_caching: bool = False
+    gpu_memory_share: float = 0.0  # of a GPU's memory, where that is how it is told what to take
     chat_template: str = ""  # Jinja, "" where the model has none
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token … for the template
     adapters: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import uvloop
 
+from conch.backends.engine_host.memory import EngineMemory
 from conch.backends.fork_server import ForkServer
 from conch.backends.python_child.conch_child import heap
 from conch.backends.registry import BackendRegistry
@@ -80,7 +81,10 @@ class Server:
         # What models may call is made of models: of the control, which is made with the backends.
         calls = Calls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
         python = {"fork_server": fork_server, "calls": calls}
-        self._backends = BackendRegistry({"python": python, "pytorch": python})
+        engines = {"memory": EngineMemory()}
+        self._backends = BackendRegistry(
+            {"python": python, "pytorch": python, "openvino_genai": engines, "vllm": engines}
+        )
         self.control = ModelControl(
             Repositories(_repositories(options)),
             ModelBuilder(

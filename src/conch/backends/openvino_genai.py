@@ -8,6 +8,7 @@ from conch.backends.base import ModelSource
 from conch.backends.engine import Engine, EngineBackend
 from conch.backends.engine_host.engine import ProcessEngine
 from conch.backends.engine_host.interpreter import interpreter
+from conch.backends.engine_host.memory import EngineMemory
 
 
 class OpenVinoGenaiBackend(EngineBackend):
@@ -15,9 +16,15 @@ class OpenVinoGenaiBackend(EngineBackend):
 
     name = "openvino_genai"
 
+    def __init__(self, memory: EngineMemory | None = None) -> None:
+        """Assign. `memory` is shared with other backends."""
+        super().__init__()
+        self._memory = memory or EngineMemory()
+
     def engine(self, source: ModelSource) -> Engine:
         """Make the engine of a model version. Raises ModelLoadError if its packages are not there."""
-        return ProcessEngine(source, self.name, python=interpreter(source, "openvino_genai", "openvino_genai"))
+        python = interpreter(source, "openvino_genai", "openvino_genai")
+        return ProcessEngine(source, self.name, python=python, memory=self._memory)
 
 
 backend = OpenVinoGenaiBackend

@@ -37,7 +37,7 @@ class GenerativeModel(Served):
         """Assign. `max_queue_size` bounds what waits where the configuration does not; 0 does not either."""
         super().__init__(config, version, labels)
         self.engine = engine
-        self.figures = GenerationStatistics(config.name, version, lambda: engine.load)
+        self.figures = GenerationStatistics(config.name, version, lambda: engine.load, lambda: engine.info)
         self.statistics.generation = self.figures
         policy = config.dynamic_batching.default_queue_policy if config.dynamic_batching else QueuePolicy()
         self._max_queue_size = policy.max_queue_size or max_queue_size

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import inf
 
-from conch.generation import EngineLoad, FinishReason, SamplingParams, Usage
+from conch.generation import EngineInfo, EngineLoad, FinishReason, SamplingParams, Usage
 from conch.request import Timeline
 
 # Upper bounds, vLLM's, so that dashboards made for it find their buckets. Seconds, and tokens.
@@ -60,10 +60,13 @@ class Distribution:
 class GenerationStatistics:
     """Everything counted about the generations of one model version. Durations are given in nanoseconds."""
 
-    def __init__(self, model_name: str, version: int, load: Callable[[], EngineLoad]) -> None:
+    def __init__(
+        self, model_name: str, version: int, load: Callable[[], EngineLoad], info: Callable[[], EngineInfo]
+    ) -> None:
         self.model_name = model_name
         self.version = version
         self.load = load  # how busy the engine is now
+        self.info = info  # what the engine has told of itself; there is none before it is up
         self.prompt_tokens = 0
         self.cached_tokens = 0  # of the prompts, those that were not computed again
         self.generation_tokens = 0  # counted as they come

@@ -63,6 +63,8 @@ LOAD = (
 )
 SLEEP = "vllm:engine_sleep_state"
 _SLEEP_HELP = "1 for the state that the engine is in: awake, or stopped until the next request (discard_all)."
+CACHE = "vllm:cache_config_info"
+_CACHE_HELP = "Size of the KV cache, in labels; None where the engine does not say. The value is 1."
 TOKENS = (
     TokenFamily("vllm:prompt_tokens_total", "Tokens of prompts.", lambda s: s.prompt_tokens),
     TokenFamily(
@@ -134,6 +136,7 @@ def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Fami
         for state, asleep in (("awake", False), ("discard_all", True))
     ]
     yield Family(SLEEP, "gauge", _SLEEP_HELP, states)
+    yield Family(CACHE, "gauge", _CACHE_HELP, [Point(1, {**_labels(model), **_cache(model)}) for model in listed])
     for tokens in TOKENS:
         points = [Point(tokens.value(model), _labels(model)) for model in listed]
         yield Family(tokens.name, "counter", tokens.help, points)
@@ -150,6 +153,21 @@ def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Fami
             distribution = family.value(model)
             points += histogram_points(distribution.cumulative(), distribution.total, _labels(model))
         yield Family(family.name, "histogram", family.help, points)
+
+
+def _cache(model: GenerationStatistics) -> dict[str, str]:
+    info = model.info()
+    blocks = info.kv_cache_tokens // info.kv_block_size if info.kv_block_size else 0
+    figures = {
+        "block_size": info.kv_block_size,
+        "num_gpu_blocks": blocks,
+        "kv_cache_size_tokens": info.kv_cache_tokens,
+        "kv_cache_memory_bytes": info.kv_cache_bytes,
+    }
+    return {
+        **{name: str(value or None) for name, value in figures.items()},
+        "enable_prefix_caching": str(info.prefix_caching),
+    }
 
 
 def _labels(model: GenerationStatistics) -> dict[str, str]:

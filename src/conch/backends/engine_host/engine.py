@@ -12,6 +12,7 @@ from conch.backends import engine_child
 from conch.backends.base import ModelSource
 from conch.backends.engine import Engine
 from conch.backends.engine_host.engine_process import EngineProcess
+from conch.backends.engine_host.memory import EngineMemory, size_of
 from conch.backends.fork_server import own_environment
 from conch.backends.launch import Exit, Launcher, Program
 from conch.backends.process import Backoff
@@ -29,17 +30,25 @@ _STOP_LIMIT_S = 10.0
 class ProcessEngine(Engine):
     """Runs `driver`, a module of `conch_engine`, in a process. Ready while one is there that has loaded the model.
 
-    `python` is the interpreter, by default the server's own; `load_limit_s` bounds a load, 0 does not.
+    `python` is the interpreter, by default the server's own; `memory` shares out what there is among engines;
+    `load_limit_s` bounds a load, 0 does not.
     """
 
     def __init__(
-        self, source: ModelSource, driver: str, *, python: Path | None = None, load_limit_s: float = 0.0
+        self,
+        source: ModelSource,
+        driver: str,
+        *,
+        python: Path | None = None,
+        memory: EngineMemory | None = None,
+        load_limit_s: float = 0.0,
     ) -> None:
         self.load = EngineLoad()
         self.info: EngineInfo
         self._source = source
         self._driver = driver
         self._python = python
+        self._memory = memory or EngineMemory()
         self._load_limit_s = load_limit_s
         self._name = source.config.name
         self._process: EngineProcess | None = None
@@ -92,13 +101,17 @@ class ProcessEngine(Engine):
 
     async def _bring_up(self) -> EngineProcess:
         process = EngineProcess(self._name, self.load, self._died)
+        claim, offer = self._memory.claim(self._name, process, size_of(self._source.version_directory))
+        options = {**self._options(), "memory": offer}
         try:
-            self.info = await process.start(self._launcher(), self._driver, self._options(), self._load_limit_s)
+            self.info = await process.start(self._launcher(), self._driver, options, self._load_limit_s)
             if not process.alive:
                 raise ModelLoadError(f"the process of engine '{self._name}' ended after loading")
         except BaseException:
+            self._memory.release(claim)
             await process.kill()
             raise
+        self._memory.settle(claim, self.info)
         return process
 
     async def _withdraw(self) -> None:

@@ -12,6 +12,7 @@ import openvino
 import openvino_genai as genai
 
 from . import messages
+from .cache_size import GIB
 from .driver import Driver, Event, Prompt, Refused
 from .openvino_options import Options, read_options
 from .openvino_structure import structure_of
@@ -97,7 +98,9 @@ class OpenVinoDriver(Driver):
         return {
             "context_length": chosen.context_length,
             "max_running": chosen.scheduler["max_num_seqs"],
-            "kv_cache_bytes": self._pipeline.get_metrics().kv_cache_size_in_bytes,
+            # Which the library reserves with the first request; by blocks it is not known before.
+            "kv_cache_bytes": chosen.scheduler.get("cache_size", 0) * GIB,
+            "prefix_caching": chosen.scheduler["enable_prefix_caching"],
             "chat_template": self._tokenizer.chat_template or "",
             "special_tokens": {
                 "bos_token": self._tokenizer.get_bos_token(),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import messages
+from . import cache_size, messages
+from .cache_size import GIB
 from .driver import Log, Refused
 from .model_json import read_json
 
@@ -72,11 +72,13 @@ def read_options(options: dict[str, Any], log: Log) -> Options:
         raise Refused(f"{directory / 'model.json'}: max_model_len {context} is above the model's {limit}")
     scheduler = {"max_num_seqs": _MAX_SEQUENCES, "enable_prefix_caching": True, "dynamic_split_fuse": True}
     scheduler.update({name: given[name] for name in _SCHEDULER if name in given})
-    if not {"cache_size", "num_kv_blocks"} & scheduler.keys():
-        scheduler["cache_size"], why = _cache_size(model)
-        log(
-            messages.INFO, f"KV cache of {scheduler['cache_size']} GiB: {why}; cache_size in model.json chooses another"
-        )
+    weights = sum(path.stat().st_size for path in ([model] if model.is_file() else model.glob("*.bin")))
+    if {"cache_size", "num_kv_blocks"} & scheduler.keys():
+        cache_size.check_fit(options["memory"], weights, scheduler.get("cache_size", 0) * GIB)
+    else:
+        size, why = cache_size.share(options["memory"], weights, GIB)
+        scheduler["cache_size"] = size // GIB  # the library counts in whole ones
+        log(messages.INFO, f"KV cache of {size // GIB} GiB: {why}; cache_size in model.json chooses another")
     speculation: dict[str, Any] = {
         name: given[name] for name in ("num_assistant_tokens", "max_ngram_size") if name in given
     }
@@ -151,19 +153,3 @@ def _trained_context(model: Path) -> int:
         if name.endswith(".context_length"):
             return int(entry.contents())
     return 0
-
-
-def _cache_size(model: Path) -> tuple[int, str]:
-    """Return the cache's size in GiB, the library's unit, and the reason."""
-    files = [model] if model.is_file() else list(model.glob("*.bin"))
-    free = _available() - sum(path.stat().st_size for path in files)
-    size = max(1, min(_LARGEST_CACHE_GIB, int(free * _CACHE_SHARE / _GIB)))
-    return size, f"{free / _GIB:.1f} GiB are free beside the weights"
-
-
-def _available() -> int:
-    """Return how many bytes of memory programs can still have."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -19,12 +19,13 @@ from typing import Any
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.lora.request import LoRARequest
+from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
-from . import messages
+from . import cache_size, messages
 from .async_loop import LoopEngine
 from .driver import Prompt, Refused, completion_room
 from .vllm import shared_memory
@@ -36,6 +37,10 @@ _SAME_NAME = (
     *("frequency_penalty", "repetition_penalty", "logprobs", "top_k", "logit_bias"),
 )
 _HONOURED = (*_SAME_NAME, "structured")
+# What vLLM takes of a GPU's memory if it is not told, and the arguments that say how large the cache is.
+_GPU_SHARE = AsyncEngineArgs.gpu_memory_utilization
+_SIZES = {"kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override"}
+_LEAST_CACHE = 1 << 26
 _FAILED = "error"  # a finish reason of vLLM's
 
 
@@ -49,6 +54,7 @@ class VllmEngine(LoopEngine):
         arguments = read_arguments(directory, defaults)
         self._adapters = self._lora(directory) if arguments.get("enable_lora") else {}
         self._steps: _Steps | None = None
+        self._size_cache(arguments, options["memory"])
         loggers: list[Any] = [] if arguments.get("disable_log_stats") else [self._watched]
         try:
             parsed = AsyncEngineArgs(**{**arguments, "disable_log_stats": True})
@@ -102,6 +108,25 @@ class VllmEngine(LoopEngine):
         if not self._engine.output_handler.remove_done_callback(self._died):
             return
         self._engine.shutdown()
+
+    def _size_cache(self, arguments: dict[str, Any], offer: Mapping[str, Any]) -> None:
+        """Give the cache its share of memory if nobody has said how large it is. Raises Refused if there is too little.
+
+        On a GPU it is vLLM that measures; what several are told to take must not be more than there is.
+        """
+        if not current_platform.is_cpu():
+            warning = cache_size.overbooked(offer, arguments.get("gpu_memory_utilization", _GPU_SHARE))
+            if warning:
+                self.log(messages.WARNING, warning)
+        elif not os.environ.get("VLLM_CPU_KVCACHE_SPACE") and not _SIZES & arguments.keys():
+            files = Path(arguments["model"]).glob("*.safetensors") if Path(arguments["model"]).is_dir() else ()
+            weights = sum(path.stat().st_size for path in files)
+            size, why = cache_size.share(offer, weights, _LEAST_CACHE)
+            arguments["kv_cache_memory_bytes"] = size
+            self.log(
+                messages.INFO,
+                f"KV cache of {cache_size.in_gib(size)}: {why}; kv_cache_memory_bytes in model.json chooses another",
+            )
 
     def _lora(self, directory: Path) -> dict[str, Any]:
         adapters = enumerate(read_adapters(directory).items(), 1)
@@ -169,6 +194,9 @@ class VllmEngine(LoopEngine):
             "max_running": config.scheduler_config.max_num_seqs,
             "kv_cache_bytes": cache.kv_cache_memory_bytes or 0,
             "kv_cache_tokens": cache.kv_cache_size_tokens or 0,
+            "kv_block_size": cache.block_size or 0,
+            "prefix_caching": bool(cache.enable_prefix_caching),
+            "gpu_memory_share": 0.0 if current_platform.is_cpu() else cache.gpu_memory_utilization,
             "chat_template": template.get("default", "") if isinstance(template, dict) else template,
             "special_tokens": {
                 name: str(value)

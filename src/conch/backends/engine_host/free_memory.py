@@ -1,0 +1,62 @@
+"""How much memory programs can still have: what the machine has left, or a container's limit if that is less."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+_PROC = Path("/proc")
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def free_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
+    """Return how many bytes there are. Files that are only cached count as free: they make room."""
+    left = [limit - used for limit, used in _limits(proc, groups)]
+    return max(min([_available(proc), *left]), 0)
+
+
+def resident_memory(pid: int, proc: Path = _PROC) -> int:
+    """Return how many bytes a process and those below it have in memory; 0 for one that is not there."""
+    try:
+        own = int((proc / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        below = [thread.joinpath("children").read_text() for thread in (proc / str(pid) / "task").iterdir()]
+    except (OSError, IndexError):
+        return 0
+    return own + sum(resident_memory(int(child), proc) for children in below for child in children.split())
+
+
+def _available(proc: Path) -> int:
+    for line in (proc / "meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{proc / 'meminfo'} has no MemAvailable")
+
+
+def _limits(proc: Path, groups: Path) -> Iterator[tuple[int, int]]:
+    """Yield the limit of each control group that this process is in, and how much of it is used for good."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            names, root = ("memory.max", "memory.current", "inactive_file"), groups
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            root = groups / "memory"
+        else:
+            continue
+        # In a container the group may be mounted as the root, whatever its path is outside.
+        inside = PurePosixPath(path.lstrip("/"))
+        for group in (inside, *inside.parents) if inside.parts else (inside,):
+            yield from _limit(root / group, *names)
+
+
+def _limit(group: Path, most: str, used: str, cached: str) -> Iterator[tuple[int, int]]:
+    try:
+        limit, usage = (group / most).read_text().strip(), int((group / used).read_text())
+        figures = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return
+    if limit.isdecimal():  # and not "max"
+        yield int(limit), usage - int(figures.get(cached, 0))

@@ -1,0 +1,177 @@
+"""Memory shared out among engines: in the books alone, and with real ones that are told of a small machine."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conch.backends.base import ModelSource
+from conch.backends.engine import Engine
+from conch.backends.engine_child.conch_engine import cache_size
+from conch.backends.engine_child.conch_engine.driver import Refused
+from conch.backends.engine_host.free_memory import free_memory, resident_memory
+from conch.backends.engine_host.memory import EngineMemory
+from conch.backends.openvino_genai import OpenVinoGenaiBackend
+from conch.errors import ModelLoadError
+from conch.generation import EngineInfo
+from conch.model_config import ModelConfig
+from tests.backends.engines.driving import ask
+from tests.backends.engines.gguf_model import write_gguf
+
+GIB = 1 << 30
+
+
+@dataclass
+class Process:
+    pid: int
+    alive: bool = True
+
+
+class Machine:
+    """So much memory, of which processes take some."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.taken: dict[int, int] = {}
+
+    @property
+    def books(self) -> EngineMemory:
+        return EngineMemory(lambda: self.size - sum(self.taken.values()), lambda pid: self.taken.get(pid, 0))
+
+
+def info(cache: int = 0, gpu_share: float = 0.0) -> EngineInfo:
+    return EngineInfo(engine="x", context_length=1, max_running=1, kv_cache_bytes=cache, gpu_memory_share=gpu_share)
+
+
+def test_what_is_promised_is_not_promised_again() -> None:
+    machine = Machine(20 * GIB)
+    books = machine.books
+    first, offer = books.claim("first", Process(1), GIB)
+    assert offer == {"free": 20 * GIB, "capacity": 20 * GIB, "promised": {}, "gpu_shares": {}}
+    # A second one that is loaded meanwhile: the first may come to have its weights and its share.
+    second, offer = books.claim("second", Process(2), GIB)
+    assert offer["promised"] == {"first": 6 * GIB}
+    assert offer["free"] == 14 * GIB
+    books.release(second)
+    machine.taken[1] = GIB
+    books.settle(first, info(cache=4 * GIB))
+    _, offer = books.claim("second", Process(2), GIB)
+    assert offer["promised"] == {"first": 4 * GIB}
+    assert (offer["free"], offer["capacity"]) == (15 * GIB, 20 * GIB)
+
+
+def test_a_cache_that_is_being_filled_is_counted_once_and_one_that_is_gone_not_at_all() -> None:
+    machine = Machine(20 * GIB)
+    books, process = machine.books, Process(1)
+    claim, _ = books.claim("one", process, 0)
+    books.settle(claim, info(cache=4 * GIB))
+    machine.taken[1] = 3 * GIB
+    _, offer = books.claim("two", Process(2), 0)
+    assert offer["promised"] == {"one": GIB}
+    assert offer["free"] == 16 * GIB
+    process.alive = False
+    machine.taken.clear()
+    _, offer = books.claim("three", Process(3), 0)
+    assert "one" not in offer["promised"]
+
+
+def test_three_engines_get_the_same_and_later_ones_half_of_the_rest() -> None:
+    machine = Machine(32 * GIB)
+    books = machine.books
+    sizes = []
+    for pid in range(1, 6):
+        claim, offer = books.claim(str(pid), Process(pid), 0)
+        size, _ = cache_size.share(offer, 0, GIB)
+        books.settle(claim, info(cache=size))
+        sizes.append(size // GIB)
+    assert sizes == [8, 8, 8, 4, 2]
+
+
+def test_what_does_not_fit_is_refused_with_numbers() -> None:
+    offer: Mapping[str, Any] = {"free": 2 * GIB, "capacity": 8 * GIB, "promised": {"a": 3 * GIB}}
+    with pytest.raises(Refused) as refused:
+        cache_size.share(offer, int(1.5 * GIB), GIB)
+    assert refused.value.text == (
+        "not enough memory: the weights take 1.5 GiB and the KV cache 1.0 GiB at least, and 2.0 GiB are free beside "
+        "what is promised: 3.0 GiB to 'a'"
+    )
+
+
+def test_gpu_shares_above_one_are_told() -> None:
+    books = Machine(20 * GIB).books
+    claim, _ = books.claim("a", Process(1), 0)
+    books.settle(claim, info(cache=70 * GIB, gpu_share=0.6))
+    _, offer = books.claim("b", Process(2), 0)
+    assert offer["promised"] == {}  # the cache is on the GPU
+    assert cache_size.overbooked(offer, 0.4) == ""
+    assert "0.5 and that of others, 'a' has 0.6, are more than 1" in cache_size.overbooked(offer, 0.5)
+
+
+def test_a_container_s_limit_counts(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    write(proc / "meminfo", "MemTotal: 100 kB\nMemAvailable: 64 kB\n")
+    assert free_memory(proc, groups) == 64 * 1024
+    write(proc / "self" / "cgroup", "0::/pod/box\n")
+    write(groups / "pod" / "memory.max", "40000\n")
+    write(groups / "pod" / "memory.current", "30000\n")
+    write(groups / "pod" / "memory.stat", "anon 1\ninactive_file 5000\n")
+    write(groups / "pod" / "box" / "memory.max", "max\n")
+    write(groups / "pod" / "box" / "memory.current", "1\n")
+    write(groups / "pod" / "box" / "memory.stat", "inactive_file 0\n")
+    assert free_memory(proc, groups) == 15000
+    # The older kind of groups, and mounted as the root of what the container sees.
+    write(proc / "self" / "cgroup", "4:cpu,memory:/docker/0a\n")
+    write(groups / "memory" / "memory.limit_in_bytes", "20000\n")
+    write(groups / "memory" / "memory.usage_in_bytes", "19000\n")
+    write(groups / "memory" / "memory.stat", "total_inactive_file 2000\n")
+    assert free_memory(proc, groups) == 3000
+
+
+def test_this_process_has_memory() -> None:
+    assert resident_memory(os.getpid()) > 1 << 20
+    assert resident_memory(2**22 + 1) == 0
+    assert free_memory() > 0
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+async def test_real_engines_share_a_small_machine(tmp_path: Path) -> None:
+    machine = Machine(9 * GIB)
+    backend = OpenVinoGenaiBackend(memory=machine.books)
+
+    def engine(name: str, **options: Any) -> Engine:
+        directory = tmp_path / name / "1"
+        directory.mkdir(parents=True)
+        write_gguf(directory / "model.gguf")
+        (directory / "model.json").write_text(json.dumps(options))
+        config = ModelConfig(name, "openvino_genai", "", 0, (), ())
+        made = backend.engine(ModelSource(config, 1, directory.parent, {}))
+        made.on_ready_change = lambda: None
+        return made
+
+    first, told, second = engine("first"), engine("told", cache_size=4), engine("second")
+    try:
+        await first.start()
+        await told.start()
+        await second.start()
+        caches = [each.info.kv_cache_bytes // GIB for each in (first, told, second)]
+        assert caches == [2, 4, 1]  # a quarter, what it was told, half of what is left
+        assert (await ask(second, "the sun", max_tokens=3, ignore_eos=True)).tokens()
+        with pytest.raises(
+            ModelLoadError, match=r"KV cache 4.0 GiB at least, and 2.0 GiB are free .* 4.0 GiB to 'told'"
+        ):
+            await engine("large", cache_size=4).start()
+        await told.stop()
+        again = engine("again", cache_size=4)
+        await again.start()  # what was stopped has given back what it was promised
+        await again.stop()
+    finally:
+        for each in (first, told, second):
+            await each.stop()

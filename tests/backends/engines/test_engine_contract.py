@@ -19,6 +19,7 @@ from tests.backends.engines.gguf_model import CONTEXT, write_gguf
 from tests.backends.engines.hf_model import write_hf
 from tests.backends.engines.tensorrtllm_environment import SETTINGS as TENSORRTLLM_SETTINGS
 from tests.backends.engines.tensorrtllm_environment import needs_tensorrtllm
+from tests.backends.engines.tensorrtllm_standin import environment
 from tests.backends.engines.vllm_environment import SETTINGS as VLLM_SETTINGS
 from tests.backends.engines.vllm_environment import needs_vllm
 
@@ -46,10 +47,20 @@ def _tensorrtllm(directory: Path) -> None:
     (directory / "model.json").write_text(json.dumps(arguments))
 
 
+def _tensorrtllm_standin(directory: Path) -> None:
+    _tensorrtllm(directory)
+    environment(directory.parent / "environment")
+
+
 MAKERS = {"scripted": _scripted, "openvino_genai": _openvino_genai, "vllm": _vllm, "tensorrtllm": _tensorrtllm}
-SETTINGS = {"vllm": VLLM_SETTINGS, "tensorrtllm": TENSORRTLLM_SETTINGS}
+MAKERS["tensorrtllm-standin"] = _tensorrtllm_standin
+SETTINGS = {
+    "vllm": VLLM_SETTINGS,
+    "tensorrtllm": TENSORRTLLM_SETTINGS,
+    "tensorrtllm-standin": {"env-path": "environment"},  # in the model's folder
+}
 ENGINES = [
-    *("scripted", "openvino_genai"),
+    *("scripted", "openvino_genai", "tensorrtllm-standin"),
     pytest.param("vllm", marks=needs_vllm),
     pytest.param("tensorrtllm", marks=needs_tensorrtllm),
 ]
@@ -63,7 +74,7 @@ async def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     directory = tmp_path_factory.mktemp("engine") / "m" / "1"
     directory.mkdir(parents=True)
     MAKERS[request.param](directory)
-    async with running(request.param, directory, SETTINGS.get(request.param)) as made:
+    async with running(_backend(request.param), directory, SETTINGS.get(request.param)) as made:
         yield made
 
 
@@ -160,14 +171,15 @@ async def test_a_stopped_engine_answers_what_it_held(engine: Engine) -> None:
 async def test_a_model_that_cannot_be_loaded_says_why(backend: str, tmp_path: Path) -> None:
     directory = tmp_path / "m" / "1"
     directory.mkdir(parents=True)
+    MAKERS[backend](directory)
     (directory / "model.json").write_text('{"cache": 1}')
     with pytest.raises(ModelLoadError, match=r"unknown key 'cache'; known: |'model' must name a checkpoint"):
-        async with running(backend, directory, SETTINGS.get(backend)):
+        async with running(_backend(backend), directory, SETTINGS.get(backend)):
             pass
 
 
-def _settings(backend: str) -> dict[str, str]:
-    return SETTINGS if backend == "vllm" else {}
+def _backend(engine: str) -> str:
+    return engine.partition("-")[0]
 
 
 def _pid(engine: Engine) -> int:

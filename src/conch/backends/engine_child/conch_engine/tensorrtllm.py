@@ -85,14 +85,12 @@ class TensorRtLlmEngine(AsyncEngine):
             return list(self._tokenizer.batch_decode(many, skip_special_tokens=skips))
 
         strands = [Strand(index, params, decode) for index in range(params.get("n", 1))]
-        # The API writes into parameters, so each of its requests has its own.
-        results = [
-            self._llm.generate_async(
-                token_ids, self._api.SamplingParams(**given), lora_request=self._adapters.get(adapter), streaming=True
-            )
-            for _ in strands
-        ]
+        results: list[Any] = []
         try:
+            for _ in strands:
+                own = self._api.SamplingParams(**given)  # into which the API writes
+                lora = self._adapters.get(adapter)
+                results.append(self._llm.generate_async(token_ids, own, lora_request=lora, streaming=True))
             streams = [follow(*each) for each in zip(strands, results)]
             unfinished = len(streams)
             async for delta in streams[0] if unfinished == 1 else merged(streams):

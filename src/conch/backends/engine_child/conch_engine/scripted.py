@@ -6,12 +6,13 @@ For trying clients, and for measuring what a server adds.
 
     {"rules": [{"match": "weather", "reply": "It rains.", "finish": "stop"}],   the first whose pattern is found
      "reply": "{prompt}",           what is said if no rule fits; `{prompt}` is the prompt itself
+     "tokens": "words",             or "bytes": characters and stop strings are then spread over several of them
      "step_ms": 0,                  how long a step takes; each gives every running sequence its next word
      "context_length": 4096, "max_running": 256, "chat_template": "…"}
 
 A rule may have `"error": "text"` instead of a reply, which fails the request after its first word, or `"exit": 1`,
 which ends the process with that status: how a broken engine looks to clients can be seen as well.
-Tokens are words with the white space before them, numbered as they are first seen.
+Words have the white space before them and are numbered as they are first seen.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ import math
 import os
 import re
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import messages
 from .driver import Driver, Event, Prompt, Refused
-from .text import StopStrings
+from .text import StopStrings, TextStream, tell
 
 _WORD = re.compile(r"\s*\S+|\s+$")
 _DEFAULTS: dict[str, Any] = {
     "rules": [],
     "reply": "{prompt}",
+    "tokens": "words",
     "step_ms": 0,
     "context_length": 4096,
     "max_running": 256,
@@ -52,6 +55,7 @@ class _Sequence:
         self.words = words
         self.finish = finish
         self.position = 0
+        self.text = TextStream()  # of bytes
         self.stops = StopStrings(
             request.params.get("stop", ()), request.params.get("include_stop_str_in_output", False)
         )
@@ -84,6 +88,8 @@ class ScriptedDriver(Driver):
         if unknown:
             raise Refused(f"{path}: unknown key '{unknown[0]}'; known: {', '.join(sorted(_DEFAULTS))}")
         self._script = {**_DEFAULTS, **given}
+        if self._script["tokens"] not in ("words", "bytes"):
+            raise Refused(f"{path}: 'tokens' must be words or bytes, got {self._script['tokens']!r}")
         self._rules = [(re.compile(rule.get("match", "")), rule) for rule in self._script["rules"]]
         self._words: list[str] = []
         self._numbers: dict[str, int] = {}
@@ -102,8 +108,8 @@ class ScriptedDriver(Driver):
         """Take a request. Raises Refused if it does not fit into the context."""
         if adapter:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: none")
-        text = prompt if isinstance(prompt, str) else "".join(self._word(number) for number in prompt)
-        words = _WORD.findall(text)
+        text = prompt if isinstance(prompt, str) else self._joined(prompt)
+        words = self._cut(text)
         context = self._script["context_length"]
         room = context - len(words)
         if room < params.get("max_tokens", 1):
@@ -113,7 +119,7 @@ class ScriptedDriver(Driver):
             )
         rule: dict[str, Any] = next((rule for pattern, rule in self._rules if pattern.search(text)), {})
         request = _Request(key, len(words), params, rule)
-        reply = _WORD.findall(str(rule.get("reply", self._script["reply"])).replace("{prompt}", text))
+        reply = self._cut(str(rule.get("reply", self._script["reply"])).replace("{prompt}", text))
         limit = min(params.get("max_tokens", room), room)
         if params.get("ignore_eos") and reply:
             reply = (reply * math.ceil(limit / len(reply)))[:limit]
@@ -173,22 +179,40 @@ class ScriptedDriver(Driver):
         word = sequence.words[sequence.position] if sequence.words else ""
         sequence.position += 1
         last = sequence.position >= len(sequence.words)
-        text, stop = sequence.stops.feed(word, last)
         tokens = (self._number(word),) if word else ()
+        text, stop = sequence.stops.feed(self._read(sequence, word, tokens, last), last)
         sequence.request.completion_tokens += len(tokens)
         finish = "stop" if stop is not None else sequence.finish if last else None
         wanted = sequence.request.params.get("logprobs") is not None
         logprobs = tuple(((token, word, 0.0),) for token in tokens) if wanted else ()
         return sequence.index, text, tokens, finish, stop, logprobs
 
+    def _cut(self, text: str) -> list[str]:
+        """Cut a text into tokens. A byte is written as the character of its number."""
+        return _WORD.findall(text) if self._script["tokens"] == "words" else list(text.encode().decode("latin-1"))
+
+    def _read(self, sequence: _Sequence, word: str, tokens: tuple[int, ...], last: bool) -> str:
+        if self._script["tokens"] == "words":
+            return word
+        (text,) = tell([(sequence.text, tokens, last)], lambda many: [_characters(ids) for ids in many])
+        return text
+
     def _number(self, word: str) -> int:
+        if self._script["tokens"] == "bytes":
+            return ord(word)
         if word not in self._numbers:
             self._numbers[word] = len(self._words)
             self._words.append(word)
         return self._numbers[word]
 
-    def _word(self, number: int) -> str:
-        return self._words[number] if number < len(self._words) else f" {number}"
+    def _joined(self, numbers: Sequence[int]) -> str:
+        if self._script["tokens"] == "bytes":
+            return _characters(number % 256 for number in numbers)
+        return "".join(self._words[number] if number < len(self._words) else f" {number}" for number in numbers)
+
+
+def _characters(numbers: Iterable[int]) -> str:
+    return bytes(numbers).decode(errors="replace")
 
 
 driver = ScriptedDriver

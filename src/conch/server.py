@@ -81,9 +81,10 @@ class Server:
         # What models may call is made of models: of the control, which is made with the backends.
         calls = Calls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
         python = {"fork_server": fork_server, "calls": calls}
-        engines = {"memory": EngineMemory()}
+        memory = EngineMemory()
+        embedding = {"fork_server": fork_server, "memory": memory}
         self._backends = BackendRegistry(
-            {"python": python, "pytorch": python, "openvino_genai": engines, "vllm": engines}
+            {"python": python, "pytorch": python, "openvino_genai": embedding, "vllm": {"memory": memory}}
         )
         self.control = ModelControl(
             Repositories(_repositories(options)),
@@ -96,6 +97,7 @@ class Server:
                 idle_unload_secs=options.idle_unload_secs,
                 cache=self._cache,
                 limiter=_limiter(options),
+                summaries=options.summary_latencies,
             ),
             self._catalog,
             explicit=options.model_control_mode == "explicit",

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.backends.embedding import EmbeddingModels
 from conch.backends.engine_tensors import engine_document
+from conch.backends.fork_server import ForkServer
 from conch.errors import ModelLoadError
 from conch.generation import EngineInfo, EngineLoad, Generation, GenerationRequest, Listen
 
@@ -56,14 +58,35 @@ class EngineBackend(Backend):
     """A kind of model that generates. Its configurations have the tensors of Triton's vLLM backend and do not batch."""
 
     default_model_filename = "model.json"
+    # Whether its library makes embeddings, too. Such models execute batches, by instances.
+    makes_embeddings = False
+
+    def __init__(self, fork_server: ForkServer | None = None) -> None:
+        """Make the backend; `fork_server` is one that has been started ahead of time."""
+        self._embedding = EmbeddingModels(self.name, fork_server)
+
+    async def stop(self) -> None:
+        """Release what models that make embeddings have needed."""
+        await self._embedding.stop()
+
+    def generates(self, source: ModelSource) -> bool:
+        """Whether a model version has an engine. If not, it makes embeddings and has instances."""
+        return not (self.makes_embeddings and self._embedding.claims(source))
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add the tensors of a generation, decoupled responses and one instance, as Triton's vLLM backend does."""
+        """Add the tensors of a generation, decoupled responses and one instance, as Triton's vLLM backend does.
+
+        A model that makes embeddings is given the tensors of those.
+        """
+        if not self.generates(source):
+            return self._embedding.complete(source)
         return engine_document(source.config.document)
 
-    def instance(self, plan: InstancePlan) -> Instance:  # noqa: ARG002 - whatever the plan
-        """Refuse: what generates has an engine and no instances."""
-        raise ModelLoadError(f"backend '{self.name}' generates; it has no instances that execute batches")
+    def instance(self, plan: InstancePlan) -> Instance:
+        """Make an instance of a model that makes embeddings. Raises ModelLoadError for others, which have none."""
+        if self.generates(plan.source):
+            raise ModelLoadError(f"backend '{self.name}' generates; it has no instances that execute batches")
+        return self._embedding.instance(plan)
 
     @abstractmethod
     def engine(self, source: ModelSource) -> Engine:

@@ -1,4 +1,4 @@
-"""The configuration of a model that generates: the tensors of Triton's vLLM backend, filled in where missing."""
+"""The configurations of an engine's models: the tensors of Triton's vLLM backend, filled in where missing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +26,9 @@ _OUTPUTS = (
     ("num_output_tokens", "TYPE_UINT32", -1),
 )
 
+# How many texts are made embeddings of at once, if the configuration does not say.
+_EMBEDDING_BATCH = 64
+
 
 def engine_document(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with every tensor of a generation, decoupled, and one instance that places itself.
@@ -38,10 +41,32 @@ def engine_document(document: Mapping[str, Any]) -> dict[str, Any]:
     completed = {**document, "max_batch_size": 0, "model_transaction_policy": {"decoupled": True}}
     completed["input"] = _merged(name, "input", document.get("input", ()), _inputs())
     completed["output"] = _merged(name, "output", document.get("output", ()), _outputs())
-    completed.setdefault("instance_group", [{"kind": "KIND_MODEL", "count": 1}])
-    if not completed["instance_group"]:
-        completed["instance_group"] = [{"kind": "KIND_MODEL", "count": 1}]
-    return completed
+    return _placed(completed)
+
+
+def embedding_document(document: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return the configuration of a model that makes embeddings of `size` numbers, -1 for any: it batches.
+
+    Raises ConfigError if it declares a tensor that is none of theirs, or otherwise.
+    """
+    name = document.get("name", "")
+    completed = {**document, "max_batch_size": document.get("max_batch_size") or _EMBEDDING_BATCH}
+    completed.setdefault("dynamic_batching", {})
+    texts = [{"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}]
+    vectors = [
+        {"name": "embedding", "data_type": "TYPE_FP32", "dims": [size]},
+        {"name": "num_input_tokens", "data_type": "TYPE_UINT32", "dims": [1]},
+    ]
+    completed["input"] = _merged(name, "input", document.get("input", ()), texts)
+    completed["output"] = _merged(name, "output", document.get("output", ()), vectors)
+    return _placed(completed)
+
+
+def _placed(document: dict[str, Any]) -> dict[str, Any]:
+    """Add the one instance, which places itself."""
+    if not document.get("instance_group"):
+        document["instance_group"] = [{"kind": "KIND_MODEL", "count": 1}]
+    return document
 
 
 def _inputs() -> list[dict[str, Any]]:

@@ -2,29 +2,24 @@
 
 A version's directory holds an IR folder's files (`openvino_model.xml`, tokenizer and detokenizer) or one GGUF file, and
 if wanted a `model.json` with options, see `engine_child/conch_engine/openvino_options.py`, and a `multi_lora.json`.
+With `"task": "embed"` in `model.json` the IR folder is a sentence encoder, see `conch_child/embedding_model.py`.
 """
 
 from conch.backends.base import ModelSource
 from conch.backends.engine import Engine, EngineBackend
 from conch.backends.engine_host.engine import ProcessEngine
 from conch.backends.engine_host.interpreter import interpreter
-from conch.backends.engine_host.memory import EngineMemory
 
 
 class OpenVinoGenaiBackend(EngineBackend):
     """Language models through OpenVINO GenAI."""
 
     name = "openvino_genai"
-
-    def __init__(self, memory: EngineMemory | None = None) -> None:
-        """Assign. `memory` is shared with other backends."""
-        super().__init__()
-        self._memory = memory or EngineMemory()
+    makes_embeddings = True
 
     def engine(self, source: ModelSource) -> Engine:
         """Make the engine of a model version. Raises ModelLoadError if its packages are not there."""
-        python = interpreter(source, "openvino_genai", "openvino_genai")
-        return ProcessEngine(source, self.name, python=python, memory=self._memory)
+        return ProcessEngine(source, self.name, python=interpreter(source, "openvino_genai", "openvino_genai"))
 
 
 backend = OpenVinoGenaiBackend

@@ -53,7 +53,8 @@ class ModelBuilder:
     `max_queue_size` bounds the queues of models whose configuration does not, 0 not at all;
     `idle_unload_secs` is when engines are stopped for want of requests if nothing else is configured, 0 for never;
     `cache` is for the models whose configuration asks for it, None where the server has none;
-    `limiter` is asked before each execution, None where nothing limits them.
+    `limiter` is asked before each execution, None where nothing limits them; `summaries`: whether quantiles of
+    latencies are kept.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ModelBuilder:
         idle_unload_secs: int = 0,
         cache: ResponseCache | None = None,
         limiter: RateLimiter | None = None,
+        summaries: bool = False,
     ) -> None:
         self._backends = backends
         self._catalog = catalog
@@ -78,6 +80,7 @@ class ModelBuilder:
         self._idle_unload_secs = idle_unload_secs
         self._cache = cache
         self._limiter = limiter
+        self._summaries = summaries
 
     async def configure(self, files: ModelFiles) -> ModelConfig:
         """Return the complete configuration, the model itself having been asked. Raises ConfigError, ModelLoadError."""
@@ -200,8 +203,10 @@ class ModelBuilder:
         try:
             if config.is_ensemble:
                 served = EnsembleModel(config, version, labels, partial(self._catalog.of_step, files.namespace), flow)
-            elif isinstance(backend := await self._backends.get(config.backend), EngineBackend):
-                engine = backend.engine(self._source(files, config, version))
+            elif isinstance(backend := await self._backends.get(config.backend), EngineBackend) and (
+                backend.generates(source := self._source(files, config, version))
+            ):
+                engine = backend.engine(source)
                 idle_s = idle_seconds(config, self._idle_unload_secs)
                 engine = IdleEngine(engine, config.name, idle_s) if idle_s else engine
                 served = GenerativeModel(config, version, labels, engine, max_queue_size=self._max_queue_size)
@@ -209,6 +214,10 @@ class ModelBuilder:
                 instances = make_instances(backend, self._source(files, instance_config(config), version))
                 served = self._scheduler(config, version, labels, instances, files.directory)
             served.statistics.namespace = files.namespace
+            if self._summaries:
+                from conch.observability.summaries import LatencySummaries  # and its library, for who wants them
+
+                served.statistics.summaries = LatencySummaries()
             if self._cache is not None and config.response_cache:
                 served.cache = ModelCache(self._cache, served.statistics)
             await served.start()

@@ -59,8 +59,11 @@ def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
         for field in ("batch_input", "batch_output"):
             if getattr(message, field):
                 yield field, f"backend '{message.backend}' gets each request as it is"
-    if message.backend in _ENGINES and _batches(message):
+    # What makes embeddings with an engine's library is batched, and says so by its max_batch_size.
+    if message.backend in _ENGINES and not message.max_batch_size and _batches(message):
         yield "dynamic_batching", "engines batch by themselves; default_queue_policy.max_queue_size bounds what waits"
+    if message.backend == "vllm":
+        yield from _vllm_parameters(message)
     if message.HasField("model_metrics"):
         yield "model_metrics", "histogram buckets are the server's"
     if message.model_operations.op_library_filename and message.backend != "onnxruntime":
@@ -76,6 +79,17 @@ def _batches(message: ConfigMessage) -> bool:
         or batching.priority_levels
         or batching.default_queue_policy.default_timeout_microseconds
     )
+
+
+def _vllm_parameters(message: ConfigMessage) -> Iterator[tuple[str, str]]:
+    """Parameters of Triton's vLLM backend."""
+    given = {name: parameter.string_value.lower() for name, parameter in message.parameters.items()}
+    if given.get("REPORT_CUSTOM_METRICS", "yes") not in ("yes", "true"):
+        yield "parameter REPORT_CUSTOM_METRICS", "metrics of models that generate are always there"
+    if given.get("ENABLE_VLLM_HEALTH_CHECK", "true") not in ("yes", "true"):
+        yield "parameter ENABLE_VLLM_HEALTH_CHECK", "an engine that has died is always seen, and replaced"
+    if given.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes") not in ("yes", "true"):
+        yield "parameter FORCE_CPU_ONLY_INPUT_TENSORS", "prompts are never in a GPU's memory"
 
 
 def _group_settings(message: ConfigMessage) -> Iterator[tuple[str, str]]:

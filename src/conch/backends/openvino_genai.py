@@ -9,6 +9,8 @@ from conch.backends.base import ModelSource
 from conch.backends.engine import Engine, EngineBackend
 from conch.backends.engine_host.engine import ProcessEngine
 from conch.backends.engine_host.interpreter import interpreter
+from conch.backends.engine_host.memory import EngineMemory
+from conch.backends.fork_server import ForkServer
 
 
 class OpenVinoGenaiBackend(EngineBackend):
@@ -17,9 +19,15 @@ class OpenVinoGenaiBackend(EngineBackend):
     name = "openvino_genai"
     makes_embeddings = True
 
+    def __init__(self, fork_server: ForkServer | None = None, memory: EngineMemory | None = None) -> None:
+        """Assign. `memory` is shared with other backends, `fork_server` one that has been started ahead of time."""
+        super().__init__(fork_server)
+        self._memory = memory or EngineMemory()
+
     def engine(self, source: ModelSource) -> Engine:
         """Make the engine of a model version. Raises ModelLoadError if its packages are not there."""
-        return ProcessEngine(source, self.name, python=interpreter(source, "openvino_genai", "openvino_genai"))
+        python = interpreter(source, "openvino_genai", "openvino_genai")
+        return ProcessEngine(source, self.name, python=python, memory=self._memory)
 
 
 backend = OpenVinoGenaiBackend

@@ -119,6 +119,7 @@ class TokenLogprob:
     token_id: int
     text: str
     logprob: float
+    rank: int = 0  # among all tokens, 1 being the likeliest; 0 where the engine does not say
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,17 @@ class ConchProcess:
     """Use as a context manager: inside, the server is ready; at the end it has stopped with status 0."""
 
     def __init__(
-        self, repository: Path, *flags: str, log: Path, wait: str = "ready", descriptors: int | None = None
+        self,
+        repository: Path,
+        *flags: str,
+        log: Path,
+        wait: str = "ready",
+        descriptors: int | None = None,
+        start_limit_s: float = START_LIMIT_S,
     ) -> None:
         """Assign. `descriptors` is how many files the server may have open."""
         self.log = log
+        self._start_limit_s = start_limit_s
         self._prepare = _limited_to(descriptors) if descriptors else None
         self._wait = wait
         self._flags = [
@@ -95,7 +102,7 @@ class ConchProcess:
 
     def until(self, path: str, status: int = 200) -> None:
         """Return when a GET of the path has this status; fail if the server ends or takes too long."""
-        deadline = time.monotonic() + START_LIMIT_S
+        deadline = time.monotonic() + self._start_limit_s
         while time.monotonic() < deadline:
             assert self.process.poll() is None, f"the server ended: {self.text}"
             try:
@@ -108,7 +115,7 @@ class ConchProcess:
             if got == status:
                 return
             time.sleep(0.02)
-        raise AssertionError(f"{path} is not {status} after {START_LIMIT_S} s: {self.text}")
+        raise AssertionError(f"{path} is not {status} after {self._start_limit_s:g} s: {self.text}")
 
     def until_logged(self, pattern: str) -> None:
         """Return when the log has this in it; fail if the server ends or takes too long."""

@@ -144,8 +144,12 @@ class _Joined:
         return json.dumps(
             [
                 {
-                    str(each.token_id): {"logprob": each.logprob, "rank": rank, "decoded_token": each.text}
-                    for rank, each in enumerate(token, 1)
+                    str(each.token_id): {
+                        "logprob": each.logprob,
+                        "rank": each.rank or place,
+                        "decoded_token": each.text,
+                    }
+                    for place, each in enumerate(token, 1)
                 }
                 for delta in self.deltas
                 for token in delta.logprobs

@@ -71,3 +71,14 @@ def test_the_onnxruntime_backend_has_accelerators_and_operations() -> None:
     text = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" } } }'
     message = parse_pbtxt(f'backend: "onnxruntime" {text} model_operations {{ op_library_filename: "x" }}', "f")
     assert unserved_notices(message) == ()
+
+
+@pytest.mark.parametrize("name", ["REPORT_CUSTOM_METRICS", "ENABLE_VLLM_HEALTH_CHECK", "FORCE_CPU_ONLY_INPUT_TENSORS"])
+def test_parameters_of_tritons_vllm_backend_that_change_nothing(name: str) -> None:
+    def notices(value: str) -> tuple[str, ...]:
+        parameter = f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}'
+        return unserved_notices(parse_pbtxt(f'name: "m" backend: "vllm" {parameter}', "f"))
+
+    assert notices("yes") == ()
+    (notice,) = notices("no")
+    assert notice.startswith(f"parameter {name} of model 'm' has no effect: ")

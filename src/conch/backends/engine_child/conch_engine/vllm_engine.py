@@ -321,7 +321,7 @@ def _alternatives(token: int, alternatives: Mapping[int, Any]) -> tuple[Any, ...
     chosen = alternatives[token]
     others = sorted((each for each in alternatives.items() if each[0] != token), key=lambda each: -each[1].logprob)
     listed = [(token, chosen), *others]
-    return tuple((number, each.decoded_token or "", each.logprob) for number, each in listed)
+    return tuple((number, each.decoded_token or "", each.logprob, each.rank or 0) for number, each in listed)
 
 
 def _structured(kind: str, value: str) -> Any:

@@ -115,6 +115,15 @@ def test_templates_repetitions_and_answers_alone(server: ConchProcess, place: Pa
     assert texts[:2] == texts[2:4]
     assert texts[4:] == [""]
     assert (place / "results.txt").read_text() in result.stdout
+    ask(server, place, "--template=chatml", "--system=Be brief.")
+    assert (
+        (place / "results.txt")
+        .read_text()
+        .startswith(
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHow is the weather?<|im_end|>\n"
+            "<|im_start|>assistant\nIt rains all day.\n"
+        )
+    )
     ask(server, place, "--template=none", "--exclude-inputs-in-outputs", "--sampling-parameters", '{"n": 2}')
     assert (place / "results.txt").read_text().startswith("It rains all day.\nIt rains all day.\n" + SEPARATOR)
 

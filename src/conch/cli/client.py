@@ -112,6 +112,7 @@ _WHAT = (
     "The exit status is 1, and PASS is not printed, if any prompt has failed."
 )
 _TEMPLATE_HELP = (
-    f"what is made of a line before it is sent: {', '.join(TEMPLATES)} (as it is), or a file with {{prompt}} and, if "
-    "wanted, {system} in it (default: %(default)s)"
+    f"what is made of a line before it is sent: {', '.join(TEMPLATES)}, the last of which sends it as it is, or a file "
+    "with {prompt} and, if wanted, {system} in it; what the model was trained with gets the best answers "
+    "(default: %(default)s)"
 )

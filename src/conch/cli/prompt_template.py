@@ -6,8 +6,12 @@ from pathlib import Path
 
 from conch.errors import InvalidRequest
 
-# The first is the form that Llama 2's chat models were trained with.
-TEMPLATES = {"llama2": "<s>[INST]<<SYS>>\n{system}\n<</SYS>>\n\n{prompt}\n[/INST]", "none": "{prompt}"}
+# The forms that chat models were trained with: Llama 2's, and that of Qwen and many others.
+TEMPLATES = {
+    "llama2": "<s>[INST]<<SYS>>\n{system}\n<</SYS>>\n\n{prompt}\n[/INST]",
+    "chatml": ("<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"),
+    "none": "{prompt}",
+}
 DEFAULT_SYSTEM = "Keep short answers of no more than 100 sentences."
 
 _PLACES = re.compile(r"\{(prompt|system)\}")

@@ -9,6 +9,25 @@ from typing import Any
 from conch.errors import InvalidRequest
 from conch.llm.planning.shape import Part, Shape
 
+# Ends of the names of numbers that are counted with, and of those the ones that cannot be 0.
+_COUNTS = (
+    *(
+        "hidden_size",
+        "intermediate_size",
+        "vocab_size",
+        "_heads",
+        "_layers",
+        "_rank",
+        "head_dim",
+        "max_position_embeddings",
+    ),
+    *("num_experts", "_local_experts", "_routed_experts", "_shared_experts", "_replace", "_freq", "_sparse_step"),
+    *("n_embd", "n_head", "n_layer", "n_positions", "n_inner"),
+)
+_NOT_NONE = {"hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_hidden_layers"} | {
+    *("n_embd", "n_head", "n_layer", "n_positions", "kv_lora_rank", "qk_rope_head_dim"),
+}
+_MOST, _MOST_LAYERS = 10**9, 10_000
 _DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 
 
@@ -21,11 +40,24 @@ def read_shape(config: Mapping[str, Any]) -> Shape:
         known = ", ".join(sorted(_FAMILIES))
         raise InvalidRequest(f"config.json: model_type '{family}' is not known to conch engine plan; known: {known}")
     try:
+        _check_numbers(config)
         return _FAMILIES[family](config)
     except KeyError as error:
         raise InvalidRequest(f"config.json: {error} is missing, which a model of type '{family}' has") from None
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise InvalidRequest(f"config.json: its numbers make no model of type '{family}': {error}") from None
+
+
+def _check_numbers(config: Mapping[str, Any]) -> None:
+    """Raise ValueError for a number that is none, or out of all reason."""
+    for name, value in config.items():
+        if name.endswith(_COUNTS) and value is not None and (type(value) is not int or not 0 <= value <= _MOST):
+            raise ValueError(f"{name} is {value!r}")
+    for name in _NOT_NONE & config.keys():
+        if not config[name]:
+            raise ValueError(f"{name} is {config[name]!r}")
+    if max(config.get("num_hidden_layers", 0), config.get("n_layer", 0)) > _MOST_LAYERS:
+        raise ValueError(f"it has more than {_MOST_LAYERS} layers")
 
 
 def _llama_like(config: Mapping[str, Any]) -> Shape:

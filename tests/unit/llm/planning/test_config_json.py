@@ -1,11 +1,17 @@
 """The shapes of models that everybody knows, to the parameter."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conch.errors import InvalidRequest
+from conch.llm.planning.checkpoint import Checkpoint
 from conch.llm.planning.config_json import read_shape
+from conch.llm.planning.gpus import GIB, Gpus
+from conch.llm.planning.plan import Wish, plan
 from tests.unit.llm.planning.configs import KNOWN, LLAMA_3_8B, MIXTRAL_8X7B
 
 
@@ -19,6 +25,20 @@ def test_parameters_and_cache_are_those_published(config: dict[str, Any], parame
 def test_a_model_that_sees_is_planned_by_its_text_part() -> None:
     seeing = {"model_type": "llava", "text_config": LLAMA_3_8B, "vision_config": {}}
     assert read_shape(seeing) == read_shape(LLAMA_3_8B)
+
+
+@given(st.sampled_from(KNOWN), st.data())
+def test_no_number_is_met_by_an_exception(known: tuple[str, dict[str, Any], int, float], data: st.DataObject) -> None:
+    config = known[1]
+    values = st.none() | st.integers(-2, 300) | st.floats() | st.text(max_size=2) | st.lists(st.integers(), max_size=2)
+    name = data.draw(st.sampled_from(sorted(config.keys() - {"model_type"})))
+    try:
+        shape = read_shape({**config, name: data.draw(values)})
+    except InvalidRequest:
+        return
+    model = Checkpoint(Path(), shape, 2, 2, "")
+    found = plan(model, Gpus(8, 80 * GIB, 2), Wish(length=4096))
+    assert (found.best is None) == all(split.problem for split in found.splits)
 
 
 def test_a_gpu_keeps_a_head_at_least() -> None:
@@ -39,6 +59,9 @@ def test_a_latent_vector_is_kept_by_every_gpu() -> None:
         ({}, "model_type '' is not known"),
         ({"model_type": "llama", "hidden_size": 64}, "'num_attention_heads' is missing"),
         ({**LLAMA_3_8B, "num_attention_heads": 0}, "its numbers make no model"),
+        ({**LLAMA_3_8B, "hidden_size": 4096.5}, "hidden_size is 4096.5"),
+        ({**LLAMA_3_8B, "vocab_size": -1}, "vocab_size is -1"),
+        ({**LLAMA_3_8B, "num_hidden_layers": 10**8}, "more than 10000 layers"),
         ({**MIXTRAL_8X7B, "num_local_experts": "many"}, "its numbers make no model"),
     ],
 )

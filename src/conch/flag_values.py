@@ -111,13 +111,21 @@ def _read_backend_setting(text: str) -> BackendSetting:
     return BackendSetting(backend, *_key_and_value(rest))
 
 
-def _read_metrics_setting(text: str) -> tuple[str, bool]:
+def _read_metrics_setting(text: str) -> tuple[str, bool | tuple[float, ...]]:
     key, value = _key_and_value(text)
     if key == "summary_quantiles":
-        return key, True
+        return key, tuple(_read_quantile(pair) for pair in value.split(","))
     if key not in ("counter_latencies", "histogram_latencies", "summary_latencies"):
         raise ValueError(text)
     return key, _read_boolean(value)
+
+
+def _read_quantile(pair: str) -> float:
+    """Return the quantile of a pair `quantile:error`; the error that is allowed is always kept to."""
+    quantile, _, error = pair.partition(":")
+    if not 0 <= float(quantile) <= 1 or not 0 <= float(error or 0) <= 1:
+        raise ValueError(pair)
+    return float(quantile)
 
 
 _LEAST_CACHE = 1024
@@ -175,7 +183,7 @@ def _form(form: str, read: Callable[[str], object], *, secret: bool = False) -> 
 
 
 BACKEND_SETTING = _form("<backend>,<key>=<value>", _read_backend_setting)
-METRICS_SETTING = _form("counter_latencies|histogram_latencies=<true|false>", _read_metrics_setting)
+METRICS_SETTING = _form("<kind>_latencies=<true|false>|summary_quantiles=<q>:<error>,…", _read_metrics_setting)
 CACHE = ValueKind(
     "local,size=<bytes>",
     f"the form local,size=<bytes>, {_LEAST_CACHE} or more; the local cache is the only one",

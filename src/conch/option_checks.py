@@ -20,7 +20,6 @@ def problems_of(options: "ServerOptions") -> list[str]:
         *_check_ports(options),
         *_check_tls(options),
         *_check_log_file(options),
-        *_check_metrics(options),
         *_check_cache(options),
         *trace_problems(options.trace_config),
     ]
@@ -87,12 +86,6 @@ def _check_tls(options: "ServerOptions") -> Iterable[str]:
 def _check_log_file(options: "ServerOptions") -> Iterable[str]:
     if options.log_file and not Path(options.log_file).parent.is_dir():
         yield f"--log-file: there is no directory '{Path(options.log_file).parent}'"
-
-
-def _check_metrics(options: "ServerOptions") -> Iterable[str]:
-    for key, asked in options.metrics_config:
-        if asked and key.startswith("summary_"):
-            yield f"--metrics-config: {key} is not supported; quantiles can be had from histogram_latencies"
 
 
 def _check_cache(options: "ServerOptions") -> Iterable[str]:

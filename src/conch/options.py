@@ -72,6 +72,10 @@ def _flag(
     return field(default=default, metadata={**details, "aliases": aliases, "separator": separator})
 
 
+# Of the summaries of latencies, Triton's.
+_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ServerOptions:
     """The options of one server. `parse` makes and checks it; made by hand it is taken as it is."""
@@ -222,7 +226,7 @@ class ServerOptions:
     metrics_interval_ms: int = _flag(
         2000, "Metrics", "Milliseconds for which measurements of the machine are kept.", MILLISECONDS_ABOVE_ZERO
     )
-    metrics_config: tuple[tuple[str, bool], ...] = _flag(
+    metrics_config: tuple[tuple[str, bool | tuple[float, ...]], ...] = _flag(
         (), "Metrics", "Switch a kind of latency metrics on or off.", METRICS_SETTING, repeatable=True
     )
 
@@ -294,12 +298,23 @@ class ServerOptions:
     @property
     def counter_latencies(self) -> bool:
         """Whether latencies are exported as counters."""
-        return dict(self.metrics_config).get("counter_latencies", True)
+        return bool(dict(self.metrics_config).get("counter_latencies", True))
 
     @property
     def histogram_latencies(self) -> bool:
         """Whether times to the first response are exported as histograms."""
-        return dict(self.metrics_config).get("histogram_latencies", False)
+        return bool(dict(self.metrics_config).get("histogram_latencies", False))
+
+    @property
+    def summary_latencies(self) -> bool:
+        """Whether quantiles of latencies are exported."""
+        return bool(dict(self.metrics_config).get("summary_latencies", False))
+
+    @property
+    def summary_quantiles(self) -> tuple[float, ...]:
+        """Which quantiles, each from 0 to 1."""
+        chosen = dict(self.metrics_config).get("summary_quantiles", ())
+        return chosen if isinstance(chosen, tuple) and chosen else _QUANTILES
 
 
 # Triton's older name of the opposite of auto-completion. It has no field: it sets another flag's.
@@ -357,10 +372,6 @@ def _apply(given: Given, values: dict[str, Any], notices: list[str], problems: l
             problems.append(f"{given.source} is not supported: {flag.reason}")
     elif flag.standing is Standing.IGNORED:
         notices.append(f"{given.source} has no effect: {flag.reason}")
-    elif given.value == ("summary_latencies", True):
-        problems.append(
-            f"{given.source}: summary_latencies is not supported; use histogram_latencies or counter_latencies"
-        )
     elif flag.repeatable:
         values[name] = (*values.get(name, ()), given.value)
     else:

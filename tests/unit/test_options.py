@@ -278,10 +278,19 @@ def test_a_wrong_restriction_is_told_without_its_secret(repository: str, text: s
     )
 
 
-@pytest.mark.parametrize("setting", ["summary_latencies=true", "summary_quantiles=0.5:0.05,0.9:0.01"])
-def test_summaries_are_refused_by_name(repository: str, setting: str) -> None:
-    (problem,) = problems([repository, f"--metrics-config={setting}"])
-    assert setting.partition("=")[0] in problem
+def test_summaries_have_quantiles(repository: str) -> None:
+    options = parse([repository, "--metrics-config=summary_latencies=true"], {})
+    assert options.summary_latencies
+    assert options.summary_quantiles == (0.5, 0.9, 0.95, 0.99, 0.999)
+    options = parse([repository, "--metrics-config=summary_quantiles=0.5:0.05,0.75"], {})
+    assert not options.summary_latencies
+    assert options.summary_quantiles == (0.5, 0.75)
+
+
+@pytest.mark.parametrize("quantiles", ["x", "1.5:0.1", "0.5:0.05,", "0.5:-1"])
+def test_quantiles_that_are_none_are_refused(repository: str, quantiles: str) -> None:
+    (problem,) = problems([repository, f"--metrics-config=summary_quantiles={quantiles}"])
+    assert "summary_quantiles=<q>:<error>" in problem
 
 
 # ---- flags of Triton that mean nothing, or too much, here ------------------------------------------------------------

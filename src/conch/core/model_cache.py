@@ -91,7 +91,7 @@ class ModelCache:
                 # An answer of a model that has changed meanwhile would outlive the change.
                 if alone and isinstance(answer, InferResponse) and group is self._keys:
                     self._cache.insert(key, answer, group)
-                self._statistics.cache_miss.add(lookup_ns + monotonic_ns() - began)
+                self._statistics.count_miss(lookup_ns + monotonic_ns() - began)
             respond(answer, final)
 
         return keep

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
+Kind: TypeAlias = Literal["counter", "gauge", "histogram", "summary"]
 
 _LABEL_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -41,6 +41,14 @@ def histogram_points(buckets: Iterable[tuple[float, float]], total: float, label
     return [*points, Point(total, labels, "_sum"), Point(count, labels, "_count")]
 
 
+def summary_points(
+    quantiles: Iterable[tuple[float, float]], total: float, count: int, labels: Mapping[str, str]
+) -> list[Point]:
+    """Return a summary's points. `quantiles` are (share, value)."""
+    points = [Point(value, {**labels, "quantile": _number(share)}) for share, value in quantiles]
+    return [*points, Point(count, labels, "_count"), Point(total, labels, "_sum")]
+
+
 def render(families: Iterable[Family]) -> bytes:
     """Write the families in order. One without points is left out, as Triton does."""
     return "".join(line for family in families if family.points for line in _lines(family)).encode()
@@ -56,8 +64,8 @@ def _lines(family: Family) -> Iterator[str]:
 def _labels(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    # In order of their names, as Triton writes them, except that a bucket's bound comes last.
-    names = sorted(labels, key=lambda name: (name == "le", name))
+    # In order of their names, as Triton writes them, except that a bucket's bound or a quantile comes last.
+    names = sorted(labels, key=lambda name: (name in ("le", "quantile"), name))
     return "{" + ",".join(f'{name}="{labels[name].translate(_LABEL_ESCAPES)}"' for name in names) + "}"
 
 

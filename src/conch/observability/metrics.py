@@ -4,16 +4,20 @@ The request path only adds integers (see `statistics`); everything here runs onc
 a table with its meaning, so that the tables are the reference.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from conch.errors import FailureReason
 from conch.observability.custom_metrics import MetricSample, custom_families, label_name
-from conch.observability.exposition import Family, Kind, Point, histogram_points, render
+from conch.observability.exposition import Family, Kind, Point, histogram_points, render, summary_points
 from conch.observability.generation_metrics import generation_families
 from conch.observability.host import HostMeter, HostUsage
 from conch.observability.statistics import CacheStatistics, Duration, ModelStatistics
 from conch.options import ServerOptions
+
+if TYPE_CHECKING:
+    from conch.observability.summaries import LatencySummaries, Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,16 @@ class ModelFamily:
     kind: Kind
     help: str
     value: Callable[[ModelStatistics], float]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryFamily:
+    """A family with the quantiles of each model version; `cached`: of those with a cache."""
+
+    name: str
+    help: str
+    value: "Callable[[LatencySummaries], Summary]"
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +163,45 @@ LOAD_DURATION = ModelFamily(
 )
 FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
 _FIRST_RESPONSE_HELP = "Milliseconds from receiving a request to its first response, of decoupled models and ensembles."
+SUMMARIES = (
+    SummaryFamily(
+        "nv_inference_request_summary_us",
+        "Microseconds from receiving a request to answering it, quantiles of the last minute.",
+        lambda s: s.success,
+    ),
+    SummaryFamily(
+        "nv_inference_queue_summary_us",
+        "Microseconds that a request waited for an instance, quantiles of the last minute.",
+        lambda s: s.queue,
+    ),
+    SummaryFamily(
+        "nv_inference_compute_input_summary_us",
+        "Microseconds that went into preparing a request's inputs, quantiles of the last minute.",
+        lambda s: s.compute_input,
+    ),
+    SummaryFamily(
+        "nv_inference_compute_infer_summary_us",
+        "Microseconds that went into running the model for a request, quantiles of the last minute.",
+        lambda s: s.compute_infer,
+    ),
+    SummaryFamily(
+        "nv_inference_compute_output_summary_us",
+        "Microseconds that went into preparing a request's outputs, quantiles of the last minute.",
+        lambda s: s.compute_output,
+    ),
+    SummaryFamily(
+        "nv_cache_hit_summary_per_model",
+        "Microseconds that looking up an answer took that was in the cache, quantiles of the last minute.",
+        lambda s: s.cache_hit,
+        cached=True,
+    ),
+    SummaryFamily(
+        "nv_cache_miss_summary_per_model",
+        "Microseconds that looking up in vain and keeping the answer took, quantiles of the last minute.",
+        lambda s: s.cache_miss,
+        cached=True,
+    ),
+)
 HOST = (
     HostFamily("nv_cpu_utilization", "Share of processor time in use, 0 to 1.", lambda u: u.cpu_utilization),
     HostFamily("nv_cpu_memory_total_bytes", "Memory of the machine in bytes.", lambda u: u.memory_total_bytes),
@@ -197,6 +250,9 @@ class Metrics:
                 yield _family(family, models)
         if self._options.histogram_latencies:
             yield _first_responses(models)
+        if self._options.summary_latencies:
+            for summary in SUMMARIES:
+                yield _summaries(summary, models, self._options.summary_quantiles)
         # An ensemble has no queue: its steps do.
         yield _family(PENDING, [model for model in models if not model.is_ensemble])
         yield _family(LOAD_DURATION, models)
@@ -238,6 +294,16 @@ def _first_responses(models: Iterable[ModelStatistics]) -> Family:
             histogram = model.first_response
             points += histogram_points(histogram.cumulative_ms(), histogram.ns / 1_000_000, _labels(model))
     return Family(FIRST_RESPONSE, "histogram", _FIRST_RESPONSE_HELP, points)
+
+
+def _summaries(family: SummaryFamily, models: Iterable[ModelStatistics], quantiles: Sequence[float]) -> Family:
+    points: list[Point] = []
+    for model in models:
+        if model.summaries is not None and (model.cached or not family.cached):
+            summary = family.value(model.summaries)
+            found = zip(quantiles, summary.quantiles_us(quantiles), strict=True)
+            points += summary_points(found, summary.ns // 1000, summary.count, _labels(model))
+    return Family(family.name, "summary", family.help, points)
 
 
 def _labels(model: ModelStatistics) -> dict[str, str]:

@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 from time import time_ns
+from typing import TYPE_CHECKING
 
 from conch.errors import FailureReason
 from conch.observability.generation import GenerationStatistics
+
+if TYPE_CHECKING:
+    from conch.observability.summaries import LatencySummaries
 
 
 class Duration:
@@ -128,6 +132,7 @@ class ModelStatistics:
     generation: GenerationStatistics | None = None  # of a model that generates
     # From receiving to the first response; kept for models whose first response is not their whole answer.
     first_response: Histogram | None = None
+    summaries: "LatencySummaries | None" = None  # where quantiles are wanted
 
     def count_success(
         self, batch_size: int, *, total: int, queue: int, compute_input: int, compute_infer: int, compute_output: int
@@ -140,6 +145,12 @@ class ModelStatistics:
         self.compute_input.add(compute_input)
         self.compute_infer.add(compute_infer)
         self.compute_output.add(compute_output)
+        if self.summaries is not None:
+            self.summaries.success.add(total)
+            self.summaries.queue.add(queue)
+            self.summaries.compute_input.add(compute_input)
+            self.summaries.compute_infer.add(compute_infer)
+            self.summaries.compute_output.add(compute_output)
 
     def count_hit(self, total: int, lookup: int) -> None:
         """Count one request that was answered from the cache: no inference, and no time in the queue."""
@@ -149,6 +160,16 @@ class ModelStatistics:
         self.cache_hit.add(lookup)
         if self.first_response is not None:
             self.first_response.add(total)
+        if self.summaries is not None:
+            self.summaries.success.add(total)
+            self.summaries.queue.add(0)
+            self.summaries.cache_hit.add(lookup)
+
+    def count_miss(self, took: int) -> None:
+        """Count one request whose answer was not in the cache: looking it up and keeping the answer took so long."""
+        self.cache_miss.add(took)
+        if self.summaries is not None:
+            self.summaries.cache_miss.add(took)
 
     def count_failure(self, total: int, reason: FailureReason) -> None:
         """Count one request that was answered with an error after `total` nanoseconds."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from conch.observability.metrics import Metrics
 from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, CacheStatistics, Histogram, ModelStatistics
+from conch.observability.summaries import LatencySummaries
 from conch.options import ServerOptions
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
@@ -13,7 +14,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 def test_the_page_lists_the_families_of_the_code() -> None:
     model = ModelStatistics("m", 1, cached=True)
     model.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
-    options = ServerOptions(metrics_config=(("histogram_latencies", True),))
+    model.summaries = LatencySummaries()
+    options = ServerOptions(metrics_config=(("histogram_latencies", True), ("summary_latencies", True)))
     families = Metrics(statistics=lambda: [model], samples=list, options=options, cache=CacheStatistics(1024)).collect()
     rows = re.findall(r"^\| `((?:nv_|vllm:)\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(rows) == sorted((family.name, family.kind) for family in families)

@@ -73,7 +73,14 @@ def _read_json(path: Path) -> dict[str, Any]:
     return document
 
 
-def _stored_bits(stored: Mapping[str, Any]) -> float:
+def _stored_bits(stored: Any) -> float:
+    try:
+        return _bits(stored)
+    except (TypeError, ValueError, AttributeError):
+        raise InvalidRequest(f"config.json: its quantization_config cannot be understood: {stored}") from None
+
+
+def _bits(stored: Mapping[str, Any]) -> float:
     method = str(stored.get("quant_method", ""))
     if method in _QUANTIZED_BITS and method not in ("awq", "gptq"):
         return _QUANTIZED_BITS[method]

@@ -170,6 +170,8 @@ def _shape(
     embedding: int = 0,
     last: int = 0,
 ) -> Shape:
+    if not kv_width:
+        raise ValueError("its heads have no width")
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     # Gemma's releases leave the word out, as it is their default.
     tied = config.get("tie_word_embeddings", config["model_type"].startswith("gemma"))

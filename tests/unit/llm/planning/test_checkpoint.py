@@ -83,6 +83,12 @@ def test_a_quantized_checkpoint_says_so_itself(tmp_path: Path, stored: dict[str,
     assert model.matrix_bytes * 8 == bits
 
 
+@pytest.mark.parametrize("stored", [["fp8"], {"bits": "four"}, {"bits": [4]}])
+def test_a_quantization_that_cannot_be_understood_is_shown(tmp_path: Path, stored: Any) -> None:
+    with pytest.raises(InvalidRequest, match="quantization_config cannot be understood: "):
+        read_checkpoint(_write(tmp_path, {**QWEN_05B, "quantization_config": stored}))
+
+
 @pytest.mark.parametrize(
     ("content", "said"), [(None, "there is no '.*config.json'"), ("{", "cannot be read"), ("[]", "a JSON object")]
 )

@@ -60,6 +60,7 @@ def test_a_latent_vector_is_kept_by_every_gpu() -> None:
         ({"model_type": "llama", "hidden_size": 64}, "'num_attention_heads' is missing"),
         ({**LLAMA_3_8B, "num_attention_heads": 0}, "its numbers make no model"),
         ({**LLAMA_3_8B, "hidden_size": 4096.5}, "hidden_size is 4096.5"),
+        ({**LLAMA_3_8B, "hidden_size": 31}, "its heads have no width"),
         ({**LLAMA_3_8B, "vocab_size": -1}, "vocab_size is -1"),
         ({**LLAMA_3_8B, "num_hidden_layers": 10**8}, "more than 10000 layers"),
         ({**MIXTRAL_8X7B, "num_local_experts": "many"}, "its numbers make no model"),

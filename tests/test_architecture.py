@@ -20,7 +20,11 @@ FUNCTION_LINES = 60
 # Optional packages and the one place that may import each.
 OPTIONAL = {
     "onnxruntime": {"backends/onnxruntime.py"},
-    "openvino": {"backends/openvino.py", "backends/engine_child/conch_engine/openvino_genai.py"},
+    "openvino": {
+        "backends/openvino.py",
+        "backends/engine_child/conch_engine/openvino_genai.py",
+        "backends/engine_child/conch_engine/grammar_probe.py",
+    },
     "cuda": {"backends/tensorrt_device.py"},
     "tensorrt": {"backends/tensorrt.py"},
     "torch": {

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino
 import openvino_genai as genai
 from conch_child import prctl
 from gguf import GGUFWriter
@@ -50,7 +51,7 @@ def _try(pipeline: Any, kind: str, value: str) -> str:
         configuration = genai.GenerationConfig()
         configuration.max_new_tokens = 2
         configuration.structured_output_config = structure_of(kind, value)
-        handle = pipeline.add_request(0, "a", configuration)
+        handle = pipeline.add_request(0, openvino.Tensor(np.array([[1]], np.int64)), configuration)
         while pipeline.has_non_finished_requests():
             pipeline.step()
         del handle  # sooner would cancel the request

@@ -183,6 +183,7 @@ class EngineInfo:
     context_length: int  # tokens of prompt and completion together
     max_running: int  # sequences that it computes side by side
     kv_cache_bytes: int = 0  # when it is full; 0 where it does not say
+    kv_cache_taken: bool = False  # whether it takes its memory when it is loaded, not as it fills
     kv_cache_tokens: int = 0
     kv_block_size: int = 0  # tokens
     prefix_caching: bool = False

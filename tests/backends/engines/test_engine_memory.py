@@ -43,8 +43,8 @@ class Machine:
         return EngineMemory(lambda: self.size - sum(self.taken.values()), lambda pid: self.taken.get(pid, 0))
 
 
-def info(cache: int = 0, gpu_share: float = 0.0) -> EngineInfo:
-    return EngineInfo(engine="x", context_length=1, max_running=1, kv_cache_bytes=cache, gpu_memory_share=gpu_share)
+def info(cache: int = 0, **more: Any) -> EngineInfo:
+    return EngineInfo(engine="x", context_length=1, max_running=1, kv_cache_bytes=cache, **more)
 
 
 def test_what_is_promised_is_not_promised_again() -> None:
@@ -104,9 +104,9 @@ def test_what_does_not_fit_is_refused_with_numbers() -> None:
 def test_gpu_shares_above_one_are_told() -> None:
     books = Machine(20 * GIB).books
     claim, _ = books.claim("a", Process(1), 0)
-    books.settle(claim, info(cache=70 * GIB, gpu_share=0.6))
+    books.settle(claim, info(cache=70 * GIB, kv_cache_taken=True, gpu_memory_share=0.6))
     _, offer = books.claim("b", Process(2), 0)
-    assert offer["promised"] == {}  # the cache is on the GPU
+    assert offer["promised"] == {}  # it has what it wants
     assert cache_size.overbooked(offer, 0.4) == ""
     assert "0.5 and that of others, 'a' has 0.6, are more than 1" in cache_size.overbooked(offer, 0.5)
 

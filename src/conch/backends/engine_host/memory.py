@@ -1,8 +1,8 @@
 """How the memory of the machine is shared out among engines: what each may count on when it is loaded.
 
-A KV cache is reserved at once and filled in time, so that the memory which is free says little: what engines were
+A KV cache may be reserved at once and filled in time, so that the memory which is free says little: what engines were
 promised and have not taken yet is not to be promised again. Engines size their caches by the offer, see
-`conch_engine/cache_size.py`, and tell what they have taken.
+`conch_engine/cache_size.py`, and tell what has become of it.
 """
 
 from collections import Counter
@@ -74,9 +74,9 @@ class EngineMemory:
         return claim, offer
 
     def settle(self, claim: Claim, info: EngineInfo) -> None:
-        """Enter what an engine has become: what it has in memory now, and its cache, of which that is no part yet."""
-        on_gpu = info.gpu_memory_share > 0
-        claim.expected = self._resident(claim.holder.pid) + (0 if on_gpu else info.kv_cache_bytes)
+        """Enter what an engine has become: what it has in memory now, and its cache where that is no part of it yet."""
+        to_come = 0 if info.kv_cache_taken else info.kv_cache_bytes
+        claim.expected = self._resident(claim.holder.pid) + to_come
         claim.gpu_share = info.gpu_memory_share
 
     def release(self, claim: Claim) -> None:

@@ -193,6 +193,7 @@ class VllmEngine(LoopEngine):
             "context_length": self._context,
             "max_running": config.scheduler_config.max_num_seqs,
             "kv_cache_bytes": cache.kv_cache_memory_bytes or 0,
+            "kv_cache_taken": True,
             "kv_cache_tokens": cache.kv_cache_size_tokens or 0,
             "kv_block_size": cache.block_size or 0,
             "prefix_caching": bool(cache.enable_prefix_caching),

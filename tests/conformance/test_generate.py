@@ -86,3 +86,12 @@ def test_errors(conch: ConchProcess) -> None:
     status, kind, text = post(conch, "faulty/generate_stream", {"INPUT0": "error"})
     assert (status, kind) == (400, "text/event-stream; charset=utf-8")
     assert events(text) == [{"error": "custom err"}]
+
+
+@pytest.mark.parametrize("depth", [300, 1020])
+def test_what_is_nested_deeply_is_refused(conch: ConchProcess, depth: int) -> None:
+    for key, value in (("INPUT0", b'{"a":'), ("parameters", b'{"parameters":')):
+        body = b'{"%s":%s1%s}' % (key.encode(), value * depth, b"}" * depth)
+        status, _, text = post(conch, "faulty/generate", body)
+        assert status == 400
+        assert "cannot be written as text" in text or "are nested more than 8 times" in text

@@ -19,6 +19,9 @@ from conch.protocol.v2_json import read_parameters
 from conch.request import InferRequest, InferResponse, Timeline
 from conch.tensor import BYTES, Buffer, Tensor
 
+# How often `parameters` may hold `parameters`.
+_LEVELS = 8
+
 
 def decode_request(config: ModelConfig, version: int | None, body: Buffer, timeline: Timeline) -> InferRequest:
     """Read the body of a generate request. Raises InvalidRequest."""
@@ -52,11 +55,13 @@ def encode_response(response: InferResponse) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS)
 
 
-def _flattened(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _flattened(document: Mapping[str, Any], levels: int = _LEVELS) -> list[tuple[str, Any]]:
+    if not levels:
+        raise InvalidRequest(f"'parameters' of a generate request are nested more than {_LEVELS} times")
     pairs: list[tuple[str, Any]] = []
     for key, value in document.items():
         if key == "parameters" and type(value) is dict:
-            pairs += _flattened(value)
+            pairs += _flattened(value, levels - 1)
         else:
             pairs.append((key, value))
     return pairs
@@ -69,8 +74,15 @@ def _tensor(spec: TensorSpec, value: Any, *, batched: bool) -> Tensor:
         raise _no_shape(spec.name)
     if spec.datatype == BYTES:
         # What stands where a text is wanted is taken as written: an object may be meant as JSON for the model.
-        data = [element if type(element) is str else orjson.dumps(element).decode() for element in data]
+        data = [element if type(element) is str else _written(spec.name, element) for element in data]
     return Tensor(spec.name, spec.datatype, shape, json_data.pack(spec.name, spec.datatype, data, len(data)))
+
+
+def _written(name: str, value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError as error:
+        raise InvalidRequest(f"input '{name}' cannot be written as text: {error}") from None
 
 
 def _shape(spec: TensorSpec, count: int, *, batched: bool) -> list[int]:

@@ -93,6 +93,7 @@ def test_the_chosen_tokens_probability_alone_is_asked_for_as_one(wanted: int | N
         ("1.2.1", {}, "logit_bias", "repetition_penalty"),
         ("1.3.0rc24", {}, "repetition_penalty", "structured"),
         ("1.3.0", {"guided_decoding_backend": "xgrammar"}, "structured", "seed"),
+        ("1.4.0rc1", {}, "seed", "structured"),
     ],
 )
 def test_what_is_honoured_depends_on_release_and_arguments(
@@ -101,6 +102,11 @@ def test_what_is_honoured_depends_on_release_and_arguments(
     names = honoured(version, arguments)
     assert present in names
     assert absent not in names
+
+
+def test_sequences_of_a_request_have_seeds_of_their_own() -> None:
+    assert [sampling({"seed": 7}, 9, index)["seed"] for index in range(2)] == [7, 8]
+    assert sampling({"seed": -1}, 9)["seed"] == 2**64 - 1
 
 
 def test_structures_have_their_guide() -> None:

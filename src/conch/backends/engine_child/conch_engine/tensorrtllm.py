@@ -78,7 +78,7 @@ class TensorRtLlmEngine(AsyncEngine):
         if adapter and adapter not in self._adapters:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
         token_ids = self._tokens(prompt, params.get("add_special_tokens", True))
-        given = self._sampling(params, room(len(token_ids), params, self.info["context_length"]))
+        left = room(len(token_ids), params, self.info["context_length"])
         skips = params.get("skip_special_tokens", True)
 
         def decode(many: list[list[int]]) -> list[str]:
@@ -87,8 +87,8 @@ class TensorRtLlmEngine(AsyncEngine):
         strands = [Strand(index, params, decode) for index in range(params.get("n", 1))]
         results: list[Any] = []
         try:
-            for _ in strands:
-                own = self._api.SamplingParams(**given)  # into which the API writes
+            for index in range(len(strands)):
+                own = self._api.SamplingParams(**self._sampling(params, left, index))  # into which the API writes
                 lora = self._adapters.get(adapter)
                 results.append(self._llm.generate_async(token_ids, own, lora_request=lora, streaming=True))
             streams = [follow(*each) for each in zip(strands, results)]
@@ -126,8 +126,8 @@ class TensorRtLlmEngine(AsyncEngine):
             return list(self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
         return list(prompt)
 
-    def _sampling(self, params: dict[str, Any], left: int) -> dict[str, Any]:
-        given = sampling(params, left)
+    def _sampling(self, params: dict[str, Any], left: int, index: int) -> dict[str, Any]:
+        given = sampling(params, left, index)
         if "structured" in params:
             from tensorrt_llm.llmapi import GuidedDecodingParams
 

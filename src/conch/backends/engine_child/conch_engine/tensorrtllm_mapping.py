@@ -10,9 +10,10 @@ from .driver import Refused
 
 _SAME_NAME = ("min_tokens", "min_p", "stop_token_ids", "ignore_eos")
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-# The release from which on the sampler of the PyTorch backend applies penalties.
-_WITH_PENALTIES = (1, 3)
-# A request's seed is not among them: that sampler draws for all requests from one generator.
+# The release from which on the sampler of the PyTorch backend looks at them. It used to draw for all requests from one
+# generator, whatever their seeds.
+_SINCE = {**dict.fromkeys(_PENALTIES, (1, 3)), "seed": (1, 4)}
+_SEEDS = 1 << 64
 _HONOURED = (
     *_SAME_NAME,
     *("n", "max_tokens", "temperature", "top_p", "top_k", "stop", "include_stop_str_in_output"),
@@ -23,15 +24,15 @@ _HONOURED = (
 def honoured(version: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the parameters that this release honours with these arguments of the engine."""
     release = tuple(int(part) for part in version.split(".")[:2])
-    penalties = _PENALTIES if release >= _WITH_PENALTIES else ()
+    since = (name for name, first in _SINCE.items() if release >= first)
     structured = ("structured",) if arguments.get("guided_decoding_backend") else ()
-    return (*_HONOURED, *penalties, *structured)
+    return (*_HONOURED, *since, *structured)
 
 
-def sampling(params: Mapping[str, Any], room: int) -> dict[str, Any]:
+def sampling(params: Mapping[str, Any], room: int, index: int = 0) -> dict[str, Any]:
     """Return the keywords of the API's `SamplingParams`, but for those that are objects, for one sequence.
 
-    `room`: how many tokens fit into the context behind the prompt.
+    `room`: how many tokens fit into the context behind the prompt; `index`: which of the request's sequences it is.
     """
     given = {name: params[name] for name in (*_SAME_NAME, *_PENALTIES) if name in params}
     given["max_tokens"] = params.get("max_tokens", room)
@@ -42,6 +43,8 @@ def sampling(params: Mapping[str, Any], room: int) -> dict[str, Any]:
     else:
         # All of them: where none is given, the API is greedy.
         given.update(temperature=temperature, top_p=params.get("top_p", 1.0), top_k=max(params.get("top_k", 0), 0))
+    if params.get("seed") is not None:
+        given["seed"] = (params["seed"] + index) % _SEEDS
     if params.get("logprobs") is not None:
         given["logprobs"] = max(params["logprobs"], 1)  # 0 is none at all in some releases
     return given

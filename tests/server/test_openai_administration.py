@@ -73,7 +73,8 @@ def test_the_port_has_the_api_its_health_and_metrics_and_nothing_else(port: str,
     for path in ("/health", "/health/ready", "/health/live", "/ping"):
         assert status(port + path) == (200, b"")
     assert status(f"{port}/health", "POST")[0] == 405
-    assert b"vllm:generation_tokens_total" in status(f"{port}/metrics")[1]
+    metrics = status(f"{port}/metrics")[1]
+    assert b'vllm:cache_config_info{block_size="None",enable_prefix_caching="False"' in metrics
     assert set(json.loads(status(f"{port}/version")[1])) == {"version"}
     assert status(f"{port}/v2/health/ready")[0] == 401  # no path of its own: a key is wanted before anything is said
     assert status(f"{port}/v1/models")[0] == 401
@@ -153,3 +154,18 @@ def test_an_idle_engine_is_stopped_and_comes_back_when_asked(tmp_path: Path) -> 
             )
         assert {answer.choices[0].message.content for answer in answers} == {"Hello there\n"}
         assert server.text.count("starting the engine of model 'sleeper'") == 1
+
+        # A script that is none any more: the cause is told, and when it is right again, so is the model.
+        server.until_logged("(?s)('sleeper' was idle.*){2}")
+        script = tmp_path / "repository" / "sleeper" / "1" / "model.json"
+        script.write_text('{"surprise": 1}')
+        with pytest.raises(
+            openai.InternalServerError, match=r"cannot be started again.*unknown key 'surprise'"
+        ) as told:
+            client.chat.completions.create(model="sleeper", messages=ASKED)
+        assert told.value.status_code == 503
+        assert int(told.value.response.headers["retry-after"]) >= 1
+        server.until("/v2/models/sleeper/ready", 400)
+        script.write_text("{}")
+        server.until("/v2/models/sleeper/ready")
+        assert client.chat.completions.create(model="sleeper", messages=ASKED).choices

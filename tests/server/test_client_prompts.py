@@ -7,12 +7,14 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conch.cli.client import client
 from tests.backends.engines.gguf_model import write_gguf
 from tests.server.process import ConchProcess
 from tests.server.test_openai import write_scripted
@@ -78,13 +80,37 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(server: ConchProcess, place: Path, *arguments: str, model: str = "words") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "conch", "client", "prompts", "-u", server.grpc, "--model-name", model]
-    return subprocess.run([*command, *arguments], cwd=place, capture_output=True, text=True, timeout=60)
+@dataclass(frozen=True)
+class Done:
+    """How the command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Ask = Callable[..., Done]
+
+
+@pytest.fixture
+def ask(server: ConchProcess, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Run the command in the folder of the prompts."""
+    monkeypatch.chdir(place)
+
+    def run(*arguments: str, model: str = "words") -> Done:
+        try:
+            status = client(["prompts", "-u", server.grpc, "--model-name", model, *arguments])
+        except SystemExit as ended:
+            status = int(str(ended.code))
+        return Done(status, *capsys.readouterr())
+
+    return run
 
 
 def test_the_lines_the_times_and_the_file(server: ConchProcess, place: Path) -> None:
-    result = ask(server, place, "--input-prompts", "prompts.txt", "--results-file", "words.txt")
+    command = [sys.executable, "-m", "conch", "client", "prompts", "--url", server.grpc, "--model-name", "words"]
+    command += ["--input-prompts", "prompts.txt", "--results-file", "words.txt"]
+    result = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0] == "Loading inputs from `prompts.txt`..."
@@ -105,17 +131,17 @@ def test_the_lines_the_times_and_the_file(server: ConchProcess, place: Path) -> 
     )
 
 
-def test_templates_repetitions_and_answers_alone(server: ConchProcess, place: Path) -> None:
+def test_templates_repetitions_and_answers_alone(ask: Ask, place: Path) -> None:
     (place / "form").write_text("{system}: {prompt} the weather")
     flags = ("--template=form", "--system=You {prompt}", "--iterations=2", "--offset=7", "--verbose")
-    result = ask(server, place, *flags)
+    result = ask(*flags)
     assert sorted(re.findall(r"Request (\d+)", result.stdout)) == ["10", "7", "8", "9"]
     texts = (place / "results.txt").read_text().split(SEPARATOR)
     assert texts[0] == "You {prompt}: How is the weather? the weatherIt rains all day.\n"
     assert texts[:2] == texts[2:4]
     assert texts[4:] == [""]
     assert (place / "results.txt").read_text() in result.stdout
-    ask(server, place, "--template=chatml", "--system=Be brief.")
+    ask("--template=chatml", "--system=Be brief.")
     assert (
         (place / "results.txt")
         .read_text()
@@ -124,16 +150,16 @@ def test_templates_repetitions_and_answers_alone(server: ConchProcess, place: Pa
             "<|im_start|>assistant\nIt rains all day.\n"
         )
     )
-    ask(server, place, "--template=none", "--exclude-inputs-in-outputs", "--sampling-parameters", '{"n": 2}')
+    ask("--template=none", "--exclude-inputs-in-outputs", "--sampling-parameters", '{"n": 2}')
     assert (place / "results.txt").read_text().startswith("It rains all day.\nIt rains all day.\n" + SEPARATOR)
 
 
 @pytest.mark.parametrize("model", ["words", "random"])
-def test_a_stream_has_the_same_text_and_tells_of_its_first_token(server: ConchProcess, place: Path, model: str) -> None:
+def test_a_stream_has_the_same_text_and_tells_of_its_first_token(ask: Ask, place: Path, model: str) -> None:
     flags = ("--json", "--template=none", "--temperature=0", "--max-tokens=12")
-    whole = json.loads(ask(server, place, *flags, model=model).stdout)
+    whole = json.loads(ask(*flags, model=model).stdout)
     stored = (place / "results.txt").read_text()
-    streamed = json.loads(ask(server, place, *flags, "--streaming-mode", model=model).stdout)
+    streamed = json.loads(ask(*flags, "--streaming-mode", model=model).stdout)
     assert (place / "results.txt").read_text() == stored
     for one, other in zip(whole["requests"], streamed["requests"], strict=True):
         assert one["texts"] == other["texts"]
@@ -145,23 +171,23 @@ def test_a_stream_has_the_same_text_and_tells_of_its_first_token(server: ConchPr
     assert whole["failed"] == 0
 
 
-def test_a_model_with_the_tensors_of_before(server: ConchProcess, place: Path) -> None:
+def test_a_model_with_the_tensors_of_before(ask: Ask, place: Path) -> None:
     flags = ("--template=none", "--sampling-parameters", '{"top_k": 3, "max_tokens": 9}')
     for more in ((), ("--max-tokens=4", "-s", "--json")):
-        result = ask(server, place, *flags, *more, model="older")
+        result = ask(*flags, *more, model="older")
         assert result.returncode == 0, result.stderr
     (first, _) = json.loads(result.stdout)["requests"]
     prompt = "How is the weather?"
     assert first["texts"] == [f"{prompt}{prompt} top_k=3 max_tokens=4"]
     assert (first["output_tokens"], first["first_s"] > 0) == (None, True)
-    refused = ask(server, place, *flags, "--exclude-inputs-in-outputs", model="older")
+    refused = ask(*flags, "--exclude-inputs-in-outputs", model="older")
     assert refused.returncode == 1
     assert "has no input 'exclude_input_in_output'" in refused.stderr
 
 
-def test_what_fails_is_told_for_each_prompt_and_is_no_pass(server: ConchProcess, place: Path) -> None:
+def test_what_fails_is_told_for_each_prompt_and_is_no_pass(ask: Ask, place: Path) -> None:
     (place / "prompts.txt").write_text("fall apart\nthe weather\n")
-    result = ask(server, place)
+    result = ask()
     assert result.returncode == 1
     assert "PASS" not in result.stdout
     assert "Model words - Request 0: the engine has a fault" in result.stderr
@@ -169,7 +195,7 @@ def test_what_fails_is_told_for_each_prompt_and_is_no_pass(server: ConchProcess,
     failed, answered, _ = (place / "results.txt").read_text().split(SEPARATOR)
     assert failed == "Error: the engine has a fault\n"
     assert answered.endswith("It rains all day.\n")
-    result = ask(server, place, "--json", "-s")
+    result = ask("--json", "-s")
     assert result.returncode == 1
     assert [one["error"] for one in json.loads(result.stdout)["requests"]] == ["the engine has a fault", None]
 
@@ -190,18 +216,18 @@ def test_what_fails_is_told_for_each_prompt_and_is_no_pass(server: ConchProcess,
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_lost(
-    server: ConchProcess, place: Path, arguments: tuple[str, ...], words: str
+    ask: Ask, place: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     (place / "results.txt").write_text("of before")
     (place / "empty.txt").write_text("\n \n")
     (place / "latin.txt").write_bytes(b"caf\xe9\n")
-    result = ask(server, place, *arguments)
+    result = ask(*arguments)
     assert result.returncode == 1
     assert words in result.stderr
     assert "Traceback" not in result.stderr
     assert (place / "results.txt").read_text() == "of before"
 
 
-def test_wrong_calls(server: ConchProcess, place: Path) -> None:
+def test_wrong_calls(ask: Ask, place: Path) -> None:
     for arguments in (("--iterations=0",), ("--sampling-parameters=[1]",), ("--sampling-parameters={",)):
-        assert ask(server, place, *arguments).returncode == 2
+        assert ask(*arguments).returncode == 2

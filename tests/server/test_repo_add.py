@@ -213,7 +213,9 @@ def from_hub(hub: Hub, home: Path, *arguments: str, **environment: str) -> subpr
     )
 
 
-def test_models_come_from_the_hub(tmp_path: Path) -> None:
+def test_models_come_from_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     gguf = write_gguf(tmp_path / "small.gguf").read_bytes()
     models = {
         "team/one-GGUF": {"README.md": b"#", "sub/one-Q8_0.gguf": gguf},
@@ -230,18 +232,16 @@ def test_models_come_from_the_hub(tmp_path: Path) -> None:
         result = from_hub(hub, tmp_path, "hf://team/one-GGUF")
         assert result.returncode == 0, result.stderr
         assert f"fetching sub/one-Q8_0.gguf of team/one-GGUF at c0ffee000000 from {hub.endpoint}" in result.stdout
-        result = from_hub(hub, tmp_path, "hf://team/many-GGUF")
-        assert result.returncode == 1
-        assert "team/many-GGUF has several models, one of which must be named: many-Q4.gguf, many-Q8.gguf" in (
-            result.stderr
-        )
+        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+        assert add("hf://team/many-GGUF", "--repository", tmp_path / "models") == 1
+        assert "has several models, one of which must be named: many-Q4.gguf, many-Q8.gguf" in capsys.readouterr().err
         assert from_hub(hub, tmp_path, "hf://team/many-GGUF@v1/many-Q8.gguf").returncode == 0
         assert from_hub(hub, tmp_path, "hf://team/llama@main").returncode == 0
         assert sorted(hub.fetched) == [
             *("config.json", "many-Q8.gguf", "model.safetensors", "sub/one-Q8_0.gguf", "tokenizer.json"),
         ]
         # What is there already is refused before anything is fetched.
-        assert from_hub(hub, tmp_path, "hf://team/many-GGUF/many-Q4.gguf", "--name", "llama").returncode == 1
+        assert add("hf://team/many-GGUF/many-Q4.gguf", "--name", "llama", "--repository", tmp_path / "models") == 1
         assert len(hub.fetched) == 5
     copied = [f"llama/1/checkpoint/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json")]
     assert tree(tmp_path / "models") == [

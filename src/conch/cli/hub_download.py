@@ -77,7 +77,7 @@ def _explained(location: HubLocation, error: Exception) -> ConchError:
         return NotFound(f"{where} has no revision '{location.revision}'")
     if isinstance(error, RepositoryNotFoundError):
         return NotFound(f"there is no {where}, or it is private and HF_TOKEN holds no token that may read it")
-    reason = (str(error).strip() or type(error).__name__).partition("\n")[0]
+    reason = (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")
     return Unavailable(
         f"{where} cannot be fetched: {reason}. HF_ENDPOINT names a mirror and HTTPS_PROXY a proxy; or fetch the files "
         "where there is a network, and add their PATH"

@@ -5,11 +5,14 @@ if wanted a `model.json` with options, see `engine_child/conch_engine/openvino_o
 With `"task": "embed"` in `model.json` the IR folder is a sentence encoder, see `conch_child/embedding_model.py`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from conch.backends.base import ModelSource
 from conch.backends.engine import Engine, EngineBackend
 from conch.backends.engine_host.engine import ProcessEngine
 from conch.backends.engine_host.interpreter import interpreter
-from conch.backends.engine_host.memory import EngineMemory
+from conch.backends.engine_host.memory import GIB, EngineMemory
 from conch.backends.fork_server import ForkServer
 
 
@@ -27,7 +30,15 @@ class OpenVinoGenaiBackend(EngineBackend):
     def engine(self, source: ModelSource) -> Engine:
         """Make the engine of a model version. Raises ModelLoadError if its packages are not there."""
         python = interpreter(source, "openvino_genai", "openvino_genai")
-        return ProcessEngine(source, self.name, python=python, memory=self._memory)
+        return ProcessEngine(source, self.name, python=python, memory=self._memory, stated_cache=_stated_cache)
+
+
+def _stated_cache(options: Mapping[str, Any]) -> int | None:
+    """Return how large the options make the cache: so many GiB, or blocks, which say nothing before they are there."""
+    size = options.get("cache_size")
+    if "num_kv_blocks" in options:
+        return 0
+    return size * GIB if isinstance(size, int) else None
 
 
 backend = OpenVinoGenaiBackend

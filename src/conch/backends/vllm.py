@@ -5,11 +5,18 @@ runs in a process of its own; its packages may be in an environment of their own
 others: `--backend-config=vllm,env-path=<folder>`, or the parameter EXECUTION_ENV_PATH of a model.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from conch.backends.base import ModelSource
 from conch.backends.engine import Engine, EngineBackend
 from conch.backends.engine_host.engine import ProcessEngine
 from conch.backends.engine_host.interpreter import interpreter
 from conch.backends.engine_host.memory import EngineMemory
+
+# There is one if the machine's first GPU is.
+_GPU = Path("/dev/nvidia0")
 
 
 class VllmBackend(EngineBackend):
@@ -25,7 +32,15 @@ class VllmBackend(EngineBackend):
     def engine(self, source: ModelSource) -> Engine:
         """Make the engine of a model version. Raises ModelLoadError if its packages are not there."""
         python = interpreter(source, "vllm", "vllm")
-        return ProcessEngine(source, self.name, python=python, memory=self._memory)
+        return ProcessEngine(source, self.name, python=python, memory=self._memory, stated_cache=_stated_cache)
+
+
+def _stated_cache(options: Mapping[str, Any]) -> int | None:
+    """Return how much of the machine's memory the cache takes: none if there is a GPU for it, or blocks are counted."""
+    size = options.get("kv_cache_memory_bytes")
+    if _GPU.exists() or "gpu_memory_utilization" in options or "num_gpu_blocks_override" in options:
+        return 0
+    return size if isinstance(size, int) else None
 
 
 backend = VllmBackend

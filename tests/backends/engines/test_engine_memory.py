@@ -50,16 +50,16 @@ def info(cache: int = 0, **more: Any) -> EngineInfo:
 def test_what_is_promised_is_not_promised_again() -> None:
     machine = Machine(20 * GIB)
     books = machine.books
-    first, offer = books.claim("first", Process(1), GIB)
+    first, offer = books.claim("first", Process(1), GIB, None)
     assert offer == {"free": 20 * GIB, "capacity": 20 * GIB, "promised": {}, "gpu_shares": {}}
     # A second one that is loaded meanwhile: the first may come to have its weights and its share.
-    second, offer = books.claim("second", Process(2), GIB)
+    second, offer = books.claim("second", Process(2), GIB, None)
     assert offer["promised"] == {"first": 6 * GIB}
     assert offer["free"] == 14 * GIB
     books.release(second)
     machine.taken[1] = GIB
     books.settle(first, info(cache=4 * GIB))
-    _, offer = books.claim("second", Process(2), GIB)
+    _, offer = books.claim("second", Process(2), GIB, None)
     assert offer["promised"] == {"first": 4 * GIB}
     assert (offer["free"], offer["capacity"]) == (15 * GIB, 20 * GIB)
 
@@ -67,16 +67,24 @@ def test_what_is_promised_is_not_promised_again() -> None:
 def test_a_cache_that_is_being_filled_is_counted_once_and_one_that_is_gone_not_at_all() -> None:
     machine = Machine(20 * GIB)
     books, process = machine.books, Process(1)
-    claim, _ = books.claim("one", process, 0)
+    claim, _ = books.claim("one", process, 0, None)
     books.settle(claim, info(cache=4 * GIB))
     machine.taken[1] = 3 * GIB
-    _, offer = books.claim("two", Process(2), 0)
+    _, offer = books.claim("two", Process(2), 0, None)
     assert offer["promised"] == {"one": GIB}
     assert offer["free"] == 16 * GIB
     process.alive = False
     machine.taken.clear()
-    _, offer = books.claim("three", Process(3), 0)
+    _, offer = books.claim("three", Process(3), 0, None)
     assert "one" not in offer["promised"]
+
+
+def test_a_cache_that_is_stated_counts_as_it_is_while_its_engine_is_loaded() -> None:
+    books = Machine(20 * GIB).books
+    books.claim("small", Process(1), GIB, GIB)
+    _, offer = books.claim("large", Process(2), 0, 15 * GIB)
+    assert offer["promised"] == {"small": 2 * GIB}
+    cache_size.check_fit(offer, GIB, 15 * GIB)
 
 
 def test_three_engines_get_the_same_and_later_ones_half_of_the_rest() -> None:
@@ -84,7 +92,7 @@ def test_three_engines_get_the_same_and_later_ones_half_of_the_rest() -> None:
     books = machine.books
     sizes = []
     for pid in range(1, 6):
-        claim, offer = books.claim(str(pid), Process(pid), 0)
+        claim, offer = books.claim(str(pid), Process(pid), 0, None)
         size, _ = cache_size.share(offer, 0, GIB)
         books.settle(claim, info(cache=size))
         sizes.append(size // GIB)
@@ -103,9 +111,9 @@ def test_what_does_not_fit_is_refused_with_numbers() -> None:
 
 def test_gpu_shares_above_one_are_told() -> None:
     books = Machine(20 * GIB).books
-    claim, _ = books.claim("a", Process(1), 0)
+    claim, _ = books.claim("a", Process(1), 0, None)
     books.settle(claim, info(cache=70 * GIB, kv_cache_taken=True, gpu_memory_share=0.6))
-    _, offer = books.claim("b", Process(2), 0)
+    _, offer = books.claim("b", Process(2), 0, None)
     assert offer["promised"] == {}  # it has what it wants
     assert cache_size.overbooked(offer, 0.4) == ""
     assert "0.5 and that of others, 'a' has 0.6, are more than 1" in cache_size.overbooked(offer, 0.5)

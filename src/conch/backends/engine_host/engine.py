@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from conch.backends import engine_child
 from conch.backends.base import ModelSource
 from conch.backends.engine import Engine
 from conch.backends.engine_host.engine_process import EngineProcess
-from conch.backends.engine_host.memory import EngineMemory, size_of
+from conch.backends.engine_host.memory import EngineMemory, read_options, size_of
 from conch.backends.fork_server import own_environment
 from conch.backends.launch import Exit, Launcher, Program
 from conch.backends.process import Backoff
@@ -30,8 +30,9 @@ _STOP_LIMIT_S = 10.0
 class ProcessEngine(Engine):
     """Runs `driver`, a module of `conch_engine`, in a process. Ready while one is there that has loaded the model.
 
-    `python` is the interpreter, by default the server's own; `memory` shares out what there is among engines;
-    `load_limit_s` bounds a load, 0 does not.
+    `python` is the interpreter, by default the server's own; `memory` shares out what there is among engines, and
+    `stated_cache` reads from `model.json` how many bytes of it the KV cache takes, None where it takes what it is
+    offered. `load_limit_s` bounds a load, 0 does not.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ProcessEngine(Engine):
         *,
         python: Path | None = None,
         memory: EngineMemory | None = None,
+        stated_cache: Callable[[Mapping[str, Any]], int | None] = lambda _: 0,
         load_limit_s: float = 0.0,
     ) -> None:
         self.load = EngineLoad()
@@ -49,6 +51,7 @@ class ProcessEngine(Engine):
         self._driver = driver
         self._python = python
         self._memory = memory or EngineMemory()
+        self._stated_cache = stated_cache
         self._load_limit_s = load_limit_s
         self._name = source.config.name
         self._process: EngineProcess | None = None
@@ -101,7 +104,9 @@ class ProcessEngine(Engine):
 
     async def _bring_up(self) -> EngineProcess:
         process = EngineProcess(self._name, self.load, self._died)
-        claim, offer = self._memory.claim(self._name, process, size_of(self._source.version_directory))
+        directory = self._source.version_directory
+        cache = self._stated_cache(read_options(directory / "model.json"))
+        claim, offer = self._memory.claim(self._name, process, size_of(directory), cache)
         options = {**self._options(), "memory": offer}
         try:
             self.info = await process.start(self._launcher(), self._driver, options, self._load_limit_s)

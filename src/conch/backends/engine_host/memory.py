@@ -5,14 +5,19 @@ promised and have not taken yet is not to be promised again. Engines size their 
 `conch_engine/cache_size.py`, and tell what has become of it.
 """
 
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from conch.backends.engine_host.free_memory import free_memory, resident_memory
 from conch.generation import EngineInfo
+
+GIB = 1 << 30
+# The largest cache that engines give themselves.
+_LARGEST = 16 * GIB
 
 
 class Holder(Protocol):
@@ -50,11 +55,11 @@ class EngineMemory:
         self._resident = resident
         self._claims: list[Claim] = []
 
-    def claim(self, name: str, holder: Holder, weights: int) -> tuple[Claim, dict[str, Any]]:
+    def claim(self, name: str, holder: Holder, weights: int, cache: int | None) -> tuple[Claim, dict[str, Any]]:
         """Open an engine's account, and return what it is offered, by the names that engines know.
 
-        `weights` are the bytes of its files. Until it is settled it counts with them and the share of an engine that
-        takes what it is offered: others may be loaded at the same time.
+        `weights` are the bytes of its files, `cache` those of its cache, None if it takes what it is offered. With both
+        it counts until it is settled: others may be loaded at the same time.
         """
         self._claims = [claim for claim in self._claims if not claim.over]
         taken = {claim: self._resident(claim.holder.pid) if claim.holder.pid else 0 for claim in self._claims}
@@ -69,7 +74,7 @@ class EngineMemory:
             "promised": dict(+promised),
             "gpu_shares": {each.name: each.gpu_share for each in taken if each.gpu_share},
         }
-        claim = Claim(name, holder, weights + capacity // 4)
+        claim = Claim(name, holder, weights + (min(capacity // 4, _LARGEST) if cache is None else cache))
         self._claims.append(claim)
         return claim, offer
 
@@ -88,3 +93,12 @@ class EngineMemory:
 def size_of(directory: Path) -> int:
     """Return how many bytes the files in a folder have: about what a model's weights take."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def read_options(path: Path) -> Mapping[str, Any]:
+    """Return what a `model.json` says; nothing where it says nothing that can be read, which its engine will refuse."""
+    try:
+        options = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return options if isinstance(options, dict) else {}

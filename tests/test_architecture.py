@@ -25,7 +25,7 @@ OPTIONAL = {
         "backends/engine_child/conch_engine/openvino_genai.py",
         "backends/engine_child/conch_engine/grammar_probe.py",
     },
-    "cuda": {"backends/tensorrt_device.py"},
+    "cuda": {"backends/cuda_runtime.py"},
     "tensorrt": {"backends/tensorrt.py"},
     "torch": {
         "backends/pytorch_script.py",

@@ -94,6 +94,31 @@ def test_registrations_that_are_wrong(conch: ConchProcess, body: Any, text: str)
 
 
 @pytest.mark.parametrize(
+    ("handle", "device", "size", "text"),
+    [
+        (None, 0, 4, "Shared memory register request has no 'raw_handle' field"),
+        ({"b64": "AAAA"}, None, 4, "Shared memory register request has no 'device_id' field"),
+        ({"b64": "AAAA"}, 0, None, "Shared memory register request has no 'byte_size' field"),
+        ({}, 0, 4, "Shared memory register request has no 'b64' field"),
+        ("AAAA", 0, 4, "Shared memory register request has no 'b64' field"),
+        ({"b64": 1}, 0, 4, "attempt to access JSON non-string as string"),
+        ({"b64": "A"}, 0, 4, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"),
+        ({"b64": "A*A="}, 0, 4, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"),
+        ({"b64": "zwölf"}, 0, 4, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"),
+        ({"b64": "AAAA"}, -1, 4, "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+        ({"b64": "AAAA"}, 0, "4", "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+    ],
+)
+def test_registrations_of_gpus_that_are_wrong(
+    conch: ConchProcess, handle: Any, device: Any, size: Any, text: str
+) -> None:
+    fields = {"raw_handle": handle, "device_id": device, "byte_size": size}
+    body = {key: value for key, value in fields.items() if value is not None}
+    status, error = ask(conch, "POST", f"{CUDA}/region/x/register", body)
+    assert (status, text in error) == (400, True), error
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status", "text"),
     [
         ("GET", f"{SYSTEM}/region/x/register", 405, "Method Not Allowed"),
@@ -107,7 +132,6 @@ def test_registrations_that_are_wrong(conch: ConchProcess, body: Any, text: str)
         ("GET", f"{SYSTEM}/region/x/status", 404, "Unable to find system shared memory region: 'x'"),
         ("GET", f"{CUDA}/region/x/status", 404, "Unable to find cuda shared memory region: 'x'"),
         ("GET", f"{CUDA}/region/r/status", 404, "'r' is registered as system shared memory, not CUDA shared memory"),
-        ("POST", f"{CUDA}/region/x/register", 501, "register CUDA shared memory region: 'x', GPUs not supported"),
     ],
 )
 def test_paths(conch: ConchProcess, memory: SharedMemory, method: str, path: str, status: int, text: str) -> None:

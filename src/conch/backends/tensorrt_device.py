@@ -8,7 +8,7 @@ import numpy.typing as npt
 from conch.errors import BackendError, ModelLoadError
 
 try:
-    from cuda.bindings import runtime as cudart  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from conch.backends.cuda_runtime import call, cudart, device_count
 except ModuleNotFoundError as error:
     raise ModelLoadError(
         "backend 'tensorrt' needs the package 'cuda-bindings': pip install 'conch-server[tensorrt]'"
@@ -17,9 +17,10 @@ except ModuleNotFoundError as error:
 
 def check_device(number: int) -> None:
     """Raise ModelLoadError unless there is a GPU of that number."""
-    status, count = cudart.cudaGetDeviceCount()
-    if status != cudart.cudaError_t.cudaSuccess or count == 0:
-        raise ModelLoadError(f"TensorRT needs an NVIDIA GPU, and CUDA finds none here: {_reason(status)}")
+    try:
+        count = device_count()
+    except BackendError as error:
+        raise ModelLoadError(f"TensorRT needs an NVIDIA GPU: {error.message}") from None
     if number >= count:
         raise ModelLoadError(f"there is no GPU {number}: this machine has {count}, counted from 0")
 
@@ -39,8 +40,8 @@ class Device:
 
     def open(self) -> None:
         """Make the device this thread's own, and a stream. Raises BackendError."""
-        _call(cudart.cudaSetDevice(self._number))
-        self._stream = _call(cudart.cudaStreamCreateWithFlags(cudart.cudaStreamNonBlocking))
+        call(cudart.cudaSetDevice(self._number))
+        self._stream = call(cudart.cudaStreamCreateWithFlags(cudart.cudaStreamNonBlocking))
 
     def buffer(self, name: str, size: int) -> int:
         """Return the address of a tensor's buffer, which has at least `size` bytes. Raises BackendError."""
@@ -49,7 +50,7 @@ class Device:
             self._free(name)
             # A tensor without elements has an address, too.
             capacity = max(size, 1)
-            address = int(_call(cudart.cudaMalloc(capacity)))
+            address = int(call(cudart.cudaMalloc(capacity)))
             self._buffers[name] = (address, capacity)
         return address
 
@@ -57,42 +58,29 @@ class Device:
         """Begin to copy an array into its tensor's buffer; return the address. The array must outlive `wait`."""
         address = self.buffer(name, array.nbytes)
         kind = cudart.cudaMemcpyKind.cudaMemcpyHostToDevice
-        _call(cudart.cudaMemcpyAsync(address, array.ctypes.data, array.nbytes, kind, self._stream))
+        call(cudart.cudaMemcpyAsync(address, array.ctypes.data, array.nbytes, kind, self._stream))
         return address
 
     def download(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Begin to copy a tensor's buffer into an array, which holds it after `wait`."""
         array = np.empty(shape, dtype)
         kind = cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        _call(cudart.cudaMemcpyAsync(array.ctypes.data, self._buffers[name][0], array.nbytes, kind, self._stream))
+        call(cudart.cudaMemcpyAsync(array.ctypes.data, self._buffers[name][0], array.nbytes, kind, self._stream))
         return array
 
     def wait(self) -> None:
         """Wait for all that was begun. Raises BackendError for what went wrong in it."""
-        _call(cudart.cudaStreamSynchronize(self._stream))
+        call(cudart.cudaStreamSynchronize(self._stream))
 
     def close(self) -> None:
         """Give everything back."""
         for name in list(self._buffers):
             self._free(name)
         if self._stream is not None:
-            _call(cudart.cudaStreamDestroy(self._stream))
+            call(cudart.cudaStreamDestroy(self._stream))
             self._stream = None
 
     def _free(self, name: str) -> None:
         address, _ = self._buffers.pop(name, (0, 0))
         if address:
-            _call(cudart.cudaFree(address))
-
-
-def _call(result: tuple[Any, ...]) -> Any:
-    """Return what a function of CUDA returns beside its status. Raises BackendError unless that is success."""
-    status, *values = result
-    if status != cudart.cudaError_t.cudaSuccess:
-        raise BackendError(f"CUDA: {_reason(status)}")
-    return values[0] if values else None
-
-
-def _reason(status: Any) -> str:
-    _, text = cudart.cudaGetErrorString(status)
-    return text.decode() if isinstance(text, bytes) else str(text)
+            call(cudart.cudaFree(address))

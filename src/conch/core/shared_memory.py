@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from conch.backends.python_child.conch_child.fault_guard import FaultGuard
-from conch.errors import Code, InvalidRequest, NotFound, Unavailable, Unsupported
+from conch.core.cuda_regions import CudaRegion, OpenMemory, open_memory
+from conch.errors import Code, InvalidRequest, NotFound, Unavailable
 from conch.tensor import Buffer, Source
 
 _OBJECTS = PurePosixPath("/dev/shm")  # noqa: S108 - where shm_open puts them
@@ -97,7 +98,7 @@ class RegionPart:
 
     __slots__ = ("_memory", "_offset", "_region", "size")
 
-    def __init__(self, memory: "SharedMemory", region: Region, offset: int, size: int) -> None:
+    def __init__(self, memory: "SharedMemory", region: Region | CudaRegion, offset: int, size: int) -> None:
         self._memory = memory
         self._region = region
         self._offset = offset
@@ -137,13 +138,14 @@ class SharedMemory:
     Who has been given a part of a region may use it to the end, though the region is unregistered meanwhile.
     """
 
-    def __init__(self, limit: int = 4 * _GIB) -> None:
+    def __init__(self, limit: int = 4 * _GIB, open_cuda: OpenMemory = open_memory) -> None:
         """Assign. `limit` is how many bytes requests may hold at once that came out of regions.
 
         An object takes no memory before it is written to, so without a bound a short request could ask for any amount.
         """
         self._limit = limit
-        self._regions: dict[str, Region] = {}
+        self._open_cuda = open_cuda
+        self._regions: dict[str, Region | CudaRegion] = {}
         self._guard = FaultGuard()
         self._guarded = False
         self._held = 0
@@ -154,13 +156,7 @@ class SharedMemory:
         if not name:
             raise InvalidRequest("'region name' is necessary to register system shared memory region")
         path = _path(name, key)
-        if name in self._regions:
-            raise InvalidRequest(f"shared memory region '{name}' already in manager", Code.ALREADY_EXISTS)
-        if len(self._regions) >= _MAX_REGIONS:
-            raise Unavailable(
-                f"failed to register shared memory region '{name}': {_MAX_REGIONS} regions are registered already, "
-                "which is the most"
-            )
+        self._check_new(name)
         if not self._guarded:
             self._guard.install()
             self._guarded = True
@@ -172,32 +168,59 @@ class SharedMemory:
 
     def unregister(self, name: str) -> None:
         """Forget a region, all of them if the name is empty. One that is not there is no error."""
-        if name:
-            self._regions.pop(name, None)
-        else:
-            self._regions.clear()
+        for region in self._found(name):
+            if isinstance(region, Region):
+                del self._regions[region.name]
 
     def status(self, name: str) -> Iterable[Region]:
         """Return one region, all of them if the name is empty. Raises NotFound."""
-        if not name:
-            return self._regions.values()
-        region = self._regions.get(name)
-        if region is None:
+        found = self._found(name)
+        if name and not found:
             raise NotFound(f"Unable to find system shared memory region: '{name}'")
-        return (region,)
+        regions = [region for region in found if isinstance(region, Region)]
+        if name and not regions:
+            raise NotFound(f"The region named '{name}' is registered as CUDA shared memory, not system shared memory")
+        return regions
 
-    def register_cuda(self, name: str) -> None:
-        """Refuse memory of a GPU. Raises Unsupported."""
-        raise Unsupported(
-            f"failed to register CUDA shared memory region: '{name}', GPUs not supported; register system shared memory"
-        )
+    def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> None:
+        """Take the beginning of what a handle of CUDA stands for as the region `name`.
 
-    def cuda_status(self, name: str) -> None:
-        """Accept the question for all regions in memory of GPUs, of which there are none. Raises NotFound for one."""
-        if name in self._regions:
-            raise NotFound(f"The region named '{name}' is registered as system shared memory, not CUDA shared memory")
-        if name:
+        Raises Unsupported where there are no GPUs, InvalidRequest, Unavailable.
+        """
+        if not name:
+            raise InvalidRequest("'region name' is necessary to register cuda shared memory region")
+        self._check_new(name)
+        self._regions[name] = CudaRegion(name, handle, device, byte_size, self._open_cuda)
+
+    def unregister_cuda(self, name: str) -> None:
+        """Forget a region of a GPU, all of them if the name is empty. One that is not there is no error."""
+        for region in self._found(name):
+            if isinstance(region, CudaRegion):
+                del self._regions[region.name]
+
+    def cuda_status(self, name: str) -> Iterable[CudaRegion]:
+        """Return one region in memory of a GPU, all of them if the name is empty. Raises NotFound."""
+        found = self._found(name)
+        if name and not found:
             raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
+        regions = [region for region in found if isinstance(region, CudaRegion)]
+        if name and not regions:
+            raise NotFound(f"The region named '{name}' is registered as system shared memory, not CUDA shared memory")
+        return regions
+
+    def _found(self, name: str) -> list[Region | CudaRegion]:
+        """Return the region of that name, if there is one; all of them if the name is empty."""
+        return [self._regions[name]] if name in self._regions else [] if name else [*self._regions.values()]
+
+    def _check_new(self, name: str) -> None:
+        """Raise InvalidRequest if the name is taken, Unavailable if no more regions are taken at all."""
+        if name in self._regions:
+            raise InvalidRequest(f"shared memory region '{name}' already in manager", Code.ALREADY_EXISTS)
+        if len(self._regions) >= _MAX_REGIONS:
+            raise Unavailable(
+                f"failed to register shared memory region '{name}': {_MAX_REGIONS} regions are registered already, "
+                "which is the most"
+            )
 
     def part(self, region: str, offset: int, size: int) -> RegionPart:
         """Return bytes of a region. Raises NotFound for the region, InvalidRequest if they are not within it."""

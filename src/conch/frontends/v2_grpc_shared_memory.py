@@ -45,15 +45,19 @@ class SharedMemoryCalls:
         return service_pb2.SystemSharedMemoryUnregisterResponse()
 
     async def _cuda_status(self, request: Message) -> Message:
-        self._allowed("CudaSharedMemoryStatus").cuda_status(request.name)
-        return service_pb2.CudaSharedMemoryStatusResponse()
+        response = service_pb2.CudaSharedMemoryStatusResponse()
+        for region in self._allowed("CudaSharedMemoryStatus").cuda_status(request.name):
+            row = response.regions[region.name]
+            row.name, row.device_id, row.byte_size = region.name, region.device, region.byte_size
+        return response
 
     async def _cuda_register(self, request: Message) -> Message:
-        self._allowed("CudaSharedMemoryRegister").register_cuda(request.name)
+        memory = self._allowed("CudaSharedMemoryRegister")
+        memory.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
         return service_pb2.CudaSharedMemoryRegisterResponse()
 
-    async def _cuda_unregister(self, _: Message) -> Message:
-        self._allowed("CudaSharedMemoryUnregister")
+    async def _cuda_unregister(self, request: Message) -> Message:
+        self._allowed("CudaSharedMemoryUnregister").unregister_cuda(request.name)
         return service_pb2.CudaSharedMemoryUnregisterResponse()
 
     def _allowed(self, call: str) -> SharedMemory:

@@ -8,7 +8,7 @@ from conch.frontends.http_errors import JSON
 from conch.frontends.http_message import NO_HEADERS, HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.protocol.regions import not_allowed
-from conch.protocol.regions_json import read_registration, write_status
+from conch.protocol.regions_json import read_cuda_registration, read_registration, write_cuda_status, write_status
 
 # Answers for the region of that name, "" where the path has none.
 _Action = Callable[[str, HttpRequest, HttpReply], None]
@@ -46,14 +46,15 @@ class SharedMemoryEndpoints:
         reply.send(200, NO_HEADERS)
 
     def _cuda_status(self, name: str, _request: HttpRequest, reply: HttpReply) -> None:
-        self._allowed().cuda_status(name)
-        reply.send(200, JSON, write_status(()))
+        reply.send(200, JSON, write_cuda_status(self._allowed().cuda_status(name)))
 
-    def _cuda_register(self, name: str, _request: HttpRequest, _reply: HttpReply) -> None:
-        self._allowed().register_cuda(name)
+    def _cuda_register(self, name: str, request: HttpRequest, reply: HttpReply) -> None:
+        memory = self._allowed()
+        memory.register_cuda(name, *read_cuda_registration(request.body))
+        reply.send(200, NO_HEADERS)
 
-    def _cuda_unregister(self, _name: str, _request: HttpRequest, reply: HttpReply) -> None:
-        self._allowed()
+    def _cuda_unregister(self, name: str, _request: HttpRequest, reply: HttpReply) -> None:
+        self._allowed().unregister_cuda(name)
         reply.send(200, NO_HEADERS)
 
     def _allowed(self) -> SharedMemory:

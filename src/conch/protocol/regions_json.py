@@ -1,5 +1,6 @@
 """Shared memory in JSON: the parameters of a tensor that is in a region, and regions registered and listed."""
 
+from base64 import b64decode
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +18,30 @@ class Registration(NamedTuple):
     key: str
     offset: int
     byte_size: int
+
+
+class CudaRegistration(NamedTuple):
+    """What a client registers of a GPU: `byte_size` bytes of the memory that a handle of CUDA stands for."""
+
+    handle: bytes
+    device: int
+    byte_size: int
+
+
+class CudaRegionRow(Protocol):
+    """One row of the status of regions in memory of GPUs."""
+
+    @property
+    def name(self) -> str:
+        """The region."""
+
+    @property
+    def device(self) -> int:
+        """The number of the GPU."""
+
+    @property
+    def byte_size(self) -> int:
+        """Size of the region."""
 
 
 class RegionRow(Protocol):
@@ -63,6 +88,29 @@ def read_registration(body: Buffer) -> Registration:
         unsigned(document.get("offset", 0), "offset"),
         unsigned(document["byte_size"], "byte_size"),
     )
+
+
+def read_cuda_registration(body: Buffer) -> CudaRegistration:
+    """Read the body of a request to register memory of a GPU. Raises InvalidRequest."""
+    document = parse(body)
+    for key in ("raw_handle", "device_id", "byte_size"):
+        if type(document) is not dict or key not in document:
+            raise InvalidRequest(f"Shared memory register request has no '{key}' field")
+    raw = document["raw_handle"]
+    if type(raw) is not dict or "b64" not in raw:
+        raise InvalidRequest("Shared memory register request has no 'b64' field in its 'raw_handle'")
+    try:
+        handle = b64decode(text(raw["b64"], "b64"), validate=True)
+    except ValueError:
+        raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t") from None
+    return CudaRegistration(
+        handle, unsigned(document["device_id"], "device_id"), unsigned(document["byte_size"], "byte_size")
+    )
+
+
+def write_cuda_status(rows: Iterable[CudaRegionRow]) -> bytes:
+    """Write what is registered of GPUs."""
+    return orjson.dumps([{"name": row.name, "device_id": row.device, "byte_size": row.byte_size} for row in rows])
 
 
 def write_status(rows: Iterable[RegionRow]) -> bytes:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Literal, Protocol, TypeAlias
 
 from conch.errors import ConchError, InvalidRequest
-from conch.request import Timeline
+from conch.request import Span, Timeline
 
 # The most that a request may ask for of what costs memory per request.
 MAX_N = 128
@@ -161,6 +161,7 @@ class GenerationRequest:
     priority: int = 0  # the lower, the sooner; engines without priorities refuse any but 0
     add_special_tokens: bool = True  # off for a text that a chat template has made: it has them already
     timeline: Timeline = field(default_factory=Timeline)
+    span: Span | None = None  # notes what becomes of it
 
 
 # How a caller hears of what becomes of its request. Called on the event loop with (deltas, None) zero or more times,

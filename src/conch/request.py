@@ -58,6 +58,9 @@ class Span(Protocol):
     def responded(self, response: "InferResponse") -> None:
         """Note a response that is not the last."""
 
+    def generated(self, timeline: Timeline, prompt_tokens: int, completion_tokens: int) -> None:
+        """Note what one prompt has come to, and when."""
+
     def settled(self, request: "InferRequest", answer: "InferResponse | ConchError | None") -> None:
         """Note the end of the request, its timeline being complete."""
 

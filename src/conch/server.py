@@ -129,6 +129,7 @@ class Server:
             api_keys=options.openai_api_key,
             lora_separator=options.lora_separator,
             restrictions=restrictions,
+            observer=self._observer,
         )
         if options.allow_http:
             v2 = V2Http(

@@ -69,6 +69,8 @@ class GenerativeModel(Served):
         self._check_honoured(request)
         self._check_length(request.prompt)
         self.refuse_when_full(request.timeline)
+        if request.span is not None:
+            request.timeline.queued = request.timeline.queued or monotonic_ns()
         live = _Live(self, request, listen)
         self._live.add(live)
         self._held += request.params.n
@@ -138,7 +140,10 @@ class GenerativeModel(Served):
         if isinstance(end, ConchError):
             self.statistics.count_failure(now - timeline.received, end.reason)
             return
-        first = timeline.started or now
+        first = timeline.started = timeline.input_done = timeline.started or now
+        timeline.infer_done = now
+        if live.request.span is not None:
+            live.request.span.generated(timeline, end.prompt_tokens, end.completion_tokens)
         self.statistics.count_success(
             1,
             total=now - timeline.received,

@@ -16,6 +16,7 @@ from conch.frontends.http_reply import HttpReply
 from conch.frontends.openai_errors import JSON, send_error
 from conch.generation import Delta, FinishReason, Generation, TokenLogprob, Usage
 from conch.llm.output import OutputParser, Reasoning, ToolCall
+from conch.observability.request_trace import Trace
 from conch.protocol import openai_replies
 from conch.protocol.openai_replies import ChatReplies, Choice, CompletionReplies
 
@@ -76,8 +77,10 @@ class Exchange:
         n: int,
         stream: bool,
         include_usage: bool,
+        trace: Trace | None = None,
     ) -> None:
         self._reply = reply
+        self._trace = trace
         self._form = form
         self._n = n
         self._stream = stream
@@ -117,6 +120,9 @@ class Exchange:
             self._take(prompt, deltas, end)
         except Exception:  # of one answer: the engine that tells goes on with the others
             self._break_off()
+        if self._trace is not None and not self._unfinished:
+            trace, self._trace = self._trace, None
+            trace.answered(end if isinstance(end, ConchError) else None)
 
     def _take(self, prompt: int, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
         if isinstance(end, ConchError):

@@ -2,7 +2,8 @@
 
 import hmac
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from conch.core.lifecycle import ModelControl
 from conch.errors import ConchError, InvalidRequest, NotFound
 from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
+from conch.frontends.http_trace import begin_trace
 from conch.frontends.openai_chat_output import OutputForm
 from conch.frontends.openai_embeddings import EmbeddingsEndpoint
 from conch.frontends.openai_errors import send_error
@@ -19,12 +21,14 @@ from conch.frontends.openai_exchange import ChatForm, CompletionForm, Exchange
 from conch.frontends.openai_models import PATH as MODELS
 from conch.frontends.openai_models import OpenAiModels
 from conch.frontends.restrictions import Restrictions
-from conch.generation import GenerationRequest
+from conch.generation import Generation, GenerationRequest, Listen
 from conch.llm.chat import ChatTemplate
 from conch.llm.output import OutputParser, PlainOutput
+from conch.observability.observer import Observer
+from conch.observability.request_trace import Trace
 from conch.protocol.openai_replies import ChatReplies, CompletionReplies
-from conch.protocol.openai_requests import Call, read_chat, read_completion
-from conch.request import Timeline
+from conch.protocol.openai_requests import Call, ChatCall, CompletionCall, read_chat, read_completion
+from conch.request import Span, Timeline
 
 PREFIX = "/v1/"
 
@@ -44,10 +48,12 @@ class OpenAiHttp:
         api_keys: Sequence[str] = (),
         lora_separator: str = "_lora_",
         restrictions: Restrictions | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._models = OpenAiModels(inference, control, lora_separator, int(time.time()))
         self._keys = [key.encode() for key in api_keys]
         self._restrictions = restrictions or None  # empty ones are not looked at
+        self._observer = observer or Observer()
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
@@ -101,6 +107,10 @@ class OpenAiHttp:
     def _chat(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
         call = read_chat(request.body)
+        with self._traced(request, call.model, timeline) as trace:
+            self._begin_chat(reply, call, timeline, trace)
+
+    def _begin_chat(self, reply: HttpReply, call: ChatCall, timeline: Timeline, trace: Trace | None) -> None:
         model, adapter = self._models.find(call.model)
         info = model.engine.info
         if not info.chat_template:
@@ -115,13 +125,19 @@ class OpenAiHttp:
         replies = ChatReplies(f"chatcmpl-{uuid4().hex}", call.model, int(time.time()), include_usage=call.include_usage)
         parser = OutputForm(info.chat_template, model.config.parameters.get("tool_call_parser", ""), call, prompt)
         call = parser.adjusted(call)
-        exchange = self._exchange(reply, ChatForm(replies), call, 1, parser)
-        start = partial(model.generate, self._generation(model, adapter, call, prompt, timeline, special=False))
-        exchange.begin([start])
+        exchange = self._exchange(reply, ChatForm(replies), call, 1, parser, trace)
+        span = None if trace is None else trace.began(model.version)
+        exchange.begin([self._start(model, adapter, call, prompt, timeline, span, special=False)])
 
     def _completion(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
         call = read_completion(request.body)
+        with self._traced(request, call.model, timeline) as trace:
+            self._begin_completion(reply, call, timeline, trace)
+
+    def _begin_completion(
+        self, reply: HttpReply, call: CompletionCall, timeline: Timeline, trace: Trace | None
+    ) -> None:
         model, adapter = self._models.find(call.model)
         replies = CompletionReplies(
             f"cmpl-{uuid4().hex}", call.model, int(time.time()), include_usage=call.include_usage
@@ -131,16 +147,26 @@ class OpenAiHttp:
             for prompt in call.prompts
             for _ in range(call.params.n)
         ]
-        exchange = self._exchange(reply, CompletionForm(replies, prefixes), call, len(call.prompts), PlainOutput)
+        form = CompletionForm(replies, prefixes)
+        exchange = self._exchange(reply, form, call, len(call.prompts), PlainOutput, trace)
+        span = None if trace is None else trace.began(model.version)
         exchange.begin(
             [
-                partial(
-                    model.generate,
-                    self._generation(model, adapter, call, prompt, timeline, special=call.add_special_tokens),
-                )
+                self._start(model, adapter, call, prompt, timeline, span, special=call.add_special_tokens)
                 for prompt in call.prompts
             ]
         )
+
+    @contextmanager
+    def _traced(self, request: HttpRequest, model: str, timeline: Timeline) -> Iterator[Trace | None]:
+        """Begin the trace of a call, if somebody wants to know of it, and note there that it is refused."""
+        trace = begin_trace(self._observer, request, model, timeline) if self._observer.on else None
+        try:
+            yield trace
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            raise
 
     def _exchange(
         self,
@@ -149,22 +175,32 @@ class OpenAiHttp:
         call: Call,
         prompts: int,
         parser: Callable[[], OutputParser],
+        trace: Trace | None,
     ) -> Exchange:
         return Exchange(
-            reply, form, parser, prompts=prompts, n=call.params.n, stream=call.stream, include_usage=call.include_usage
+            reply,
+            form,
+            parser,
+            prompts=prompts,
+            n=call.params.n,
+            stream=call.stream,
+            include_usage=call.include_usage,
+            trace=trace,
         )
 
-    def _generation(
+    def _start(
         self,
         model: GenerativeModel,
         adapter: str,
         call: Call,
         prompt: str | Sequence[int],
         timeline: Timeline,
+        span: Span | None,
         *,
         special: bool,
-    ) -> GenerationRequest:
-        return GenerationRequest(
+    ) -> Callable[[Listen], Generation]:
+        """Return what has the model generate for one prompt."""
+        request = GenerationRequest(
             id=uuid4().hex,
             model_name=model.config.name,
             prompt=prompt,
@@ -174,7 +210,9 @@ class OpenAiHttp:
             priority=call.priority,
             add_special_tokens=special,
             timeline=Timeline(timeline.received),
+            span=span,
         )
+        return partial(model.generate, request)
 
 
 @lru_cache(maxsize=64)

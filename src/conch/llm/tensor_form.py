@@ -70,6 +70,7 @@ class TensorForm:
             adapter=adapter,
             priority=request.priority,
             timeline=request.timeline,
+            span=request.span,
         )
         return cls(generation, version, stream=stream, echo=not excluded, wanted=wanted)
 

@@ -106,11 +106,22 @@ class Trace:
         if self.tensors:
             request.fetch_inputs()
             request.destinations = None
+        request.span = self.began(version)
+
+    def began(self, version: int) -> "Span":
+        """Note that what the client has sent has been read, for that version of the model; return its span."""
         begin, end = _READING[self.protocol]
         self.root.begun = monotonic_ns()
         self.marks += ((begin, self.received), (end, self.root.begun))
         self.root.version = version
-        request.span = self.root
+        return self.root
+
+    def answered(self, error: ConchError | None) -> None:
+        """Note that the client has been answered, where nobody has settled the root span."""
+        self.root.end(error)
+        begin, end = f"{self.protocol}_SEND_START", f"{self.protocol}_SEND_END"
+        self.marks += ((begin, self.root.timeline.done), (end, monotonic_ns()))
+        self._end()
 
     def relay(self, respond: Respond) -> Respond:
         """Return what answers in place of `respond`, and notes when."""
@@ -163,6 +174,7 @@ class Span:
         "batch_size",
         "begun",
         "cached",
+        "completion_tokens",
         "ended",
         "error",
         "input_bytes",
@@ -171,6 +183,7 @@ class Span:
         "output_bytes",
         "parent",
         "parent_id",
+        "prompt_tokens",
         "request_id",
         "responses",
         "span_id",
@@ -194,6 +207,7 @@ class Span:
         self.ended = False
         self.error: ConchError | None = None
         self.input_bytes = self.output_bytes = self.responses = 0
+        self.prompt_tokens = self.completion_tokens = 0  # of a model that generates
         self.tensors: list[TensorNote] = []
         self._trace: Trace | None = trace
         trace.opened(self)
@@ -229,22 +243,36 @@ class Span:
             self.output_bytes += tensor.nbytes
         self._copy("TENSOR_BACKEND_OUTPUT", response.outputs)
 
+    def generated(self, timeline: Timeline, prompt_tokens: int, completion_tokens: int) -> None:
+        """Note what one prompt has come to, of a request that may have several: the times are the last one's."""
+        self.timeline = timeline
+        self.prompt_tokens += prompt_tokens
+        self.completion_tokens += completion_tokens
+
     def settled(self, request: InferRequest, answer: InferResponse | ConchError | None) -> None:
         """Note the end of the request."""
         if self.ended:
             return
-        self.ended = True
         self.request_id = request.id
         self.batch_size = request.batch_size
         self.timeline = request.timeline
-        self.timeline.done = self.timeline.done or monotonic_ns()
         for tensor in request.inputs:
             self.input_bytes += tensor.nbytes
         self._copy("TENSOR_QUEUE_INPUT", request.inputs)
         if isinstance(answer, ConchError):
-            self.error = answer
-        elif answer is not None:
+            self.end(answer)
+            return
+        if answer is not None:
             self.responded(answer)
+        self.end(None)
+
+    def end(self, error: ConchError | None) -> None:
+        """Note the end, with what went wrong if something did."""
+        if self.ended:
+            return
+        self.ended = True
+        self.error = error
+        self.timeline.done = self.timeline.done or monotonic_ns()
         trace, self._trace = self._trace, None
         if trace is not None:
             trace.ended()

@@ -81,10 +81,9 @@ class Server:
         # What models may call is made of models: of the control, which is made with the backends.
         calls = Calls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
         python = {"fork_server": fork_server, "calls": calls}
-        memory = EngineMemory()
-        embedding = {"fork_server": fork_server, "memory": memory}
+        engines = {"fork_server": fork_server, "memory": EngineMemory()}
         self._backends = BackendRegistry(
-            {"python": python, "pytorch": python, "openvino_genai": embedding, "vllm": {"memory": memory}}
+            {"python": python, "pytorch": python, "openvino_genai": engines, "vllm": engines}
         )
         self.control = ModelControl(
             Repositories(_repositories(options)),

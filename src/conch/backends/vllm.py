@@ -3,6 +3,7 @@
 A version's directory holds `model.json`, the arguments of vLLM's engine, and if wanted `multi_lora.json`. The engine
 runs in a process of its own; its packages may be in an environment of their own, since they fix versions of many
 others: `--backend-config=vllm,env-path=<folder>`, or the parameter EXECUTION_ENV_PATH of a model.
+With `"runner": "pooling"` in `model.json` the model makes embeddings, see `conch_child/embedding_model.py`.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from conch.backends.engine import Engine, EngineBackend
 from conch.backends.engine_host.engine import ProcessEngine
 from conch.backends.engine_host.interpreter import interpreter
 from conch.backends.engine_host.memory import EngineMemory
+from conch.backends.fork_server import ForkServer
 
 # There is one if the machine's first GPU is.
 _GPU = Path("/dev/nvidia0")
@@ -23,10 +25,11 @@ class VllmBackend(EngineBackend):
     """Language models through vLLM."""
 
     name = "vllm"
+    makes_embeddings = True
 
-    def __init__(self, memory: EngineMemory | None = None) -> None:
-        """Assign. `memory` is shared with other backends."""
-        super().__init__()
+    def __init__(self, fork_server: ForkServer | None = None, memory: EngineMemory | None = None) -> None:
+        """Assign. `memory` is shared with other backends, `fork_server` one that has been started ahead of time."""
+        super().__init__(fork_server)
         self._memory = memory or EngineMemory()
 
     def engine(self, source: ModelSource) -> Engine:

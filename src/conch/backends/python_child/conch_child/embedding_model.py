@@ -10,11 +10,14 @@ version is. Its `model.json` may hold, beside `"task": "embed"`, for OpenVINO Ge
     max_model_len      tokens that a text may have; by default what config.json says
     embed_instruction  what is put before each text
     properties         of OpenVINO
+
+For vLLM it holds the engine's arguments, `"runner": "pooling"` among them. The engine runs in this very process.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -42,7 +45,8 @@ class TritonPythonModel:
     def initialize(self, args: Dict[str, str]) -> None:
         """Load the model. Raises TritonModelException for options that are not right, or what the library raises."""
         task = json.loads(args["embedding"])
-        self._model = {"openvino_genai": OpenVino}[task["package"]](task["directory"])
+        directory = Path(task["directory"])
+        self._model: Any = Vllm(directory) if task["package"] == "vllm" else OpenVino(directory)
 
     def execute(self, requests: List[Any]) -> List[Any]:
         """Embed the texts of all requests together; if that fails, each request's by themselves."""
@@ -76,12 +80,12 @@ class TritonPythonModel:
 class OpenVino:
     """OpenVINO GenAI's TextEmbeddingPipeline."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: Path) -> None:
         import openvino_genai as genai
 
-        path = Path(directory) / "model.json"
+        path = directory / "model.json"
         options = _checked(_read(path), path)
-        folder = Path(directory) / options.get("model", ".")
+        folder = directory / options.get("model", ".")
         config = genai.TextEmbeddingPipeline.Config()
         pooling = options.get("pooling_type", "cls").upper()
         kinds = genai.TextEmbeddingPipeline.PoolingType.__members__
@@ -109,6 +113,36 @@ class OpenVino:
                 "Please reduce its length.".format(self._limit, longest)
             )
         return np.array(self._pipeline.embed_documents(texts), np.float32), counts
+
+
+class Vllm:
+    """vLLM's offline engine: a batch is computed as a whole, which for embeddings is one step or few."""
+
+    def __init__(self, directory: Path) -> None:
+        # No process of its own beside this one, which nobody would watch.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        from vllm import LLM
+
+        arguments = _read(directory / "model.json")
+        if arguments.get("task") == "embed":
+            arguments["runner"] = "pooling"
+            del arguments["task"]
+        for name in ("model", "tokenizer"):
+            if name in arguments and (directory / arguments[name]).exists():
+                arguments[name] = str(directory / arguments[name])
+        self._engine = LLM(**arguments)
+
+    def embed(self, texts: List[str]) -> Embedded:
+        """Return the vectors. Raises ValueError for a text that is too long."""
+        try:
+            outputs = self._engine.embed(texts, use_tqdm=False)
+        except Exception as error:
+            # In some versions it is a ValueError, in others it is not.
+            if type(error).__name__ == "VLLMValidationError":
+                raise ValueError(str(error)) from error
+            raise
+        vectors = np.array([output.outputs.embedding for output in outputs], np.float32)
+        return vectors, [len(output.prompt_token_ids) for output in outputs]
 
 
 def _checked(options: Dict[str, Any], path: Path) -> Dict[str, Any]:

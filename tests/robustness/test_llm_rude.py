@@ -17,6 +17,7 @@ from tests.robustness.llm_doors import (
     Door,
     GrpcCaller,
     Told,
+    busy,
     metric,
     resting,
     running,
@@ -42,7 +43,7 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     write_models(models)
     write_scripted(models, "words", {"context_length": 300, "step_ms": 1})
     write_scripted(models, "letters", {"tokens": "bytes", "reply": LETTERS})
-    write_scripted(models, "endless", {"context_length": 10**7, "step_ms": 2, "max_running": 64})
+    write_scripted(models, "endless", {"context_length": 10**7, "step_ms": 2, "max_running": 6})
     write_scripted(models, "large", {"context_length": 10**7, "reply": LARGE})
     write_scripted(models, "torn", {"chat_template": "{% for message in messages %}{{ message.content }"})
     write_scripted(models, "picky", {"chat_template": PICKY})
@@ -126,7 +127,7 @@ def test_who_goes_leaves_nothing_running(conch: ConchProcess, door: str, model: 
     params: dict[str, Any] = {"max_tokens": 10**6} if model == "endless" else {"max_tokens": CONTEXT - 20, "n": 16}
     callers = [DOORS[door].begin(conch, model, " word", ignore_eos=True, **params) for _ in range(8)]
     if model == "endless":
-        running(conch, model, 8)
+        until(lambda: busy(conch, model)[:2] == (6, 2), f"not six running and two waiting: {busy(conch, model)}")
     for caller in callers:
         caller.leave()
     resting(conch, model)
@@ -187,7 +188,7 @@ def test_who_does_not_read_slows_nobody_and_is_let_go(conch: ConchProcess, door:
             thread.join()
         assert others == [Told(prompt, "", told.status) for told in others]
         resting(conch, "large")  # it has been ended, with nothing read
-        assert process.memory_info().rss - memory < 400 * MIB
+        assert process.memory_info().rss - memory < 250 * MIB
         sleeper.shutdown(1)
         answer = read_all(sleeper)
     assert answer.count(b"the client reads too slowly: ") == 1

@@ -1,0 +1,189 @@
+"""/v1/embeddings of a real server, asked by the official client, and the same of its models by tritonclient."""
+
+import http.client
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import openai
+import pytest
+import tritonclient.http as triton
+
+from tests.server.ir_encoder import WORDS, write_encoder
+from tests.server.models import tensor, write_python, write_scripted
+from tests.server.process import ConchProcess
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
+TABLE = np.random.default_rng(1).normal(size=(len(WORDS), 8)).astype(np.float32)
+# Counts the letters a, b and c; refuses what holds an x. It says of each call how many texts it was given.
+LETTERS = """
+texts = [text.decode() for text in pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy().reshape(-1)]
+if any("x" in text for text in texts):
+    error = pb_utils.TritonError("no x, please", pb_utils.TritonError.INVALID_ARG)
+    return pb_utils.InferenceResponse(output_tensors=[], error=error)
+counts = np.array([[text.count(letter) for letter in "abc"] for text in texts], np.float32)
+return pb_utils.InferenceResponse([pb_utils.Tensor("COUNTS", counts)])
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    folder = tmp_path_factory.mktemp("embeddings")
+    models = folder / "models"
+    for name in ("sentences", "sentence_tokens", "sentence_encoder"):
+        shutil.copytree(EXAMPLES / name, models / name)
+    tensors = f"input {tensor('TEXT', 'STRING', 1)} output {tensor('COUNTS', 'FP32', 3)}"
+    write_python(models, "letters", f"max_batch_size: 4 {tensors}", LETTERS)
+    write_python(
+        models, "scores", f"input {tensor('TEXT', 'STRING', 1)} output {tensor('SCORE', 'FP32', 1)}", "return None"
+    )
+    write_scripted(models, "words", {"rules": []})
+    for pooling in ("mean", "last_token"):
+        (models / pooling).mkdir()
+        (models / pooling / "config.pbtxt").write_text('backend: "openvino_genai"')
+        write_encoder(models / pooling / "1", TABLE)
+        options = {"task": "embed", "pooling_type": pooling, "normalize": pooling == "mean"}
+        (models / pooling / "1" / "model.json").write_text(json.dumps(options))
+    with ConchProcess(models, log=folder / "log") as process:
+        yield process
+
+
+@pytest.fixture
+def client(server: ConchProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="any", max_retries=0) as made:
+        yield made
+
+
+def similar(one: list[float], other: list[float]) -> float:
+    return float(np.dot(one, other))
+
+
+def test_paraphrases_are_nearer_than_other_texts(client: openai.OpenAI) -> None:
+    texts = [
+        "How do I copy a folder with everything in it?",
+        "Recursively copy a directory tree.",
+        "Return the sine of an angle.",
+        "how can the server be stopped",
+        "Press Ctrl-C or send SIGTERM: the server finishes the requests in flight and ends.",
+    ]
+    answer = client.embeddings.create(model="sentences", input=texts)
+    copying, copytree, sine, stopping, signals = [each.embedding for each in answer.data]
+    assert similar(copying, copytree) > max(similar(copying, other) for other in (sine, stopping, signals)) + 0.1
+    assert similar(stopping, signals) > max(similar(stopping, other) for other in (copying, copytree, sine)) + 0.1
+    assert np.allclose([np.linalg.norm(each.embedding) for each in answer.data], 1, atol=1e-5)
+    assert answer.model == "sentences"
+    assert [each.index for each in answer.data] == [0, 1, 2, 3, 4]
+
+
+def test_an_embedding_is_what_the_model_gives_by_the_other_protocol(
+    server: ConchProcess, client: openai.OpenAI
+) -> None:
+    texts = ["load a model", "a text that is a good deal longer than the other one, so that it is padded"]
+    # The client asks for base64 unless told otherwise.
+    coded = client.embeddings.create(model="sentences", input=texts)
+    plain = client.embeddings.create(model="sentences", input=texts, encoding_format="float")
+    given = triton.InferInput("TEXT", [2, 1], "BYTES")
+    given.set_data_from_numpy(np.array(texts, object).reshape(2, 1))
+    with closing(triton.InferenceServerClient(server.http)) as direct:
+        result = direct.infer("sentences", [given])
+    for answer in (coded, plain):
+        vectors = np.array([each.embedding for each in answer.data], np.float32)
+        assert np.array_equal(vectors, result.as_numpy("embedding"))
+        assert answer.usage.prompt_tokens == answer.usage.total_tokens == result.as_numpy("num_input_tokens").sum()
+
+
+def test_token_ids_go_to_a_model_that_takes_them(server: ConchProcess, client: openai.OpenAI) -> None:
+    given = triton.InferInput("TEXT", [1, 1], "BYTES")
+    given.set_data_from_numpy(np.array([["load a model"]], object))
+    with closing(triton.InferenceServerClient(server.http)) as direct:
+        padded = direct.infer("sentence_tokens", [given]).as_numpy("input_ids")[0].tolist()
+    tokens = [token for token in padded if token]
+    (text,) = client.embeddings.create(model="sentences", input="load a model").data
+    alone = client.embeddings.create(model="sentence_encoder", input=tokens)
+    both = client.embeddings.create(model="sentence_encoder", input=[tokens[:1], tokens])
+    assert np.allclose(alone.data[0].embedding, text.embedding, atol=1e-5)
+    assert np.allclose(both.data[1].embedding, text.embedding, atol=1e-5)
+    assert (alone.usage.prompt_tokens, both.usage.prompt_tokens) == (len(tokens), len(tokens) + 1)
+
+
+def test_vectors_are_cut_where_the_model_is_made_for_it(client: openai.OpenAI) -> None:
+    whole, cut = [
+        client.embeddings.create(model="sentences", input="load a model", dimensions=size).data[0].embedding
+        for size in (128, 32)
+    ]
+    assert len(whole) == 128
+    assert np.allclose(cut, np.array(whole[:32]) / np.linalg.norm(whole[:32]), atol=1e-6)
+    for model, size, words in (("sentences", 50, "may be cut to 32, 64"), ("letters", 2, "is not made to be cut")):
+        with pytest.raises(openai.BadRequestError, match=words) as refused:
+            client.embeddings.create(model=model, input="load a model", dimensions=size)
+        assert refused.value.param == "dimensions"
+
+
+def test_many_texts_are_answered_in_their_order(client: openai.OpenAI) -> None:
+    texts = ["a" * (number % 7) + "b" * (number % 5) + "c" for number in range(500)]
+    answer = client.embeddings.create(model="letters", input=texts)
+    assert [each.embedding for each in answer.data] == [[n % 7, n % 5, 1] for n in range(500)]
+    assert answer.usage.prompt_tokens == 0  # the model does not tell
+
+
+def test_an_error_of_the_model_is_the_answer(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="no x, please"):
+        client.embeddings.create(model="letters", input=["a"] * 99 + ["x"] + ["a"] * 99)
+    assert client.embeddings.create(model="letters", input="cab").data[0].embedding == [1, 1, 1]
+
+
+def test_models_are_for_what_they_are_made_for(client: openai.OpenAI) -> None:
+    listed = [model.id for model in client.models.list()]
+    assert listed == ["last_token", "letters", "mean", "sentence_encoder", "sentences", "words"]
+    assert client.models.retrieve("sentences").id == "sentences"
+    with pytest.raises(openai.BadRequestError, match="`words` generates text and makes no embeddings"):
+        client.embeddings.create(model="words", input="a")
+    with pytest.raises(openai.BadRequestError, match="`scores` does not make embeddings: "):
+        client.embeddings.create(model="scores", input="a")
+    with pytest.raises(openai.BadRequestError, match="`letters` takes text, 'input' holds token ids"):
+        client.embeddings.create(model="letters", input=[1, 2])
+    with pytest.raises(openai.BadRequestError, match="does not generate text; it is served by /v1/embeddings"):
+        client.chat.completions.create(model="sentences", messages=[{"role": "user", "content": "Hello"}])
+    with pytest.raises(openai.NotFoundError, match="The model `nothing` does not exist"):
+        client.embeddings.create(model="nothing", input="a")
+
+
+def test_what_is_not_known_is_refused_by_name(server: ConchProcess) -> None:
+    with closing(http.client.HTTPConnection(server.http)) as connection:
+        body = json.dumps({"model": "letters", "input": "a", "truncate": True})
+        connection.request("POST", "/v1/embeddings", body)
+        answer = connection.getresponse()
+        error = json.load(answer)["error"]
+        assert (answer.status, error["param"], error["type"]) == (400, "truncate", "invalid_request_error")
+        connection.request("GET", "/v1/embeddings")
+        assert connection.getresponse().status == 405
+
+
+def test_an_engine_of_openvino_makes_embeddings_of_an_ir_folder(client: openai.OpenAI) -> None:
+    texts = ["one", "two threes one", "something else"]
+    rows = [[2], [3, 4, 5, 2], [1, 1]]
+    means = np.array([TABLE[row].mean(axis=0) for row in rows])
+    answer = client.embeddings.create(model="mean", input=texts)
+    vectors = np.array([each.embedding for each in answer.data])
+    assert np.allclose(vectors, means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
+    assert answer.usage.prompt_tokens == 7
+    answer = client.embeddings.create(model="last_token", input=texts)
+    assert np.allclose([each.embedding for each in answer.data], [TABLE[row[-1]] for row in rows], atol=1e-5)
+
+
+def test_a_text_longer_than_the_context_is_refused_alone(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"length is 5 tokens\. However, a text has 6"):
+        client.embeddings.create(model="mean", input="one two three one two three")
+    assert len(client.embeddings.create(model="mean", input="one two three one two").data) == 1
+
+
+def test_an_option_that_is_not_known_keeps_the_model_from_loading(tmp_path: Path) -> None:
+    write_encoder(tmp_path / "models" / "wrong" / "1", TABLE)
+    (tmp_path / "models" / "wrong" / "config.pbtxt").write_text('backend: "openvino_genai"')
+    (tmp_path / "models" / "wrong" / "1" / "model.json").write_text('{"task": "embed", "pooling": "mean"}')
+    flags = "--exit-on-error=false"
+    with ConchProcess(tmp_path / "models", flags, log=tmp_path / "log", wait="live") as process:
+        process.until_logged("unknown key .pooling.; known: device, ")

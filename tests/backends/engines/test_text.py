@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.engine_child.conch_engine.text import StopStrings, TextStream, tell
+from conch.backends.engine_child.conch_engine.text import Pieces, StopStrings, TextStream, tell
 
 TEXTS = st.text(st.sampled_from("ab é😀\n中"), max_size=60)
 
@@ -15,13 +15,14 @@ def decode(many: list[list[int]]) -> list[str]:
     return [bytes(tokens).decode("utf-8", "replace") for tokens in many]
 
 
-@given(TEXTS, st.lists(st.integers(1, 3), min_size=1, max_size=80))
-def test_pieces_add_up_to_the_text(text: str, sizes: Sequence[int]) -> None:
+@given(TEXTS, st.lists(st.integers(1, 3), min_size=1, max_size=80), st.booleans())
+def test_pieces_add_up_to_the_text(text: str, sizes: Sequence[int], by_themselves: bool) -> None:
     data, pieces, stream = text.encode(), [], TextStream()
+    known = Pieces(decode, ord("a")) if by_themselves else None
     position = 0
     for size in [*sizes, len(data)]:
         chunk, position = data[position : position + size], position + size
-        (piece,) = tell([(stream, chunk, position >= len(data))], decode)
+        (piece,) = tell([(stream, chunk, position >= len(data))], decode, known)
         assert "\ufffd" not in piece
         pieces.append(piece)
         if position >= len(data):
@@ -40,6 +41,33 @@ def test_streams_do_not_mix() -> None:
     assert tell([(first, b"a", False), (second, "é".encode()[:1], False)], decode) == ["a", ""]
     assert tell([(first, b"b", True), (second, "é".encode()[1:], True)], decode) == ["b", "é"]
     assert tell([], decode) == []
+
+
+WORDS = ["one", "two", "中", "<s>"]
+
+
+def decode_words(many: list[list[int]]) -> list[str]:
+    """A tokenizer that writes a blank before each word but the first, and nothing for its special token."""
+    return [" ".join(WORDS[token] for token in tokens if token != 3) for tokens in many]
+
+
+@given(st.lists(st.integers(0, 3), max_size=20))
+def test_what_stands_before_a_token_is_minded(tokens: Sequence[int]) -> None:
+    stream, pieces = TextStream(), Pieces(decode_words, 0)
+    told = [tell([(stream, [token], False)], decode_words, pieces)[0] for token in tokens]
+    assert "".join(told) == decode_words([list(tokens)])[0]
+
+
+def test_a_token_is_decoded_when_it_is_first_seen() -> None:
+    calls = []
+
+    def counted(many: list[list[int]]) -> list[str]:
+        calls.append(many)
+        return decode(many)
+
+    pieces = Pieces(counted, ord("a"))
+    assert [tell([(TextStream(), b"abba", False)], counted, pieces) for _ in range(3)] == [["abba"]] * 3
+    assert len(calls) == 1
 
 
 STOPS = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3)

@@ -2,69 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 # What decoders put where bytes are no, or not yet a, character.
 _INCOMPLETE = "\ufffd"
-# Tokens that are decoded again with the next ones: what comes before a token can change how it looks (a space at the
-# beginning), so a few stay; so many at most, since decoding takes time. A character may take up to four.
+# Tokens that are decoded again before new ones: what comes before a token can change how it looks (a space at the
+# beginning). A character may take up to four.
 _KEPT = 4
-_MOST = 20
 
 DecodeMany = Callable[[list[list[int]]], list[str]]
+
+
+class Pieces:
+    """The text of tokens that are text by themselves, which nearly all are: decoded once, when one is first seen.
+
+    `anchor` is a token of plain text: how a token looks in the middle of a text is seen behind it.
+    """
+
+    __slots__ = ("_anchor", "_decode", "_known")
+
+    def __init__(self, decode: DecodeMany, anchor: int) -> None:
+        self._decode = decode
+        self._anchor = anchor
+        # token → its text at the beginning and behind others; None if it is a part of a character
+        self._known: dict[int, tuple[str, str] | None] = {}
+
+    def learn(self, token_ids: Iterable[int]) -> None:
+        """Look at those that have not been seen before."""
+        new = [token for token in token_ids if token not in self._known]
+        if not new:
+            return
+        anchored = [[self._anchor, token] for token in new]
+        before, *texts = self._decode([[self._anchor], *([token] for token in new), *anchored])
+        for token, alone, behind in zip(new, texts, texts[len(new) :]):
+            whole = _INCOMPLETE not in alone + behind and behind.startswith(before)
+            self._known[token] = (alone, behind[len(before) :]) if whole else None
+
+    def text(self, token_ids: Sequence[int], first: bool) -> str | None:
+        """Return the text of learnt tokens, at the beginning of a text or not; None if it takes a decoder to know."""
+        text = ""
+        for token in token_ids:
+            piece = self._known[token]
+            if piece is None:
+                return None
+            text += piece[0 if first else 1]
+            first = first and not text  # what shows nothing, such as a special token, does not count
+        return text
 
 
 class TextStream:
     """The text of one sequence, told in pieces."""
 
-    __slots__ = ("_shown", "_window")
+    __slots__ = ("_context", "_held")
 
     def __init__(self) -> None:
-        self._window: list[int] = []
-        self._shown = 0  # characters of the window's text that have been told
+        self._context: list[int] = []  # the last tokens whose text has been told
+        self._held: list[int] = []  # tokens whose text has not been told
 
-    def add(self, token_ids: Sequence[int]) -> list[int]:
-        """Take new tokens; return those that are to be decoded for `take`."""
-        self._window.extend(token_ids)
-        return self._window
+    def skip(self, token_ids: Sequence[int], pieces: Pieces) -> str | None:
+        """Take new tokens if their text is known without decoding; None otherwise."""
+        if self._held:
+            return None
+        text = pieces.text(token_ids, not self._context)
+        if text:
+            self._context = [*self._context, *token_ids][-_KEPT:]
+        return text
 
-    def take(self, text: str, last: bool) -> str:
-        """Return what is new in the window's text. What may become another character is kept back unless it is last."""
+    def add(self, token_ids: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Take new tokens; return what is to be decoded for `take`: with these tokens, and without."""
+        self._held.extend(token_ids)
+        return [*self._context, *self._held], self._context
+
+    def take(self, text: str, before: str, last: bool) -> str:
+        """Return what is new in the text. What may become another character is kept back unless it is last."""
         if text.endswith(_INCOMPLETE) and not last:
             return ""
-        new = text[self._shown :]
-        self._shown = len(text)
-        return new
-
-    @property
-    def full(self) -> bool:
-        """Whether the window should be moved on: `anchor` says to where, and `move` does it."""
-        return len(self._window) > _MOST
-
-    @property
-    def anchor(self) -> list[int]:
-        """The tokens that would stay."""
-        return self._window[-_KEPT:]
-
-    def move(self, text: str) -> None:
-        """Move the window on to its anchor, whose text this is. Not if that text is cut within a character."""
-        if _INCOMPLETE not in text:
-            self._window = self.anchor
-            self._shown = len(text)
+        self._context = [*self._context, *self._held][-_KEPT:]
+        self._held = []
+        return text[len(before) :]
 
 
-def tell(streams: Sequence[tuple[TextStream, Sequence[int], bool]], decode: DecodeMany) -> list[str]:
+def tell(
+    streams: Sequence[tuple[TextStream, Sequence[int], bool]], decode: DecodeMany, pieces: Pieces | None = None
+) -> list[str]:
     """Give each stream its new tokens and whether they are its last; return the text that each has now to tell."""
+    if pieces is None:
+        return _decoded(streams, decode)
+    pieces.learn({token for _, token_ids, _ in streams for token in token_ids})
+    texts = [stream.skip(token_ids, pieces) for stream, token_ids, _ in streams]
+    rest = iter(_decoded([stream for stream, text in zip(streams, texts) if text is None], decode))
+    return [next(rest) if text is None else text for text in texts]
+
+
+def _decoded(streams: Sequence[tuple[TextStream, Sequence[int], bool]], decode: DecodeMany) -> list[str]:
     if not streams:
         return []
-    texts = decode([stream.add(token_ids) for stream, token_ids, _ in streams])
-    news = [stream.take(text, last) for (stream, _, last), text in zip(streams, texts)]
-    # Not one that keeps something back: what has been shown is not all of it.
-    full = [stream for (stream, _, _), text in zip(streams, texts) if stream.full and not text.endswith(_INCOMPLETE)]
-    if full:
-        for stream, text in zip(full, decode([stream.anchor for stream in full])):
-            stream.move(text)
-    return news
+    windows = [stream.add(token_ids) for stream, token_ids, _ in streams]
+    # All of it in one call: it is by the calls that decoders are slow.
+    texts = decode([tokens for window in windows for tokens in window])
+    told = zip(streams, texts[::2], texts[1::2])
+    return [stream.take(text, before, last) for (stream, _, last), text, before in told]
 
 
 class StopStrings:

@@ -9,6 +9,9 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
+from conch.errors import Unavailable
+from conch.repository.remote.opening import open_root
+from conch.repository.store import Repository
 from tests.remote.peers import IDENTITY, S3, Between, Reply
 from tests.server.process import ConchProcess
 
@@ -63,6 +66,46 @@ def test_polling_follows_a_bucket_and_serves_on_while_it_is_away(
         s3.delete("repo/other/1/weights.bin")
         conch.until("/v2/models/other/ready", 400)
         assert "secret-of-a-test" not in conch.text
+
+
+def test_a_start_while_the_bucket_is_away_serves_what_was_fetched_before(
+    s3: S3, between: Between, url: str, tmp_path: Path
+) -> None:
+    put_multiplier(s3, 2)
+    s3.put_identity("lost", weights=b"not in the cache any more")
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=1", f"--repository-cache={tmp_path / 'cache'}")
+    with ConchProcess(url, *flags, log=tmp_path / "first"):
+        pass
+    for path in tmp_path.glob("cache/*/objects/*"):
+        if path.read_bytes().startswith(b"not in"):
+            path.unlink()
+    put_multiplier(s3, 3)
+    between.fault = lambda seen, real: Reply(503, b"<Error><Code>SlowDown</Code></Error>")
+    with (
+        ConchProcess(url, *flags, log=tmp_path / "log") as conch,
+        triton.InferenceServerClient(conch.http, network_timeout=30) as client,
+    ):
+        assert asked(client, "times", 21) == 42
+        assert (
+            "503 Service Unavailable SlowDown; serving what was fetched before, which may be old: 'times'" in conch.text
+        )
+        between.fault = lambda seen, real: None
+        conch.until_logged(r"(?s)successfully loaded 'times'.*successfully loaded 'times'")
+        conch.until_logged("successfully loaded 'lost'")
+        assert asked(client, "times", 21) == 63
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_a_start_without_access_or_copies_fails(s3: S3, between: Between, tmp_path: Path, status: int) -> None:
+    """Keys that were taken away are no reason to serve on, and where nothing was fetched there is nothing to serve."""
+    put_multiplier(s3, 2)
+    url = f"s3://{between.host}/{s3.bucket}/repo"
+    if status == 403:
+        Repository([open_root(url, str(tmp_path / "cache"))]).snapshot()
+        Repository([open_root(url, str(tmp_path / "cache"))]).read("times")
+    between.fault = lambda seen, real: Reply(status, b"")
+    with pytest.raises(Unavailable, match=str(status)):
+        Repository([open_root(url, str(tmp_path / "cache"))]).snapshot()
 
 
 def test_an_explicit_load_fetches_that_model_and_a_failed_one_changes_nothing(

@@ -14,7 +14,7 @@ from conch.repository.remote.contents import Contents, Entry, key_of
 from conch.repository.remote.download import Buffer, Download, Downloader
 from conch.repository.remote.http_client import Answer, HttpClient
 from conch.repository.remote.location import ArchiveLocation
-from conch.repository.remote.source import ChangedMeanwhile
+from conch.repository.remote.source import ChangedMeanwhile, Unreachable
 from conch.repository.remote.tree import complete, models_of, read_index, write_index
 
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
@@ -123,5 +123,5 @@ class ArchiveSource:
         if answer.status in (200, 206, 412):
             return
         words = {401: "access denied: 401", 403: "access denied: 403", 416: "is empty"}
-        kind = NotFound if answer.status in (404, 410) else Unavailable
+        kind = NotFound if answer.status in (404, 410) else Unreachable if answer.status >= 500 else Unavailable
         raise kind(f"{self._location}: {words.get(answer.status, f'the server answered {answer.status}')}")

@@ -15,6 +15,7 @@ from urllib3.exceptions import TimeoutError as ReadTimeout
 
 from conch.errors import Unavailable
 from conch.repository.remote.location import without_secrets
+from conch.repository.remote.source import Unreachable
 
 _CHUNK_BYTES = 1024 * 1024
 _DOCUMENT_BYTES = 16 * 1024 * 1024  # the most that is taken of an answer that is read whole
@@ -77,7 +78,7 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | Iterable[bytes] | None = None,
     ) -> Answer:
-        """Send a request and return the answer, whatever its status. Raises Unavailable if there is none.
+        """Send a request and return the answer, whatever its status. Raises Unreachable if there is none, Unavailable.
 
         Redirects are followed, with the Authorization header only to the same host, and never from HTTPS to HTTP.
         """
@@ -105,7 +106,7 @@ class HttpClient:
                 retries=_RETRIES if method in ("GET", "HEAD") else False,
             )  # fmt: skip
         except (HTTPError, ValueError) as error:
-            raise Unavailable(f"{without_secrets(url)}: {cause_of(error)}") from error
+            raise Unreachable(f"{without_secrets(url)}: {cause_of(error)}") from error
 
     def _pool(self, url: str) -> urllib3.PoolManager:
         parts = urlsplit(url)

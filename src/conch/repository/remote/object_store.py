@@ -14,7 +14,7 @@ from conch.repository.remote.contents import Contents, Entry, by_model, inside, 
 from conch.repository.remote.credentials import AwsSettings, aws_settings, triton_credential
 from conch.repository.remote.download import Buffer, Download, Downloader
 from conch.repository.remote.location import ObjectStoreLocation, without_secrets
-from conch.repository.remote.source import ChangedMeanwhile
+from conch.repository.remote.source import ChangedMeanwhile, Unreachable
 
 try:
     import obstore
@@ -124,7 +124,8 @@ class ObjectStoreSource:
             return NotFound(f"{where}: {answer or 'there is no such bucket'}")
         cause = next((cause for mark, cause in _CAUSES.items() if mark in text), "")
         detail = _URL.sub(lambda url: without_secrets(url[0]), text.partition("\n")[0])
-        return Unavailable(f"{where}: {answer or cause or detail}")
+        kind = Unavailable if answer and answer[0] != "5" else Unreachable
+        return kind(f"{where}: {answer or cause or detail}")
 
     def _open(self) -> Any:
         try:

@@ -14,11 +14,18 @@ class ChangedMeanwhile(Unavailable):
         super().__init__(f"{where} was changed while it was being fetched")
 
 
+class Unreachable(Unavailable):
+    """The place gives no answer, or one that it is out of order. One that refuses is reached."""
+
+
 class Source(Protocol):
     """A repository elsewhere. Methods block, and are called by several threads."""
 
     def contents(self, model: str | None = None) -> Contents:
-        """Look what there is; where that is less work, at one model only. Raises ConfigError, NotFound, Unavailable."""
+        """Look what there is; where that is less work, at one model only.
+
+        Raises ConfigError, NotFound, Unavailable, and among these Unreachable.
+        """
 
     def fetch(self, model: str, entries: Sequence[Entry]) -> None:
         """Bring these objects of a model into the cache. Raises ChangedMeanwhile, Unavailable."""

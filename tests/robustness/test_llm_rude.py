@@ -29,7 +29,7 @@ from tests.server.process import ConchProcess
 
 LETTERS = "naïve 😀 is 中文, too"
 WORDS = 200
-LARGE = "x" * 100_000
+LARGE = "x" * 400_000
 PICKY = (
     "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
     "{{ message.content + 1 if message.content == 'one' else message.content }}{% endfor %}"
@@ -96,10 +96,9 @@ def test_characters_and_stop_strings_may_lie_across_tokens(conch: ConchProcess, 
 
 
 @doors
-@engines
-def test_what_random_bytes_make_is_text(conch: ConchProcess, door: str, model: str) -> None:
+def test_what_random_bytes_make_is_text(conch: ConchProcess, door: str) -> None:
     """Most sequences of a random model's tokens are no characters."""
-    told = DOORS[door].ask(conch, model, "one two", max_tokens=200, temperature=2.0, ignore_eos=True, seed=5)
+    told = DOORS[door].ask(conch, "tiny", "one two", max_tokens=200, temperature=2.0, ignore_eos=True, seed=5)
     assert told.error == ""
     assert len(told.text) > 50
 
@@ -242,19 +241,19 @@ def test_those_for_whom_there_is_no_room_are_told_when_to_come_back(tmp_path: Pa
 
         def ask(number: int) -> None:
             door = DOORS[doors[number % len(doors)]]
-            told.append(door.ask(conch, "few", " word", ignore_eos=True, max_tokens=100))
+            told.append(door.ask(conch, "few", " word", ignore_eos=True, max_tokens=40))
 
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(200)]
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(120)]
         for thread in threads:
             thread.start()
         conch.until("/v2/health/ready")
         for thread in threads:
             thread.join()
-        assert len(told) == 200
+        assert len(told) == 120
         refused = [one for one in told if one.error]
-        assert len(refused) <= 200 - 4 - 16
+        assert len(refused) <= 120 - 4 - 16
         assert all("Exceeds maximum queue size" in one.error for one in refused)
         assert {one.status for one in refused} == {503}
         assert all(int(one.retry_after) >= 1 for one in refused)
-        assert all(one.text.split() == ["word"] * 100 for one in told if not one.error)
+        assert all(one.text.split() == ["word"] * 40 for one in told if not one.error)
         until(lambda: metric(conch, "nv_inference_pending_request_count", "few") == 0, "some are still pending")

@@ -15,6 +15,9 @@ from conch.request import Span, Timeline
 MAX_N = 128
 MAX_STOPS = 64
 MAX_LOGPROBS = 20
+MAX_STOP_CHARACTERS = 1000
+MAX_BIASES = 65_536  # of logit_bias, and of stop_token_ids
+MAX_STRUCTURE_CHARACTERS = 2**20
 
 
 class FinishReason(Enum):
@@ -86,6 +89,22 @@ class SamplingParams:
             raise InvalidParameter("stop", f"stop may hold {MAX_STOPS} strings at most, got {len(self.stop)}")
         if "" in self.stop:
             raise InvalidParameter("stop", "stop must not hold an empty string")
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Bound what each step looks at, and what is sent to the engine."""
+        longest = max(map(len, self.stop), default=0)
+        if longest > MAX_STOP_CHARACTERS:
+            text = f"a stop string may have {MAX_STOP_CHARACTERS} characters at most, got {longest}"
+            raise InvalidParameter("stop", text)
+        for name in ("logit_bias", "stop_token_ids"):
+            count = len(getattr(self, name))
+            if count > MAX_BIASES:
+                raise InvalidParameter(name, f"{name} may hold {MAX_BIASES} tokens at most, got {count}")
+        if self.structured is not None and len(self.structured.value) > MAX_STRUCTURE_CHARACTERS:
+            size = len(self.structured.value)
+            text = f"what the output must match may have {MAX_STRUCTURE_CHARACTERS} characters at most, got {size}"
+            raise InvalidParameter("response_format", text)
 
     def unusual(self) -> list[str]:
         """Return the names of the parameters that are not at their defaults: what an engine must honour or refuse."""

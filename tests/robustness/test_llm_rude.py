@@ -18,6 +18,7 @@ from tests.robustness.llm_doors import (
     GrpcCaller,
     Told,
     busy,
+    engine,
     metric,
     resting,
     running,
@@ -83,6 +84,15 @@ def test_what_cannot_be_is_refused(conch: ConchProcess, door: str, model: str) -
     # In a stream of events, whatever is wrong is 400: but that is said before there is one.
     assert unknown.status == (0 if door == "grpc" else 404)
     assert DOORS[door].ask(conch, model, "one two", max_tokens=3, ignore_eos=True).error == ""
+
+
+@doors
+def test_a_prompt_that_no_engine_is_sent(conch: ConchProcess, door: str) -> None:
+    """However large the context is: what an engine is sent in one piece has a bound, beyond which it would give up."""
+    process = engine(conch, "endless")
+    told = DOORS[door].ask(conch, "endless", "a" * (13 * 2**20), max_tokens=5)
+    assert "your prompt has 13631488 characters" in told.error
+    assert engine(conch, "endless") == process
 
 
 @doors

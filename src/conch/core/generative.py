@@ -20,6 +20,8 @@ from conch.request import InferRequest, InferResponse, Respond
 
 # Characters that no token of a usual vocabulary has more of: those of 128 spaces.
 _LONGEST_TOKEN = 128
+# And of a prompt, whatever the context: what engines are sent is bounded.
+_LONGEST_PROMPT = 12 * 2**20
 
 
 class GenerativeModel(Served):
@@ -160,7 +162,7 @@ class GenerativeModel(Served):
         """Refuse what is far too long before the engine spends the others' time on cutting it into tokens."""
         context = self.engine.info.context_length
         if isinstance(prompt, str):
-            size, most, what = len(prompt), context * _LONGEST_TOKEN, "characters"
+            size, most, what = len(prompt), min(context * _LONGEST_TOKEN, _LONGEST_PROMPT), "characters"
         else:
             size, most, what = len(prompt), context, "tokens"
         if size > most:

@@ -132,6 +132,9 @@ def test_what_is_nested_deeply_is_refused(read: Callable[[Buffer], Any], name: s
         ({"max_tokens": 10**12}, "max_tokens", "max_tokens must be between 1 and 2147483647, got 1000000000000"),
         ({"n": 1000}, "n", "n must be between 1 and 128, got 1000"),
         ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "'logit_bias' must map token ids to numbers"),
+        ({"stop": ["a" * 1001]}, "stop", "a stop string may have 1000 characters at most, got 1001"),
+        ({"stop_token_ids": [1] * 70_000}, "stop_token_ids", "stop_token_ids may hold 65536 tokens at most"),
+        ({"guided_regex": "a" * (2**20 + 1)}, "response_format", "characters at most, got 1048577"),
         ({"stop": [""]}, "stop", "stop must not hold an empty string"),
     ],
 )

@@ -3,6 +3,7 @@
 import http.client
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.server.process import ConchProcess
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
 TABLE = np.random.default_rng(1).normal(size=(len(WORDS), 8)).astype(np.float32)
-# Counts the letters a, b and c; refuses what holds an x. It says of each call how many texts it was given.
+# Counts the letters a, b and c; refuses what holds an x.
 LETTERS = """
 texts = [text.decode() for text in pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy().reshape(-1)]
 if any("x" in text for text in texts):
@@ -28,6 +29,14 @@ counts = np.array([[text.count(letter) for letter in "abc"] for text in texts], 
 return pb_utils.InferenceResponse([pb_utils.Tensor("COUNTS", counts)])
 """
 
+# Answers when there is a file of its folder's name with ".open" behind it.
+GATE = """
+while not os.path.exists(os.path.dirname(__file__) + ".open"):
+    time.sleep(0.01)
+return pb_utils.InferenceResponse([pb_utils.Tensor("COUNTS", np.ones((4, 3), np.float32))])
+"""
+LETTERS_TENSORS = f"input {tensor('TEXT', 'STRING', 1)} output {tensor('COUNTS', 'FP32', 3)}"
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
@@ -35,8 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     models = folder / "models"
     for name in ("sentences", "sentence_tokens", "sentence_encoder"):
         shutil.copytree(EXAMPLES / name, models / name)
-    tensors = f"input {tensor('TEXT', 'STRING', 1)} output {tensor('COUNTS', 'FP32', 3)}"
-    write_python(models, "letters", f"max_batch_size: 4 {tensors}", LETTERS)
+    write_python(models, "letters", f"max_batch_size: 4 {LETTERS_TENSORS}", LETTERS)
     write_python(
         models, "scores", f"input {tensor('TEXT', 'STRING', 1)} output {tensor('SCORE', 'FP32', 1)}", "return None"
     )
@@ -55,6 +63,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 def client(server: ConchProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="any", max_retries=0) as made:
         yield made
+
+
+def until_counted(server: ConchProcess, start: str, least: int) -> None:
+    """Return when the metric whose line begins so has come to this number, or is above."""
+    deadline = time.monotonic() + 20
+    while not any(int(line.split()[-1]) >= least for line in server.metrics().splitlines() if line.startswith(start)):
+        assert time.monotonic() < deadline, server.metrics()
+        time.sleep(0.02)
 
 
 def similar(one: list[float], other: list[float]) -> float:
@@ -187,3 +203,29 @@ def test_an_option_that_is_not_known_keeps_the_model_from_loading(tmp_path: Path
     flags = "--exit-on-error=false"
     with ConchProcess(tmp_path / "models", flags, log=tmp_path / "log", wait="live") as process:
         process.until_logged("unknown key .pooling.; known: device, ")
+
+
+def test_who_goes_away_keeps_nobody_busy_and_every_call_is_traced(tmp_path: Path) -> None:
+    write_python(tmp_path / "models", "gate", f"max_batch_size: 4 {LETTERS_TENSORS}", GATE)
+    write_python(tmp_path / "models", "letters", f"max_batch_size: 4 {LETTERS_TENSORS}", LETTERS)
+    trace = tmp_path / "trace.json"
+    flags = (f"--trace-config=triton,file={trace}", "--trace-config=level=TIMESTAMPS", "--trace-config=rate=1")
+    with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log") as server:
+        with openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="any", max_retries=0) as client:
+            client.embeddings.create(model="letters", input=["a"] * 6)
+            with pytest.raises(openai.BadRequestError):
+                client.embeddings.create(model="letters", input="x")
+        with closing(http.client.HTTPConnection(server.http)) as leaving:
+            leaving.request("POST", "/v1/embeddings", json.dumps({"model": "gate", "input": ["a"] * 400}))
+            # Of a hundred requests the model has sixteen, of which the instance holds one or two.
+            until_counted(server, 'nv_inference_pending_request_count{model="gate"', 14)
+        until_counted(server, 'nv_inference_request_failure{model="gate",reason="CANCELED"', 16)
+        (tmp_path / "models" / "gate" / "1.open").touch()
+        with openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="any", max_retries=0) as client:
+            client.embeddings.create(model="gate", input=["a"] * 4)
+        until_counted(server, 'nv_inference_request_success{model="gate"', 1)
+    calls = [entry for entry in json.loads(trace.read_text()) if "model_name" in entry]
+    whole = [(entry["model_name"], entry["id"]) for entry in calls if not entry.get("parent_id")]
+    assert sorted(name for name, _ in whole) == ["gate", "gate", "letters", "letters"]
+    parts = [entry["model_name"] for entry in calls if entry.get("parent_id") in [number for _, number in whole]]
+    assert (parts.count("letters"), parts.count("gate")) == (3, 17)

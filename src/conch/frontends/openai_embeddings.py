@@ -10,11 +10,14 @@ from conch.core.generative import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.pending import Pending
 from conch.core.served import Served
-from conch.errors import BackendError, ConchError, NotFound, Unsupported
+from conch.errors import BackendError, Cancelled, ConchError, NotFound, Unsupported
 from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
+from conch.frontends.http_trace import begin_trace
 from conch.frontends.openai_errors import JSON, send_error
 from conch.llm.embedding_form import EmbeddingForm
+from conch.observability.observer import Observer
+from conch.observability.request_trace import Trace
 from conch.protocol.openai_embeddings import EmbeddingCall, embeddings, read_embedding
 from conch.protocol.openai_fields import InvalidField
 from conch.request import InferRequest, InferResponse, Timeline
@@ -38,22 +41,25 @@ def makes_embeddings(model: Served) -> bool:
 class EmbeddingsEndpoint:
     """Reads a call, finds its model, and has it answered."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Inference, observer: Observer) -> None:
         self._inference = inference
+        self._observer = observer
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one call, now or when the model has. Raises ConchError if it is refused."""
         timeline = Timeline()
         call = read_embedding(request.body)
-        model = self._find(call.model)
-        form = EmbeddingForm(model.config)
-        if call.dimensions is not None:
-            try:
-                form.check_dimensions(call.dimensions)
-            except ConchError as error:
-                raise InvalidField("dimensions", error.message) from None
-        requests = form.requests(call.inputs, model.version, timeline)
-        _Exchange(self._inference, reply, form, call, requests).begin()
+        trace = begin_trace(self._observer, request, call.model, timeline) if self._observer.on else None
+        try:
+            model = self._find(call.model)
+            form = EmbeddingForm(model.config)
+            _check_dimensions(form, call)
+            requests = form.requests(call.inputs, model.version, timeline)
+            _Exchange(reply, model, form, call, requests, trace).begin()
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            raise
 
     def _find(self, name: str) -> Served:
         try:
@@ -66,32 +72,40 @@ class EmbeddingsEndpoint:
 
 
 class _Exchange:
-    """What is remembered of a call until all of its vectors are there."""
+    """What is remembered of a call until all of its vectors are there.
+
+    The model is kept from being stopped: a call that began with one version ends with it.
+    """
 
     def __init__(
         self,
-        inference: Inference,
         reply: HttpReply,
+        model: Served,
         form: EmbeddingForm,
         call: EmbeddingCall,
         requests: Iterator[tuple[list[int], InferRequest]],
+        trace: Trace | None,
     ) -> None:
-        self._inference = inference
         self._reply = reply
+        self._model = model
         self._form = form
         self._call = call
         self._requests = requests
-        self._running: set[Pending] = set()
+        self._trace = trace
+        self._span = trace.began(model.version) if trace is not None else None
+        self._admitted: list[Pending] = []
         self._held = 0  # how many requests the model has that have not been answered
         self._advancing = False
+        self._ended = False
         self._vectors: list[npt.NDArray[np.float32]] = [np.empty(0, np.float32)] * len(call.inputs)
         self._missing = len(call.inputs)
         self._tokens = 0
 
     def begin(self) -> None:
         """Send the first requests."""
+        self._model.enter()
         self._advance()
-        if self._reply.open and self._missing:
+        if self._reply.open and not self._ended:
             self._reply.on_disconnect = self._abandon
 
     def _advance(self) -> None:
@@ -100,7 +114,7 @@ class _Exchange:
             return
         self._advancing = True
         try:
-            while self._missing and self._held < _AT_ONCE:
+            while not self._ended and self._held < _AT_ONCE:
                 sent = next(self._requests, None)
                 if sent is None:
                     break
@@ -112,12 +126,13 @@ class _Exchange:
 
     def _send(self, places: list[int], request: InferRequest) -> None:
         self._held += 1
-        self._running.add(self._inference.infer(request, partial(self._answered, places, request)))
+        admitted = self._model.submit_within(self._span, request, partial(self._answered, places, request))
+        self._admitted = [*(pending for pending in self._admitted if not pending.cancelled), admitted]
 
     def _answered(
         self, places: list[int], request: InferRequest, answer: InferResponse | ConchError | None, final: bool
     ) -> None:
-        if not self._missing or not final:
+        if self._ended or not final:
             return
         self._held -= 1
         try:
@@ -126,7 +141,6 @@ class _Exchange:
             self._fail(error)
         else:
             if self._missing:
-                self._running = {pending for pending in self._running if not pending.cancelled}
                 self._advance()
             else:
                 self._finish()
@@ -146,15 +160,40 @@ class _Exchange:
         vectors = self._vectors
         if self._call.dimensions is not None:
             vectors = self._form.cut(vectors, self._call.dimensions)
+        self._end(None)
         self._reply.send(200, JSON, embeddings(self._call.model, vectors, self._tokens, self._call.encoding))
+        self._note(None)
 
     def _fail(self, error: ConchError) -> None:
-        self._abandon()
+        self._end(error)
         send_error(self._reply, error)
+        self._note(error)
 
     def _abandon(self) -> None:
-        """Want no more vectors: what the model has not begun need not be computed."""
-        self._missing = 0
-        for pending in list(self._running):
-            pending.cancel()
-        self._running.clear()
+        """Want no more vectors: the client has gone."""
+        if not self._ended:
+            error = Cancelled("request was cancelled by the client")
+            self._end(error)
+            self._note(error)
+
+    def _end(self, error: ConchError | None) -> None:
+        """Let go of the model. After an error, what it has not begun need not be computed."""
+        self._ended = True
+        self._model.leave()
+        if error is not None:
+            for pending in self._admitted:
+                pending.cancel()
+        self._admitted = []
+
+    def _note(self, error: ConchError | None) -> None:
+        """Note in the trace that the client has been answered."""
+        if self._trace is not None:
+            self._trace.answered(error)
+
+
+def _check_dimensions(form: EmbeddingForm, call: EmbeddingCall) -> None:
+    if call.dimensions is not None:
+        try:
+            form.check_dimensions(call.dimensions)
+        except ConchError as error:
+            raise InvalidField("dimensions", error.message) from None

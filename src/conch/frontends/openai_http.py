@@ -57,7 +57,7 @@ class OpenAiHttp:
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
-            "/v1/embeddings": EmbeddingsEndpoint(inference),
+            "/v1/embeddings": EmbeddingsEndpoint(inference, self._observer),
         }
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:

@@ -59,22 +59,15 @@ class EmbeddingForm:
         self._cuts = _cuts(config)
 
     def requests(self, inputs: Inputs, version: int, timeline: Timeline) -> Iterator[tuple[list[int], InferRequest]]:
-        """Yield inference requests for all texts, each with the places in `inputs` of those that it holds.
+        """Return inference requests for all texts, each with the places in `inputs` of those that it holds.
 
-        Raises InvalidRequest, Unsupported if the texts are not in the form that the model takes.
+        Raises Unsupported if the texts are not in the form that the model takes.
         """
         tokens = not isinstance(inputs[0], str)
         if tokens != self.takes_tokens:
             taken, given = ("token ids", "text") if self.takes_tokens else ("text", "token ids")
             raise Unsupported(f"The model `{self._model}` takes {taken}, 'input' holds {given}.")
-        for places in self._groups(inputs):
-            tensor = self._tensor([inputs[place] for place in places])
-            yield (
-                places,
-                InferRequest(
-                    self._model, [tensor], version=version, outputs=self._outputs, timeline=Timeline(timeline.received)
-                ),
-            )
+        return ((places, self._request(inputs, places, version, timeline)) for places in self._groups(inputs))
 
     def vectors(self, request: InferRequest, response: InferResponse) -> Vectors:
         """Read the answer to one of the requests. Raises BackendError if there are not as many vectors as texts."""
@@ -110,6 +103,12 @@ class EmbeddingForm:
         cuts = f"may be cut to {', '.join(map(str, self._cuts))}" if self._cuts else "is not made to be cut"
         raise InvalidRequest(
             f"'dimensions' {dimensions} is not supported: a vector of the model `{self._model}` {known} and {cuts}."
+        )
+
+    def _request(self, inputs: Inputs, places: list[int], version: int, timeline: Timeline) -> InferRequest:
+        tensor = self._tensor([inputs[place] for place in places])
+        return InferRequest(
+            self._model, [tensor], version=version, outputs=self._outputs, timeline=Timeline(timeline.received)
         )
 
     def _groups(self, inputs: Inputs) -> Iterator[list[int]]:

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from conch.cli.repo import repo
 from conch.errors import ConfigError, NotFound, Unavailable
+from conch.repository.remote.archive import ArchiveLimits, Unpacker
+from conch.repository.remote.cache import Cache
 from conch.repository.remote.location import parse_image
 from conch.repository.remote.mirrors import open_mirror
 from conch.repository.remote.registry import Registry
@@ -20,6 +23,7 @@ from tests.remote.peers import IDENTITY, Between, HttpPeer, Reply, Seen
 from tests.remote.test_http_archive import tarred
 from tests.server.models import write_identity
 
+ZSTD = "application/vnd.oci.image.layer.v1.tar+zstd"
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 DOCKER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
@@ -119,11 +123,50 @@ def test_layers_lie_over_each_other(name: str, tmp_path: Path, kind: str) -> Non
     assert [path for path, _, _ in mirror.fingerprint("c")] == ["2/z"]
 
 
+def compressed(body: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(body)
+
+
+def test_layers_may_be_compressed_with_zstd(name: str, tmp_path: Path) -> None:
+    weights = os.urandom(300_000)
+    tar = tarred({"a/1/x": weights, "a/config.pbtxt": IDENTITY.encode()}, "w")
+    half = len(tar) // 2
+    frames = compressed(tar[:half]) + b"\x50\x2a\x4d\x18\x04\0\0\0skip" + compressed(tar[half:])
+    for tag, blob in (("one", compressed(tar)), ("several", frames)):
+        push(f"{name}:{tag}", blob, kind=ZSTD)
+        model = repository(f"{name}:{tag}", tmp_path / tag).read("a")
+        assert (model.directory / "1" / "x").read_bytes() == weights
+
+
+def test_layers_of_zstd_that_are_refused(name: str, tmp_path: Path) -> None:
+    tar = tarred({"a/1/x": os.urandom(300_000)}, "w")
+    wide = b"\x28\xb5\x2f\xfd" + b"\0\x90" + b"\1\0\0"  # wants 256 MiB to be kept, then ends
+    for tag, blob, said in (
+        ("short", compressed(tar)[:200_000], "truncated or damaged"),
+        ("damaged", compressed(tar)[:5000] + b"\xff" * 100_000, "truncated or damaged"),
+        ("none", b"\x28\xb5\x2f\xfd" + b"?" * 100, "truncated or damaged|cannot be read"),
+        ("wide", wide, "too much memory"),
+    ):
+        push(f"{name}:{tag}", blob, kind=ZSTD)
+        with pytest.raises(ConfigError, match=said):
+            repository(f"{name}:{tag}", tmp_path / tag).snapshot()
+
+
+def test_a_bomb_of_zstd_is_refused(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb"
+    bomb.write_bytes(compressed(tarred({"a/1/x": bytes(50_000_000)}, "w")))
+    assert bomb.stat().st_size < 10_000
+    unpacker = Unpacker(Cache(tmp_path / "cache"), "here", ArchiveLimits(ratio_from_bytes=1_000_000))
+    unpacker._cache.open()
+    with pytest.raises(ConfigError, match="grows to more than 1000000 bytes"):
+        unpacker.unpack(bomb, ".tar")
+
+
 def test_what_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
-    push(f"{name}:zstd", b"?", kind="application/vnd.oci.image.layer.v1.tar+zstd")
+    push(f"{name}:xz", b"?", kind="application/vnd.oci.image.layer.v1.tar+xz")
     push(f"{name}:link", tarred({"a/1/x": b"", "l": _link()}))
-    with pytest.raises(ConfigError, match=r"tar\+zstd', which cannot be read; push the image with gzip"):
-        repository(f"{name}:zstd", tmp_path).snapshot()
+    with pytest.raises(ConfigError, match=r"tar\+xz', which cannot be read"):
+        repository(f"{name}:xz", tmp_path).snapshot()
     with pytest.raises(ConfigError, match="the link 'l' leads out"):
         repository(f"{name}:link", tmp_path).snapshot()
     with pytest.raises(NotFound, match="there is no such image"):

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
-from typing import IO
+from typing import IO, BinaryIO
 
 from conch.errors import ConfigError
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.contents import Entry, inside
 
 _CHUNK_BYTES = 1024 * 1024
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
 
 
@@ -68,7 +69,7 @@ class Unpacker:
         return list((found | {entry.path: entry for entry in self._followed(links, found)}).values())
 
     def _tar(self, file: Path, links: dict[str, str]) -> Iterator[tuple[str, IO[bytes] | None]]:
-        with tarfile.open(file) as archive:
+        with file.open("rb") as packed, self._opened(packed) as archive:
             for member in archive:
                 if (path := self._path(member.name)) == ".":
                     continue
@@ -82,6 +83,16 @@ class Unpacker:
                     links[path] = self._target(path, member.linkname)
                 else:
                     raise ConfigError(f"{self._where}: '{path}' is a device or pipe, which no model needs")
+
+    def _opened(self, packed: BinaryIO) -> tarfile.TarFile:
+        begin = packed.read(len(_ZSTD_MAGIC))
+        packed.seek(0)
+        if begin != _ZSTD_MAGIC:
+            return tarfile.open(fileobj=packed)
+        # Imported where it is needed: what comes from most places is compressed with gzip.
+        from conch.repository.remote.zstd import opened
+
+        return tarfile.open(fileobj=opened(packed), mode="r|")
 
     def _zip(self, file: Path, links: dict[str, str]) -> Iterator[tuple[str, IO[bytes] | None]]:
         with zipfile.ZipFile(file) as archive:

@@ -22,6 +22,7 @@ from conch.repository.remote.tree import merged, models_of, read_index, write_in
 _LAYERS = (
     "application/vnd.oci.image.layer.v1.tar",
     "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.oci.image.layer.v1.tar+zstd",
     "application/vnd.docker.image.rootfs.diff.tar",
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
 )
@@ -138,8 +139,7 @@ class ImageSource:
         for one in layers:
             kind, digest = str(one["mediaType"]), str(one["digest"])
             if kind not in _LAYERS:
-                hint = "; push the image with gzip or without compression" if "zstd" in kind else ""
-                raise ConfigError(f"{self._location}: a layer is of type '{kind}', which cannot be read{hint}")
+                raise ConfigError(f"{self._location}: a layer is of type '{kind}', which cannot be read")
             if not digest.startswith(_SHA256) or len(digest) != len(_SHA256) + 64 or not digest[7:].isalnum():
                 raise ConfigError(f"{self._location}: a layer has the digest '{digest}', which is no sha256")
             yield Layer(digest, int(one["size"]))

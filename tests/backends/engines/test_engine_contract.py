@@ -183,5 +183,5 @@ def _backend(engine: str) -> str:
 
 
 def _pid(engine: Engine) -> int:
-    process = engine._process  # type: ignore[attr-defined]
+    process = engine._processes.current  # type: ignore[attr-defined]
     return int(process._child.pid)

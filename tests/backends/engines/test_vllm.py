@@ -192,7 +192,7 @@ async def _until(true: Callable[[], bool]) -> None:
 
 
 def _pid(engine: Engine) -> int:
-    process = engine._process  # type: ignore[attr-defined]
+    process = engine._processes.current  # type: ignore[attr-defined]
     return int(process._child.pid)
 
 

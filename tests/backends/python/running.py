@@ -130,8 +130,8 @@ class Runner:
     @property
     def process(self) -> ModelProcess:
         """The process that is in service."""
-        assert self.instance._process is not None
-        return self.instance._process
+        assert self.instance._processes.current is not None
+        return self.instance._processes.current
 
     @property
     def pid(self) -> int:

@@ -1,11 +1,14 @@
 """The bodies and answers of /v1/embeddings."""
 
 import base64
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conch.protocol.openai_embeddings import MAX_INPUTS, embeddings, read_embedding
 from conch.protocol.openai_fields import InvalidField
@@ -16,7 +19,7 @@ def read(**fields: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "inputs"),
+    ("sent", "inputs"),
     [
         ("one text", ["one text"]),
         (["one", "two"], ["one", "two"]),
@@ -24,10 +27,10 @@ def read(**fields: Any) -> Any:
         ([[5, 6], [7]], [[5, 6], [7]]),
     ],
 )
-def test_every_form_of_input_is_read(given: Any, inputs: Any) -> None:
-    call = read(input=given, user="somebody")
+def test_every_form_of_input_is_read(sent: Any, inputs: Any) -> None:
+    call = read(input=sent, user="somebody")
     assert (call.model, call.inputs, call.encoding, call.dimensions) == ("m", inputs, "float", None)
-    assert read(input=given, encoding_format="base64", dimensions=3).dimensions == 3
+    assert read(input=sent, encoding_format="base64", dimensions=3).dimensions == 3
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,18 @@ def test_vectors_are_numbers_or_their_bytes() -> None:
     ]
     coded = orjson.loads(embeddings("m", vectors, 7, "base64"))
     assert np.frombuffer(base64.b64decode(coded["data"][1]["embedding"]), "<f4").tolist() == [3.0, 4.0]
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["input", "encoding_format", "dimensions", "user"]), ANYTHING) | ANYTHING)
+def test_any_json_is_read_or_refused(document: Any) -> None:
+    body = {"model": "m", **document} if isinstance(document, dict) else document
+    with suppress(InvalidField):
+        call = read_embedding(orjson.dumps(body))
+        assert all(call.inputs)

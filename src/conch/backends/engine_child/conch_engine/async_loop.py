@@ -8,6 +8,7 @@ import socket
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, Optional
 
 from conch_child.wire import READ_SIZE, FrameDecoder, Message, encode
@@ -145,7 +146,12 @@ def serve(
     make: Callable[[asyncio.StreamWriter], LoopEngine],
 ) -> None:
     """Load the engine that `make` makes and run it until the server ends the connection or says STOP."""
-    asyncio.run(_serve(connection, decoder, backlog, make))
+    run: Any = asyncio.run
+    with suppress(ImportError):  # what has a web server of its own brings it
+        import uvloop
+
+        run = uvloop.run
+    run(_serve(connection, decoder, backlog, make))
 
 
 async def _serve(
@@ -161,7 +167,8 @@ async def _serve(
     except Exception as error:
         text = error.text if isinstance(error, Refused) else traceback.format_exc().rstrip()
         writer.write(encode((messages.LOADED, text, {})))
-        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
         return
     writer.write(encode((messages.LOADED, "", engine.info)))
     try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm import AsyncEngineArgs, SamplingParams
+from vllm.envs import enable_envs_cache
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
@@ -71,6 +72,7 @@ class VllmEngine(LoopEngine):
         self._plain = self._engine.renderer.default_cmpl_tok_params
         self._templated = self._plain.with_kwargs(add_special_tokens=False)
         self.info = self._describe(config)
+        enable_envs_cache()  # for every token vLLM asks the environment something
         self._engine.output_handler.add_done_callback(self._died)
 
     def begin(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int) -> None:

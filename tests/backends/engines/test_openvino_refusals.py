@@ -9,6 +9,7 @@ import pytest
 
 from conch.backends.engine import Engine
 from conch.errors import InvalidRequest, Unavailable
+from conch.generation import StructuredOutput
 from tests.backends.engines.driving import ask, begin, running
 from tests.backends.engines.gguf_model import CONTEXT, write_gguf
 
@@ -61,3 +62,14 @@ async def test_a_cache_that_is_too_small_for_all_at_once(engine: Engine) -> None
         assert "out of KV cache" in heard.end.message
     load = engine.load
     assert (load.running, load.waiting, load.kv_cache_usage) == (0, 0, 0.0)
+
+
+async def test_characters_that_lie_across_tokens_are_told_whole(engine: Engine) -> None:
+    """The model's tokens are bytes and pairs of letters, and it is left no choice of what to say."""
+    text = "naïve 😀 is 中文, too"
+    for _ in range(2):  # the second time, all of the tokens are known
+        heard = await ask(engine, PROMPT, max_tokens=60, structured=StructuredOutput("regex", text))
+        assert heard.text() == text
+        assert len(heard.tokens()) > len(text)
+    stopped = await ask(engine, PROMPT, max_tokens=60, structured=StructuredOutput("regex", text), stop=("文,",))
+    assert stopped.text() == "naïve 😀 is 中"

@@ -5,9 +5,18 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.engine_child.conch_engine.text import Pieces, StopStrings, TextStream, tell
+from conch.backends.engine_child.conch_engine.text import (
+    Pieces,
+    StopStrings,
+    TextStream,
+    parts_of_characters,
+    tell,
+)
 
 TEXTS = st.text(st.sampled_from("ab é😀\n中"), max_size=60)
+
+
+PARTS = parts_of_characters({bytes([byte]): byte for byte in range(256)})
 
 
 def decode(many: list[list[int]]) -> list[str]:
@@ -15,19 +24,30 @@ def decode(many: list[list[int]]) -> list[str]:
     return [bytes(tokens).decode("utf-8", "replace") for tokens in many]
 
 
-@given(TEXTS, st.lists(st.integers(1, 3), min_size=1, max_size=80), st.booleans())
-def test_pieces_add_up_to_the_text(text: str, sizes: Sequence[int], by_themselves: bool) -> None:
+def decode_leniently(many: list[list[int]]) -> list[str]:
+    """One that leaves out what is no character, as OpenVINO's do."""
+    return [bytes(tokens).decode("utf-8", "ignore") for tokens in many]
+
+
+@given(TEXTS, st.lists(st.integers(1, 3), min_size=1, max_size=80), st.booleans(), st.booleans())
+def test_pieces_add_up_to_the_text(text: str, sizes: Sequence[int], by_themselves: bool, leniently: bool) -> None:
     data, pieces, stream = text.encode(), [], TextStream()
-    known = Pieces(decode, ord("a")) if by_themselves else None
+    decoder = decode_leniently if leniently else decode
+    known = Pieces(decoder, ord("a"), PARTS if leniently else ()) if by_themselves else None
     position = 0
     for size in [*sizes, len(data)]:
         chunk, position = data[position : position + size], position + size
-        (piece,) = tell([(stream, chunk, position >= len(data))], decode, known)
+        (piece,) = tell([(stream, chunk, position >= len(data))], decoder, known)
         assert "\ufffd" not in piece
         pieces.append(piece)
         if position >= len(data):
             break
     assert "".join(pieces) == text
+
+
+def test_which_tokens_are_parts_of_characters() -> None:
+    written = [b"a", " é".encode(), b" \xe4\xb8", b"\xadx", b"<0x41>", b"<0xE4>", "▁the".encode(), b"<0xzz>", b""]
+    assert parts_of_characters({text: number for number, text in enumerate(written)}) == {2, 3, 5}
 
 
 def test_what_never_becomes_a_character_is_told_at_the_end() -> None:

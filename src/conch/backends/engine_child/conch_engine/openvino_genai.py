@@ -16,7 +16,7 @@ from .driver import Driver, Event, Prompt, Refused
 from .openvino_options import Options, read_options
 from .openvino_structure import structure_of
 from .openvino_waiting import Waiting, WaitingRoom
-from .text import DecodeMany, Pieces, StopStrings, TextStream, tell
+from .text import DecodeMany, Pieces, StopStrings, TextStream, parts_of_characters, tell
 
 # What `GenerationConfig` has under another name, or needs beside it, is in `_configuration`.
 _SAME_NAME = ("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos", "min_p", "top_p")
@@ -94,8 +94,10 @@ class OpenVinoDriver(Driver):
         self._pipeline = genai.ContinuousBatchingPipeline(str(chosen.model), scheduler, chosen.device, properties)
         self._tokenizer = self._pipeline.get_tokenizer()
         self._eos = self._tokenizer.get_eos_token_id()
+        vocabulary = self._tokenizer.get_vocab()
+        self._vocabulary = max(vocabulary.values()) + 1
+        self._parts = parts_of_characters(vocabulary)
         self._decoders = {skips: self._decoder(skips) for skips in (True, False)}
-        self._vocabulary = max(self._tokenizer.get_vocab().values()) + 1
         return {
             "context_length": chosen.context_length,
             "max_running": chosen.scheduler["max_num_seqs"],
@@ -214,7 +216,7 @@ class OpenVinoDriver(Driver):
             return self._tokenizer.decode(many, skip_special_tokens=skips_special)
 
         plain = self._tokenizer.encode("a", add_special_tokens=False).input_ids.data
-        return decode, Pieces(decode, int(plain[0][-1]) if plain.size else 0)
+        return decode, Pieces(decode, int(plain[0][-1]) if plain.size else 0, self._parts)
 
     def _tell(self, news: list[_New], *, skips_special: bool) -> list[Event]:
         streams = [(new[0].text, self._without_end(new), new[2] is not None) for new in news]

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 # What decoders put where bytes are no, or not yet a, character.
 _INCOMPLETE = "\ufffd"
 # Tokens that are decoded again before new ones: what comes before a token can change how it looks (a space at the
 # beginning). A character may take up to four.
 _KEPT = 4
+# How some vocabularies write a token that is a byte.
+_BYTE = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
 DecodeMany = Callable[[list[list[int]]], list[str]]
+
+
+def parts_of_characters(vocabulary: Mapping[bytes, int]) -> frozenset[int]:
+    """Return the tokens whose bytes are no whole characters."""
+    return frozenset(token for written, token in vocabulary.items() if not _is_text(written))
+
+
+def _is_text(written: bytes) -> bool:
+    byte = _BYTE.fullmatch(written)
+    if byte is not None:
+        return int(byte[1], 16) < 0x80
+    try:
+        written.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class Pieces:
     """The text of tokens that are text by themselves, which nearly all are: decoded once, when one is first seen.
 
-    `anchor` is a token of plain text: how a token looks in the middle of a text is seen behind it.
+    `anchor` is a token of plain text: how a token looks in the middle of a text is seen behind it. `parts` are those
+    whose bytes are no characters by themselves; a decoder may leave such bytes out, so that its text does not show it.
     """
 
-    __slots__ = ("_anchor", "_decode", "_known")
+    __slots__ = ("_anchor", "_decode", "_known", "_parts")
 
-    def __init__(self, decode: DecodeMany, anchor: int) -> None:
+    def __init__(self, decode: DecodeMany, anchor: int, parts: Container[int] = ()) -> None:
         self._decode = decode
         self._anchor = anchor
+        self._parts = parts
         # token → its text at the beginning and behind others; None if it is a part of a character
         self._known: dict[int, tuple[str, str] | None] = {}
 
@@ -35,7 +56,7 @@ class Pieces:
         anchored = [[self._anchor, token] for token in new]
         before, *texts = self._decode([[self._anchor], *([token] for token in new), *anchored])
         for token, alone, behind in zip(new, texts, texts[len(new) :]):
-            whole = _INCOMPLETE not in alone + behind and behind.startswith(before)
+            whole = _INCOMPLETE not in alone + behind and behind.startswith(before) and token not in self._parts
             self._known[token] = (alone, behind[len(before) :]) if whole else None
 
     def text(self, token_ids: Sequence[int], first: bool) -> str | None:

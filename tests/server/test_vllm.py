@@ -14,6 +14,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import np_to_triton_dtype
 
+from tests.backends.engines.driving import family
 from tests.backends.engines.gguf_model import CONTEXT
 from tests.backends.engines.hf_model import write_adapter, write_hf
 from tests.backends.engines.vllm_environment import ENVIRONMENT, needs_vllm
@@ -187,21 +188,15 @@ def test_who_goes_away_is_dropped(server: ConchProcess, client: openai.OpenAI) -
 
 
 def test_nothing_outlives_a_server_that_is_killed(server: ConchProcess) -> None:
-    family = _family(server.process.pid)
-    assert len(family) > 3
+    processes = family(server.process.pid)
+    assert len(processes) > 3
     server.process.send_signal(signal.SIGKILL)
     server.process.wait()
     deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}").exists() for pid in family[1:]):
+    while any(Path(f"/proc/{pid}").exists() for pid in processes[1:]):
         assert time.monotonic() < deadline
 
 
 def _running(server: ConchProcess) -> int:
     (line,) = (line for line in server.metrics().splitlines() if line.startswith("vllm:num_requests_running{"))
     return int(float(line.rpartition(" ")[2]))
-
-
-def _family(pid: int) -> list[int]:
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(child) for thread in threads for child in thread.read_text().split()]
-    return [pid, *(each for child in children for each in _family(child))]

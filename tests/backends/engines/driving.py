@@ -1,7 +1,7 @@
 """An engine without a server around it: prompts in, everything that is heard of them out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,3 +82,17 @@ async def running(
         yield engine
     finally:
         await engine.stop()
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all that it and those have started."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for thread in threads for child in thread.read_text().split()]
+    return [pid, *(each for child in children for each in family(child))]
+
+
+async def gone(paths: Sequence[Path]) -> None:
+    """Return when there is none of these any more; processes are folders of /proc."""
+    async with asyncio.timeout(60):
+        while any(path.exists() for path in paths):
+            await asyncio.sleep(0.01)

@@ -14,7 +14,7 @@ import pytest_asyncio
 from conch.backends.engine import Engine
 from conch.errors import BackendError, Cancelled, InvalidRequest, ModelLoadError
 from conch.generation import Usage
-from tests.backends.engines.driving import ask, begin, running
+from tests.backends.engines.driving import ask, begin, family, gone, running
 from tests.backends.engines.gguf_model import CONTEXT, write_gguf
 from tests.backends.engines.hf_model import write_hf
 from tests.backends.engines.tensorrtllm_environment import SETTINGS as TENSORRTLLM_SETTINGS
@@ -149,13 +149,15 @@ async def test_a_killed_engine_fails_what_it_held_and_is_replaced(engine: Engine
     engine.on_ready_change = changed.set
     heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
     await asyncio.wait_for(heard.begun.wait(), 60)
-    os.kill(_pid(engine), signal.SIGKILL)
+    processes = family(_pid(engine))
+    os.kill(processes[0], signal.SIGKILL)
     await asyncio.wait_for(heard.ended.wait(), 60)
     assert isinstance(heard.end, BackendError)
     assert "was killed by SIGKILL while this request was being generated" in heard.end.message
+    await gone([Path(f"/proc/{process}") for process in processes])
     while not engine.ready:
         changed.clear()
-        await asyncio.wait_for(changed.wait(), 60)
+        await asyncio.wait_for(changed.wait(), 300)
     again = await ask(engine, PROMPT, max_tokens=2, ignore_eos=True)
     assert again.end.completion_tokens == 2  # type: ignore[union-attr]
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from conch.backends.engine import Engine
 from conch.errors import BackendError, InvalidRequest
 from conch.generation import StructuredOutput, Usage
-from tests.backends.engines.driving import Heard, ask, begin, running
+from tests.backends.engines.driving import Heard, ask, begin, family, gone, running
 from tests.backends.engines.gguf_model import CONTEXT
 from tests.backends.engines.hf_model import write_adapter, write_hf
 from tests.backends.engines.vllm_environment import SETTINGS, needs_vllm
@@ -161,28 +161,18 @@ async def test_what_vllm_cannot_compute_harms_nobody(engine: Engine) -> None:
     assert neighbour.end.completion_tokens == 40  # type: ignore[union-attr]
 
 
-async def test_vllms_own_processes_are_seen_to_die_and_die_with_the_engine(engine: Engine) -> None:
-    changed = asyncio.Event()
-    engine.on_ready_change = changed.set
+async def test_the_death_of_vllms_core_is_seen_and_nothing_of_it_stays(engine: Engine) -> None:
     heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
     await asyncio.wait_for(heard.begun.wait(), 60)
-    (core,) = (pid for pid in _children(_pid(engine)) if _children(pid))
+    processes = family(_pid(engine))
+    memory = _shared_memory(processes)
+    assert memory
+    core = next(pid for pid in processes[1:] if len(family(pid)) > 1)
     os.kill(core, signal.SIGKILL)
     await asyncio.wait_for(heard.ended.wait(), 60)
     assert isinstance(heard.end, BackendError)
     assert "exited with status 1 while this request was being generated" in heard.end.message
-    while not engine.ready:
-        changed.clear()
-        await asyncio.wait_for(changed.wait(), 180)
-
-    main = _pid(engine)
-    family = _family(main)
-    assert len(family) > 2
-    memory = _shared_memory(family)
-    os.kill(main, signal.SIGKILL)
-    await _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
-    assert memory
-    await _until(lambda: not any(path.exists() for path in memory))
+    await gone([*(Path(f"/proc/{pid}") for pid in processes), *memory])
 
 
 async def _until(true: Callable[[], bool]) -> None:
@@ -196,15 +186,6 @@ def _pid(engine: Engine) -> int:
     return int(process._child.pid)
 
 
-def _family(pid: int) -> list[int]:
-    return [pid, *(each for child in _children(pid) for each in _family(child))]
-
-
-def _shared_memory(family: list[int]) -> set[Path]:
-    lines = [line for pid in family for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+def _shared_memory(processes: list[int]) -> set[Path]:
+    lines = [line for pid in processes for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
     return {Path(line.split()[5]) for line in lines if "/dev/shm/" in line}
-
-
-def _children(pid: int) -> list[int]:
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for thread in threads for child in thread.read_text().split()]

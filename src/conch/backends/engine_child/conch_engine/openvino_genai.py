@@ -12,7 +12,7 @@ import openvino_genai as genai
 
 from . import messages
 from .cache_size import GIB
-from .driver import Driver, Event, Prompt, Refused
+from .driver import Driver, Event, Prompt, Refused, completion_room
 from .openvino_options import Options, read_options
 from .openvino_structure import structure_of
 from .openvino_waiting import Waiting, WaitingRoom
@@ -315,21 +315,10 @@ class OpenVinoDriver(Driver):
         return np.array([prompt], np.int64)
 
     def _configuration(self, params: dict[str, Any], prompt_tokens: int) -> Any:
-        context = self._options.context_length
-        room = context - prompt_tokens
-        wanted = params.get("max_tokens") or room
-        if not prompt_tokens:
-            raise Refused("the prompt is empty: it has no tokens")
-        if wanted > room or room < 1:
-            completion = f", {wanted} in the completion" if room >= 1 or "max_tokens" in params else ""
-            raise Refused(
-                f"This model's maximum context length is {context} tokens. However, you requested "
-                f"{prompt_tokens + max(wanted, 0)} tokens ({prompt_tokens} in the prompt{completion}). "
-                "Please reduce the length of the prompt or of the completion."
-            )
+        room = completion_room(self._options.context_length, prompt_tokens, params.get("max_tokens"))
         configuration = genai.GenerationConfig()
         configuration.set_eos_token_id(self._eos)  # which puts it among the tokens to stop at
-        configuration.max_new_tokens = wanted
+        configuration.max_new_tokens = room
         configuration.min_new_tokens = params.get("min_tokens", 0)
         for name in _SAME_NAME:
             if name in params:

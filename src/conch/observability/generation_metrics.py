@@ -23,7 +23,7 @@ class LoadFamily:
 
 @dataclass(frozen=True, slots=True)
 class TokenFamily:
-    """A counter over all finished requests."""
+    """A counter over all requests."""
 
     name: str
     help: str

@@ -34,7 +34,7 @@ OPTIONAL = {
         "backends/engine_child/conch_engine/tensorrtllm_arguments.py",
     },
     "tensorrt_llm": {"backends/engine_child/conch_engine/tensorrtllm.py"},
-    "treelite": {"backends/fil.py"},
+    "treelite": {"backends/forest.py"},
     "grpc": {"cli/triton_stream.py"},
     "huggingface_hub": {"cli/hub_download.py"},
     "obstore": {"repository/remote/object_store.py"},

@@ -3,18 +3,17 @@
 Parameters and files are those of Triton's FIL backend; it runs on the CPU. NaN is a missing value.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from logging import getLogger
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import treelite
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.cores import usable_cores
+from conch.backends.forest import VERSION, Forest, read_forest
+from conch.backends.forest_files import FILENAMES
 from conch.backends.model_file import model_path
 from conch.backends.signature import Signature, TensorInfo, check_signature, completed
 from conch.backends.threaded import Arrays, ThreadedInstance
@@ -42,34 +41,6 @@ _WITHOUT_EFFECT = (
 _ROWS_PER_THREAD = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """One form in which trees are stored: the file that Triton looks for, and what reads it."""
-
-    filename: str
-    read: Callable[[Path, Mapping[str, str]], treelite.Model]
-
-
-def _xgboost(form: str) -> Callable[[Path, Mapping[str, str]], treelite.Model]:
-    def read(path: Path, parameters: Mapping[str, str]) -> treelite.Model:
-        lenient = _switch(parameters, "xgboost_allow_unknown_field")
-        return treelite.frontend.load_xgboost_model(path, format_choice=form, allow_unknown_field=lenient)
-
-    return read
-
-
-_FORMATS = {
-    "xgboost": _Format("xgboost.model", lambda path, _: treelite.frontend.load_xgboost_model_legacy_binary(path)),
-    "xgboost_json": _Format("xgboost.json", _xgboost("json")),
-    "xgboost_ubj": _Format("xgboost.ubj", _xgboost("ubjson")),
-    "lightgbm": _Format("model.txt", lambda path, _: treelite.frontend.load_lightgbm_model(path)),
-    # From bytes: of a file that is cut short, what is missing would be taken for zeros.
-    "treelite_checkpoint": _Format(
-        "checkpoint.tl", lambda path, _: treelite.Model.deserialize_bytes(path.read_bytes())
-    ),
-}
-
-
 class FilBackend(Backend):
     """Trees through treelite."""
 
@@ -93,7 +64,7 @@ class FilInstance(ThreadedInstance):
 
     def __init__(self, plan: InstancePlan) -> None:
         super().__init__(plan)
-        self._trees: treelite.Model | None = None
+        self._forest: Forest | None = None
         self._answer = _Answer(plan.source.config)
         self._threads = 1
 
@@ -101,9 +72,9 @@ class FilInstance(ThreadedInstance):
         """Read the trees and check that the configuration fits them."""
         source = self.plan.source
         config = source.config
-        self._trees = _read(source, self.plan.name)
-        check_signature(config, _signature(self._trees, config))
-        self._answer.check(_classes(self._trees))
+        self._forest = _read(source, self.plan.name)
+        check_signature(config, _signature(self._forest, config))
+        self._answer.check(self._forest.classes)
         if self.plan.kind is InstanceKind.GPU:
             _log.warning("instance '%s' is KIND_GPU, but trees run on the CPU here", self.plan.name)
         for name in _WITHOUT_EFFECT:
@@ -111,10 +82,10 @@ class FilInstance(ThreadedInstance):
                 _log.warning("parameter '%s' of model '%s' has no effect: it is for GPUs", name, config.name)
         self._threads = max(1, usable_cores() // self.plan.siblings)
         _log.info(
-            "instance '%s': treelite %s, %d trees, %d threads (%d cores, %d instances)",
+            "instance '%s': %s, %d trees, %d threads (%d cores, %d instances)",
             self.plan.name,
-            treelite.__version__,
-            self._trees.num_tree,
+            VERSION,
+            self._forest.trees,
             self._threads,
             usable_cores(),
             self.plan.siblings,
@@ -122,20 +93,20 @@ class FilInstance(ThreadedInstance):
 
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
         """Run the rows through the trees."""
-        assert self._trees is not None
+        assert self._forest is not None
         rows = inputs[_INPUT]
         # treelite trusts its caller: a row that is too short would be read beyond its end.
-        if rows.ndim != 2 or rows.shape[1] != self._trees.num_feature:
+        if rows.ndim != 2 or rows.shape[1] != self._forest.features:
             raise Unsupported(
-                f"input '{_INPUT}' has shape {list(rows.shape)}, the model wants [rows, {self._trees.num_feature}]"
+                f"input '{_INPUT}' has shape {list(rows.shape)}, the model wants [rows, {self._forest.features}]"
             )
         threads = min(self._threads, 1 + len(rows) // _ROWS_PER_THREAD)
-        scores = treelite.gtil.predict(self._trees, np.ascontiguousarray(rows), nthread=threads)
-        return {name: self._answer.of(scores.reshape(len(rows), -1)) for name in outputs}
+        scores = self._forest.scores(rows, threads)
+        return {name: self._answer.of(scores) for name in outputs}
 
     def unload(self) -> None:
         """Drop the trees."""
-        self._trees = None
+        self._forest = None
 
 
 class _Answer:
@@ -175,23 +146,17 @@ def _gives_classes(parameters: Mapping[str, str]) -> bool:
     return _switch(parameters, "output_class") and not _switch(parameters, "predict_proba")
 
 
-def _classes(trees: treelite.Model) -> int:
-    """Return how many scores there are for a row: one for regression and for two classes."""
-    header = trees.get_header_accessor()
-    return int(header.get_field("num_target")[0]) * int(max(header.get_field("num_class")))
-
-
 def _read_signature(source: ModelSource) -> Signature:
     return _signature(_read(source, source.config.name), source.config)
 
 
-def _signature(trees: treelite.Model, config: ModelConfig) -> Signature:
+def _signature(forest: Forest, config: ModelConfig) -> Signature:
     """Return the one input and the one output; in either precision, as the configuration says."""
-    width = 1 if _gives_classes(config.parameters) else _classes(trees)
+    width = 1 if _gives_classes(config.parameters) else forest.classes
     output = config.output(_OUTPUT)
     if output is not None and width == 1 and output.dims[-1:] == (2,) and _switch(config.parameters, "predict_proba"):
         width = 2  # of two classes each may have its column
-    return Signature(inputs=(_info(_INPUT, trees.num_feature, config),), outputs=(_info(_OUTPUT, width, config),))
+    return Signature(inputs=(_info(_INPUT, forest.features, config),), outputs=(_info(_OUTPUT, width, config),))
 
 
 def _info(name: str, width: int, config: ModelConfig) -> TensorInfo:
@@ -200,30 +165,30 @@ def _info(name: str, width: int, config: ModelConfig) -> TensorInfo:
     return TensorInfo(name, datatype, (-1, width), "FP32 or FP64")
 
 
-def _read(source: ModelSource, whose: str) -> treelite.Model:
+def _read(source: ModelSource, whose: str) -> Forest:
     parameters = source.config.parameters
     kind = parameters.get("model_type") or _kind_there(source)
-    if kind not in _FORMATS:
+    if kind not in FILENAMES:
+        known = ", ".join(FILENAMES)
         raise ConfigError(
-            f"parameter 'model_type' of model '{source.config.name}' must be one of {', '.join(_FORMATS)}; got '{kind}'"
+            f"parameter 'model_type' of model '{source.config.name}' must be one of {known}; got '{kind}'"
         )
-    each = _FORMATS[kind]
-    _refuse_pickles(source, source.config.default_model_filename or each.filename)
-    path = model_path(source, each.filename, whose)
+    filename = FILENAMES[kind]
+    _refuse_pickles(source, source.config.default_model_filename or filename)
+    path = model_path(source, filename, whose)
+    lenient = _switch(parameters, "xgboost_allow_unknown_field")
     try:
-        return each.read(path, parameters)
-    except treelite.TreeliteError as error:
-        said = str(error).strip().splitlines()[0]
+        return read_forest(path, kind, lenient=lenient)
+    except (ValueError, OSError) as error:
         raise ModelLoadError(
-            f"treelite error: {said} ('{path}', read as {kind}, for model instance '{whose}')"
+            f"treelite error: {error} ('{path}', read as {kind}, for model instance '{whose}')"
         ) from error
 
 
 def _kind_there(source: ModelSource) -> str:
     """Return the model type whose file is in the version's folder; Triton's default if there is none."""
-    return next(
-        (kind for kind, each in _FORMATS.items() if (source.version_directory / each.filename).exists()), "xgboost"
-    )
+    folder = source.version_directory
+    return next((kind for kind, filename in FILENAMES.items() if (folder / filename).exists()), "xgboost")
 
 
 def _refuse_pickles(source: ModelSource, filename: str) -> None:

@@ -1,0 +1,58 @@
+"""The forms in which forests are stored, and what a file says of itself before a library sees it.
+
+Only what costs nothing to tell: by which bytes a form begins, and whether a text is as long as it says.
+"""
+
+import re
+from pathlib import Path
+
+# The file that Triton looks for, by `model_type`.
+FILENAMES = {
+    "xgboost": "xgboost.model",
+    "xgboost_json": "xgboost.json",
+    "xgboost_ubj": "xgboost.ubj",
+    "lightgbm": "model.txt",
+    "treelite_checkpoint": "checkpoint.tl",
+}
+
+_BEGINNINGS = {
+    "xgboost": re.compile(rb"binf"),
+    "xgboost_json": re.compile(rb'\s*\{\s*"'),
+    "xgboost_ubj": re.compile(rb"\{[iUIlL$#]"),
+    "lightgbm": re.compile(rb"tree\r?\n"),
+    # The version of treelite, three numbers of four bytes.
+    "treelite_checkpoint": re.compile(rb"[\x01-\x0f]\0\0\0.\0\0\0.\0\0\0", re.DOTALL),
+}
+# XGBoost's old form began with the first of its numbers before it had a mark.
+_WITHOUT_MARK = "xgboost"
+_LONGEST_BEGINNING = 64
+
+
+def check_form(path: Path, kind: str) -> None:
+    """Raise ValueError if a file cannot be of this kind, or lacks trees that it tells of."""
+    with path.open("rb") as stream:
+        head = stream.read(_LONGEST_BEGINNING)
+    if not head:
+        raise ValueError("the file is empty")
+    likely = next((each for each, beginning in _BEGINNINGS.items() if beginning.match(head)), "")
+    if likely not in (kind, ""):
+        raise ValueError(f"the file begins as one of model_type '{likely}' does")
+    if not likely and kind != _WITHOUT_MARK:
+        raise ValueError("the file does not begin as one of this model_type does")
+    if kind == "lightgbm":
+        _check_length(path)
+
+
+def _check_length(path: Path) -> None:
+    """Hold LightGBM's text against the sizes of its trees, where it tells them: what is missing would not be missed."""
+    begin, sizes = 0, b""
+    with path.open("rb") as stream:
+        for line in stream:
+            if line.startswith(b"Tree="):
+                break
+            if line.startswith(b"tree_sizes="):
+                sizes = line.partition(b"=")[2]
+            begin += len(line)
+    missing = sum(map(int, sizes.split())) - (path.stat().st_size - begin)
+    if missing > 0:
+        raise ValueError(f"the file was cut short: at least {missing} bytes of its trees are missing")

@@ -66,7 +66,7 @@ def bench(
                     systems[name] = system
                 for result in results:
                     _measure(result, systems, rounds, requests, status.update)
-                    console.print(f"{result.work.name}: done")
+                    console.print(markdown([result]), markup=False, soft_wrap=True)
         except PeerError as error:
             console.print(escape(str(error)))
             raise typer.Exit(1) from error

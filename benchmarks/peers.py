@@ -17,7 +17,7 @@ from benchmarks.machine import package_versions
 from benchmarks.process_tree import ProcessTree
 from benchmarks.triton_install import TritonInstall
 
-READY_LIMIT_SECONDS = 300.0  # vLLM compiles; the others take seconds
+READY_LIMIT_SECONDS = 600.0  # vLLM compiles; the others take seconds
 STOP_LIMIT_SECONDS = 40.0
 POLL_SECONDS = 0.005
 READY_PATH = "/v2/health/ready"

@@ -8,17 +8,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from conch.errors import Cancelled, ConchError, Unavailable
 from conch.frontends.http_message import content_type, header
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.openai_errors import JSON, send_error
-from conch.generation import Delta, FinishReason, Generation, TokenLogprob, Usage
-from conch.llm.output import OutputParser, Reasoning, ToolCall
+from conch.frontends.openai_forms import ChoiceState, Form
+from conch.generation import Delta, Generation, Usage
+from conch.llm.output import OutputParser
 from conch.observability.request_trace import Trace
 from conch.protocol import openai_replies
-from conch.protocol.openai_replies import ChatReplies, Choice, CompletionReplies
 
 _log = logging.getLogger(__name__)
 
@@ -27,41 +26,6 @@ _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Con
 _COALESCED_DELTAS = 4096
 _COALESCED_TEXT = 2**20
 _UNSENT_LIMIT = 64 * 2**20
-
-
-class _Sequence:
-    """What is remembered of one choice."""
-
-    __slots__ = ("begun", "calls", "characters", "finish", "logprobs", "parser", "reasoning", "text")
-
-    def __init__(self, parser: OutputParser) -> None:
-        self.parser = parser
-        self.begun = False  # whether its first chunk was sent
-        self.characters = 0
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.calls: list[ToolCall] = []
-        self.logprobs: list[Sequence[TokenLogprob]] = []
-        self.finish: FinishReason | None = None
-
-
-class Form(Protocol):
-    """How deltas become chunks and choices: a chat or a text completion."""
-
-    def chunks(self, sequence: _Sequence, delta: Delta) -> bytes:
-        """Return the chunks of a delta."""
-
-    def take(self, sequence: _Sequence, delta: Delta) -> None:
-        """Remember a delta for an answer in one piece."""
-
-    def choice(self, sequence: _Sequence) -> Choice:
-        """Return a choice in one piece."""
-
-    def usage(self, usage: Usage) -> bytes:
-        """Return the chunk of the usage."""
-
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        """Return the answer in one piece."""
 
 
 class Exchange:
@@ -85,7 +49,7 @@ class Exchange:
         self._n = n
         self._stream = stream
         self._include_usage = include_usage
-        self._sequences = [_Sequence(parser()) for _ in range(prompts * n)]
+        self._sequences = [ChoiceState(parser()) for _ in range(prompts * n)]
         self._generations: list[Generation] = []
         self._unfinished = prompts
         self._usage = Usage(0, 0, 0)
@@ -216,80 +180,6 @@ class Exchange:
             self._reply.end()
         else:
             self._reply.end()
-
-
-class ChatForm:
-    """The form of a chat completion."""
-
-    def __init__(self, replies: ChatReplies) -> None:
-        self._replies = replies
-        self.usage = replies.usage
-        self.whole = replies.whole
-
-    def chunks(self, sequence: _Sequence, delta: Delta) -> bytes:
-        """Return the chunks of a delta, at the beginning with that of the role."""
-        first = b"" if sequence.begun else self._replies.first(delta.index)
-        sequence.begun = True
-        last = delta.finish_reason is not None
-        parts = sequence.parser.feed(delta.text, last)
-        calls = len(sequence.calls)
-        sequence.calls += [part for part in parts if isinstance(part, ToolCall)]
-        finish = None
-        if delta.finish_reason is not None:
-            finish = openai_replies.finish_reason(delta.finish_reason, called=bool(sequence.calls))
-        elif not parts and not delta.logprobs:
-            return first
-        return first + self._replies.chunk(delta, parts, finish, calls)
-
-    def take(self, sequence: _Sequence, delta: Delta) -> None:
-        """Remember a delta."""
-        for part in sequence.parser.feed(delta.text, delta.finish_reason is not None):
-            if isinstance(part, str):
-                sequence.text.append(part)
-            elif isinstance(part, Reasoning):
-                sequence.reasoning.append(part.text)
-            else:
-                sequence.calls.append(part)
-        sequence.logprobs += delta.logprobs
-        sequence.finish = delta.finish_reason or sequence.finish
-
-    def choice(self, sequence: _Sequence) -> Choice:
-        """Return a choice in one piece."""
-        finish = openai_replies.finish_reason(sequence.finish or FinishReason.STOP, called=bool(sequence.calls))
-        reasoning = "".join(sequence.reasoning)
-        return Choice("".join(sequence.text), reasoning, sequence.calls, finish, sequence.logprobs)
-
-
-class CompletionForm:
-    """The form of a text completion; `prefixes` are what stands before each choice's text (`echo`)."""
-
-    def __init__(self, replies: CompletionReplies, prefixes: Sequence[str]) -> None:
-        self._replies = replies
-        self._prefixes = prefixes
-        self._next = 0
-        self.usage = replies.usage
-        self.whole = replies.whole
-
-    def chunks(self, sequence: _Sequence, delta: Delta) -> bytes:
-        """Return the chunk of a delta."""
-        if not delta.text and delta.finish_reason is None:
-            return b""
-        offset = sequence.characters
-        sequence.characters += len(delta.text)
-        return self._replies.chunk(delta.index, delta, offset)
-
-    def take(self, sequence: _Sequence, delta: Delta) -> None:
-        """Remember a delta."""
-        sequence.text.append(delta.text)
-        sequence.logprobs += delta.logprobs
-        sequence.finish = delta.finish_reason or sequence.finish
-
-    def choice(self, sequence: _Sequence) -> Choice:
-        """Return a choice in one piece."""
-        prefix = self._prefixes[self._next]
-        self._next += 1
-        finish = (sequence.finish or FinishReason.STOP).value
-        return Choice(prefix + "".join(sequence.text), "", (), finish, sequence.logprobs)
 
 
 def _moved(delta: Delta, by: int) -> Delta:

@@ -17,7 +17,8 @@ from conch.frontends.http_trace import begin_trace
 from conch.frontends.openai_chat_output import OutputForm
 from conch.frontends.openai_embeddings import EmbeddingsEndpoint
 from conch.frontends.openai_errors import send_error
-from conch.frontends.openai_exchange import ChatForm, CompletionForm, Exchange
+from conch.frontends.openai_exchange import Exchange
+from conch.frontends.openai_forms import ChatForm, CompletionForm
 from conch.frontends.openai_models import PATH as MODELS
 from conch.frontends.openai_models import OpenAiModels
 from conch.frontends.restrictions import Restrictions

@@ -13,7 +13,8 @@ from conch.errors import BackendError, ConchError
 from conch.frontends import openai_exchange
 from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
-from conch.frontends.openai_exchange import CompletionForm, Exchange, Form
+from conch.frontends.openai_exchange import Exchange
+from conch.frontends.openai_forms import CompletionForm, Form
 from conch.generation import Delta, FinishReason, Listen, Usage
 from conch.llm.output import PlainOutput
 from conch.protocol.openai_replies import CompletionReplies

@@ -188,6 +188,7 @@ class _Exchange:
     def _note(self, error: ConchError | None) -> None:
         """Note in the trace that the client has been answered."""
         if self._trace is not None:
+            self._trace.root.prompt_tokens = self._tokens
             self._trace.answered(error)
 
 

@@ -153,8 +153,10 @@ def _attributes(span: Span) -> dict[str, str | int]:
     }
     if span.request_id:
         attributes["triton.request_id"] = span.request_id
-    if span.completion_tokens:  # by OpenTelemetry's conventions for what generates
+    # By OpenTelemetry's conventions for what generates, and for what makes embeddings, which has no output of tokens.
+    if span.prompt_tokens:
         attributes["gen_ai.usage.input_tokens"] = span.prompt_tokens
+    if span.completion_tokens:
         attributes["gen_ai.usage.output_tokens"] = span.completion_tokens
     return attributes
 

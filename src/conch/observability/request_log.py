@@ -55,8 +55,9 @@ def fields_of(trace: Trace) -> dict[str, Any]:
     fields["bytes_out"] = root.output_bytes
     if root.responses > 1:
         fields["responses"] = root.responses
-    if root.completion_tokens:
+    if root.prompt_tokens:
         fields["prompt_tokens"] = root.prompt_tokens
+    if root.completion_tokens:
         fields["completion_tokens"] = root.completion_tokens
     if root.cached:
         fields["cache_hit"] = True

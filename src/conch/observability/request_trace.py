@@ -207,7 +207,7 @@ class Span:
         self.ended = False
         self.error: ConchError | None = None
         self.input_bytes = self.output_bytes = self.responses = 0
-        self.prompt_tokens = self.completion_tokens = 0  # of a model that generates
+        self.prompt_tokens = self.completion_tokens = 0  # of a model that generates or makes embeddings
         self.tensors: list[TensorNote] = []
         self._trace: Trace | None = trace
         trace.opened(self)

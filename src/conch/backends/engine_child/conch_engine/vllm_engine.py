@@ -54,9 +54,8 @@ class VllmEngine(LoopEngine):
         defaults = {field.name: field.default for field in fields(AsyncEngineArgs)}
         arguments = read_arguments(directory, defaults)
         self._adapters = self._lora(directory) if arguments.get("enable_lora") else {}
-        self._steps: _Steps | None = None
         self._size_cache(arguments, options["memory"])
-        loggers: list[Any] = [] if arguments.get("disable_log_stats") else [self._watched]
+        loggers: list[Any] = [] if arguments.get("disable_log_stats") else [_Steps]
         try:
             parsed = AsyncEngineArgs(**{**arguments, "disable_log_stats": True})
             self._engine = AsyncLLM.from_engine_args(parsed, stat_loggers=loggers)
@@ -66,6 +65,7 @@ class VllmEngine(LoopEngine):
             raise Refused(f"{directory / 'model.json'}: {error}") from error
         self._requests: dict[int, _Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._steps: _Steps | None = self._engine.logger_manager.stat_loggers[0] if loggers else None
         config = self._engine.vllm_config
         self._context = config.model_config.max_model_len
         # As a chat template leaves a prompt, it has its special tokens already.
@@ -133,10 +133,6 @@ class VllmEngine(LoopEngine):
     def _lora(self, directory: Path) -> dict[str, Any]:
         adapters = enumerate(read_adapters(directory).items(), 1)
         return {name: LoRARequest(name, number, str(path)) for number, (name, path) in adapters}
-
-    def _watched(self, *_: Any, **__: Any) -> _Steps:
-        self._steps = _Steps()
-        return self._steps
 
     def _do(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -259,7 +255,7 @@ class _Request:
 class _Steps(PrometheusStatLogger):  # type: ignore[misc]
     """Notes what the scheduler says with each step. One of Prometheus', since vLLM adds its own to any other."""
 
-    def __init__(self) -> None:
+    def __init__(self, **_: Any) -> None:
         self.prefix_queries = self.prefix_hits = self.preemptions = 0
         self._gauges: dict[int, tuple[int, int, float]] = {}  # of each of the cores, of which there may be several
 

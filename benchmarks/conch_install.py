@@ -8,7 +8,7 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-EXTRAS = "examples,openvino,openvino_genai"
+EXTRAS = "examples,openvino,openvino-genai"
 
 
 @dataclass(frozen=True)

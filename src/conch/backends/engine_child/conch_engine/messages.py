@@ -2,8 +2,9 @@
 
 *params* are the sampling parameters that are not at their defaults, by vLLM's names; `structured` is `(kind, value)`.
 *event* is `(key, deltas, end)`: *delta* is `(index, text, token ids, finish reason or None, stop reason or None,
-logprobs)`, *logprobs* being for each token a tuple of `(token id, text, logprob[, rank])`, the chosen one first; *end* is None
-while more will follow, `(prompt tokens, completion tokens, cached tokens, scheduled)`, or `(code, text)` for an error;
+logprobs)`, *logprobs* being for each token a tuple of `(token id, text, logprob[, rank])`, the chosen one first;
+*end* is None while more will follow, `(prompt tokens, completion tokens, cached tokens, scheduled)`, or `(code, text)`
+for an error;
 *scheduled* is when the engine began with it, in monotonic nanoseconds, 0 or missing if it does not know.
 *load* is `(running, waiting, KV cache usage, prefix cache queries, prefix cache hits, preemptions)`.
 """

@@ -1,6 +1,7 @@
 """vLLM in a process of its own: what has to be settled before it is imported, and how that process ends.
 
-vLLM has processes of its own in turn, for its core and its workers. `main.py` sees to it that they end with this one.
+vLLM has processes of its own in turn, for its core and its workers. They end with this one: `main.py` sees to it where
+they are started anew, as on CPUs, a hook of `fork` where they are copies.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from conch_child import prctl
 from conch_child.wire import FrameDecoder, Message
 
 from . import async_loop
@@ -22,6 +24,7 @@ _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 def serve(connection: socket.socket, decoder: FrameDecoder, backlog: list[Message], options: dict[str, Any]) -> None:
     """Load the model and run it until the server ends the connection or says STOP."""
+    os.register_at_fork(after_in_child=prctl.die_with_parent)
     for name, value in {**_ENVIRONMENT, "VLLM_RPC_BASE_PATH": options["scratch"]}.items():
         os.environ.setdefault(name, value)
     from .vllm_engine import VllmEngine

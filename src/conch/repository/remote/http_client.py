@@ -4,6 +4,7 @@ The only module that knows `urllib3`.
 """
 
 import json
+import logging
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
@@ -41,11 +42,11 @@ class Answer:
         self._response.close()
 
     def stream(self) -> Iterator[bytes]:
-        """Yield the body as it comes, not decompressed. Raises Unavailable if it breaks off."""
+        """Yield the body as it comes, not decompressed. Raises Unreachable if it breaks off."""
         try:
             yield from self._response.stream(_CHUNK_BYTES, decode_content=False)
         except HTTPError as error:
-            raise Unavailable(f"{without_secrets(self.url)}: {cause_of(error)}") from error
+            raise Unreachable(f"{without_secrets(self.url)}: {cause_of(error)}") from error
 
     def read(self) -> bytes:
         """Return the whole body of a small answer. Raises Unavailable if it breaks off or is large."""
@@ -68,6 +69,8 @@ class HttpClient:
     """Connections that are kept. For use by several threads."""
 
     def __init__(self) -> None:
+        # It warns of every attempt that failed, with the whole URL, which may be signed.
+        logging.getLogger("urllib3").setLevel(logging.ERROR)
         self._proxies = urllib.request.getproxies()
         self._pools: dict[str, urllib3.PoolManager] = {}
 

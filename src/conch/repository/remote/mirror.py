@@ -1,15 +1,15 @@
 """A remote repository as one of the server's roots: looks there, and makes a local folder for each load of a model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
+from time import monotonic
 
 from conch.errors import NotFound, Unavailable
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.contents import Contents, Entry, by_model, fingerprint_of, inside, key_of
+from conch.repository.remote.contents import Contents, Entry, fingerprint_of, inside
+from conch.repository.remote.copies import Copies
 from conch.repository.remote.source import ChangedMeanwhile, Source, Unreachable
-from conch.repository.remote.tree import complete, read_index, write_index
 from conch.repository.roots import Place
 from conch.repository.watch import Fingerprint
 
@@ -17,13 +17,16 @@ _log = getLogger(__name__)
 
 # How often a fetch begins anew because something has changed meanwhile.
 _ATTEMPTS = 3
+# Where it takes longer than this to learn that nobody answers, that is not asked for each model of a start. In seconds.
+_SLOW_S = 5.0
 
 
 class Mirror:
     """One remote repository. `where` is its URL without secrets.
 
     With `most_bytes`, larger files are left empty where they can be: enough to tell what a model is, not to run it.
-    Until the repository has answered for the first time, what an earlier process has fetched of it stands in for it.
+    Until the repository has answered for the first time, what earlier processes have fetched of it stands in for it:
+    models of which all files are there. One that has answered is waited for: what is served is served on.
     """
 
     def __init__(self, where: str, source: Source, cache: Cache, most_bytes: int | None = None) -> None:
@@ -32,9 +35,10 @@ class Mirror:
         self._cache = cache
         self._most_bytes = most_bytes
         self._known: Contents = {}
+        self._copies = Copies(cache, where)
         self._answered = False
-        self._index = key_of(where)  # where is written down, for a later process, what there is
-        self._noted: Contents = {}
+        self._cause = ""  # why it has not
+        self._ask_from = 0.0  # in monotonic seconds
 
     def __str__(self) -> str:
         return self._where
@@ -54,8 +58,8 @@ class Mirror:
             raise NotFound(f"there are no models in {self._where}")
         self._known = found
         if self._answered:
-            self._note(found)
-            self._cache.prune({entry.key for entries in found.values() for entry in entries})
+            self._copies.note(found)
+            self._cache.prune(self._copies.keys() | {entry.key for entries in found.values() for entry in entries})
         return {name: fingerprint_of(entries) for name, entries in found.items()}
 
     def fingerprint(self, name: str) -> Fingerprint:
@@ -78,50 +82,43 @@ class Mirror:
             if not entries:
                 return None
             self._known = dict(sorted({**self._known, name: entries}.items()))
-            if self._answered:
-                self._note({**(self._noted or self._read_notes()), name: entries})
             try:
                 folder = self._assemble(name, entries)
             except (ChangedMeanwhile, FileNotFoundError) as error:
                 _log.info("%s: model '%s' is fetched anew: %s", self._where, name, error)
                 continue
+            if self._answered:
+                self._copies.note_model(name, entries)
+            else:
+                _log.info("model '%s' is loaded from its copy: %s", name, self._cause)
             return Place(folder, fingerprint_of(entries), temporary=True)
         raise Unavailable(f"model '{name}' of {self._where} kept changing while it was being fetched")
 
     def _contents(self, name: str | None = None) -> Contents:
         """Look at all of the repository or, where that is less work, at one model."""
+        if self._answered:
+            return self._source.contents(name)
+        begun = monotonic()
+        if begun < self._ask_from:
+            return self._stand_in()
         try:
             found = self._source.contents(name)
         except Unreachable as error:
-            # One that has been seen in this life is waited for: what is served is served on.
-            kept = {} if self._answered else self._kept()
-            if not kept:
-                raise
-            if not self._known:
-                names = ", ".join(f"'{each}'" for each in kept)
-                _log.warning("%s; serving what was fetched before, which may be old: %s", error.message, names)
-            return kept
+            self._cause = error.message
+            took = monotonic() - begun
+            self._ask_from = begun + 2 * took if took > _SLOW_S else 0.0
+            return self._stand_in()
         self._answered = True
         return found
 
-    def _note(self, found: Contents) -> None:
-        if found == self._noted:
-            return
-        entries = [replace(one, path=f"{name}/{one.path}") for name, each in found.items() for one in each]
-        try:
-            write_index(self._cache, self._index, entries)
-        except Unavailable as error:  # what there is can be served all the same
-            _log.warning("%s", error.message)
-        else:
-            self._noted = found
-
-    def _read_notes(self) -> Contents:
-        return by_model(read_index(self._cache, self._index) or ())
-
-    def _kept(self) -> Contents:
-        """Return the models that there were the last time and of which all is still here."""
-        models = self._read_notes()
-        return {name: entries for name, entries in models.items() if complete(self._cache, {name: entries})}
+    def _stand_in(self) -> Contents:
+        """Return what can be served without the repository. Raises Unreachable if that is nothing."""
+        copy = self._copies.read()
+        if not copy.models:
+            raise Unreachable(self._cause)
+        if not self._known:
+            _log.warning("%s; until it answers, copies are served: %s", self._cause, copy)
+        return copy.models
 
     def _assemble(self, name: str, entries: Sequence[Entry]) -> Path:
         most = self._most_bytes

@@ -15,6 +15,7 @@ from conch.errors import ConfigError, NotFound, Unavailable
 from conch.repository.remote.docker_config import RegistryLogin, registry_login
 from conch.repository.remote.http_client import Answer, HttpClient
 from conch.repository.remote.location import ImageLocation, is_loopback
+from conch.repository.remote.source import Unreachable
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _MANIFESTS = (
@@ -147,7 +148,8 @@ class Registry:
             raise NotFound(f"{self._location}: there is no such image, or a part of it is gone")
         if answer.status == 400:
             raise ConfigError(f"{self._location}: the registry refused it as wrong (400); did a file change meanwhile?")
-        raise Unavailable(f"{self._location}: the registry answered {answer.status}")
+        kind = Unreachable if answer.status >= 500 else Unavailable
+        raise kind(f"{self._location}: the registry answered {answer.status}")
 
 
 def _basic(login: RegistryLogin) -> str:

@@ -1,0 +1,141 @@
+"""Repositories that give no answer when the server starts: what earlier processes fetched of them stands in."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from conch.cli.repo import repo
+from conch.errors import Unavailable
+from conch.repository.remote.mirrors import open_mirror
+from conch.repository.store import Repository
+from tests.remote.peers import IDENTITY, S3, Between, HttpPeer, Reply, archive_server
+from tests.remote.test_http_archive import tarred
+from tests.server.models import write_identity
+
+Place = tuple[str, Callable[[], None]]
+
+
+def opened(url: str, tmp_path: Path) -> Repository:
+    """Open a repository as a new process does."""
+    return Repository([open_mirror(url, str(tmp_path / "cache"))])
+
+
+def in_s3(peers: ExitStack, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    s3: S3 = request.getfixturevalue("s3")
+    s3.put_identity("a", weights=b"one")
+    between = peers.enter_context(Between(s3.endpoint))
+    return f"s3://{between.host}/{s3.bucket}/repo"
+
+
+def in_an_archive(peers: ExitStack, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    body = tarred({"a/config.pbtxt": IDENTITY.encode(), "a/1/weights.bin": b"one"})
+    server = peers.enter_context(archive_server(lambda: body, lambda: '"1"'))
+    return f"{server.url}/models.tar.gz"
+
+
+def in_an_image(peers: ExitStack, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    registry: str = request.getfixturevalue("registry")
+    write_identity(tmp_path / "models", "a")
+    (tmp_path / "models" / "a" / "1" / "weights.bin").write_bytes(b"one")
+    assert repo(["pack", str(tmp_path / "models"), f"{registry}/copies:1"]) == 0
+    between = peers.enter_context(Between(f"http://{registry}"))
+    return f"oci://{between.host}/copies:1"
+
+
+@pytest.fixture(params=[in_s3, in_an_archive, in_an_image])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """The URL of a repository, and what takes it away."""
+    with ExitStack() as peers:
+        yield request.param(peers, request, tmp_path), peers.close
+
+
+def test_copies_stand_in_with_one_warning(place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    url, take_away = place
+    before = opened(url, tmp_path)
+    stamps = before.snapshot()
+    before.read("a").discard()
+    take_away()
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    caplog.set_level(logging.INFO, logger="conch")
+    models = opened(url, tmp_path)
+    assert models.snapshot() == stamps
+    for _ in range(2):
+        files = models.read("a")
+        assert (files.directory / "1" / "weights.bin").read_bytes() == b"one"
+    assert models.snapshot() == stamps
+    assert not models.has("b")
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert re.search(rf"127\.0\.0\.1.*: connection refused.*; until .*: 'a' as of {today} \d\d:\d\d:\d\d UTC$", warning)
+    assert re.search(r"model 'a' is loaded from its copy: .*connection refused", caplog.text)
+
+
+def test_without_copies_the_cause_is_said(place: Place, tmp_path: Path) -> None:
+    url, take_away = place
+    take_away()
+    with pytest.raises(Unavailable, match="connection refused"):
+        opened(url, tmp_path).snapshot()
+
+
+def test_a_signature_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with HttpPeer(lambda seen: Reply(503)) as peer:
+        url = f"{peer.url}/models.tar.gz?signature=secret"
+    with pytest.raises(Unavailable, match=r"models\.tar\.gz: connection refused"):
+        opened(url, tmp_path).snapshot()
+    assert "secret" not in caplog.text
+
+
+def test_of_a_version_that_came_in_part_nothing_is_served(s3: S3, between: Between, tmp_path: Path) -> None:
+    url = f"s3://{between.host}/{s3.bucket}/repo"
+    s3.put_identity("a", weights=b"one")
+    first = opened(url, tmp_path)
+    first.snapshot()
+    first.read("a").discard()
+    s3.put("repo/a/1/weights.bin", b"two")
+    s3.put("repo/a/1/more.bin", b"more of two")
+    second = opened(url, tmp_path)
+    between.fault = lambda seen, real: Reply(403) if "more.bin" in seen.path else None
+    second.snapshot()
+    with pytest.raises(Unavailable, match=r"more\.bin"):
+        second.read("a")
+    second.snapshot()
+    between.fault = lambda seen, real: Reply(503)
+    files = opened(url, tmp_path).read("a")
+    assert (files.directory / "1" / "weights.bin").read_bytes() == b"one"
+    assert not (files.directory / "1" / "more.bin").exists()
+    between.fault = lambda seen, real: None
+    files = opened(url, tmp_path).read("a")
+    assert (files.directory / "1" / "more.bin").read_bytes() == b"more of two"
+    between.fault = lambda seen, real: Reply(503)
+    assert (opened(url, tmp_path).read("a").directory / "1" / "weights.bin").read_bytes() == b"two"
+
+
+def test_what_is_gone_from_the_repository_is_gone_from_the_copies(s3: S3, between: Between, tmp_path: Path) -> None:
+    url = f"s3://{between.host}/{s3.bucket}/repo"
+    for name in ("a", "b"):
+        s3.put_identity(name)
+    models = opened(url, tmp_path)
+    models.snapshot()
+    for name in ("a", "b"):
+        models.read(name).discard()
+    s3.delete("repo/b/config.pbtxt")
+    s3.delete("repo/b/1/")
+    models.snapshot()
+    between.fault = lambda seen, real: Reply(503)
+    assert list(opened(url, tmp_path).snapshot()) == ["a"]
+
+
+def test_a_repository_that_has_answered_is_waited_for(s3: S3, between: Between, tmp_path: Path) -> None:
+    s3.put_identity("a")
+    models = opened(f"s3://{between.host}/{s3.bucket}/repo", tmp_path)
+    models.read("a")
+    between.fault = lambda seen, real: Reply(503)
+    with pytest.raises(Unavailable, match="503"):
+        models.snapshot()
+    with pytest.raises(Unavailable, match="503"):
+        models.read("a")

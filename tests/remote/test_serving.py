@@ -95,6 +95,35 @@ def test_a_start_while_the_bucket_is_away_serves_what_was_fetched_before(
         assert asked(client, "times", 21) == 63
 
 
+def test_explicit_loads_come_from_copies_until_the_bucket_answers(
+    s3: S3, between: Between, url: str, tmp_path: Path
+) -> None:
+    put_multiplier(s3, 2)
+    s3.put_identity("other")
+    flags = ("--model-control-mode=explicit", f"--repository-cache={tmp_path / 'cache'}")
+    with ConchProcess(url, *flags, "--load-model=times", log=tmp_path / "first"):
+        pass
+    put_multiplier(s3, 3)
+    between.fault = lambda seen, real: Reply(503, b"<Error><Code>SlowDown</Code></Error>")
+    with (
+        ConchProcess(url, *flags, log=tmp_path / "log") as conch,
+        triton.InferenceServerClient(conch.http, network_timeout=30) as client,
+    ):
+        assert [row["name"] for row in client.get_model_repository_index()] == ["times"]
+        client.load_model("times")
+        assert asked(client, "times", 21) == 42
+        conch.until_logged("model 'times' is loaded from its copy: .*SlowDown")
+        with pytest.raises(InferenceServerException, match="SlowDown; model 'times' is its copy"):
+            client.load_model("times")
+        with pytest.raises(InferenceServerException, match="failed to load 'other'"):
+            client.load_model("other")
+        assert asked(client, "times", 21) == 42
+        between.fault = lambda seen, real: None
+        client.load_model("times")
+        assert asked(client, "times", 21) == 63
+        client.load_model("other")
+
+
 @pytest.mark.parametrize("status", [403, 503])
 def test_a_start_without_access_or_copies_fails(s3: S3, between: Between, tmp_path: Path, status: int) -> None:
     """Keys that were taken away are no reason to serve on, and where nothing was fetched there is nothing to serve."""

@@ -78,14 +78,17 @@ class ModelControl:
 
         Of several models of that name, each in a namespace of its own, all are meant, as in Triton. `waiting` is the
         model whose own load waits for this one.
-        Raises Unavailable outside explicit mode, ModelLoadError with the cause. A model that was served before and
+        Raises Unavailable outside explicit mode, or if the repository of a served model gives no answer, ModelLoadError
+        with the cause. A model that was served before and
         fails to reload is served on as it was.
         """
         self._require_explicit()
         override = Override(config, files) if config is not None or files else None
         models = await self._named(name)
+        ordered = waiting is None
         async with self._waited_for(waiting, models):
-            results = await asyncio.gather(*(self._load(model, override) for model in models), return_exceptions=True)
+            loads = (self._load(model, override, ordered=ordered) for model in models)
+            results = await asyncio.gather(*loads, return_exceptions=True)
         raise_failures(results)
 
     async def unload(self, name: str, unload_dependents: bool, waiting: ModelId | None = None) -> None:
@@ -214,10 +217,12 @@ class ModelControl:
             finally:
                 await self._slots.acquire()
 
-    async def _load(self, model: ModelId, override: Override | None) -> None:
-        """Load a model and, before it, the models of its steps."""
+    async def _load(self, model: ModelId, override: Override | None, *, ordered: bool = False) -> None:
+        """Load a model and, before it, the models of its steps; `ordered` by a client."""
         async with self._locks.setdefault(model, asyncio.Lock()):
             if override is None and await self._unchanged(model):
+                if ordered:  # what is new was asked for, and that nobody can tell is no reason to say it is done
+                    self._repositories.check_answers(model)
                 return
             for _ in range(_ATTEMPTS):
                 files = await self._read(model, override)

@@ -24,7 +24,10 @@ class ModelId(NamedTuple):
 
 
 class Repositories:
-    """All models of the server's repositories, by `ModelId`. Methods do I/O; all but `ids` may wait for a network."""
+    """All models of the server's repositories, by `ModelId`.
+
+    Methods but `check_answers` do I/O; all but that and `ids` may wait for a network.
+    """
 
     def __init__(self, repositories: Iterable[Repository]) -> None:
         self._by_namespace = {repository.namespace: repository for repository in repositories}
@@ -78,6 +81,10 @@ class Repositories:
     def fingerprint(self, model: ModelId) -> Fingerprint:
         """Return the fingerprint of a model's files; see `Repository.fingerprint`."""
         return self._by_namespace[model.namespace].fingerprint(model.name)
+
+    def check_answers(self, model: ModelId) -> None:
+        """Raise Unavailable if a model is known by its copy only; see `Repository.check_answers`."""
+        self._by_namespace[model.namespace].check_answers(model.name)
 
     def read(self, model: ModelId, override: Override | None = None) -> ModelFiles:
         """Read the configuration of a model and list its versions; see `Repository.read`."""

@@ -31,6 +31,9 @@ class Root(Protocol):
     def fingerprint(self, name: str) -> Fingerprint:
         """Look at one model anew; () if it is not there. Raises Unavailable."""
 
+    def check_answers(self, name: str) -> None:
+        """Raise Unavailable with the cause if what was told of a model is of a copy, for the root gave no answer."""
+
     def has(self, name: str) -> bool:
         """Whether there is a model of this name. Raises Unavailable."""
 
@@ -66,6 +69,9 @@ class LocalRoot:
             return fingerprint(self._path / name)
         except OSError as error:
             raise Unavailable(f"the files of model '{name}' cannot be looked at: {error}") from error
+
+    def check_answers(self, name: str) -> None:
+        """Do nothing: a folder has no copies."""
 
     def has(self, name: str) -> bool:
         """Whether there is a folder of this name."""

@@ -1,7 +1,7 @@
 """The model repository: folders with `<model>/config.pbtxt`, `<model>/<version>/…` and label files, one or several.
 
-Nothing here is loaded or remembered; a `Repository` answers what is there now. All methods do I/O; all but `names` may
-wait for a network.
+Nothing here is loaded or remembered; a `Repository` answers what is there now. All methods but `check_answers` do I/O;
+all but that and `names` may wait for a network.
 """
 
 import shutil
@@ -99,6 +99,11 @@ class Repository:
         Raises Unavailable if they cannot be looked at now.
         """
         return tuple(entry for root in self._roots for entry in root.fingerprint(name))
+
+    def check_answers(self, name: str) -> None:
+        """Raise Unavailable with the cause if a model is known by its copy only, for its root gave no answer."""
+        for root in self._roots:
+            root.check_answers(name)
 
     def read(self, name: str, override: Override | None = None) -> ModelFiles:
         """Read the configuration of a model and list its versions.

@@ -67,6 +67,11 @@ class Mirror:
         self._cache.open()
         return fingerprint_of(self._contents(name).get(name, ()))
 
+    def check_answers(self, name: str) -> None:
+        """Raise Unreachable with the cause if what was told last of a model is of its copy."""
+        if not self._answered and name in self._known:
+            raise Unreachable(f"{self._cause}; model '{name}' is its copy")
+
     def has(self, name: str) -> bool:
         """Whether there is a model of this name, by the last look or by another one. Raises Unavailable."""
         return name in self._known or bool(self.fingerprint(name))

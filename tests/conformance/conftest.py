@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.regions import Regions, write_region_models
 from tests.server.models import ECHO, tensor, write_config, write_ensemble, write_identity, write_python
 from tests.server.process import ConchProcess
 
@@ -109,3 +110,21 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     flags = ["--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false", "--strict-readiness=false"]
     with ConchProcess(root / "models", *flags, log=root / "conch.log") as server:
         yield server
+
+
+@pytest.fixture(scope="package")
+def memory_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    """A running server that clients may share memory with."""
+    root = tmp_path_factory.mktemp("shared")
+    write_region_models(root / "models")
+    flags = ["--allow-client-shm=true", "--cache-config=local,size=16777216"]
+    with ConchProcess(root / "models", *flags, log=root / "conch.log") as server:
+        yield server
+
+
+@pytest.fixture(params=["http", "grpc"])
+def regions(request: pytest.FixtureRequest, memory_server: ConchProcess) -> Iterator[Regions]:
+    """A client of each protocol."""
+    one = Regions(request.param, memory_server)
+    yield one
+    one.close()

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +11,36 @@ import pytest
 
 from conch.cli.repo import repo
 from conch.errors import Unavailable
+from conch.repository.remote.cache import Cache
+from conch.repository.remote.contents import Contents, Entry
+from conch.repository.remote.mirror import Mirror
 from conch.repository.remote.mirrors import open_mirror
+from conch.repository.remote.source import Unreachable
 from conch.repository.store import Repository
 from tests.remote.peers import IDENTITY, S3, Between, HttpPeer, Reply, archive_server
 from tests.remote.test_http_archive import tarred
 from tests.server.models import write_identity
 
 Place = tuple[str, Callable[[], None]]
+
+
+class Silent:
+    """A source of one model without files, which can let everybody wait for nothing."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0  # as its clock has it
+        self.silence: float | None = None
+        self.asked = 0
+
+    def contents(self, model: str | None = None) -> Contents:
+        self.asked += 1
+        if self.silence is not None:
+            self.now += self.silence
+            raise Unreachable("silent://: timed out")
+        return {"a": (Entry("1", "", 0),)}
+
+    def fetch(self, model: str, entries: Sequence[Entry]) -> None:
+        """There is nothing to fetch."""
 
 
 def opened(url: str, tmp_path: Path) -> Repository:
@@ -139,3 +162,21 @@ def test_a_repository_that_has_answered_is_waited_for(s3: S3, between: Between, 
         models.snapshot()
     with pytest.raises(Unavailable, match="503"):
         models.read("a")
+
+
+@pytest.mark.parametrize(("silence", "asked"), [(20.0, 1), (0.2, 3)])
+def test_long_waiting_for_nothing_is_not_repeated_for_each_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence: float, asked: int
+) -> None:
+    source = Silent()
+    monkeypatch.setattr("conch.repository.remote.mirror.monotonic", lambda: source.now)
+    Mirror("silent://", source, Cache(tmp_path)).look()
+    source.asked, source.silence = 0, silence
+    mirror = Mirror("silent://", source, Cache(tmp_path))
+    assert list(mirror.look()) == ["a"]
+    assert mirror.find("a")
+    mirror.fingerprint("a")
+    assert source.asked == asked
+    source.now += silence
+    assert mirror.find("a")
+    assert source.asked == asked + 1

@@ -5,6 +5,7 @@ read in a process of their own, under limits, that looks at the trees and writes
 server reads no other. The only module that knows `treelite`.
 """
 
+import os
 import resource
 import signal
 import subprocess
@@ -27,6 +28,11 @@ _Reader = Callable[[Path, bool], treelite.Model]
 
 # How much longer than its processor time a process may take, for a disk that is slow or a machine that is busy.
 _PATIENCE = 20
+# Threads would each reserve memory, and reading takes one.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# What the C++ library says of sizes that cannot be.
+_TOO_MUCH = ("std::bad_alloc", "std::length_error", "basic_string::", "vector::")
+_DAMAGED = "as if the file were damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +41,8 @@ class ReadLimits:
 
     seconds: int = 20
     bytes_per_second: int = 500_000
-    memory: int = 4 << 30
-    memory_per_byte: int = 100
+    memory: int = 1 << 30
+    memory_per_byte: int = 40
 
 
 class Forest:
@@ -73,7 +79,7 @@ def read_forest(path: Path, kind: str, *, lenient: bool = False, limits: ReadLim
             ended = subprocess.run(
                 [sys.executable, "-P", "-m", __name__, *map(str, words)],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
-                start_new_session=True, timeout=seconds * _PATIENCE,
+                env=os.environ | _ONE_THREAD, start_new_session=True, timeout=seconds * _PATIENCE,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise ValueError(f"it could not be read within {seconds * _PATIENCE} seconds") from error
@@ -84,11 +90,13 @@ def read_forest(path: Path, kind: str, *, lenient: bool = False, limits: ReadLim
 
 def _reason(ended: subprocess.CompletedProcess[str], seconds: int) -> str:
     if ended.returncode == -signal.SIGXCPU:
-        return f"it could not be read within {seconds} seconds of processor time, as if the file were damaged"
+        return f"it could not be read within {seconds} seconds of processor time, {_DAMAGED}"
     if ended.returncode < 0:
-        return f"reading it ended by {signal.Signals(-ended.returncode).name}, as if the file were damaged"
-    said = (ended.stdout.strip() or ended.stderr.strip()).splitlines()
-    return said[-1] if said else f"reading it ended with status {ended.returncode}"
+        return f"reading it ended by {signal.Signals(-ended.returncode).name}, {_DAMAGED}"
+    said = (ended.stderr.strip() or ended.stdout.strip()).splitlines()[-1:]
+    if ended.returncode == 1 and said:
+        return said[0]
+    return f"reading it ended with status {ended.returncode}, {_DAMAGED}{''.join(f': {line}' for line in said)}"
 
 
 # ── what the process does ──
@@ -128,15 +136,21 @@ def _check_trees(model: treelite.Model) -> None:
             raise ValueError(f"tree {number} asks for a feature that is not among {model.num_feature}")
 
 
-def _main(kind: str, path: str, copy: str, lenient: str, seconds: str, memory: str) -> None:
+def _limit(seconds: int, memory: int) -> None:
+    """Limit this process; the memory comes on top of what it has now."""
+    mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     for limit, most in (
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, int(seconds)),
-        (resource.RLIMIT_AS, int(memory)),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_AS, mapped + memory),
     ):
         hard = resource.getrlimit(limit)[1]
         soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(limit, (soft, hard))
+
+
+def _main(kind: str, path: str, copy: str, lenient: str, seconds: str, memory: str) -> None:
+    _limit(int(seconds), int(memory))
     try:
         model = _READERS[kind](Path(path), bool(int(lenient)))
         _check_trees(model)
@@ -144,8 +158,9 @@ def _main(kind: str, path: str, copy: str, lenient: str, seconds: str, memory: s
     except UnicodeDecodeError:  # treelite quotes the file in its message
         sys.exit("what is in the file is neither text nor what was expected")
     except (treelite.TreeliteError, MemoryError, OSError, ValueError) as error:
-        lines = str(error).strip().splitlines()
-        sys.exit(lines[0] if lines else type(error).__name__)
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        much = isinstance(error, MemoryError) or said.startswith(_TOO_MUCH)
+        sys.exit(f"it asks for more memory than there can be, {_DAMAGED}: {said}" if much else said)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import re
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -97,11 +98,12 @@ def test_a_file_that_was_cut_short_is_refused(sound: dict[str, bytes], tmp_path:
         read_forest(path, kind)
 
 
-def looped_json(content: bytes) -> bytes:
+def bent_json(content: bytes, *, target: int | None = None) -> bytes:
+    """Let the root's left child lead to another node: the root's right child where none is named."""
     document = json.loads(content)
     tree = document["learner"]["gradient_booster"]["model"]["trees"][0]
     child = tree["left_children"][0]
-    tree["left_children"][child] = 0
+    tree["left_children"][child] = tree["right_children"][0] if target is None else target
     return json.dumps(document).encode()
 
 
@@ -110,20 +112,25 @@ def looped_text(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("kind", "damage"),
+    ("kind", "damage", "said"),
     [
-        ("xgboost_json", looped_json),
-        ("xgboost", lambda _: stump(left=2)),
-        ("xgboost", lambda _: stump(trees=2_000_000_000)),
-        ("lightgbm", looped_text),
-        ("lightgbm", lambda text: re.sub(rb"num_leaves=\d+", b"num_leaves=2000000000", text, count=1)),
+        ("xgboost_json", partial(bent_json, target=0), "tree 0 leads to nodes that it does not have, or back to its"),
+        ("xgboost_json", bent_json, "tree 0 has a node that two ways lead to"),
+        ("xgboost", lambda _: stump(left=2), "must be unique"),
+        ("xgboost", lambda _: stump(trees=2_000_000_000), "can't read"),
+        ("xgboost", lambda _: b"hello world\n" * 50, "it asks for more memory than there can be, as if the file were"),
+        ("lightgbm", looped_text, "as if the file were damaged"),
+        (
+            "lightgbm",
+            lambda text: re.sub(rb"num_leaves=\d+", b"num_leaves=2000000000", text, count=1),
+            "as if the file were damaged",
+        ),
     ],
-    ids=["loop in JSON", "node of two", "trees without end", "loop in text", "leaves without end"],
+    ids=["loop", "shared", "shared in binary", "trees", "sizes", "loop in text", "leaves"],
 )
 def test_a_damaged_tree_ends_within_its_limits(
-    sound: dict[str, bytes], tmp_path: Path, kind: str, damage: Callable[[bytes], bytes]
+    sound: dict[str, bytes], tmp_path: Path, kind: str, damage: Callable[[bytes], bytes], said: str
 ) -> None:
     path = put(tmp_path, damage(sound[kind]))
-    limits = ReadLimits(seconds=1, memory=2 << 30)
-    with pytest.raises(ValueError, match=r"."):
-        read_forest(path, kind, limits=limits)
+    with pytest.raises(ValueError, match=said):
+        read_forest(path, kind, limits=ReadLimits(seconds=1))

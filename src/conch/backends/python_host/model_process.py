@@ -125,9 +125,11 @@ class ModelProcess:
             self._calls.begin(tensors)
         try:
             await self._child.start(launcher, tensors.descriptors)
-        except ModelLoadError:
+        except ModelLoadError:  # as at the end of a process
             self._upkeep.stop()
-            del self._tensors  # as the end of a process does
+            if self._calls is not None:
+                self._calls.end()
+            del self._tensors
             raise
         finally:
             tensors.close_descriptors()

@@ -142,6 +142,8 @@ def export(network: SentenceEncoder, path: Path) -> None:
             widened = onnx.helper.make_node("Cast", [halved.name], [weight.name], to=onnx.TensorProto.FLOAT)
             model.graph.node.insert(0, widened)
     model.doc_string = ""
+    # The exporter takes the vectors' length for one that may change.
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = network.pieces.embedding_dim
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
     print(f"{path.stat().st_size:,} bytes")

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from time import sleep
 from typing import Annotated
 
 import typer
@@ -31,6 +32,8 @@ ROUNDS = 3
 _REQUESTS = {1: 8, 5: 5}
 _FEW = 2
 _WARM_UP_SEED, _FIRST_SEED = 0, 1
+# Between two systems: the threads of one spin for a part of a second after their last token, on the other's cores.
+_REST_S = 1.5
 PLAIN_COLUMNS = 240
 
 
@@ -116,6 +119,7 @@ def _measure(
 
 
 def _take(system: System, job: Job) -> Sample:
+    sleep(_REST_S)
     before = system.tree.cpu_seconds()
     timings = system.do(job)
     return Sample(timings, system.tree.cpu_seconds() - before, system.tree.proportional_set_bytes())

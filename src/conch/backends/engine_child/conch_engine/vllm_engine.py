@@ -29,7 +29,7 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 from . import cache_size, messages
 from .async_loop import LoopEngine
 from .driver import Prompt, Refused, completion_room
-from .vllm import shared_memory
+from .shared_memory import shared_memory
 from .vllm_arguments import read_adapters, read_arguments
 
 _SAME_NAME = (

@@ -43,6 +43,13 @@ def _read_pattern(text: str) -> str:
     return text
 
 
+def _read_compute_capability(text: str) -> str:
+    """`<major>.<minor>`, or `<major>` alone."""
+    if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", text) is None:
+        raise ValueError(text)
+    return text
+
+
 def integer(unit: str, least: int, most: int | None = None) -> ValueKind:
     """Whole numbers from `least` to `most`; `unit` says what is counted."""
     bounds = f"{least} or more" if most is None else f"{least} to {most}"
@@ -83,6 +90,7 @@ COUNT = integer("count", 0)
 AT_LEAST_ONE = integer("count", 1)
 BYTES = integer("bytes", 0)
 BYTES_ABOVE_ZERO = integer("bytes", 1)
+COMPUTE_CAPABILITY = ValueKind("major.minor", "a compute capability such as 7.5", _read_compute_capability)
 LOG_FORMAT = choice("default", "ISO8601", "json")
 LOG_REQUESTS = choice("off", "errors", "all")
 RATE_LIMIT = choice("off", "execution_count")

@@ -48,9 +48,6 @@ FOREIGN_FLAGS: tuple[Flag, ...] = (
     _ignored("cuda-memory-pool-byte-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),
     _ignored("cuda-virtual-address-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),
     _ignored("enable-peer-access", _MEMORY, BOOLEAN, True, _NO_GPU_POOL),
-    _ignored(
-        "min-supported-compute-capability", _MEMORY, TEXT, "6.0", "the framework decides which devices it can use"
-    ),
     _ignored("buffer-manager-thread-count", _MEMORY, COUNT, 0, "batches are joined where they are executed"),
     _ignored("host-policy", _MEMORY, TEXT, "", "instances run where the operating system puts them", repeatable=True),
     _refused("model-load-gpu-limit", _MEMORY, TEXT, "", "loads are not refused by free device memory", repeatable=True),

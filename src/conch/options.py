@@ -17,6 +17,7 @@ from conch.flag_values import (
     CACHE,
     CACHE_SIZE,
     COMPRESSION_LEVEL,
+    COMPUTE_CAPABILITY,
     CONTROL_MODE,
     COUNT,
     LEVEL,
@@ -255,6 +256,13 @@ class ServerOptions:
         False, "Memory and devices", "Let clients keep tensors in shared memory that they register.", BOOLEAN
     )
 
+    min_supported_compute_capability: str = _flag(
+        "6.0",
+        "Memory and devices",
+        "Smallest compute capability of the GPUs that models run on; others are left out.",
+        COMPUTE_CAPABILITY,
+    )
+
     trace_config: tuple[TraceSetting, ...] = _flag(
         (), "Tracing", "What is traced, how often, and where traces go.", TRACE_SETTING, repeatable=True, separator=";"
     )
@@ -294,6 +302,12 @@ class ServerOptions:
     def cache_bytes(self) -> int:
         """Size of the response cache; 0 if there is none."""
         return self.cache_config[-1] if self.cache_config else self.response_cache_byte_size
+
+    @property
+    def min_compute_capability(self) -> tuple[int, int]:
+        """Major and minor number of `--min-supported-compute-capability`."""
+        major, _, minor = self.min_supported_compute_capability.partition(".")
+        return int(major), int(minor or 0)
 
     @property
     def counter_latencies(self) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import uvloop
 
+from conch.accelerators.discovery import discover_gpus
 from conch.backends.engine_host.memory import EngineMemory
 from conch.backends.fork_server import ForkServer
 from conch.backends.python_child.conch_child import heap
@@ -85,19 +86,20 @@ class Server:
         self._backends = BackendRegistry(
             {"python": python, "pytorch": python, "openvino_genai": engines, "vllm": engines}
         )
+        self._builder = ModelBuilder(
+            self._backends,
+            self._catalog,
+            settings=options.backend_settings,
+            auto_complete=not options.disable_auto_complete_config,
+            max_queue_size=options.default_max_queue_size,
+            idle_unload_secs=options.idle_unload_secs,
+            cache=self._cache,
+            limiter=_limiter(options),
+            summaries=options.summary_latencies,
+        )
         self.control = ModelControl(
             Repositories(_repositories(options)),
-            ModelBuilder(
-                self._backends,
-                self._catalog,
-                settings=options.backend_settings,
-                auto_complete=not options.disable_auto_complete_config,
-                max_queue_size=options.default_max_queue_size,
-                idle_unload_secs=options.idle_unload_secs,
-                cache=self._cache,
-                limiter=_limiter(options),
-                summaries=options.summary_latencies,
-            ),
+            self._builder,
             self._catalog,
             explicit=options.model_control_mode == "explicit",
             load_threads=options.model_load_thread_count,
@@ -110,6 +112,7 @@ class Server:
     async def start(self) -> None:
         """Listen on every port. Clients find the server live and not ready. Raises ConfigError."""
         self._observer = Observer.of(self._options)
+        self._builder.gpus = await discover_gpus(self._options.min_compute_capability)
         for service in self._services():
             with _flags_named(service):
                 await service.listener.start()

@@ -110,6 +110,11 @@ class Backend(ABC):
     # How many CPU instances a group has when the configuration does not say.
     default_cpu_instance_count: int = 1
 
+    @property
+    def can_use_gpus(self) -> bool:
+        """Whether KIND_AUTO may mean a GPU: not where the framework has no support for one. Asked after `start`."""
+        return True
+
     async def start(self) -> None:  # noqa: B027 - most backends have nothing to start
         """Make what the instances of all models share."""
 

@@ -45,6 +45,7 @@ class FilBackend(Backend):
     """Trees through treelite."""
 
     name = "fil"
+    can_use_gpus = False
     default_model_filename = ""  # it follows from the parameter `model_type`
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:

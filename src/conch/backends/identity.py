@@ -19,6 +19,7 @@ class IdentityBackend(Backend):
     """`backend: "identity"`."""
 
     name = "identity"
+    can_use_gpus = False
     default_model_filename = ""
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:

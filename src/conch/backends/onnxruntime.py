@@ -16,7 +16,7 @@ import onnxruntime as ort
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.cores import usable_cores
 from conch.backends.model_file import model_path
-from conch.backends.onnxruntime_accelerators import CPU, choose
+from conch.backends.onnxruntime_accelerators import CPU, CUDA, choose
 from conch.backends.openvino_options import accelerator_options
 from conch.backends.signature import Signature, TensorInfo, check_signature, completed
 from conch.backends.stacking import BF16_BITS
@@ -70,6 +70,11 @@ class OnnxRuntimeBackend(Backend):
     name = "onnxruntime"
     default_model_filename = _MODEL_FILE
     default_cpu_instance_count = 2  # Triton's
+
+    @property
+    def can_use_gpus(self) -> bool:
+        """Whether this build of onnxruntime has CUDA."""
+        return CUDA in ort.get_available_providers()
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
         """Add missing inputs, outputs and batching from the model file; a configuration that has both stays as it is.

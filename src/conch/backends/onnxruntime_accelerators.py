@@ -15,12 +15,12 @@ from conch.model_config import InstanceKind
 _log = getLogger(__name__)
 
 CPU = "CPUExecutionProvider"
-_CUDA = "CUDAExecutionProvider"
+CUDA = "CUDAExecutionProvider"
 _TENSORRT = "TensorrtExecutionProvider"
 _OPENVINO = "OpenVINOExecutionProvider"
-_PROVIDERS = {"cuda": _CUDA, "tensorrt": _TENSORRT, "openvino": _OPENVINO}
+_PROVIDERS = {"cuda": CUDA, "tensorrt": _TENSORRT, "openvino": _OPENVINO}
 _CURES = {
-    _CUDA: "onnxruntime-gpu has CUDA and TensorRT",
+    CUDA: "onnxruntime-gpu has CUDA and TensorRT",
     _TENSORRT: "onnxruntime-gpu has CUDA and TensorRT",
 }
 
@@ -68,7 +68,7 @@ def choose(plan: InstancePlan, available: Sequence[str]) -> Accelerators:
         provider = _provider(each["name"], plan, available)
         chosen[provider] = _options(provider, each.get("parameters", {}))
     if on_gpu:
-        chosen[_CUDA] = _cuda_parameters(plan.source.config.parameters) | chosen.get(_CUDA, {})
+        chosen[CUDA] = _cuda_parameters(plan.source.config.parameters) | chosen.get(CUDA, {})
         for options in chosen.values():
             options["device_id"] = str(plan.device_id)
     return Accelerators(providers=[*chosen.items(), (CPU, {})])
@@ -77,7 +77,7 @@ def choose(plan: InstancePlan, available: Sequence[str]) -> Accelerators:
 def _asked(plan: InstancePlan, available: Sequence[str]) -> tuple[Sequence[Mapping[str, Any]], bool]:
     """Return the accelerators that the configuration names for the device of the instance, and whether it is a GPU."""
     on_gpu = plan.kind is InstanceKind.GPU
-    if on_gpu and _CUDA not in available:
+    if on_gpu and CUDA not in available:
         _log.warning("instance '%s' is KIND_GPU, but this onnxruntime has no CUDA: it runs on the CPU", plan.name)
         on_gpu = False
     accelerators = plan.source.config.document.get("optimization", {}).get("execution_accelerators", {})
@@ -100,7 +100,7 @@ def _options(provider: str, parameters: Mapping[str, str]) -> dict[str, str]:
     """Return parameters of an accelerator by the provider's own names."""
     if provider == _TENSORRT:
         return _tensorrt_options(parameters)
-    return _named_values(parameters) if provider == _CUDA else dict(parameters)
+    return _named_values(parameters) if provider == CUDA else dict(parameters)
 
 
 def _tensorrt_options(parameters: Mapping[str, str]) -> dict[str, str]:

@@ -49,6 +49,7 @@ class OpenVinoBackend(Backend):
     """Models through OpenVINO."""
 
     name = "openvino"
+    can_use_gpus = False
     default_model_filename = _MODEL_FILE
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:

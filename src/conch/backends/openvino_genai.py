@@ -20,6 +20,7 @@ class OpenVinoGenaiBackend(EngineBackend):
     """Language models through OpenVINO GenAI."""
 
     name = "openvino_genai"
+    can_use_gpus = False
     makes_embeddings = True
 
     def __init__(self, fork_server: ForkServer | None = None, memory: EngineMemory | None = None) -> None:

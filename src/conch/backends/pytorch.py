@@ -20,7 +20,7 @@ from conch.backends.python import PythonBackend
 from conch.backends.python_host.adapter import Adapter
 from conch.backends.pytorch_archive import Format, exported_signature, open_archive
 from conch.backends.pytorch_naming import input_places, output_places
-from conch.backends.pytorch_script import SharedByProcess, TorchScriptInstance, read_arguments
+from conch.backends.pytorch_script import SharedByProcess, TorchScriptInstance, has_cuda, read_arguments
 from conch.backends.pytorch_settings import parse_settings
 from conch.backends.signature import (
     Signature,
@@ -50,6 +50,11 @@ class PyTorchBackend(Backend):
         """Make the backend; the arguments are those of the python backend, for what runs in processes."""
         self._python = PythonBackend(fork_server, calls)
         self._shared = SharedByProcess()
+
+    @property
+    def can_use_gpus(self) -> bool:
+        """Whether the server's PyTorch is a build with CUDA."""
+        return has_cuda()
 
     async def stop(self) -> None:
         """Release what processes have needed."""

@@ -256,6 +256,12 @@ class TorchScriptInstance(ThreadedInstance):
         return array
 
 
+def has_cuda() -> bool:
+    """Whether this PyTorch is a build with CUDA."""
+    built: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+    return built
+
+
 def device_of(plan: InstancePlan) -> torch.device | None:
     """Return where an instance runs, None where the model decides that."""
     if plan.kind is InstanceKind.MODEL:

@@ -13,6 +13,7 @@ class ScriptedBackend(EngineBackend):
     """Words from a script, one a step."""
 
     name = "scripted"
+    can_use_gpus = False
 
     def engine(self, source: ModelSource) -> Engine:
         """Make the engine of a model version."""

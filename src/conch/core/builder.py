@@ -8,6 +8,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+from conch.accelerators.gpu import Gpu
 from conch.backends.base import Instance, ModelSource
 from conch.backends.engine import EngineBackend
 from conch.backends.registry import BackendRegistry
@@ -19,7 +20,7 @@ from conch.core.ensemble_flow import Flow, flow_of
 from conch.core.generative import GenerativeModel
 from conch.core.idle_engine import IdleEngine, idle_seconds
 from conch.core.instance_model import InstanceModel
-from conch.core.instances import make_instances, rearranged
+from conch.core.instances import make_instances, rearranged, source_on
 from conch.core.load_errors import load_error
 from conch.core.model import ServedModel
 from conch.core.model_cache import ModelCache
@@ -28,7 +29,7 @@ from conch.core.sequence_model import SequenceModel
 from conch.core.sequence_tensors import instance_config
 from conch.core.served import Served
 from conch.errors import ConchError, ConfigError, InvalidRequest, NotFound
-from conch.model_config import ModelConfig
+from conch.model_config import InstanceKind, ModelConfig
 from conch.repository.finish import finish
 from conch.repository.labels import read_labels
 from conch.repository.namespaces import ModelId
@@ -49,7 +50,8 @@ class Built:
 class ModelBuilder:
     """Builds models; keeps none of them.
 
-    `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices of this machine;
+    `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices that models may use,
+    known before the first load;
     `max_queue_size` bounds the queues of models whose configuration does not, 0 not at all;
     `idle_unload_secs` is when engines are stopped for want of requests if nothing else is configured, 0 for never;
     `cache` is for the models whose configuration asks for it, None where the server has none;
@@ -63,7 +65,6 @@ class ModelBuilder:
         catalog: Catalog,
         *,
         settings: Callable[[str], Mapping[str, str]],
-        gpus: Sequence[int] = (),
         auto_complete: bool = True,
         max_queue_size: int = 0,
         idle_unload_secs: int = 0,
@@ -74,7 +75,7 @@ class ModelBuilder:
         self._backends = backends
         self._catalog = catalog
         self._settings = settings
-        self._gpus = gpus
+        self.gpus: Sequence[Gpu] = ()
         self._auto_complete = auto_complete
         self._max_queue_size = max_queue_size
         self._idle_unload_secs = idle_unload_secs
@@ -82,17 +83,24 @@ class ModelBuilder:
         self._limiter = limiter
         self._summaries = summaries
 
+    @property
+    def _gpu_numbers(self) -> list[int]:
+        return [gpu.number for gpu in self.gpus]
+
     async def configure(self, files: ModelFiles) -> ModelConfig:
         """Return the complete configuration, the model itself having been asked. Raises ConfigError, ModelLoadError."""
         if files.config.is_ensemble:
-            finished = finish(files.document, backend=None, gpus=self._gpus)
+            finished = finish(files.document, backend=None, gpus=self._gpu_numbers)
         else:
             backend = await self._backends.get(files.config.backend)
             document: Mapping[str, Any] = files.document
             if self._auto_complete and files.versions_on_disk:
                 version = files.versions_on_disk[0]
-                document = await backend.complete(self._source(files, files.config, version))
-            finished = await asyncio.to_thread(finish, document, backend=backend, gpus=self._gpus)
+                source = self._source(files, files.config, version)
+                if self.gpus and backend.can_use_gpus:
+                    source = source_on(source, self.gpus, InstanceKind.GPU, self.gpus[0].number)
+                document = await backend.complete(source)
+            finished = await asyncio.to_thread(finish, document, backend=backend, gpus=self._gpu_numbers)
         for notice in finished.notices:
             _log.warning("%s", notice)
         if finished.config.response_cache and self._cache is None:
@@ -139,7 +147,7 @@ class ModelBuilder:
         backend = await self._backends.get(config.backend)
         for each in models:
             source = self._source(files, instance_config(config), each.version)
-            await each.rearrange(config, rearranged(backend, source, each.instances))
+            await each.rearrange(config, rearranged(backend, source, self.gpus, each.instances))
         return True
 
     def check_steps(self, config: ModelConfig, namespace: str) -> Flow:
@@ -211,7 +219,7 @@ class ModelBuilder:
                 engine = IdleEngine(engine, config.name, idle_s) if idle_s else engine
                 served = GenerativeModel(config, version, labels, engine, max_queue_size=self._max_queue_size)
             else:
-                instances = make_instances(backend, self._source(files, instance_config(config), version))
+                instances = make_instances(backend, self._source(files, instance_config(config), version), self.gpus)
                 served = self._scheduler(config, version, labels, instances, files.directory)
             served.statistics.namespace = files.namespace
             if self._summaries:

@@ -1,27 +1,42 @@
 """From instance groups to instances: names, kinds and devices (model configuration, "Instance Groups")."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from conch.accelerators.gpu import Gpu
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.model_config import InstanceGroup, InstanceKind, RateLimit
 
 
-def make_instances(backend: Backend, source: ModelSource) -> list[Instance]:
-    """Make every instance that the configuration asks for; none is started."""
+def make_instances(backend: Backend, source: ModelSource, gpus: Sequence[Gpu] = ()) -> list[Instance]:
+    """Make every instance that the configuration asks for, on `gpus` or the CPU; none is started."""
     placements = [place for group in source.config.instance_groups for place in _placements(group)]
     return [
-        backend.instance(InstancePlan(source, name, kind, device, len(placements), rate))
+        backend.instance(InstancePlan(source_on(source, gpus, kind, device), name, kind, device, len(placements), rate))
         for name, kind, device, rate in placements
     ]
 
 
-def rearranged(backend: Backend, source: ModelSource, present: Iterable[Instance]) -> list[Instance]:
+def rearranged(
+    backend: Backend, source: ModelSource, gpus: Sequence[Gpu], present: Iterable[Instance]
+) -> list[Instance]:
     """Make the instances that the configuration asks for but for those that are there: they are taken as they are."""
     place_of = {(one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate): one for one in present}
     return [
         place_of.get((one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate), one)
-        for one in make_instances(backend, source)
+        for one in make_instances(backend, source, gpus)
     ]
+
+
+def source_on(source: ModelSource, gpus: Sequence[Gpu], kind: InstanceKind, device: int) -> ModelSource:
+    """Return the source with the file that `cc_model_filenames` names for the compute capability of the device."""
+    if kind is not InstanceKind.GPU:
+        return source
+    filenames = source.config.document.get("cc_model_filenames", {})
+    capability = next(("{}.{}".format(*gpu.compute_capability) for gpu in gpus if gpu.number == device), "")
+    if capability not in filenames:
+        return source
+    return replace(source, config=replace(source.config, default_model_filename=filenames[capability]))
 
 
 def _placements(group: InstanceGroup) -> Iterator[tuple[str, InstanceKind, int, RateLimit]]:

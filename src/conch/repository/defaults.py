@@ -31,7 +31,10 @@ def fill_defaults(message: ConfigMessage, backend: Backend | None, gpus: Sequenc
             getattr(message.optimization, buffer).enable = True
     if backend is not None and not message.default_model_filename:
         message.default_model_filename = backend.default_model_filename
-    return _fill_instance_groups(message, backend.default_cpu_instance_count if backend else 1, gpus)
+    if backend is None:
+        return _fill_instance_groups(message, 1, gpus, auto_gpus=gpus)
+    auto_gpus = gpus if backend.can_use_gpus else ()
+    return _fill_instance_groups(message, backend.default_cpu_instance_count, gpus, auto_gpus=auto_gpus)
 
 
 def _fill_sequence_batching(message: ConfigMessage) -> None:
@@ -43,13 +46,16 @@ def _fill_sequence_batching(message: ConfigMessage) -> None:
         batching.oldest.preferred_batch_size.append(message.max_batch_size)
 
 
-def _fill_instance_groups(message: ConfigMessage, cpu_count: int, gpus: Sequence[int]) -> list[str]:
+def _fill_instance_groups(
+    message: ConfigMessage, cpu_count: int, gpus: Sequence[int], *, auto_gpus: Sequence[int]
+) -> list[str]:
+    """Fill in what groups leave open. `auto_gpus` are the GPUs that KIND_AUTO may mean."""
     if not message.instance_group:
         message.instance_group.add(name=message.name)
     notices: list[str] = []
     for index, group in enumerate(message.instance_group):
         group.name = group.name or f"{message.name}_{index}"
-        notices += _resolve_kind(group, message.name, gpus)
+        notices += _resolve_kind(group, message.name, gpus, auto_gpus)
         if group.count < 1:
             group.count = cpu_count if group.kind == ModelInstanceGroup.KIND_CPU else 1
         if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
@@ -57,14 +63,15 @@ def _fill_instance_groups(message: ConfigMessage, cpu_count: int, gpus: Sequence
     return notices
 
 
-def _resolve_kind(group: Any, model: str, gpus: Sequence[int]) -> list[str]:
+def _resolve_kind(group: Any, model: str, gpus: Sequence[int], auto_gpus: Sequence[int]) -> list[str]:
     missing = sorted(set(group.gpus) - set(gpus))
     whose = f"instance group '{group.name}' of model '{model}'"
     if group.kind == ModelInstanceGroup.KIND_AUTO:
-        group.kind = ModelInstanceGroup.KIND_GPU if gpus and not missing else ModelInstanceGroup.KIND_CPU
+        group.kind = ModelInstanceGroup.KIND_GPU if auto_gpus and not missing else ModelInstanceGroup.KIND_CPU
         if group.kind == ModelInstanceGroup.KIND_CPU and group.gpus:
+            cause = f"GPU {_list(missing)} is not available" if missing else "its backend has no support for GPUs here"
             del group.gpus[:]
-            return [f"{whose} runs on the CPU: GPU {_list(missing)} is not available"]
+            return [f"{whose} runs on the CPU: {cause}"]
     elif group.kind == ModelInstanceGroup.KIND_GPU:
         if not gpus:
             group.kind = ModelInstanceGroup.KIND_CPU

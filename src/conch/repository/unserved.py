@@ -53,8 +53,6 @@ def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
     yield from _state_memory(message)
     if message.runtime and message.backend != "pytorch":
         yield "runtime", "backends are part of this server"
-    if message.cc_model_filenames:
-        yield "cc_model_filenames", "every device gets the same file"
     if message.backend in _BY_REQUEST:
         for field in ("batch_input", "batch_output"):
             if getattr(message, field):

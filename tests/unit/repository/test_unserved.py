@@ -56,7 +56,6 @@ def test_nothing_to_refuse(text: str) -> None:
         ("batch_input { kind: BATCH_ELEMENT_COUNT }", "batch_input"),
         ("batch_output { }", "batch_output"),
         ('runtime: "libtriton_python.so"', "runtime"),
-        ('cc_model_filenames { key: "8.0" value: "f" }', "cc_model_filenames"),
         ("model_metrics { }", "model_metrics"),
     ],
 )

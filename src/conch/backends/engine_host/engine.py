@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from conch.accelerators.visible import CUDA_VARIABLE, narrowed
 from conch.backends import engine_child
 from conch.backends.base import ModelSource
 from conch.backends.engine import Engine
@@ -82,7 +83,11 @@ class ProcessEngine(Engine):
             await process.kill()
 
     def _launcher(self) -> Launcher:
-        return Program([str(self._python or sys.executable), str(MAIN)], own_environment())
+        environment = own_environment()
+        gpus = {gpu for group in self._source.config.instance_groups for gpu in group.gpus}
+        if gpus:
+            environment[CUDA_VARIABLE] = narrowed(environment, sorted(gpus))
+        return Program([str(self._python or sys.executable), str(MAIN)], environment)
 
     def _options(self) -> Mapping[str, Any]:
         source = self._source

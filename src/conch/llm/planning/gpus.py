@@ -1,8 +1,11 @@
 """The GPUs that a model is planned for: written down, as `8x80GiB`, or those of this machine."""
 
+import os
 import re
 from dataclasses import dataclass
 
+from conch.accelerators.nvidia import NvmlFault, installed_gpus
+from conch.accelerators.visible import visible_gpus
 from conch.errors import InvalidRequest
 
 GIB = 1 << 30
@@ -42,17 +45,8 @@ def detect_gpus(nodes: int = 1) -> Gpus:
     """Return this machine's GPUs, as large as the smallest. Raises InvalidRequest if NVML finds none."""
     cure = "say which there will be, such as --gpus 8x80GiB"
     try:
-        import pynvml
-    except ImportError:
-        raise InvalidRequest(f"this machine's GPUs cannot be seen without the package nvidia-ml-py; {cure}") from None
-    try:
-        pynvml.nvmlInit()
-        try:
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(each) for each in range(pynvml.nvmlDeviceGetCount())]
-            sizes = [pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles]
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
+        sizes = [gpu.memory_bytes for gpu in visible_gpus(installed_gpus(), os.environ)]
+    except NvmlFault as error:
         raise InvalidRequest(f"this machine has no NVIDIA GPU that NVML sees ({error}); {cure}") from None
     if not sizes:
         raise InvalidRequest(f"this machine has no NVIDIA GPU; {cure}")

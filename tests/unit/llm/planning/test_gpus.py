@@ -1,12 +1,15 @@
 """GPUs that are written down, and those that NVML sees."""
 
+import os
+import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
+from pathlib import Path
 
 import pytest
 
 from conch.errors import InvalidRequest
-from conch.llm.planning.gpus import GIB, Gpus, detect_gpus, parse_gpus
+from conch.llm.planning.gpus import GIB, Gpus, parse_gpus
+from tests.accelerators.nvml import A100, H100, compile_library, machine_with
 
 
 @pytest.mark.parametrize(
@@ -23,45 +26,33 @@ def test_other_words_are_refused(text: str) -> None:
         parse_gpus(text)
 
 
-class _NvmlError(Exception):
-    pass
-
-
-def _nvml(sizes: list[int]) -> ModuleType:
-    """As much of the module as is used, over GPUs of these sizes."""
-    module = ModuleType("pynvml")
-    module.__dict__.update(
-        NVMLError=_NvmlError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: len(sizes),
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetMemoryInfo=lambda index: SimpleNamespace(total=sizes[index]),
+def detected(library: Path, folder: Path, *gpus: str) -> str:
+    """What `detect_gpus` returns or raises on a machine with these GPUs."""
+    code = (
+        "from conch.errors import InvalidRequest\nfrom conch.llm.planning.gpus import detect_gpus\n"
+        "try: print(repr(detect_gpus()))\nexcept InvalidRequest as error: print(error.message)"
     )
-    return module
+    hidden = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
+    variables = {name: value for name, value in os.environ.items() if name not in hidden}
+    machine = {**variables, **machine_with(library, folder, *gpus)}
+    done = subprocess.run([sys.executable, "-c", code], env=machine, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
-def test_the_smallest_gpu_of_this_machine_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", _nvml([80 * GIB, 40 * GIB]))
-    assert detect_gpus() == Gpus(2, 40 * GIB)
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_library(tmp_path_factory.mktemp("nvml"))
 
 
-def test_without_gpus_it_says_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", _nvml([]))
-    with pytest.raises(InvalidRequest, match="has no NVIDIA GPU; say which there will be, such as --gpus 8x80GiB"):
-        detect_gpus()
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(InvalidRequest, match="without the package nvidia-ml-py; say which there will be"):
-        detect_gpus()
+def test_the_smallest_gpu_of_this_machine_counts(library: Path, tmp_path: Path) -> None:
+    assert detected(library, tmp_path, H100, A100) == repr(Gpus(2, 40 * GIB))
 
 
-def test_a_driver_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = _nvml([])
+def test_without_gpus_it_says_what_to_write(library: Path, tmp_path: Path) -> None:
+    said = "this machine has no NVIDIA GPU; say which there will be, such as --gpus 8x80GiB"
+    assert detected(library, tmp_path) == said
+    assert detected(tmp_path, tmp_path) == said  # no driver at all
 
-    def fail() -> None:
-        raise _NvmlError("Driver Not Loaded")
 
-    module.__dict__["nvmlInit"] = fail
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    with pytest.raises(InvalidRequest, match=r"sees \(Driver Not Loaded\)"):
-        detect_gpus()
+def test_a_driver_that_fails_is_named(library: Path, tmp_path: Path) -> None:
+    assert "sees (RM has detected an NVML/RM version mismatch); say which" in detected(library, tmp_path, "error 18")

@@ -1,0 +1,67 @@
+"""Find the GPUs that this server can use, without trusting the driver to answer."""
+
+import asyncio
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Mapping
+from logging import getLogger
+
+from conch.accelerators.gpu import Gpu, InstalledGpu
+from conch.accelerators.visible import visible_gpus
+
+_log = getLogger(__name__)
+
+_LIBRARY = "libnvidia-ml.so.1"
+# A driver that starts a GPU for its first user takes a few seconds.
+_TIMEOUT_S = 30.0
+
+
+async def discover_gpus(min_capability: tuple[int, int], environment: Mapping[str, str] = os.environ) -> list[Gpu]:
+    """Return the GPUs that CUDA shows to this server and its processes, each logged.
+
+    Those below `min_capability` are left out, with a warning.
+
+    Without a driver the answer is none, at once and without a word. NVML runs in a process of its own: one that fails,
+    crashes or hangs is logged as a warning and counts as none.
+    """
+    if not _has_driver():
+        return []
+    command = [sys.executable, "-m", "conch.accelerators.nvidia"]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        output, error = await asyncio.wait_for(process.communicate(), _TIMEOUT_S)
+    except TimeoutError:
+        process.kill()
+        # Not waited for: a process that hangs in the driver cannot be killed before the driver returns.
+        _log.warning("NVML did not answer within %g s: models run without GPUs", _TIMEOUT_S)
+        return []
+    if process.returncode != 0:
+        words = error.decode(errors="replace").strip().splitlines()
+        cause = words[-1] if words else f"its process ended with status {process.returncode}"
+        _log.warning("NVML cannot list the GPUs of this machine: %s; models run without GPUs", cause)
+        return []
+    usable = []
+    for gpu in visible_gpus([_installed(row) for row in json.loads(output)], environment):
+        if gpu.compute_capability < min_capability:
+            _log.warning("%s is not used: --min-supported-compute-capability is %d.%d", gpu, *min_capability)
+        else:
+            _log.info("%s", gpu)
+            usable.append(gpu)
+    return usable
+
+
+def _has_driver() -> bool:
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def _installed(row: Mapping[str, object]) -> InstalledGpu:
+    as_tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    return InstalledGpu(**as_tuples)  # type: ignore[arg-type]

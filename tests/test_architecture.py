@@ -47,6 +47,7 @@ READ_AS = {
     "backend_config": "backend_settings",
     "metrics_config": "counter_latencies",
     "cache_config": "cache_bytes",
+    "min_supported_compute_capability": "min_compute_capability",
     "response_cache_byte_size": "cache_bytes",
 }
 

@@ -259,6 +259,8 @@ class ModelConfig:
     decoupled: bool = False
     response_cache: bool = False  # whether answers may come from the cache
     default_model_filename: str = ""
+    # Compute capability, as "9.0" → the file for GPUs of that kind.
+    cc_model_filenames: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     warmups: tuple[Warmup, ...] = ()

@@ -32,7 +32,7 @@ def source_on(source: ModelSource, gpus: Sequence[Gpu], kind: InstanceKind, devi
     """Return the source with the file that `cc_model_filenames` names for the compute capability of the device."""
     if kind is not InstanceKind.GPU:
         return source
-    filenames = source.config.document.get("cc_model_filenames", {})
+    filenames = source.config.cc_model_filenames
     capability = next(("{}.{}".format(*gpu.compute_capability) for gpu in gpus if gpu.number == device), "")
     if capability not in filenames:
         return source

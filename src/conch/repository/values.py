@@ -52,6 +52,7 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
         decoupled=message.model_transaction_policy.decoupled,
         response_cache=message.response_cache.enable,
         default_model_filename=message.default_model_filename,
+        cc_model_filenames=dict(message.cc_model_filenames),
         parameters={key: value.string_value for key, value in message.parameters.items()},
         metric_tags=dict(message.metric_tags),
         warmups=tuple(_warmup(each) for each in message.model_warmup),

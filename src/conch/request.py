@@ -61,8 +61,16 @@ class Span(Protocol):
     def generated(self, timeline: Timeline, prompt_tokens: int, completion_tokens: int) -> None:
         """Note what one prompt has come to, and when."""
 
-    def settled(self, request: "InferRequest", answer: "InferResponse | ConchError | None") -> None:
-        """Note the end of the request, its timeline being complete."""
+    def settled(
+        self,
+        request: "InferRequest",
+        answer: "InferResponse | ConchError | None",
+        failure: ConchError | None = None,
+    ) -> None:
+        """Note the end of the request, its timeline being complete.
+
+        `failure` is the first error that came before the final answer.
+        """
 
 
 class InferRequest:
@@ -200,6 +208,7 @@ class InferResponse:
 
 
 # How a caller receives what becomes of its request. Called on the event loop with (answer, final): zero or more times
-# with final False, then exactly once with final True. The final call carries a response, an error, or None where a
-# decoupled model ends its responses by the flag alone. It must not raise and must not block.
+# with final False, then exactly once with final True. Only the final call ends the request: a decoupled model may send
+# an error and further responses after it. The final call carries a response, an error, or None where a decoupled model
+# ends its responses by the flag alone. It must not raise and must not block.
 Respond: TypeAlias = Callable[[InferResponse | ConchError | None, bool], None]

@@ -1,8 +1,10 @@
 """Decoupled models over gRPC streams with the official client, alone and as steps of ensembles."""
 
+import json
 import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,16 @@ elif word == -1:  # an error midway
     sender.send(out(0))
     error = pb_utils.TritonError("midway", pb_utils.TritonError.NOT_FOUND)
     sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
+elif word == -7:  # errors among responses
+    for number in range(2):
+        sender.send(out(number))
+        error = pb_utils.TritonError(f"error {number}", pb_utils.TritonError.NOT_FOUND)
+        sender.send(pb_utils.InferenceResponse(error=error))
+    sender.send(out(2))
+    sender.send(flags=FINAL)
+elif word == -8:  # one error, and the end by itself
+    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("alone", pb_utils.TritonError.NOT_FOUND)))
+    sender.send(flags=FINAL)
 elif word == -2:  # dropped
     sender.send(out(0))
 elif word == -3:  # after the end
@@ -60,6 +72,20 @@ if value[0] == 3:
 return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value + 100)])
 """
 
+# Calls the script, and answers with all that it is told.
+CALLER = """
+inputs = [pb_utils.Tensor("INPUT0", request.inputs()[0].as_numpy())]
+told = []
+for response in pb_utils.InferenceRequest(
+    model_name="script", requested_output_names=["OUTPUT0"], inputs=inputs
+).exec(decoupled=True):
+    if response.has_error():
+        told.append(response.error().message())
+    else:
+        told += [str(tensor.as_numpy()[0]) for tensor in response.output_tensors()]
+return pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", np.array([", ".join(told)], dtype=object))])
+"""
+
 ONE_NUMBER = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
 
 
@@ -71,6 +97,7 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     path = models / "script" / "1" / "model.py"
     path.write_text(path.read_text().replace("return [self.answer", "[self.answer"))
     write_python(models, "plus", f"{ONE_NUMBER} instance_group {{ count: 2 }}", PLUS_100)
+    write_python(models, "caller", f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('TOLD', 'STRING', 1)}", CALLER)
     ends = f"input {tensor('IN', 'INT32', 1)}", f"output {tensor('OUT', 'INT32', 1)}"
     steps = ("script", {"INPUT0": "IN"}, {"OUTPUT0": "x"}), ("plus", {"INPUT0": "x"}, {"OUTPUT0": "OUT"})
     write_ensemble(models, "stream", *ends, *steps)
@@ -116,6 +143,11 @@ class Stream:
         while not messages[-1][2]:
             messages.append(self.next())
         return messages
+
+
+def failures(conch: ConchProcess, model: str) -> int:
+    with http.InferenceServerClient(conch.http) as client:
+        return int(client.get_inference_statistics(model)["model_stats"][0]["inference_stats"]["fail"]["count"])
 
 
 @contextmanager
@@ -179,6 +211,49 @@ def test_an_error_midway_is_the_end(conch: ConchProcess, model: str, number: int
         assert said in message[0]
         one.ask(model, 0, "next")
         assert one.next() == ("next", None, True)
+
+
+def test_responses_after_an_error_are_delivered(conch: ConchProcess) -> None:
+    before = failures(conch, "script")
+    with stream(conch) as one:
+        one.ask("script", -7, "r")
+        answers = [one.next() for _ in range(6)]
+    assert answers == [("r", 0, False), ("error 0",), ("r", 1, False), ("error 1",), ("r", 2, False), ("r", None, True)]
+    assert failures(conch, "script") == before + 1
+    with http.InferenceServerClient(conch.http) as client:
+        numbers = http.InferInput("INPUT0", [1], "INT32")
+        numbers.set_data_from_numpy(np.array([-7], np.int32))
+        told = client.infer("caller", [numbers]).as_numpy("TOLD")
+    assert told.tolist() == [b"0, error 0, 1, error 1, 2"]
+
+
+def test_an_ensemble_ends_with_the_first_error_of_a_step(conch: ConchProcess) -> None:
+    with stream(conch) as one:
+        one.ask("stream", -7, "r")
+        while len(message := one.next()) == 3:
+            assert message[2] is False
+        assert "in ensemble 'stream', step 'script': error 0" in message[0]
+        one.ask("stream", 0, "next")
+        assert one.next() == ("next", None, True)
+
+
+def test_generate_takes_errors_for_responses(conch: ConchProcess) -> None:
+    def ask(path: str, number: int) -> tuple[int, bytes]:
+        connection = HTTPConnection(conch.http, timeout=20)
+        connection.request("POST", f"/v2/models/script/{path}", json.dumps({"INPUT0": number}))
+        reply = connection.getresponse()
+        with closing(connection):
+            return reply.status, reply.read()
+
+    status, events = ask("generate_stream", -7)
+    told = [json.loads(event.removeprefix(b"data: ")) for event in events.split(b"\n\n") if event]
+    assert status == 200
+    assert [event.get("OUTPUT0", event.get("error")) for event in told] == [0, "error 0", 1, "error 1", 2]
+    status, body = ask("generate", -7)
+    assert status == 200
+    assert "exactly 1 response" in json.loads(body)["error"]
+    assert ask("generate", -8) == (404, b'{"error":"alone"}')
+    assert ask("generate_stream", -8) == (400, b'data: {"error":"alone"}\n\n')
 
 
 @pytest.mark.parametrize("model", ["script", "stream", "bounded", "nested"])

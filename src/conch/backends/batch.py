@@ -26,8 +26,8 @@ class Execution(Protocol):
     def on_cancel(self, notify: Callable[[], None]) -> None:
         """Have `notify` called once when the caller cancels; at once if that has happened."""
 
-    def send(self, response: InferResponse) -> None:
-        """Deliver one response of a decoupled model; more may follow."""
+    def send(self, response: InferResponse | ConchError) -> None:
+        """Deliver one response, or error, of a decoupled model; more may follow either."""
 
     def finish(self, answer: InferResponse | ConchError | None) -> None:
         """Deliver the last response or the error; None ends a decoupled request without a further response."""

@@ -212,7 +212,7 @@ class StreamRun:
         return InferResponse(config.name, self._ensemble.version, outputs, id=request.id)
 
     def _fail(self, number: int, error: ConchError) -> None:
-        """End with a step's error, told where it happened, and let the other steps go."""
+        """End with a step's error, told where it happened, and cancel the other steps and the rest of this one."""
         step = self._step(number)
         message = self._ensemble.located(step, with_origins(self._ensemble.config, step, error))
         # Counted as OTHER, as by Triton: the step's own model has counted the reason.

@@ -171,11 +171,12 @@ class InstanceModel(Served):
             timeline.started = batch.started
             timeline.input_done = batch.input_done or batch.started
             timeline.infer_done = batch.infer_done or timeline.done
-        if isinstance(answer, ConchError):
-            self.statistics.count_failure(timeline.done - timeline.received, answer.reason)
+        if isinstance(answer, InferResponse) and self._reshaper.needed:
+            self._reshaper.response(answer)
+        error = answer if isinstance(answer, ConchError) else pending.failure
+        if error is not None:
+            self.statistics.count_failure(timeline.done - timeline.received, error.reason)
         else:
-            if answer is not None and self._reshaper.needed:
-                self._reshaper.response(answer)
             self._count_success(pending)
         # Batch and requests know each other; without the cycle, large tensors go when the last of them is answered.
         pending.batch = None

@@ -41,6 +41,7 @@ class Pending:
         "batch",
         "batch_size",
         "expires",
+        "failure",
         "first_response",
         "group_key",
         "level",
@@ -59,6 +60,7 @@ class Pending:
         self.batch_size = request.batch_size
         self.group_key: object = None  # requests with equal keys may share a batch
         self.batch: Batch | None = None
+        self.failure: ConchError | None = None  # the first error that a decoupled model sent among its responses
         self.first_response = 0  # when the first response before the final one was sent, monotonic ns
         self.respond = respond
         self._owner: Owner | None = owner
@@ -84,11 +86,13 @@ class Pending:
         else:
             self._notify = notify
 
-    def send(self, response: InferResponse) -> None:
-        """Pass one response on; more will follow."""
+    def send(self, response: InferResponse | ConchError) -> None:
+        """Pass one response on; more follow, after an error too. A request with an error among them counts as failed."""
         if self.state is not State.DONE:
             self.first_response = self.first_response or monotonic_ns()
-            if self.request.span is not None:
+            if isinstance(response, ConchError):
+                self.failure = self.failure or response
+            elif self.request.span is not None:
                 self.request.span.responded(response)
             self.respond(response, False)
 
@@ -108,7 +112,7 @@ class Pending:
         owner.settled(self, answer, was)
         request = self.request
         if request.span is not None:
-            request.span.settled(request, answer)
+            request.span.settled(request, answer, self.failure)
         respond(answer, True)
 
     def reschedule(self) -> None:

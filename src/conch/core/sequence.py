@@ -64,12 +64,12 @@ class SequenceRequest(Pending):
         self.again = False  # whether the model wants it once more
         self._sequences: SequenceOwner | None = owner
 
-    def send(self, response: InferResponse) -> None:
+    def send(self, response: InferResponse | ConchError) -> None:
         """Pass one response on; more will follow."""
         if self.state is State.DONE:
             return
         assert self._sequences is not None
-        error = self._sequences.responded(self, response)
+        error = self._sequences.responded(self, response) if isinstance(response, InferResponse) else None
         if error is None:
             super().send(response)
         else:

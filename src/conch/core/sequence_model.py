@@ -348,8 +348,8 @@ class Filler:
     def on_cancel(self, notify: Callable[[], None]) -> None:
         """Nobody cancels it."""
 
-    def send(self, response: InferResponse) -> None:
-        """Nobody reads it."""
+    def send(self, response: InferResponse | ConchError) -> None:
+        """Drop it."""
 
     def finish(self, answer: InferResponse | ConchError | None) -> None:
         """Nobody waits for it."""

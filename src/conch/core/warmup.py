@@ -55,8 +55,10 @@ class _Execution:
     def on_cancel(self, notify: Callable[[], None]) -> None:
         """Nobody cancels a warm-up."""
 
-    def send(self, response: InferResponse) -> None:
-        """Nobody reads its responses."""
+    def send(self, response: InferResponse | ConchError) -> None:
+        """Drop a response; an error fails the warm-up."""
+        if isinstance(response, ConchError):
+            self.finish(response)
 
     def reschedule(self) -> None:
         """Once is enough."""

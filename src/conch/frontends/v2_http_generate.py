@@ -5,7 +5,7 @@ import asyncio
 from conch.core.inference import Inference
 from conch.core.served import Served
 from conch.errors import Cancelled, ConchError, InvalidRequest
-from conch.frontends.http_errors import JSON, send_error
+from conch.frontends.http_errors import JSON, STATUS, send_error
 from conch.frontends.http_message import HttpRequest, content_type, header
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
@@ -66,27 +66,35 @@ class GenerateEndpoints:
 class _One:
     """What is remembered of a request that is to have one response."""
 
-    __slots__ = ("_document", "_reply", "_responses")
+    __slots__ = ("_document", "_error", "_reply", "_responses")
 
     def __init__(self, reply: HttpReply) -> None:
         self._reply = reply
         self._responses = 0
         self._document = b""
+        self._error: ConchError | None = None  # in place of the first response
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Keep the response; at the end send it, if it is the only one."""
-        if isinstance(answer, ConchError):
-            send_error(self._reply, answer)
-            return
-        if answer is not None and (answer.outputs or not final):
+        """Keep the response or error; at the end send it, if it is the only one. The first one decides the status."""
+        if isinstance(answer, ConchError) or (answer is not None and (answer.outputs or not final)):
             self._responses += 1
             if self._responses == 1:
-                try:
-                    self._document = generate.encode_response(answer)
-                except ConchError as error:
-                    send_error(self._reply, error)
-        if final:
-            self._reply.send(200, JSON, self._document if self._responses == 1 else documents.error(_NOT_ONE))
+                self._keep(answer)
+        if not final:
+            return
+        if self._responses == 1 and self._error is not None:
+            send_error(self._reply, self._error)
+        else:
+            status = 200 if self._error is None else STATUS[self._error.code]
+            self._reply.send(status, JSON, self._document if self._responses == 1 else documents.error(_NOT_ONE))
+
+    def _keep(self, answer: InferResponse | ConchError) -> None:
+        try:
+            if isinstance(answer, ConchError):
+                raise answer
+            self._document = generate.encode_response(answer)
+        except ConchError as error:
+            self._error = error
 
 
 class _Stream:
@@ -100,7 +108,7 @@ class _Stream:
         self._catching_up: asyncio.Task[None] | None = None
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Send a response, or the error that ends them."""
+        """Send a response or an error; the final one ends the reply."""
         if isinstance(answer, Cancelled) and not self._reply.open:
             return
         status, event = 200, b""

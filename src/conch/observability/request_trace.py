@@ -249,8 +249,10 @@ class Span:
         self.prompt_tokens += prompt_tokens
         self.completion_tokens += completion_tokens
 
-    def settled(self, request: InferRequest, answer: InferResponse | ConchError | None) -> None:
-        """Note the end of the request."""
+    def settled(
+        self, request: InferRequest, answer: InferResponse | ConchError | None, failure: ConchError | None = None
+    ) -> None:
+        """Note the end of the request; `failure` is the first error among the responses before the last."""
         if self.ended:
             return
         self.request_id = request.id
@@ -264,7 +266,7 @@ class Span:
             return
         if answer is not None:
             self.responded(answer)
-        self.end(None)
+        self.end(failure)
 
     def end(self, error: ConchError | None) -> None:
         """Note the end, with what went wrong if something did."""

@@ -40,6 +40,7 @@ class Caller:
     def __init__(self, request: InferRequest) -> None:
         self.request = request
         self.responses: list[InferResponse] = []
+        self.errors: list[ConchError] = []  # that came before the end
         self.last: InferResponse | ConchError | None = None
         self.cancelled = False
         self.news = asyncio.Event()
@@ -49,9 +50,12 @@ class Caller:
     def on_cancel(self, notify: Any) -> None:
         self._notify = notify
 
-    def send(self, response: InferResponse) -> None:
+    def send(self, response: InferResponse | ConchError) -> None:
         assert not self._finished.is_set()
-        self.responses.append(response)
+        if isinstance(response, ConchError):
+            self.errors.append(response)
+        else:
+            self.responses.append(response)
         self.news.set()
 
     def finish(self, answer: InferResponse | ConchError | None) -> None:

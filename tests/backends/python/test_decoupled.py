@@ -40,8 +40,12 @@ COUNTER = """
                         sender.send(response(number))
                 elif how == "error":
                     error = pb_utils.TritonError("enough", pb_utils.TritonError.UNAVAILABLE)
+                    sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
+                elif how == "error midway":
+                    error = pb_utils.TritonError("enough", pb_utils.TritonError.UNAVAILABLE)
+                    sender.send(response(0))
                     sender.send(pb_utils.InferenceResponse(error=error))
-                    sender.send(flags=FINAL)
+                    self.count(sender, count)
                 elif how == "raise":
                     sender.send(response(0))
                     raise ValueError("halfway")
@@ -210,6 +214,14 @@ async def test_an_error_ends_the_request(tmp_path: Path) -> None:
         error = await runner.error(count(1), id="error")
         assert (error.message, error.code) == ("enough", Code.UNAVAILABLE)
         assert await numbers(runner, "", 2) == [0, 1]
+
+
+async def test_responses_after_an_error_are_delivered(tmp_path: Path) -> None:
+    async with running(tmp_path, COUNTER, decoupled=True) as runner:
+        caller = runner.submit(count(3), id="error midway")
+        assert await caller.finished() is None
+        assert [(error.message, error.code) for error in caller.errors] == [("enough", Code.UNAVAILABLE)]
+        assert [int(response.outputs[0].to_numpy().flat[0]) for response in caller.responses] == [0, 0, 1, 2]
 
 
 async def test_an_exception_ends_what_is_not_answered(tmp_path: Path) -> None:

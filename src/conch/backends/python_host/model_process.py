@@ -321,7 +321,11 @@ class ModelProcess:
             if final is None:
                 execution.reschedule()
             elif error is not None:
-                execution.finish(BackendError(error[1], _CODES.get(error[0], Code.INTERNAL)))
+                failure = BackendError(error[1], _CODES.get(error[0], Code.INTERNAL))
+                if final:
+                    execution.finish(failure)
+                else:
+                    execution.send(failure)
             elif outputs is None:
                 execution.finish(None)
             else:

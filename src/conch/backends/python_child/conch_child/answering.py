@@ -237,7 +237,7 @@ class Answerer:
         if response is None:
             answer: Answer = (responder.key, True, None, None, None)
         else:
-            last = final or not self.decoupled or response.has_error()
+            last = final or not self.decoupled
             answer = self._encode(parcel, responder, response, last)
         released = self.channel.inputs.take_released()
         self.channel.transmit((messages.ANSWERED, released, (answer,), self._metrics.take()), parcel)

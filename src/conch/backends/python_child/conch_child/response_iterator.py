@@ -16,7 +16,7 @@ _TOLD_AT = 1 << 20
 class ResponseIterator:
     """The responses to one call as they come. The last one has no tensors if the model ended by the flag alone.
 
-    Errors are responses, too; after one there are no others. Let go of before its end, it lets the called model finish
+    Errors are responses, too, and others may follow one. Let go of before its end, it lets the called model finish
     and drops what comes; `cancel` has it stop.
     """
 

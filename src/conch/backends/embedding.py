@@ -18,8 +18,8 @@ from conch.backends.python import PythonBackend
 from conch.backends.python_host.adapter import Adapter
 
 _ADAPTER = "conch_child.embedding_model"
-# However long a model takes to load: engines have no limit either.
-_SETTINGS = {"stub-timeout-seconds": "0"}
+# What of an engine's settings means the same here.
+_SETTINGS = ("stub-timeout-seconds",)
 
 
 class EmbeddingModels:
@@ -54,7 +54,8 @@ class EmbeddingModels:
         config = replace(source.config, parameters=parameters)
         task = {"package": self._package, "directory": str(source.version_directory)}
         adapter = partial(Adapter, _ADAPTER, {"embedding": json.dumps(task)})
-        return self._python.instance(replace(plan, source=replace(source, config=config, settings=_SETTINGS)), adapter)
+        settings = {key: source.settings[key] for key in _SETTINGS if key in source.settings}
+        return self._python.instance(replace(plan, source=replace(source, config=config, settings=settings)), adapter)
 
     async def stop(self) -> None:
         """Release what the processes have needed."""

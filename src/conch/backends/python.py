@@ -5,8 +5,8 @@ interpreter costs itself and nobody else.
 
 Nothing watches how long `execute` takes, so a model can be stopped in a debugger: let it call
 `debugpy.listen(5678)` in `initialize` and attach to that port. With several instances give each a port of its own, for
-example `5678 + int(args["model_instance_name"].rpartition("_")[2])`. To wait for the debugger inside `initialize`
-(`debugpy.wait_for_client()`), serve with `--backend-config=python,stub-timeout-seconds=0`.
+example `5678 + int(args["model_instance_name"].rpartition("_")[2])`. `debugpy.wait_for_client()` may wait inside
+`initialize`, too, unless `--backend-config=python,stub-timeout-seconds=<s>` limits that.
 """
 
 from collections.abc import Callable, Mapping, Sequence

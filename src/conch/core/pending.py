@@ -87,7 +87,7 @@ class Pending:
             self._notify = notify
 
     def send(self, response: InferResponse | ConchError) -> None:
-        """Pass one response on; more follow, after an error too. A request with an error among them counts as failed."""
+        """Pass one response on; more follow, after an error too, which makes it a failed request."""
         if self.state is not State.DONE:
             self.first_response = self.first_response or monotonic_ns()
             if isinstance(response, ConchError):

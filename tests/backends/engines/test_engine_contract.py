@@ -11,9 +11,13 @@ from time import monotonic_ns
 import pytest
 import pytest_asyncio
 
+from conch.backends import progress
+from conch.backends.base import ModelSource
 from conch.backends.engine import Engine
-from conch.errors import BackendError, Cancelled, InvalidRequest, ModelLoadError
+from conch.backends.engine_host.engine import ProcessEngine
+from conch.errors import BackendError, Cancelled, ConfigError, InvalidRequest, ModelLoadError
 from conch.generation import Usage
+from conch.model_config import ModelConfig
 from tests.backends.engines.driving import ask, begin, family, gone, running
 from tests.backends.engines.gguf_model import CONTEXT, write_gguf
 from tests.backends.engines.hf_model import write_hf
@@ -178,6 +182,33 @@ async def test_a_model_that_cannot_be_loaded_says_why(backend: str, tmp_path: Pa
     with pytest.raises(ModelLoadError, match=r"unknown key 'cache'; known: |'model' must name a checkpoint"):
         async with running(_backend(backend), directory, SETTINGS.get(backend)):
             pass
+
+
+async def test_a_slow_load_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "REPORT_INTERVAL_S", 0.001)
+    caplog.set_level("INFO", "conch.model")
+    directory = tmp_path / "m" / "1"
+    directory.mkdir(parents=True)
+    MAKERS["scripted"](directory)
+    async with running("scripted", directory):
+        pass
+    assert "the engine of model 'm' is still loading after 0 s" in caplog.messages
+
+
+async def test_a_load_has_a_limit_where_one_is_set(tmp_path: Path) -> None:
+    stuck = tmp_path / "python"
+    stuck.write_text("#!/bin/sh\nexec sleep 600\n")
+    stuck.chmod(0o755)
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    config = ModelConfig(name="m", backend="scripted", platform="", max_batch_size=0, inputs=(), outputs=())
+    settings = {"stub-timeout-seconds": "1"}
+    engine = ProcessEngine(ModelSource(config, 1, tmp_path / "m", settings), "scripted", python=stuck)
+    with pytest.raises(ModelLoadError, match=r"loading engine 'm' took longer than 1 s; a larger stub-timeout-seconds"):
+        await engine.start()
+    with pytest.raises(ConfigError, match="--backend-config=scripted,stub-timeout-seconds=soon"):
+        ProcessEngine(ModelSource(config, 1, tmp_path / "m", {"stub-timeout-seconds": "soon"}), "scripted")
 
 
 def _backend(engine: str) -> str:

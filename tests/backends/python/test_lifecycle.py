@@ -3,12 +3,15 @@
 import asyncio
 import json
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from conch.backends import progress
 from conch.backends.python import PythonBackend
+from conch.backends.python_host.settings import parse_settings
 from conch.errors import ConfigError, ModelLoadError
 from conch.tensor import Tensor
 from tests.backends.python.running import IDENTITY, LIMIT_S, Runner, plan, running, source, write_model
@@ -114,6 +117,25 @@ SLOW_START = """
 """
 
 
+WAITING_START = """
+    import os
+    import time
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            while not os.path.exists(os.path.join(args["model_repository"], "go on")):
+                time.sleep(0.01)
+
+        def execute(self, requests):
+            pass
+"""
+
+
+def progress_lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    lines = [(getattr(record, "instance", ""), record.getMessage()) for record in caplog.records]
+    return [line for line in lines if "still" in line[1]]
+
+
 async def test_a_model_finds_its_arguments_and_its_modules(tmp_path: Path) -> None:
     write_model(tmp_path, "WORD = 'beside the model'", 3, "helper.py")
     (tmp_path / "shared_helper.py").write_text("WORD = 'in the model directory'")
@@ -207,6 +229,29 @@ async def test_initialize_has_a_time_limit(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="initialize of model instance 'model_0_0' took longer than 1 s"):
         async with running(tmp_path, SLOW_START, settings={"stub-timeout-seconds": "1"}):
             pass
+
+
+async def test_initialize_may_take_any_time_and_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert parse_settings({}).time_limit_s is None
+    monkeypatch.setattr(progress, "REPORT_INTERVAL_S", 0.05)
+    caplog.set_level(logging.INFO, "conch.model")
+    write_model(tmp_path, WAITING_START)
+    backend = PythonBackend()
+    instance = backend.instance(plan(source(tmp_path)))
+    starting = asyncio.create_task(instance.start())
+    while len(progress_lines(caplog)) < 2:
+        await asyncio.sleep(0.01)
+    (tmp_path / "go on").touch()
+    await starting
+    await instance.stop()
+    await backend.stop()
+    lines = progress_lines(caplog)
+    assert re.fullmatch(r"model 'model' is still initializing after \d+ s", lines[0][1])
+    assert {name for name, _ in lines} == {"model_0_0"}
+    await asyncio.sleep(0.1)
+    assert progress_lines(caplog) == lines
 
 
 async def test_settings_must_make_sense(tmp_path: Path) -> None:

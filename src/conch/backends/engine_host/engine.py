@@ -13,6 +13,8 @@ from conch.backends.engine_host.engine_process import EngineProcess
 from conch.backends.engine_host.memory import EngineMemory, read_options, size_of
 from conch.backends.fork_server import own_environment
 from conch.backends.launch import Launcher, Program
+from conch.backends.progress import reported
+from conch.backends.python_host.settings import stub_timeout_s
 from conch.backends.succession import Succession
 from conch.errors import ModelLoadError, Unavailable
 from conch.generation import EngineInfo, EngineLoad, Generation, GenerationRequest, Listen
@@ -27,7 +29,8 @@ class ProcessEngine(Engine):
 
     `python` is the interpreter, by default the server's own; `memory` shares out what there is among engines, and
     `stated_cache` reads from `model.json` how many bytes of it the KV cache takes, None where it takes what it is
-    offered. `load_limit_s` bounds a load, 0 does not.
+    offered. The setting `stub-timeout-seconds` bounds a load; without it, a load may take any time. Raises ConfigError
+    for a value that makes no sense.
     """
 
     def __init__(
@@ -38,7 +41,6 @@ class ProcessEngine(Engine):
         python: Path | None = None,
         memory: EngineMemory | None = None,
         stated_cache: Callable[[Mapping[str, Any]], int | None] = lambda _: 0,
-        load_limit_s: float = 0.0,
     ) -> None:
         self.load = EngineLoad()
         self.info: EngineInfo
@@ -47,7 +49,7 @@ class ProcessEngine(Engine):
         self._python = python
         self._memory = memory or EngineMemory()
         self._stated_cache = stated_cache
-        self._load_limit_s = load_limit_s
+        self._load_limit_s = stub_timeout_s(source.config.backend, source.settings)
         self._name = source.config.name
         self._processes = Succession("engine", self._name, self._bring_up, lambda: self.on_ready_change())
 
@@ -100,6 +102,10 @@ class ProcessEngine(Engine):
         }
 
     async def _bring_up(self) -> EngineProcess:
+        what = f"the engine of model '{self._name}' is still loading"
+        return await reported(self._name, what, self._start_process())
+
+    async def _start_process(self) -> EngineProcess:
         process = EngineProcess(self._name, self.load, self._processes.died)
         directory = self._source.version_directory
         cache = self._stated_cache(read_options(directory / "model.json"))

@@ -79,7 +79,10 @@ class EngineProcess:
         try:
             _, error, info = await asyncio.wait_for(asyncio.shield(self._loaded), limit_s or None)
         except TimeoutError:
-            raise ModelLoadError(f"loading engine '{self.name}' took longer than {limit_s:g} s") from None
+            raise ModelLoadError(
+                f"loading engine '{self.name}' took longer than {limit_s:g} s; a larger stub-timeout-seconds allows "
+                "more, 0 any time"
+            ) from None
         if error.endswith(":"):  # it has printed the cause
             await self.kill()
             error = f"{error}\n{self._child.last_words}"

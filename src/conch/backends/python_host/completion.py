@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from conch.backends.base import ModelSource
+from conch.backends.progress import reported
 from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.environment import Environments
 from conch.backends.python_host.model_code import code_path
@@ -29,7 +30,8 @@ async def complete(source: ModelSource, settings: PythonSettings, environments: 
     process = ModelProcess(name, source, settings, InstanceMetrics(), on_death=lambda _: None)
     try:
         await process.start(launcher)
-        completed: dict[str, Any] = json.loads(await process.complete(json.dumps(document)))
+        what = f"auto_complete_config of model '{source.config.name}' is still running"
+        completed: dict[str, Any] = json.loads(await reported(name, what, process.complete(json.dumps(document))))
     finally:
         await process.kill()
     return completed

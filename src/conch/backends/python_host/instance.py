@@ -7,6 +7,7 @@ from functools import partial
 from conch.backends.base import Instance, InstancePlan
 from conch.backends.batch import Batch
 from conch.backends.calls import ModelCalls
+from conch.backends.progress import reported
 from conch.backends.python_host.adapter import Adapter
 from conch.backends.python_host.calls import OutgoingCalls
 from conch.backends.python_host.custom_metrics import InstanceMetrics
@@ -92,6 +93,10 @@ class PythonInstance(Instance):
         return process is not None and process.alive and await process.check_ready()
 
     async def _bring_up(self) -> ModelProcess:
+        what = f"model '{self.plan.source.config.name}' is still initializing"
+        return await reported(self.plan.name, what, self._start_process())
+
+    async def _start_process(self) -> ModelProcess:
         source = self.plan.source
         adapter = None
         # Before anything is started, because that there is no file is the commonest mistake.

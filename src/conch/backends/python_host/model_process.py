@@ -267,7 +267,7 @@ class ModelProcess:
         except TimeoutError:
             raise ModelLoadError(
                 f"{what} of model instance '{self.name}' took longer than {self._settings.stub_timeout_s:g} s; "
-                f"--backend-config={self._source.config.backend},stub-timeout-seconds=<s> allows more"
+                f"--backend-config={self._source.config.backend},stub-timeout-seconds=<s> allows more, 0 any time"
             ) from None
 
     def _received(self, message: Message, payload: memoryview) -> None:

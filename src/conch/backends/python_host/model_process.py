@@ -318,22 +318,17 @@ class ModelProcess:
                 continue
             if final is not False:
                 del self._pending[key]
+            answer: InferResponse | ConchError | None = None
+            if error is not None:
+                answer = BackendError(error[1], _CODES.get(error[0], Code.INTERNAL))
+            elif outputs is not None:
+                answer = InferResponse(name, version, tensors, id=execution.request.id, parameters=parameters)
             if final is None:
                 execution.reschedule()
-            elif error is not None:
-                failure = BackendError(error[1], _CODES.get(error[0], Code.INTERNAL))
-                if final:
-                    execution.finish(failure)
-                else:
-                    execution.send(failure)
-            elif outputs is None:
-                execution.finish(None)
-            else:
-                response = InferResponse(name, version, tensors, id=execution.request.id, parameters=parameters)
-                if final:
-                    execution.finish(response)
-                else:
-                    execution.send(response)
+            elif final:
+                execution.finish(answer)
+            elif answer is not None:
+                execution.send(answer)
         if self._stopping and not self._pending:
             self._settled.set()
 

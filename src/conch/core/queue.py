@@ -4,6 +4,7 @@ The queue alone refuses for lack of room. It holds no clock: the owner passes th
 """
 
 import heapq
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain, count
@@ -15,6 +16,31 @@ from conch.errors import QueueFull
 from conch.model_config import DynamicBatching, QueuePolicy, TimeoutAction
 
 _UNBOUNDED = QueuePolicy()
+# Levels without requests that are kept for the next one.
+_MAX_EMPTY_LEVELS = 64
+
+
+class _Level:
+    """The requests of one priority level: linked lists, in effect, since thousands may leave from the middle at once."""
+
+    __slots__ = ("bound", "delayed", "number", "policy", "waiting")
+
+    def __init__(self, number: int, policy: QueuePolicy, bound: float) -> None:
+        self.number = number
+        self.policy = policy
+        self.bound = bound
+        self.waiting: OrderedDict[Pending, None] = OrderedDict()
+        self.delayed: OrderedDict[Pending, None] = OrderedDict()
+
+    def __lt__(self, other: "_Level") -> bool:
+        return self.number < other.number
+
+    def __iter__(self) -> Iterator[Pending]:
+        return chain(self.waiting, self.delayed)
+
+    @property
+    def size(self) -> int:
+        return len(self.waiting) + len(self.delayed)
 
 
 class PolicyQueue:
@@ -26,21 +52,19 @@ class PolicyQueue:
 
     def __init__(self, batching: DynamicBatching | None, default_size: int = 0) -> None:
         self._levels = batching.priority_levels if batching else 0
-        self._default_level = batching.default_priority_level if batching else 0
-        self._policies = {
-            level: batching.priority_queue_policies.get(level, batching.default_queue_policy)
-            if batching
-            else _UNBOUNDED
-            for level in self._level_numbers()
-        }
-        self._bounds = {level: p.max_queue_size or default_size or inf for level, p in self._policies.items()}
-        self._least_bound = min(self._bounds.values())
-        self._room = sum(self._bounds.values())
-        # Linked lists, in effect: thousands may leave from the middle at once, when their clients give up.
-        self._waiting: dict[int, OrderedDict[Pending, None]] = {level: OrderedDict() for level in self._level_numbers()}
-        self._delayed: dict[int, OrderedDict[Pending, None]] = {level: OrderedDict() for level in self._level_numbers()}
-        # In the order of service.
-        self._queues = [q for level in self._level_numbers() for q in (self._waiting[level], self._delayed[level])]
+        self._default_level = batching.default_priority_level if batching and self._levels else 0
+        self._default_policy = batching.default_queue_policy if batching else _UNBOUNDED
+        self._policies = dict(batching.priority_queue_policies) if batching and self._levels else {}
+        self._default_size = default_size
+        # A configuration may have 2^64 levels; only those in use take memory. In the order of service.
+        self._in_use: list[_Level] = []
+        self._by_number: dict[int, _Level] = {}
+        # What there would be if all levels were in use.
+        bounds = [self._bound(policy) for policy in self._policies.values()]
+        others = max(self._levels, 1) - len(bounds)
+        others_bound = self._bound(self._default_policy)
+        self._least_bound = min([*bounds, others_bound] if others else bounds)
+        self._room = sum(bounds) + (others * others_bound if others else 0)
         self._expiries: list[tuple[int, int, Pending]] = []
         self._order = count()
         self._pace = Pace()
@@ -51,39 +75,53 @@ class PolicyQueue:
 
     def __iter__(self) -> Iterator[Pending]:
         """Iterate in the order of service."""
-        return chain.from_iterable(self._queues)
+        return chain.from_iterable(self._in_use)
 
     def __repr__(self) -> str:
         return f"<PolicyQueue {self._size} waiting>"
 
-    def _level_numbers(self) -> range:
-        return range(1, self._levels + 1) if self._levels else range(1)
+    def _bound(self, policy: QueuePolicy) -> float:
+        return policy.max_queue_size or self._default_size or inf
+
+    def _level(self, number: int) -> _Level:
+        """Return a level, which is in use from now on."""
+        level = self._by_number.get(number)
+        if level is None:
+            if len(self._in_use) > 2 * self._size + _MAX_EMPTY_LEVELS:
+                self._in_use = [each for each in self._in_use if each.size]
+                self._by_number = {each.number: each for each in self._in_use}
+            policy = self._policies.get(number, self._default_policy)
+            level = self._by_number[number] = _Level(number, policy, self._bound(policy))
+            insort(self._in_use, level)
+        return level
 
     def push(self, pending: Pending, now: int) -> None:
         """Admit a request. Raises QueueFull if its level holds as many as its policy allows."""
-        level = pending.request.priority
-        if not 1 <= level <= self._levels:
-            level = self._default_level if self._levels else 0
-        policy = self._policies[level]
-        if self._size >= self._least_bound and self._is_full(level) and not pending.request.admitted:
+        number = pending.request.priority
+        if not 1 <= number <= self._levels:
+            number = self._default_level
+        level = self._level(number)
+        if self._size >= self._least_bound and level.size >= level.bound and not pending.request.admitted:
             raise self._refusal(now)
-        timeout_us = _timeout_us(policy, pending.request.timeout_us)
+        timeout_us = _timeout_us(level.policy, pending.request.timeout_us)
         if timeout_us:
             pending.expires = now + timeout_us * 1000
             self._note_expiry(pending)
-        pending.level = level
-        self._waiting[level][pending] = None
+        pending.level = number
+        level.waiting[pending] = None
         self._size += 1
 
     def refusal(self, now: int) -> QueueFull | None:
         """Return what `push` would raise now whatever the priority; None if some request would be admitted."""
-        if self._size < self._room or not all(map(self._is_full, self._bounds)):
+        if self._size < self._room or len(self._in_use) < self._levels:
+            return None
+        if any(level.size < level.bound for level in self._in_use):
             return None
         return self._refusal(now)
 
     def put_back(self, pending: Pending) -> None:
         """Put a request that was taken and not executed at the head of its level."""
-        waiting = self._waiting[pending.level]
+        waiting = self._level(pending.level).waiting
         waiting[pending] = None
         waiting.move_to_end(pending, last=False)
         self._size += 1
@@ -93,16 +131,23 @@ class PolicyQueue:
     def pop(self, number: int) -> list[Pending]:
         """Take the first `number` requests in the order of service."""
         taken: list[Pending] = []
-        for queue in self._queues:
-            while queue and len(taken) < number:
-                taken.append(queue.popitem(last=False)[0])
+        for level in self._in_use:
+            while level.waiting and len(taken) < number:
+                taken.append(level.waiting.popitem(last=False)[0])
+            while level.delayed and len(taken) < number:
+                taken.append(level.delayed.popitem(last=False)[0])
+            if len(taken) == number:
+                break
         self._size -= len(taken)
         self._pace.taken += len(taken)
         return taken
 
     def remove(self, pending: Pending) -> None:
         """Take one request out, wherever it stands. Does nothing if it is not here."""
-        for queue in (self._waiting[pending.level], self._delayed[pending.level]):
+        level = self._by_number.get(pending.level)
+        if level is None:
+            return
+        for queue in (level.waiting, level.delayed):
             if pending in queue:
                 del queue[pending]
                 self._size -= 1
@@ -117,9 +162,10 @@ class PolicyQueue:
             pending = heapq.heappop(self._expiries)[2]
             if pending.state is not State.QUEUED:
                 continue
-            if self._policies[pending.level].timeout_action is TimeoutAction.DELAY:
-                del self._waiting[pending.level][pending]
-                self._delayed[pending.level][pending] = None
+            level = self._by_number[pending.level]  # in use as long as it is queued
+            if level.policy.timeout_action is TimeoutAction.DELAY:
+                del level.waiting[pending]
+                level.delayed[pending] = None
             else:
                 rejected.append(pending)
         return rejected
@@ -129,9 +175,6 @@ class PolicyQueue:
         while self._expiries and self._expiries[0][2].state is not State.QUEUED:
             heapq.heappop(self._expiries)
         return self._expiries[0][0] if self._expiries else 0
-
-    def _is_full(self, level: int) -> bool:
-        return len(self._waiting[level]) + len(self._delayed[level]) >= self._bounds[level]
 
     def _refusal(self, now: int) -> QueueFull:
         """Refuse for lack of room, telling when those that wait now will have been served."""

@@ -22,7 +22,10 @@ class SequenceSlots:
         self._open: dict[Key, LiveSequence] = {}
         self._backlog: dict[LiveSequence, None] = {}
         self._holders: dict[Slot, LiveSequence] = {}
-        self._free = [Slot(number, instance) for number in range(slots_per_instance) for instance in range(instances)]
+        # Of each instance, slots are made one after the other as they are needed: there may be billions.
+        self._free = [Slot(0, instance) for instance in range(instances)]
+        self._made = [1] * instances
+        self._slots_per_instance = slots_per_instance
         self._withheld: dict[int, list[Slot]] = {}  # free slots of instances that are down
         self._resting: dict[LiveSequence, None] = {}  # the one that has rested longest first
         self._expiries: list[tuple[int, int, LiveSequence]] = []
@@ -69,12 +72,20 @@ class SequenceSlots:
     def fill(self, now: int) -> None:
         """Give free slots to the sequences that have waited longest."""
         while self._free and self._backlog:
-            slot = heapq.heappop(self._free)
+            slot = self._take_slot()
             sequence = next(iter(self._backlog))
             del self._backlog[sequence]
             sequence.slot = slot
             self._holders[slot] = sequence
             self._go_on(sequence, now)
+
+    def _take_slot(self) -> Slot:
+        """Take the first free slot. If it is the last one made of its instance, the next one is made."""
+        slot = heapq.heappop(self._free)
+        if slot.number == self._made[slot.instance] - 1 and slot.number < self._slots_per_instance - 1:
+            self._made[slot.instance] += 1
+            heapq.heappush(self._free, Slot(slot.number + 1, slot.instance))
+        return slot
 
     def take(self, sequence: LiveSequence) -> SequenceRequest:
         """Take the next request of a sequence that is ready, to be executed."""

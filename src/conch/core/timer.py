@@ -14,6 +14,8 @@ _CLOCK_MONOTONIC = 1
 _TFD_NONBLOCK = os.O_NONBLOCK
 _TFD_CLOEXEC = os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
+# 146 years: configurations may say more than the kernel's clock can count.
+_MAX_AT_NS = 2**62
 
 
 class _Timespec(ctypes.Structure):
@@ -60,7 +62,7 @@ class Timer:
         if at == self._at or self._fd < 0:
             return
         # All zeros would disarm it.
-        seconds, nanoseconds = divmod(max(at, 1), 1_000_000_000)
+        seconds, nanoseconds = divmod(min(max(at, 1), _MAX_AT_NS), 1_000_000_000)
         spec = _Itimerspec(_Timespec(0, 0), _Timespec(seconds, nanoseconds))
         if _libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None) != 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")

@@ -162,3 +162,29 @@ def test_expiries_of_requests_long_served_do_not_pile_up() -> None:
         pushed(queue, "a")
         queue.pop(1)[0].finish(None)
     assert len(queue._expiries) < 200
+
+
+def test_levels_cost_nothing_before_they_are_used() -> None:
+    levels = 2**64 - 1
+    queue = PolicyQueue(DynamicBatching(priority_levels=levels, default_priority_level=5), 1)
+    pushed(queue, "d", priority=levels)
+    pushed(queue, "b")
+    pushed(queue, "a", priority=2)
+    pushed(queue, "c", priority=1000)
+    assert ids(queue) == "abcd"
+    assert queue.refusal(0) is None
+    with pytest.raises(QueueFull):
+        pushed(queue, "e", priority=2)
+    assert [pending.request.id for pending in queue.pop(3)] == ["a", "b", "c"]
+    assert ids(queue) == "d"
+
+
+def test_levels_that_are_empty_again_take_no_memory() -> None:
+    queue = PolicyQueue(DynamicBatching(priority_levels=2**63, default_priority_level=1))
+    waiting = pushed(queue, "z", priority=2**62)
+    for level in range(1, 5_000):
+        pushed(queue, "a", priority=level)
+        queue.pop(1)
+    assert len(queue._in_use) < 200
+    queue.put_back(pushed_out := queue.pop(1)[0])
+    assert pushed_out is waiting and ids(queue) == "z"

@@ -216,3 +216,12 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
         for each in plain.sequences:
             assert list(each.twin.waiting) == each.waiting
             assert slots.open(each.key) is each.twin or not each.open
+
+
+def test_slots_cost_nothing_before_they_are_used() -> None:
+    slots = SequenceSlots(2, 2**31 - 1, IDLE)
+    for key in range(1, 6):
+        submitted(slots, key)
+    slots.fill(0)
+    placed = [sequence.slot for sequence in slots]
+    assert placed == [Slot(0, 0), Slot(0, 1), Slot(1, 0), Slot(1, 1), Slot(2, 0)]

@@ -24,6 +24,7 @@ from conch.core.instances import make_instances, rearranged, source_on
 from conch.core.load_errors import load_error
 from conch.core.model import ServedModel
 from conch.core.model_cache import ModelCache
+from conch.core.nesting import check_nesting
 from conch.core.rate_limiter import ModelLimiter, RateLimiter
 from conch.core.sequence_model import SequenceModel
 from conch.core.sequence_tensors import instance_config
@@ -90,7 +91,7 @@ class ModelBuilder:
     async def configure(self, files: ModelFiles) -> ModelConfig:
         """Return the complete configuration, the model itself having been asked. Raises ConfigError, ModelLoadError."""
         if files.config.is_ensemble:
-            finished = finish(files.document, backend=None, gpus=self._gpu_numbers)
+            finished = await asyncio.to_thread(finish, files.document, backend=None, gpus=self._gpu_numbers)
         else:
             backend = await self._backends.get(files.config.backend)
             document: Mapping[str, Any] = files.document
@@ -118,12 +119,14 @@ class ModelBuilder:
         flow: Flow | None = None
         if config.is_ensemble:
             try:
-                flow = self.check_steps(config, files.namespace)
+                configs = self._step_configs(config, files.namespace)
+                fit, notices = await asyncio.to_thread(_fit, config, configs)
             except ConfigError as error:
                 raise ConfigError(f"{error.message} ({files.config_source})") from error
-            for notice in misfit_notices(config, self._step_configs(config, files.namespace)):
+            for notice in notices:
                 _log.warning("%s (%s)", notice, files.config_source)
-            if flow.depth:
+            flow = fit
+            if fit.depth:
                 config = _decoupled(config)
         built = Built()
         await asyncio.gather(
@@ -160,17 +163,13 @@ class ModelBuilder:
         return flow_of(config, configs)
 
     def _step_configs(self, config: ModelConfig, namespace: str) -> list[ModelConfig]:
+        check_nesting(self._catalog, config, namespace)
         configs: list[ModelConfig] = []
         missing: list[str] = []
         causes: list[str] = []
         for number, step in enumerate(config.ensemble_steps):
             try:
                 served = self._catalog.of_step(namespace, step)
-                if self._has_part(served, ModelId(namespace, config.name)):
-                    raise ConfigError(
-                        f"circular dependency: step {number} of ensemble '{config.name}', model '{step.model_name}', "
-                        f"has '{config.name}' among its own steps"
-                    )
                 configs.append(served.config)
             except (NotFound, InvalidRequest) as error:
                 missing.append(step.model_name)
@@ -183,13 +182,6 @@ class ModelBuilder:
                 + "; ".join(causes)
             )
         return configs
-
-    def _has_part(self, served: Served, part: ModelId) -> bool:
-        """Whether a model is the `part`, or an ensemble that has it among its steps or theirs."""
-        if served.id == part or not served.config.is_ensemble:
-            return served.id == part
-        steps = (self._catalog.of_step(served.id.namespace, step) for step in served.config.ensemble_steps)
-        return any(self._has_part(step, part) for step in steps)
 
     def _why_not_there(self, model: ModelId) -> str:
         """Return the reasons for which the versions of a model are not served; none for one that is unknown."""
@@ -254,6 +246,12 @@ class ModelBuilder:
 
     def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
         return ModelSource(config, version, files.directory, self._settings(config.backend), files.namespace)
+
+
+def _fit(config: ModelConfig, configs: Sequence[ModelConfig]) -> tuple[Flow, list[str]]:
+    """Return how responses flow through an ensemble, and what its owner should be told. Raises ConfigError."""
+    check_ensemble(config, configs)
+    return flow_of(config, configs), list(misfit_notices(config, configs))
 
 
 def _same_but_configuration(files: ModelFiles, old: ModelFiles) -> bool:

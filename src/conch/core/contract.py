@@ -32,6 +32,7 @@ def check_ensemble(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> None
     `models` are the configurations of the steps' models.
     """
     sources = {spec.name: _end("the ensemble's input", spec, ensemble, own=True) for spec in ensemble.inputs}
+    inputs = [{spec.name: spec for spec in config.inputs} for config in models]
     for number, step in enumerate(ensemble.ensemble_steps):
         config = models[number]
         _check_names(ensemble, number, step, config)
@@ -41,16 +42,13 @@ def check_ensemble(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> None
                 f"but its step {number}, model '{config.name}', allows {config.max_batch_size}: "
                 "lower max_batch_size of the ensemble to it"
             )
+        outputs = {spec.name: spec for spec in config.outputs}
         for inner, tensor in step.output_map.items():
-            spec = config.output(inner)
-            assert spec is not None  # _check_names has seen to it
-            sources[tensor] = _end(f"step {number}, output of model '{config.name}',", spec, config)
+            sources[tensor] = _end(f"step {number}, output of model '{config.name}',", outputs[inner], config)
     for number, step in enumerate(ensemble.ensemble_steps):
         config = models[number]
         for inner, tensor in step.input_map.items():
-            spec = config.input(inner)
-            assert spec is not None
-            taker = _end(f"step {number}, input of model '{config.name}',", spec, config)
+            taker = _end(f"step {number}, input of model '{config.name}',", inputs[number][inner], config)
             _check_fit(ensemble, tensor, sources[tensor], taker)
     for spec in ensemble.outputs:
         _check_fit(ensemble, spec.name, sources[spec.name], _end("the ensemble's output", spec, ensemble, own=True))
@@ -63,9 +61,9 @@ def misfit_notices(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Iter
     """
     optional = {spec.name for spec in ensemble.inputs if spec.optional}
     for number, step in enumerate(ensemble.ensemble_steps):
+        needed = {spec.name for spec in models[number].inputs if not spec.optional}
         for inner, tensor in step.input_map.items():
-            spec = models[number].input(inner)
-            if tensor in optional and spec is not None and not spec.optional:
+            if tensor in optional and inner in needed:
                 yield (
                     f"ensemble '{ensemble.name}': its input '{tensor}' is optional, but step {number} needs it for "
                     f"input '{inner}' of model '{models[number].name}', which is not: requests without '{tensor}' "
@@ -84,7 +82,7 @@ def _check_names(ensemble: ModelConfig, number: int, step: EnsembleStep, config:
         ("input", step.input_map, config.inputs),
         ("output", step.output_map, config.outputs),
     ):
-        known = [spec.name for spec in specs]
+        known = dict.fromkeys(spec.name for spec in specs)
         for inner, tensor in mapped.items():
             if inner not in known:
                 raise ConfigError(

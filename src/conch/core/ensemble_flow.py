@@ -39,12 +39,11 @@ def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
     decoupled = tuple(model.decoupled for model in models)
     level_of = {spec.name: 0 for spec in ensemble.inputs}
     levels: dict[int, int] = {}
-    while len(levels) < len(steps):
-        for number, step in enumerate(steps):
-            if number not in levels and level_of.keys() >= set(step.input_map.values()):
-                level = levels[number] = max(level_of[tensor] for tensor in step.input_map.values())
-                for tensor in step.output_map.values():
-                    level_of[tensor] = level + decoupled[number]
+    for number in _in_order(ensemble):
+        step = steps[number]
+        level = levels[number] = max(level_of[tensor] for tensor in step.input_map.values())
+        for tensor in step.output_map.values():
+            level_of[tensor] = level + decoupled[number]
     opened: dict[int, int] = {}
     for number in (number for number in range(len(steps)) if decoupled[number]):
         other = opened.setdefault(levels[number], number)
@@ -55,3 +54,21 @@ def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
                 "the one belong to which of the other; let one of them take a tensor that comes from the other"
             )
     return Flow(tuple(levels[number] for number in range(len(steps))), decoupled)
+
+
+def _in_order(ensemble: ModelConfig) -> list[int]:
+    """Return the numbers of the steps such that what a step takes is made before it, in linear time."""
+    known = {spec.name for spec in ensemble.inputs}
+    missing = [set(step.input_map.values()) - known for step in ensemble.ensemble_steps]
+    readers: dict[str, list[int]] = {}
+    for number, tensors in enumerate(missing):
+        for tensor in tensors:
+            readers.setdefault(tensor, []).append(number)
+    order = [number for number, tensors in enumerate(missing) if not tensors]
+    for number in order:
+        for tensor in ensemble.ensemble_steps[number].output_map.values():
+            for reader in readers.get(tensor, ()):
+                missing[reader].discard(tensor)
+                if not missing[reader]:
+                    order.append(reader)
+    return order

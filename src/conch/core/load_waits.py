@@ -32,10 +32,16 @@ class LoadWaits:
 
     def _path(self, start: ModelId, goal: ModelId) -> tuple[ModelId, ...]:
         """Return the models from one to another, each waiting for the next; () if there is no such way."""
-        if start == goal:
-            return (start,)
-        # There is no circle yet, so this ends.
-        for awaited in {awaited for waiter, awaited in self._waits if waiter == start}:
-            if rest := self._path(awaited, goal):
-                return (start, *rest)
+        before = {start: start}  # the models that are reached, and from where
+        reached = [start]
+        for model in reached:
+            if model == goal:
+                path = [goal]
+                while path[-1] != start:
+                    path.append(before[path[-1]])
+                return tuple(reversed(path))
+            for waiter, awaited in self._waits:
+                if waiter == model and awaited not in before:
+                    before[awaited] = model
+                    reached.append(awaited)
         return ()

@@ -21,7 +21,7 @@ _MAX_EMPTY_LEVELS = 64
 
 
 class _Level:
-    """The requests of one priority level: linked lists, in effect, since thousands may leave from the middle at once."""
+    """The requests of one priority level. Linked lists, in effect: thousands may leave from the middle at once."""
 
     __slots__ = ("bound", "delayed", "number", "policy", "waiting")
 

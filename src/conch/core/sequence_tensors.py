@@ -11,6 +11,8 @@ from pathlib import Path
 from conch.core.sequence import SequenceRequest
 from conch.errors import BackendError, ConchError, InvalidRequest, ModelLoadError
 from conch.model_config import ControlKind, ModelConfig, SequenceControl, SequenceState, TensorSpec
+from conch.repository.limits import MAX_GENERATED_BYTES
+from conch.repository.model_folder import read_inside
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from conch.tensor import BYTES, ITEM_SIZES, Tensor, pack_bytes
 
@@ -151,29 +153,26 @@ class SequenceTensors:
         return [Tensor(control.name, control.datatype, (*self._batch, 1), data)]
 
     def _initial_data(self, state: SequenceState) -> bytes:
-        elements = prod(state.initial_dims)
+        item = 4 if state.datatype == BYTES else ITEM_SIZES[state.datatype]  # of BYTES the length, which is 0
+        size = item * prod(state.initial_dims)
         if not state.initial_file:
-            return (
-                pack_bytes([b""] * elements)
-                if state.datatype == BYTES
-                else bytes(ITEM_SIZES[state.datatype] * elements)
-            )
-        path = self._directory / "initial_state" / state.initial_file
+            return bytes(size)
+        folder = self._directory / "initial_state"
+        field, whose = "initial_state.data_file", f"state '{state.input_name}'"
+        most = MAX_GENERATED_BYTES if state.datatype == BYTES else size
         try:
-            data = path.read_bytes()
+            data = read_inside(folder, state.initial_file, field, whose, at_most=most, max_bytes=MAX_GENERATED_BYTES)
         except OSError as error:
             raise ModelLoadError(
-                f"cannot read the initial state of '{state.input_name}' from {path}: {error.strerror}"
+                f"cannot read the initial state of '{state.input_name}' from {folder / state.initial_file}: "
+                f"{error.strerror}"
             ) from error
-        if state.datatype == BYTES:
-            return data
-        size = ITEM_SIZES[state.datatype] * elements
-        if len(data) < size:
+        if state.datatype != BYTES and len(data) < size:
             raise ModelLoadError(
-                f"initial_state setting expects {size} bytes, but the data provided from {path} only has "
-                f"{len(data)} bytes"
+                f"initial_state setting expects {size} bytes, but the data provided from "
+                f"{folder / state.initial_file} only has {len(data)} bytes"
             )
-        return data[:size]
+        return data
 
 
 def _value(control: SequenceControl, flags: int) -> bytes:

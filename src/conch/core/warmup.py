@@ -16,8 +16,12 @@ from conch.core.reshape import Reshaper
 from conch.core.validation import RequestValidator
 from conch.errors import ConchError, InvalidRequest, ModelLoadError
 from conch.model_config import ModelConfig, Warmup, WarmupTensor
+from conch.repository.limits import MAX_GENERATED_BYTES
+from conch.repository.model_folder import read_inside
 from conch.request import InferRequest, InferResponse
-from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, byte_size, pack_bytes
+from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, byte_size
+
+_REQUESTS_IN_A_TURN = 100
 
 
 async def warm_up(instance: Instance) -> None:
@@ -30,9 +34,18 @@ async def warm_up(instance: Instance) -> None:
         try:
             tensors = await asyncio.to_thread(_tensors, source.config, warmup, source.directory)
             for _ in range(max(warmup.count, 1)):
-                await _executed(instance, [_request(source.config, tensors) for _ in range(warmup.batch_size)])
+                await _executed(instance, await _requests(source.config, tensors, warmup.batch_size))
         except ConchError as error:
             raise ModelLoadError(f"failed to run warmup sample '{warmup.name}': {error.message}", error.code) from error
+
+
+async def _requests(config: ModelConfig, tensors: Sequence[Tensor], number: int) -> list[InferRequest]:
+    """Make the requests of a batch, the event loop running on meanwhile."""
+    made: list[InferRequest] = []
+    while len(made) < number:
+        made += [_request(config, tensors) for _ in range(min(_REQUESTS_IN_A_TURN, number - len(made)))]
+        await asyncio.sleep(0)
+    return made
 
 
 async def _executed(instance: Instance, requests: Sequence[InferRequest]) -> None:
@@ -91,18 +104,17 @@ def _tensors(config: ModelConfig, warmup: Warmup, directory: Path) -> list[Tenso
 
 def _data(spec: WarmupTensor, directory: Path) -> bytes:
     """Return the wire bytes of one item."""
-    elements = prod(spec.dims)
     if spec.filename:
         return _file(spec, directory / "warmup")
     if spec.datatype == BYTES:
-        return pack_bytes([b""] * elements)
+        return bytes(4 * prod(spec.dims))  # the lengths of empty elements
     size = byte_size(spec.datatype, spec.dims)
     if not spec.random:
         return bytes(size)
     dtype = NUMPY_DTYPES.get(spec.datatype)
     generator = np.random.default_rng(0)
     if dtype is not None and dtype.kind == "f":
-        return generator.random(elements).astype(dtype).tobytes()
+        return generator.random(prod(spec.dims), np.float32).astype(dtype).tobytes()
     if spec.datatype in ("BOOL", "BF16"):
         return bytes(generator.integers(0, 2, size, dtype=np.uint8))
     return generator.bytes(size)
@@ -110,20 +122,17 @@ def _data(spec: WarmupTensor, directory: Path) -> bytes:
 
 def _file(spec: WarmupTensor, directory: Path) -> bytes:
     """Return the bytes of a file. It may hold more than one item needs, as in Triton, but not less."""
-    path = directory / spec.filename
-    if not path.resolve().is_relative_to(directory.resolve()):
-        raise ModelLoadError(f"input_data_file '{spec.filename}' of input '{spec.name}' leads out of {directory}")
+    size = MAX_GENERATED_BYTES if spec.datatype == BYTES else byte_size(spec.datatype, spec.dims)
+    field, whose, most = "input_data_file", f"input '{spec.name}'", MAX_GENERATED_BYTES
     try:
-        data = path.read_bytes()
+        data = read_inside(directory, spec.filename, field, whose, at_most=size, max_bytes=most)
     except OSError as error:
         raise ModelLoadError(
-            f"failed to open the file for read {path}: {error.strerror} (data of input '{spec.name}')"
+            f"failed to open the file for read {directory / spec.filename}: {error.strerror} (data of {whose})"
         ) from error
-    if spec.datatype == BYTES:
-        return data
-    size = byte_size(spec.datatype, spec.dims)
-    if len(data) < size:
+    if spec.datatype != BYTES and len(data) < size:
         raise InvalidRequest(
-            f"warmup setting expects {size} bytes, but the data provided from {path} only has {len(data)}"
+            f"warmup setting expects {size} bytes, but the data provided from {directory / spec.filename} only has "
+            f"{len(data)}"
         )
-    return data[:size]
+    return data

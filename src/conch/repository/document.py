@@ -14,6 +14,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from conch.errors import ConfigError
 from conch.repository.hints import unknown_field, unknown_value
+from conch.repository.limits import MAX_QUOTED_CHARS, shortened
 from conch.triton_messages import ModelConfig as ConfigMessage
 
 _WIDE_INTEGERS = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
@@ -21,6 +22,8 @@ _WIDE_INTEGERS = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTY
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[^"]+)" has no field named "(?P<field>.*?)" at "(?P<at>[^"]+)"')
 _UNKNOWN_VALUE = re.compile(r"Invalid enum value (?P<value>.*?) for enum type (?P<type>[\w.]+) at (?P<at>\S+?)\.*$")
 _NO_INTEGER = re.compile(r"invalid literal for int\(\) with base 10: |Couldn't parse integer: ")
+# Of protobuf's messages so much is read: they quote values whole.
+_MAX_DETAIL_CHARS = 2000
 _NESTED = re.compile(r"Failed to parse (\w+) field: ")
 
 
@@ -41,7 +44,7 @@ def from_document(document: Mapping[str, Any], where: str) -> ConfigMessage:
     try:
         json_format.ParseDict(dict(document), message)
     # The library lets errors of the interpreter escape where a value has a type that it did not expect.
-    except (json_format.Error, TypeError, AttributeError, ValueError, RecursionError) as error:
+    except (json_format.Error, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{where}: {_explain(str(error))}") from error
     return message
 
@@ -51,7 +54,7 @@ def parse_json(text: str, where: str) -> ConfigMessage:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not valid JSON: {error}") from error
+        raise ConfigError(f"{where}: not valid JSON: {shortened(str(error))}") from error
     if not isinstance(document, dict):
         found = type(document).__name__
         raise ConfigError(f"{where}: expected a JSON object with the fields of ModelConfig, got {found}")
@@ -81,9 +84,13 @@ def _one(value: Any, field: FieldDescriptor) -> Any:
 
 def _explain(detail: str) -> str:
     """Reduce protobuf's message to the place and the cause, and add what would be right."""
+    if len(detail) > _MAX_DETAIL_CHARS:
+        detail = f"{detail[: _MAX_DETAIL_CHARS // 2]}…{detail[-_MAX_DETAIL_CHARS // 2 :]}"
     if match := _UNKNOWN_FIELD.search(detail):
-        return f"{match['at']}: {unknown_field(match['type'], match['field'])}".removeprefix("ModelConfig: ")
+        at, field = match["at"], shortened(match["field"])
+        return f"{at}: {unknown_field(match['type'], field)}".removeprefix("ModelConfig: ")
     if match := _UNKNOWN_VALUE.search(detail):
-        return f"{match['at']}: {unknown_value(match['type'], match['value'])}"
+        return f"{match['at']}: {unknown_value(match['type'], shortened(match['value']))}"
     cause = _NO_INTEGER.sub("expected an integer, got ", detail.partition("\n")[0])
-    return _NESTED.sub(r"\1: ", cause).rstrip(".")
+    cause = _NESTED.sub(r"\1: ", cause).rstrip(".")
+    return cause if len(cause) <= 2 * MAX_QUOTED_CHARS else shortened(cause)

@@ -8,6 +8,7 @@ from conch.backends.base import Backend
 from conch.model_config import ModelConfig
 from conch.repository.defaults import fill_defaults
 from conch.repository.document import from_document
+from conch.repository.limits import check_limits
 from conch.repository.unserved import refuse_unserved, unserved_notices
 from conch.repository.validate import validate_configuration, validate_tensors
 from conch.repository.values import to_model_config
@@ -30,7 +31,9 @@ def finish(document: Mapping[str, Any], *, backend: Backend | None, gpus: Sequen
     """
     name = document.get("name", "")
     message = from_document(document, f"configuration of model '{name}'")
+    check_limits(message, name)
     notices = fill_defaults(message, backend, gpus)
+    check_limits(message, name)  # groups have their devices and counts now
     validate_configuration(message)
     validate_tensors(message)
     refuse_unserved(message)

@@ -12,8 +12,11 @@ from google.protobuf import text_format
 
 from conch.errors import ConfigError
 from conch.repository.hints import unknown_field, unknown_value
+from conch.repository.limits import shortened
 from conch.triton_messages import ModelConfig as ConfigMessage
 
+# So much of a text before and behind a mistake is looked at to explain it: a line may have millions of characters.
+_MAX_CONTEXT_CHARS = 1000
 _TOKEN = re.compile(r"\"[^\"\n]*\"?|[\w.+-]+|.")
 
 
@@ -44,38 +47,46 @@ class _Mistake:
     @property
     def before(self) -> str:
         """The text up to the place."""
-        return "\n".join([*self.lines[: self.line - 1], self.lines[self.line - 1][: self.column - 1]])
+        line = self.lines[self.line - 1][: self.column - 1][-_MAX_CONTEXT_CHARS:]
+        before = self.lines[max(self.line - 1 - _MAX_CONTEXT_CHARS, 0) : self.line - 1]
+        return "\n".join([*before, line])[-_MAX_CONTEXT_CHARS:]
 
     @property
     def rest(self) -> str:
         """The text from the place on."""
-        return "\n".join([self.lines[self.line - 1][self.column - 1 :], *self.lines[self.line :]]).lstrip()
+        line = self.lines[self.line - 1][self.column - 1 :][:_MAX_CONTEXT_CHARS]
+        behind = self.lines[self.line : self.line + _MAX_CONTEXT_CHARS]
+        return "\n".join([line, *behind]).lstrip()[:_MAX_CONTEXT_CHARS]
 
     @property
     def found(self) -> str:
         """The token at the place, "" at the end of the text."""
         match = _TOKEN.match(self.rest)
-        return match[0] if match else ""
+        return shortened(match[0]) if match else ""
 
     @property
     def after(self) -> str:
         """The text behind the token at the place."""
-        return self.rest[len(self.found) :]
+        match = _TOKEN.match(self.rest)
+        return self.rest[match.end() :] if match else ""
 
     @property
     def field(self) -> str:
         """The name of the field whose value begins at the place."""
         match = re.search(r"(\w+)\s*:?\s*$", self.before)
-        return match[1] if match else ""
+        return shortened(match[1]) if match else ""
 
 
 def _explain(mistake: _Mistake) -> str:
-    for pattern, explain in _EXPLANATIONS:
-        if match := pattern.search(mistake.detail):
-            return explain(mistake, match)
     # The parser repeats the place, and often the line, before what it has to say.
     detail = mistake.detail.removeprefix(f"{mistake.line}:{mistake.column} : ")
-    return detail.removeprefix(f"'{mistake.lines[mistake.line - 1]}': ")
+    detail = detail.removeprefix(f"'{mistake.lines[mistake.line - 1]}': ")
+    if len(detail) > 2 * _MAX_CONTEXT_CHARS:
+        detail = f"{detail[:_MAX_CONTEXT_CHARS]}…{detail[-_MAX_CONTEXT_CHARS:]}"
+    for pattern, explain in _EXPLANATIONS:
+        if match := pattern.search(detail):
+            return explain(mistake, match)
+    return shortened(detail)
 
 
 def _no_brace(mistake: _Mistake, _: re.Match[str]) -> str:
@@ -139,11 +150,11 @@ def _no_field_name(mistake: _Mistake, _: re.Match[str]) -> str:
 _EXPLANATIONS: tuple[tuple[re.Pattern[str], Callable[[_Mistake, re.Match[str]], str]], ...] = (
     (
         re.compile(r'Message type "(?P<type>[^"]+)" has no field named "(?P<field>[^"]*)"'),
-        lambda _, match: unknown_field(match["type"], match["field"]),
+        lambda _, match: unknown_field(match["type"], shortened(match["field"])),
     ),
     (
         re.compile(r'Enum type "(?P<type>[^"]+)" has no value (?:named|with number) (?P<value>.+?)\.?$'),
-        lambda _, match: unknown_value(match["type"], match["value"]),
+        lambda _, match: unknown_value(match["type"], shortened(match["value"])),
     ),
     (re.compile(r'Field "(?P<second>\w+)" is specified along with field "(?P<first>\w+)"'), _one_of),
     (

@@ -7,6 +7,7 @@ all but that and `names` may wait for a network.
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import fstat
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from conch.errors import ConfigError, NotFound
 from conch.model_config import ModelConfig
 from conch.repository.backend_fields import fill_backend_fields
 from conch.repository.document import parse_json
+from conch.repository.limits import MAX_CONFIG_BYTES, check_file_size, check_limits, check_text_size
 from conch.repository.override import Override, write_files
 from conch.repository.pbtxt import parse_pbtxt
 from conch.repository.roots import LocalRoot, Place, Root
@@ -132,6 +134,10 @@ class Repository:
         file = None if config is not None else self._config_file(directory)
         source = f"'config' of the load of '{name}'" if config is not None else str(file or directory)
         message = self._message(name, file, config)
+        try:
+            check_limits(message, name)
+        except ConfigError as error:
+            raise ConfigError(f"{error.message} ({source})") from error
         versions = versions_on_disk(directory)
         if message.name not in ("", name):
             raise ConfigError(
@@ -160,6 +166,7 @@ class Repository:
 
     def _message(self, name: str, file: Path | None, config: str | None) -> ConfigMessage:
         if config is not None:
+            check_text_size(config, f"'config' of the load of '{name}'")
             return parse_json(config, f"'config' of the load of '{name}'")
         if file is not None:
             return parse_pbtxt(_text(file), str(file))
@@ -200,7 +207,10 @@ def _is_folder_name(name: str) -> bool:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+            check_file_size(path, len(data) if len(data) <= MAX_CONFIG_BYTES else fstat(file.fileno()).st_size)
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -82,11 +82,19 @@ def _writers(message: ConfigMessage, inputs: set[str]) -> dict[str, int]:
 
 def _validate_order(name: str, steps: Any, inputs: set[str]) -> None:
     """Run the graph on paper: what never gets all its inputs waits for itself, since every tensor has a writer."""
-    known = set(inputs)
+    missing = [set(step.input_map.values()) - inputs for step in steps]
+    readers: dict[str, list[int]] = {}
+    for index, tensors in enumerate(missing):
+        for tensor in tensors:
+            readers.setdefault(tensor, []).append(index)
+    ready = [index for index, tensors in enumerate(missing) if not tensors]
     waiting = dict(enumerate(steps))
-    while ready := [index for index, step in waiting.items() if known.issuperset(step.input_map.values())]:
-        for index in ready:
-            known.update(waiting.pop(index).output_map.values())
+    while ready:
+        for tensor in waiting.pop(ready.pop()).output_map.values():
+            for index in readers.get(tensor, ()):
+                missing[index].discard(tensor)
+                if not missing[index]:
+                    ready.append(index)
     if waiting:
         circle = ", ".join(f"{index} ('{step.model_name}')" for index, step in waiting.items())
         raise ConfigError(f"circular dependency in ensemble '{name}': the steps {circle} wait for each other's outputs")

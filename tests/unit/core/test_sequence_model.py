@@ -1,6 +1,7 @@
 """A sequence model between its clients and its instances: order, place, end, and every request answered once."""
 
 import asyncio
+import os
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
@@ -394,6 +395,19 @@ async def test_a_wrong_file_of_initial_state_fails_the_load(tmp_path: Path, cont
     state = SequenceState("STATE_IN", "STATE_OUT", "INT32", (-1,), (2,), "begin")
     with pytest.raises(ConchError, match=said):
         await accumulating(states=(state,), directory=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../secret", "link", "pipe"])
+async def test_an_initial_state_comes_from_the_folder_of_the_model(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_bytes(bytes(8))
+    folder = tmp_path / "m" / "initial_state"
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder / "pipe")
+    state = SequenceState("STATE_IN", "STATE_OUT", "INT32", (-1,), (2,), name)
+    said = f"initial_state.data_file '{name}' of state 'STATE_IN' (leads out of|is not a regular file)"
+    with pytest.raises(ConchError, match=said):
+        await accumulating(states=(state,), directory=tmp_path / "m")
 
 
 async def test_state_of_a_wrong_shape_is_an_error_and_is_not_kept() -> None:

@@ -1,5 +1,6 @@
 """Label files."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,34 @@ def test_labels_of_elsewhere_are_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     with pytest.raises(ModelLoadError, match="leads out of the model's directory"):
         read_labels(config("../secret"), tmp_path / "m")
+
+
+def test_a_file_too_large_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "labels.txt").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ModelLoadError, match="of model 'm' has 1099511627776 bytes; 16777216 are the most"):
+        read_labels(config("labels.txt"), tmp_path)
+
+
+def test_files_are_bounded_together_and_read_once(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"x" * (10 << 20))
+    assert len(read_labels(config("a", "a", "a"), tmp_path)) == 3
+    with pytest.raises(ModelLoadError, match=r"'b' of output 'o1' .* has 10485760 bytes; 6291456 are the most"):
+        read_labels(config("a", "b"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "link", "loop", "x" * 5000, "nul\0"])
+def test_what_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "loop").symlink_to("loop")
+    with pytest.raises(ModelLoadError, match=r"leads out of the model's directory|File name too long|symbolic links"):
+        read_labels(config(name), folder)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelLoadError, match="label_filename 'pipe' of output 'o0' of model 'm' is not a regular file"):
+        read_labels(config("pipe"), tmp_path)

@@ -1,0 +1,48 @@
+"""Ensembles of ensembles: how deep, how many, and that looking costs no more than there are."""
+
+import pytest
+
+from conch.core.catalog import Catalog
+from conch.core.ensemble import EnsembleModel
+from conch.core.nesting import MAX_ENSEMBLE_DEPTH, MAX_ENSEMBLE_RUNS, check_nesting
+from conch.errors import ConfigError
+from conch.model_config import EnsembleStep, ModelConfig
+from conch.repository.namespaces import ModelId
+
+
+def ensemble(name: str, *steps: str) -> ModelConfig:
+    return ModelConfig(
+        name, "", "ensemble", 0, (), (), ensemble_steps=tuple(EnsembleStep(step, -1, {}, {}) for step in steps)
+    )
+
+
+def serve(catalog: Catalog, config: ModelConfig) -> None:
+    catalog.publish(ModelId("", config.name), {1: EnsembleModel(config, 1, {}, lambda step: catalog.of_step("", step))})
+
+
+def chain(length: int, steps: int) -> Catalog:
+    """A catalog in which each ensemble has the one before it as all of its steps, and the first one a model."""
+    catalog = Catalog()
+    serve(catalog, ModelConfig("leaf", "identity", "", 0, (), ()))
+    serve(catalog, ensemble("e0", "leaf"))
+    for number in range(1, length):
+        serve(catalog, ensemble(f"e{number}", *[f"e{number - 1}"] * steps))
+    return catalog
+
+
+def test_ensembles_may_nest_up_to_a_depth() -> None:
+    catalog = chain(MAX_ENSEMBLE_DEPTH, 1)
+    check_nesting(catalog, ensemble("top", f"e{MAX_ENSEMBLE_DEPTH - 2}"), "")
+    with pytest.raises(ConfigError, match=f"'top' nests ensembles more than {MAX_ENSEMBLE_DEPTH} deep: 'e0' is the"):
+        check_nesting(catalog, ensemble("top", f"e{MAX_ENSEMBLE_DEPTH - 1}"), "")
+
+
+def test_ensembles_that_multiply_are_measured_without_running_through_them() -> None:
+    with pytest.raises(ConfigError, match=rf"runs {256**12} steps .* {MAX_ENSEMBLE_RUNS} are the most"):
+        check_nesting(chain(12, 256), ensemble("top", *["e11"] * 256), "")
+
+
+def test_a_circle_through_other_ensembles_is_found() -> None:
+    catalog = chain(4, 2)
+    with pytest.raises(ConfigError, match="step 1 of ensemble 'e0', model 'e3', has 'e0' among its own steps"):
+        check_nesting(catalog, ensemble("e0", "leaf", "e3"), "")

@@ -45,7 +45,7 @@ class Batch:
     `give_back()`, in place of all that; several of them the last one first.
     """
 
-    __slots__ = ("_give_back", "_release", "executions", "infer_done", "input_done", "started")
+    __slots__ = ("_give_back", "_release", "begun", "executions", "infer_done", "input_done", "started")
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Batch:
     ) -> None:
         self.executions = executions
         self.started = monotonic_ns()
+        self.begun = True  # False while it waits behind another batch of its instance
         self.input_done = 0
         self.infer_done = 0
         self._release = release

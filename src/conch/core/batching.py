@@ -1,8 +1,9 @@
 """Which of the waiting requests run together, and when: a pure function of the queue and the clock.
 
-The rules are those of Triton's dynamic batcher (model configuration, "Dynamic Batcher"): requests are taken in order
-and never split; a batch closes when the next request would overfill it or cannot share it; a preferred size runs at
-once; anything else runs when the oldest request has waited for `max_queue_delay_us`, at once if that is 0.
+The rules are those of Triton's dynamic batcher (model configuration, "Dynamic Batcher"). Requests are taken in order
+and never split; a batch closes when the next request would overfill it or cannot share it. A preferred size runs at
+once, and so does a batch that has reached the largest preferred size or would jump over it with the next request.
+Anything else runs when the oldest request has waited for `max_queue_delay_us`, at once if that is 0.
 """
 
 from collections.abc import Iterable
@@ -43,6 +44,7 @@ class BatchRules:
     preferred: frozenset[int]
     delay_ns: int
     single: bool  # the default scheduler: one request an execution, whatever its batch size
+    largest_preferred: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig) -> "BatchRules":
@@ -52,34 +54,41 @@ class BatchRules:
         if dynamic is None or config.max_batch_size == 0:
             return cls(max(config.max_batch_size, 1), frozenset(), 0, single=True)
         preferred = frozenset(dynamic.preferred_batch_sizes) or frozenset({config.max_batch_size})
-        return cls(config.max_batch_size, preferred, dynamic.max_queue_delay_us * 1000, single=False)
+        delay_ns = dynamic.max_queue_delay_us * 1000
+        return cls(config.max_batch_size, preferred, delay_ns, single=False, largest_preferred=max(preferred))
 
 
 def decide(waiting: Iterable[Waiting], rules: BatchRules, now: int) -> Run | Wait:
     """Decide over a queue that is not empty, in the order in which it is to be served."""
     if rules.single:
         return RUN_ONE
-    count = total = preferred_count = 0
+    count = total = best = 0
     oldest = now
     key: object = None
     closed = False
     for request in waiting:
+        size = request.batch_size
         if count == 0:
             key = request.group_key
-        elif total + request.batch_size > rules.max_batch_size or request.group_key != key:
-            closed = True
-            break
+        else:
+            beyond = total + size > rules.largest_preferred
+            # Without a delay, requests may jump over the largest preferred size together: splitting them gains nothing.
+            if beyond and not best and (rules.delay_ns or total >= rules.largest_preferred):
+                best = count
+            if total + size > rules.max_batch_size or request.group_key != key:
+                closed = True
+                break
         count += 1
-        total += request.batch_size
+        total += size
         oldest = min(oldest, request.queued)
         if total in rules.preferred:
-            preferred_count = count
+            best = count
         if total >= rules.max_batch_size:
             closed = True
             break
     overdue = now - oldest >= rules.delay_ns > 0
-    if preferred_count and not overdue:
-        return Run(preferred_count)
-    if closed or overdue or rules.delay_ns == 0:
+    if best and not overdue:
+        return Run(best)
+    if closed or overdue or rules.delay_ns == 0 or total >= rules.largest_preferred:
         return Run(count)
     return Wait(oldest + rules.delay_ns)

@@ -6,6 +6,7 @@ What waits and what runs next is the business of a scheduler, a subclass: `model
 
 import asyncio
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
@@ -48,7 +49,8 @@ class InstanceModel(Served):
         self._reshaper = Reshaper(config)
         self._takes_sources = all(instance.takes_sources for instance in instances)
         self._timer = Timer(loop, self._dispatch)
-        self._held = dict.fromkeys(instances, 0)  # batches that each instance has not released
+        # Batches that each instance has not released: the one that it executes, then those sent ahead.
+        self._held: dict[Instance, deque[Batch]] = {instance: deque() for instance in instances}
         self._idle: list[Instance] = []  # ready, and holding none
         self._dispatching = False  # whether `_dispatch` is due in this turn of the loop
         self._stranded: asyncio.TimerHandle | None = None
@@ -56,7 +58,7 @@ class InstanceModel(Served):
         self._departures: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        held = sum(self._held.values())
+        held = sum(map(len, self._held.values()))
         waiting = self.statistics.pending
         return f"<{type(self).__name__} {self.config.name}/{self.version} {waiting} waiting, {held} held>"
 
@@ -131,7 +133,7 @@ class InstanceModel(Served):
             raise failures[0]
         gone = [instance for instance in self.instances if instance not in instances]
         self.config, self.instances = config, instances
-        self._held |= dict.fromkeys(new, 0)
+        self._held |= {instance: deque() for instance in new}
         for instance in gone:
             idle = self._leaving[instance] = asyncio.Event()
             if not self._held[instance]:
@@ -168,6 +170,8 @@ class InstanceModel(Served):
         timeline = pending.request.timeline
         batch = pending.batch
         if batch is not None:
+            if not batch.begun:
+                self._begin(pending)
             timeline.started = batch.started
             timeline.input_done = batch.input_done or batch.started
             timeline.infer_done = batch.infer_done or timeline.done
@@ -212,11 +216,15 @@ class InstanceModel(Served):
         self, instance: Instance, requests: Sequence[Pending], executions: Sequence[Execution] | None = None
     ) -> None:
         """Give an instance requests to run together, or `executions` that have them among them."""
-        if self._held[instance] == 0:
-            self._idle.remove(instance)
-        self._held[instance] += 1
-        self.statistics.pending -= len(requests)
+        held = self._held[instance]
         batch = Batch(executions or requests, partial(self._released, instance), partial(self._given_back, instance))
+        if held:
+            batch.begun = False
+            self._send_ahead(requests)
+        else:
+            self._idle.remove(instance)
+            self.statistics.pending -= len(requests)
+        held.append(batch)
         for pending in requests:
             pending.state = State.EXECUTING
             pending.batch = batch
@@ -226,24 +234,42 @@ class InstanceModel(Served):
         if batch.infer_done:
             size = sum(execution.request.batch_size for execution in batch.executions)
             self.statistics.count_execution(size, batch.started, batch.input_done, batch.infer_done, monotonic_ns())
-        self._has_one_less(instance)
+        self._has_one_less(instance, batch)
         self._freed(batch)
 
     def _given_back(self, instance: Instance, batch: Batch) -> None:
         """Let the requests of a batch that was not begun wait again."""
-        self._has_one_less(instance)
+        self._has_one_less(instance, batch)
         for execution in reversed(batch.executions):
             assert isinstance(execution, Pending)
             if execution.state is State.EXECUTING:
+                if not batch.begun:
+                    self._begin(execution)
                 execution.state = State.QUEUED
                 execution.batch = None
                 self.statistics.pending += 1
                 self._put_back(execution)
         self._dispatch()
 
-    def _has_one_less(self, instance: Instance) -> None:
-        self._held[instance] -= 1
-        if self._held[instance] == 0:
+    def _send_ahead(self, requests: Sequence[Pending]) -> None:
+        """Note requests that an instance is given while it executes others: they still wait."""
+
+    def _begin(self, pending: Pending) -> None:  # noqa: ARG002
+        """Note that a request which was sent ahead does not wait any longer."""
+        self.statistics.pending -= 1
+
+    def _has_one_less(self, instance: Instance, batch: Batch) -> None:
+        held = self._held[instance]
+        held.remove(batch)
+        if held:
+            following = held[0]
+            if not following.begun:
+                following.begun = True
+                for execution in following.executions:
+                    assert isinstance(execution, Pending)
+                    if execution.state is State.EXECUTING:
+                        self._begin(execution)
+        else:
             if self._leaving and instance in self._leaving:
                 self._leaving[instance].set()
             elif instance.ready:

@@ -118,7 +118,7 @@ class ServedModel(InstanceModel):
             return None
         # A batch is better formed late than held early, but with none held ahead server and model would take turns.
         for instance in self.instances:
-            held = self._held[instance]
+            held = len(self._held[instance])
             # What an instance holds is out of reach of the queue's time-outs.
             if len(self._queue) >= self._crowd and not self._queue.next_expiry():
                 ahead = instance.ahead_when_crowded
@@ -132,6 +132,13 @@ class ServedModel(InstanceModel):
         if self._rules.single:
             return RUN_ONE
         return decide(self._queue, self._rules, monotonic_ns())
+
+    def _send_ahead(self, requests: Sequence[Pending]) -> None:
+        self._queue.send_ahead(requests)
+
+    def _begin(self, pending: Pending) -> None:
+        super()._begin(pending)
+        self._queue.begin(pending)
 
     def _freed(self, batch: Batch) -> None:  # noqa: ARG002
         if self._idle:

@@ -6,7 +6,7 @@ The queue alone refuses for lack of room. It holds no clock: the owner passes th
 import heapq
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, count
 from math import inf
 
@@ -23,7 +23,7 @@ _MAX_EMPTY_LEVELS = 64
 class _Level:
     """The requests of one priority level. Linked lists, in effect: thousands may leave from the middle at once."""
 
-    __slots__ = ("bound", "delayed", "number", "policy", "waiting")
+    __slots__ = ("ahead", "bound", "delayed", "number", "policy", "waiting")
 
     def __init__(self, number: int, policy: QueuePolicy, bound: float) -> None:
         self.number = number
@@ -31,6 +31,7 @@ class _Level:
         self.bound = bound
         self.waiting: OrderedDict[Pending, None] = OrderedDict()
         self.delayed: OrderedDict[Pending, None] = OrderedDict()
+        self.ahead = 0  # requests that were sent ahead to an instance, whose execution has not begun
 
     def __lt__(self, other: "_Level") -> bool:
         return self.number < other.number
@@ -40,7 +41,7 @@ class _Level:
 
     @property
     def size(self) -> int:
-        return len(self.waiting) + len(self.delayed)
+        return len(self.waiting) + len(self.delayed) + self.ahead
 
 
 class PolicyQueue:
@@ -69,8 +70,10 @@ class PolicyQueue:
         self._order = count()
         self._pace = Pace()
         self._size = 0
+        self._ahead = 0
 
     def __len__(self) -> int:
+        """Return how many can be taken: not those that were sent ahead, which count against the bounds only."""
         return self._size
 
     def __iter__(self) -> Iterator[Pending]:
@@ -101,7 +104,7 @@ class PolicyQueue:
         if not 1 <= number <= self._levels:
             number = self._default_level
         level = self._level(number)
-        if self._size >= self._least_bound and level.size >= level.bound and not pending.request.admitted:
+        if self._size + self._ahead >= self._least_bound and level.size >= level.bound and not pending.request.admitted:
             raise self._refusal(now)
         timeout_us = _timeout_us(level.policy, pending.request.timeout_us)
         if timeout_us:
@@ -113,7 +116,7 @@ class PolicyQueue:
 
     def refusal(self, now: int) -> QueueFull | None:
         """Return what `push` would raise now whatever the priority; None if some request would be admitted."""
-        if self._size < self._room or len(self._in_use) < self._levels:
+        if self._size + self._ahead < self._room or len(self._in_use) < self._levels:
             return None
         if any(level.size < level.bound for level in self._in_use):
             return None
@@ -141,6 +144,17 @@ class PolicyQueue:
         self._size -= len(taken)
         self._pace.taken += len(taken)
         return taken
+
+    def send_ahead(self, taken: Iterable[Pending]) -> None:
+        """Go on counting requests that were taken, but are not executed yet, against the bounds of their levels."""
+        for pending in taken:
+            self._level(pending.level).ahead += 1
+            self._ahead += 1
+
+    def begin(self, pending: Pending) -> None:
+        """Count a request that was sent ahead no longer: its execution has begun, or it has ended."""
+        self._by_number[pending.level].ahead -= 1
+        self._ahead -= 1
 
     def remove(self, pending: Pending) -> None:
         """Take one request out, wherever it stands. Does nothing if it is not here."""
@@ -179,8 +193,9 @@ class PolicyQueue:
     def _refusal(self, now: int) -> QueueFull:
         """Refuse for lack of room, telling when those that wait now will have been served."""
         # The pace may have fallen since it was measured: it will not take less than the first of them has waited.
-        waited = (now - next(iter(self)).queued) / 1e9
-        seconds = self._pace.seconds_for(self._size, now) or 0.0
+        first = next(iter(self), None)
+        waited = (now - first.queued) / 1e9 if first is not None else 0.0
+        seconds = self._pace.seconds_for(self._size + self._ahead, now) or 0.0
         return QueueFull("Exceeds maximum queue size", retry_after_s=max(seconds, waited))
 
     def _note_expiry(self, pending: Pending) -> None:

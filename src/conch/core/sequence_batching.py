@@ -31,7 +31,9 @@ def oldest_rules(config: ModelConfig, batching: SequenceBatching) -> BatchRules:
     """Return what `batching.decide` needs to know about the oldest strategy."""
     largest = max(config.max_batch_size, 1)
     preferred = frozenset(batching.preferred_batch_sizes) or frozenset({largest})
-    return BatchRules(largest, preferred, batching.max_queue_delay_us * 1000, single=config.max_batch_size == 0)
+    delay_ns = batching.max_queue_delay_us * 1000
+    single = config.max_batch_size == 0
+    return BatchRules(largest, preferred, delay_ns, single=single, largest_preferred=max(preferred))
 
 
 def decide_direct(ready: Sequence[Waiting], rules: DirectRules, now: int) -> Run | Wait:

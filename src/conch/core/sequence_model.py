@@ -222,7 +222,7 @@ class SequenceModel(InstanceModel):
             self._timer.set(at)
 
     def _has_room(self, instance: Instance) -> bool:
-        held = self._held[instance]
+        held = len(self._held[instance])
         if held == 0:
             return instance in self._idle
         if self.limiter is not None or not self._batching.oldest:

@@ -21,9 +21,7 @@ class Served(ABC):
         self.config = config
         self.version = version
         self.labels = labels  # output name → lines of its label file
-        self.statistics = ModelStatistics(
-            config.name, version, dict(config.metric_tags), is_ensemble=config.is_ensemble
-        )
+        self.statistics = ModelStatistics(config.name, version, dict(config.metric_tags))
         if config.decoupled or config.is_ensemble:
             self.statistics.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
         self.cache: ModelCache | None = None  # set by the builder where the model has one

@@ -156,7 +156,7 @@ SERVER_CACHE = (
     ),
 )
 PENDING = ModelFamily(
-    "nv_inference_pending_request_count", "gauge", "Requests that wait for an instance now.", lambda s: s.pending
+    "nv_inference_pending_request_count", "gauge", "Requests whose execution has not begun.", lambda s: s.pending
 )
 LOAD_DURATION = ModelFamily(
     "nv_model_load_duration_secs", "gauge", "Seconds that loading the model took.", lambda s: s.load_duration_s
@@ -253,8 +253,7 @@ class Metrics:
         if self._options.summary_latencies:
             for summary in SUMMARIES:
                 yield _summaries(summary, models, self._options.summary_quantiles)
-        # An ensemble has no queue: its steps do.
-        yield _family(PENDING, [model for model in models if not model.is_ensemble])
+        yield _family(PENDING, models)
         yield _family(LOAD_DURATION, models)
         for family in MODEL_CACHE:
             yield _family(family, [model for model in models if model.cached])

@@ -110,7 +110,6 @@ class ModelStatistics:
     model_name: str
     version: int
     metric_tags: dict[str, str] = field(default_factory=dict)
-    is_ensemble: bool = False
     namespace: str = ""  # of the repository that the model is in, "" where there are no namespaces
     cached: bool = False  # whether answers may come from the cache
     last_inference_ms: int = 0  # wall clock, as Triton reports it

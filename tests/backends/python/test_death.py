@@ -136,13 +136,25 @@ async def test_batches_sent_ahead_are_given_back(tmp_path: Path) -> None:
 
 async def test_only_a_quick_model_is_sent_batches_ahead(tmp_path: Path) -> None:
     async with running(tmp_path, SUICIDAL) as runner:
-        assert runner.instance.ahead == 0
+        assert runner.instance.ahead == runner.instance.ahead_when_crowded == 0
         async with asyncio.timeout(LIMIT_S):
             while not runner.instance.ahead:
                 await runner.infer()
         os.kill(runner.pid, signal.SIGKILL)
         assert not await runner.ready_change()
         assert runner.instance.ahead == 0
+
+
+async def test_nothing_is_sent_behind_an_execution_that_takes_unusually_long(tmp_path: Path) -> None:
+    async with running(tmp_path, SUICIDAL) as runner:
+        async with asyncio.timeout(LIMIT_S):
+            while not runner.instance.ahead:
+                await runner.infer()
+            runner.instance.execute(Batch([Caller(InferRequest("model", [], id="hang"))], lambda _: None))
+            while runner.instance.ahead or runner.instance.ahead_when_crowded:
+                await asyncio.sleep(0.001)
+        os.kill(runner.pid, signal.SIGKILL)
+        assert not await runner.ready_change()
 
 
 async def test_a_crash_leaves_its_stack_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

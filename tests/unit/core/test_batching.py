@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +61,60 @@ def test_other_shapes_close_a_batch() -> None:
     assert decide(waiting(1, 1, 1, keys="aab"), rules, 5) == Run(2)
 
 
+PREFERRED = dynamic(8, max_queue_delay_us=100, preferred_batch_sizes=(2, 6))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((2,), [2]),
+        ((6,), [6]),
+        ((7,), [7]),  # at least the largest preferred size
+        ((8,), [8]),
+        ((1,), []),
+        ((3,), []),
+        ((3, 7), [3, 7]),  # would jump over the largest preferred size, and beyond what fits
+        ((3, 4), [3]),
+        ((1, 1), [2]),
+        ((1, 3), []),
+        ((1, 6), [1, 6]),
+        ((1, 5), [6]),
+        ((5, 5), [5]),
+        ((3, 4, 1), [3]),
+        ((1, 7), [1, 7]),
+        ((1, 1, 1), [2]),
+        ((2, 2, 2, 2), [6, 2]),
+        ((4, 4, 4), [4, 4]),
+    ],
+)
+def test_batches_of_mixed_requests_are_those_of_triton(sizes: tuple[int, ...], expected: list[int]) -> None:
+    """Executions before the oldest request is overdue, as Triton 2.51 makes them of requests that come one by one."""
+    rules = BatchRules.of(PREFERRED)
+    queue, runs = waiting(*sizes), []
+    while queue and isinstance(decision := decide(queue, rules, 5), Run):
+        runs.append(sum(entry.batch_size for entry in queue[: decision.number]))
+        queue = queue[decision.number :]
+    assert runs == expected
+
+
+def test_what_is_overdue_takes_along_all_that_fits() -> None:
+    rules = BatchRules.of(PREFERRED)
+    assert decide(waiting(3, 4, 1), rules, 100 * US) == Run(3)
+    assert decide(waiting(1, 1, 1, 1, 1), rules, 100 * US) == Run(5)
+
+
+@pytest.mark.parametrize(("sizes", "taken"), [((3, 3), 2), ((5, 3), 1), ((1,) * 9, 4), ((1,) * 6, 4), ((3, 1, 1), 2)])
+def test_without_delay_a_batch_grows_up_to_the_largest_preferred_size(sizes: tuple[int, ...], taken: int) -> None:
+    assert decide(waiting(*sizes), BatchRules.of(dynamic(8, preferred_batch_sizes=(4,))), 5) == Run(taken)
+
+
+@pytest.mark.parametrize("delay", [0, 100])
+def test_other_shapes_close_a_batch_that_has_not_reached_a_preferred_size(delay: int) -> None:
+    rules = BatchRules.of(dynamic(8, max_queue_delay_us=delay, preferred_batch_sizes=(4, 6)))
+    assert decide(waiting(1, 1, 1, 1, 1, keys="aaabb"), rules, 5) == Run(3)
+    assert decide(waiting(1, 1, 1, 1, 1, 1, keys="aaaaab"), rules, 5) == Run(4)
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 8), st.sampled_from("ab"), st.integers(0, 100)), min_size=1, max_size=20),
     st.integers(0, 50),
@@ -69,13 +124,13 @@ def test_other_shapes_close_a_batch() -> None:
 def test_any_run_fits_and_any_wait_ends(
     queue: list[tuple[int, str, int]], delay: int, preferred: set[int], now: int
 ) -> None:
-    rules = BatchRules(8, frozenset(preferred), delay, single=False)
+    rules = BatchRules(8, frozenset(preferred), delay, single=False, largest_preferred=max(preferred, default=8))
     entries = [Waiting(*entry) for entry in queue]
     decision = decide(entries, rules, now)
     if isinstance(decision, Wait):
         assert delay > 0
         assert now < decision.until <= now + delay
-        assert sum(entry.batch_size for entry in entries) < 8
+        assert sum(entry.batch_size for entry in entries) < rules.largest_preferred
     else:
         taken = entries[: decision.number]
         assert len(taken) >= 1

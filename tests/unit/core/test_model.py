@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -172,7 +173,7 @@ async def test_a_quick_instance_holds_requests_ahead_and_an_idle_one_goes_first(
     await asyncio.sleep(0)
     held = [[batch.executions[0].request.id for batch in worker.batches] for worker in (one, other)]
     assert held == [["1", "2"], ["0", "3"]]
-    assert model.statistics.pending == 1
+    assert model.statistics.pending == 3  # what was sent ahead waits, too
 
 
 async def test_only_when_a_full_batch_waits_for_each_are_instances_that_are_not_quick_sent_one_ahead() -> None:
@@ -187,7 +188,8 @@ async def test_only_when_a_full_batch_waits_for_each_are_instances_that_are_not_
         model.submit(request(1, 2), Caller())
         await asyncio.sleep(0)
     assert sum(len(batch.executions) for worker in workers for batch in worker.batches) == 4
-    assert model.statistics.pending == 3  # no crowd any more
+    assert len(list(model._waiting())) == 3  # no crowd any more
+    assert model.statistics.pending == 5
 
 
 async def test_what_a_dead_instance_had_not_begun_is_executed_after_all_in_its_order() -> None:
@@ -204,6 +206,50 @@ async def test_what_a_dead_instance_had_not_begun_is_executed_after_all_in_its_o
     for _ in range(4):
         worker.answer()
     assert all(isinstance(caller.answer, InferResponse) for caller in callers[1:])
+
+
+@pytest.mark.parametrize("fields", [{}, {"priority_levels": 2, "default_priority_level": 2}])
+async def test_a_queue_refuses_what_is_one_too_many_wherever_the_others_wait(fields: dict[str, Any]) -> None:
+    model, (worker,) = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=3), **fields))
+    worker.holds_ahead = 2
+    for number in range(4):
+        model.submit(request(1, 2, id=str(number)), Caller())
+        await asyncio.sleep(0)
+    assert (len(worker.batches), model.statistics.pending) == (3, 3)
+    with pytest.raises(QueueFull):
+        model.submit(request(1, 2), Caller())
+    worker.answer()
+    await asyncio.sleep(0)
+    assert (len(worker.batches), model.statistics.pending) == (3, 2)
+    model.submit(request(1, 2), Caller())
+    with pytest.raises(QueueFull):
+        model.submit(request(1, 2), Caller())
+
+
+async def test_a_refusal_knows_of_no_request_that_waits_longest_if_all_were_sent_ahead() -> None:
+    model, (worker,) = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
+    worker.holds_ahead = 1
+    for _ in range(2):
+        model.submit(request(1, 2), Caller())
+        await asyncio.sleep(0)
+    assert len(worker.batches) == 2
+    with pytest.raises(QueueFull, match="Exceeds maximum queue size"):
+        model.submit(request(1, 2), Caller())
+
+
+async def test_a_request_that_is_cancelled_while_it_was_sent_ahead_waits_no_longer() -> None:
+    model, (worker,) = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
+    worker.holds_ahead = 1
+    model.submit(request(1, 2), Caller())
+    ahead = model.submit(request(1, 2), Caller())
+    await asyncio.sleep(0)
+    assert (len(worker.batches), model.statistics.pending) == (2, 1)
+    ahead.cancel()
+    assert model.statistics.pending == 0
+    model.submit(request(1, 2), Caller())
+    assert model.statistics.pending == 1
+    worker.answer()
+    assert model.statistics.pending == 1
 
 
 async def test_an_answered_request_leaves_nothing_for_the_garbage_collector() -> None:
@@ -311,6 +357,10 @@ def test_every_admitted_request_ends_exactly_once(actions: list[str], data: st.D
                 worker.die()
             elif action == "recover" and not worker.is_ready:
                 worker.recover()
+            await asyncio.sleep(0)
+            begun = [execution for worker in workers for batch in worker.batches[:1] for execution in batch.executions]
+            unanswered = [pending for pending in admitted if not pending.cancelled]
+            assert model.statistics.pending == sum(pending not in begun for pending in unanswered)
         for worker in workers:
             if not worker.is_ready:
                 worker.recover()
@@ -322,6 +372,7 @@ def test_every_admitted_request_ends_exactly_once(actions: list[str], data: st.D
         statistics = model.statistics
         assert statistics.success.count + statistics.fail.count == len(callers)
         assert statistics.pending == 0
+        assert model._queue._ahead == sum(level.ahead for level in model._queue._in_use) == 0
         await model.drain()
         await model.stop()
 

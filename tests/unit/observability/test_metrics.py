@@ -121,9 +121,9 @@ def test_versions_of_a_model_are_series_of_their_own() -> None:
     assert value(families, "nv_inference_count", model="m", version="2") == 0
 
 
-def test_an_ensemble_has_no_queue() -> None:
-    families = scrape([ModelStatistics("e", 1, is_ensemble=True), ModelStatistics("m", 1)])
-    assert [sample.labels["model"] for sample in families["nv_inference_pending_request_count"].samples] == ["m"]
+def test_every_model_has_a_pending_count_ensembles_too() -> None:
+    families = scrape([ModelStatistics("e", 1), ModelStatistics("m", 1)])
+    assert [sample.labels["model"] for sample in families["nv_inference_pending_request_count"].samples] == ["e", "m"]
     assert value(families, "nv_inference_exec_count", model="e", version="1") == 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from time import monotonic_ns
 from typing import Any
 
 from conch.backends.base import InstancePlan, ModelSource
@@ -74,7 +75,8 @@ class ModelProcess:
         self._pending: dict[int, Execution] = {}
         self._batches: deque[Batch] = deque()  # in the order in which the process executes them
         self._last_done = 0  # when it was done with the one before the first of them, monotonic ns
-        self._typical_ns = 5 * _SHORT_EXECUTION_NS  # how long an execution takes, a moving average
+        # How long an execution takes, a moving average; one that was never measured counts as slow.
+        self._typical_ns = 2 * _BRIEF_EXECUTION_NS
         self._awake = Awake(self._loop, settings.busy_poll_us * 1000)
         self._settled = asyncio.Event()
         self._reply: asyncio.Future[Message] = self._loop.create_future()
@@ -195,13 +197,13 @@ class ModelProcess:
 
     @property
     def ahead(self) -> int:
-        """How many batches to send ahead: enough to keep a quick model busy, none to a slow one.
+        """How many batches to send ahead: enough to keep a fast model busy; 0 for one that is slow or not measured.
 
         None to one that calls others, either: what lies behind a call could wait for that very call.
         """
-        if self._calls is not None and self._calls.ever:
+        if self._typical_ns >= _SHORT_EXECUTION_NS or not self._may_send_ahead():
             return 0
-        return _SENT_AHEAD if self._typical_ns < _SHORT_EXECUTION_NS and not self._source.config.decoupled else 0
+        return _SENT_AHEAD
 
     @property
     def ahead_when_crowded(self) -> int:
@@ -209,10 +211,16 @@ class ModelProcess:
 
         When many clients ask, the server is slower to hear that a batch is done than short executions take.
         """
-        calls = self._calls is not None and self._calls.ever
-        if self.ahead or calls or self._typical_ns > _BRIEF_EXECUTION_NS or self._source.config.decoupled:
-            return self.ahead
-        return 1
+        if self._typical_ns > _BRIEF_EXECUTION_NS or not self._may_send_ahead():
+            return 0
+        return _SENT_AHEAD if self._typical_ns < _SHORT_EXECUTION_NS else 1
+
+    def _may_send_ahead(self) -> bool:
+        """Return False behind an execution that takes unusually long, and where executions may overlap or wait."""
+        if self._source.config.decoupled or (self._calls is not None and self._calls.ever):
+            return False
+        begun = max(self._batches[0].started, self._last_done) if self._batches else 0
+        return not begun or monotonic_ns() - begun < _BRIEF_EXECUTION_NS
 
     async def check_ready(self) -> bool:
         """Ask the model, if it has an opinion, whether it is ready. For a busy one its last answer stands."""

@@ -66,13 +66,13 @@ class PythonInstance(Instance):
     def ahead(self) -> int:
         """As the process says, by how long its executions take."""
         process = self._processes.current
-        return process.ahead if process is not None else 0
+        return process.ahead(crowded=False) if process is not None else 0
 
     @property
     def ahead_when_crowded(self) -> int:
         """How many batches to send ahead while a full one waits for every instance."""
         process = self._processes.current
-        return process.ahead_when_crowded if process is not None else 0
+        return process.ahead(crowded=True) if process is not None else 0
 
     async def stop(self) -> None:
         """Let the process finish, finalize and end. What takes longer than `stub-timeout-seconds` is killed."""

@@ -23,6 +23,7 @@ from conch.backends.python_host.awake import Awake
 from conch.backends.python_host.calls import Executions, OutgoingCalls, Send
 from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.model_code import code_path
+from conch.backends.python_host.send_ahead import SendAhead
 from conch.backends.python_host.settings import PythonSettings
 from conch.backends.python_host.tensor_exchange import TensorExchange
 from conch.backends.python_host.upkeep import Upkeep
@@ -34,10 +35,6 @@ _log = logging.getLogger(MODEL_LOGGER)
 
 _CODES = {code.value: code for code in Code}
 
-# Batches that a model is sent ahead if its executions are shorter than this, which is about the way there and back.
-_SENT_AHEAD = 4
-_SHORT_EXECUTION_NS = 200_000
-_BRIEF_EXECUTION_NS = 10_000_000
 # How long a model may think about whether it is ready.
 _READINESS_LIMIT_S = 5.0
 
@@ -75,8 +72,7 @@ class ModelProcess:
         self._pending: dict[int, Execution] = {}
         self._batches: deque[Batch] = deque()  # in the order in which the process executes them
         self._last_done = 0  # when it was done with the one before the first of them, monotonic ns
-        # How long an execution takes, a moving average; one that was never measured counts as slow.
-        self._typical_ns = 2 * _BRIEF_EXECUTION_NS
+        self._send_ahead = SendAhead()
         self._awake = Awake(self._loop, settings.busy_poll_us * 1000)
         self._settled = asyncio.Event()
         self._reply: asyncio.Future[Message] = self._loop.create_future()
@@ -195,32 +191,15 @@ class ModelProcess:
         self._child.send((messages.EXECUTE, released, requests), parcel.parts, parcel.size)
         self._awake.sent(len(requests))
 
-    @property
-    def ahead(self) -> int:
-        """How many batches to send ahead: enough to keep a fast model busy; 0 for one that is slow or not measured.
+    def ahead(self, *, crowded: bool) -> int:
+        """Return how many batches to send ahead; see `SendAhead.depth`.
 
-        None to one that calls others, either: what lies behind a call could wait for that very call.
+        None to a model that calls others: what lies behind a call could wait for that very call.
         """
-        if self._typical_ns >= _SHORT_EXECUTION_NS or not self._may_send_ahead():
-            return 0
-        return _SENT_AHEAD
-
-    @property
-    def ahead_when_crowded(self) -> int:
-        """The same while a full batch waits for every instance.
-
-        When many clients ask, the server is slower to hear that a batch is done than short executions take.
-        """
-        if self._typical_ns > _BRIEF_EXECUTION_NS or not self._may_send_ahead():
-            return 0
-        return _SENT_AHEAD if self._typical_ns < _SHORT_EXECUTION_NS else 1
-
-    def _may_send_ahead(self) -> bool:
-        """Return False behind an execution that takes unusually long, and where executions may overlap or wait."""
         if self._source.config.decoupled or (self._calls is not None and self._calls.ever):
-            return False
+            return 0
         begun = max(self._batches[0].started, self._last_done) if self._batches else 0
-        return not begun or monotonic_ns() - begun < _BRIEF_EXECUTION_NS
+        return self._send_ahead.depth(monotonic_ns() - begun if begun else 0, crowded=crowded)
 
     async def check_ready(self) -> bool:
         """Ask the model, if it has an opinion, whether it is ready. For a busy one its last answer stands."""
@@ -299,7 +278,7 @@ class ModelProcess:
         batch.started = max(batch.started, self._last_done)
         batch.input_done = input_done
         batch.infer_done = self._last_done = infer_done
-        self._typical_ns += (infer_done - input_done - self._typical_ns) >> 3
+        self._send_ahead.measured(infer_done - input_done)
         if self._calls is not None and self._calls:
             self._calls.executed()
         # First, so that the model works on the next batch while the answers of this one are delivered.

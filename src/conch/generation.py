@@ -16,7 +16,9 @@ MAX_N = 128
 MAX_STOPS = 64
 MAX_LOGPROBS = 20
 MAX_STOP_CHARACTERS = 1000
-MAX_BIASES = 65_536  # of logit_bias, and of stop_token_ids
+MAX_BIASES = 65_536  # of logit_bias, of stop_token_ids and of allowed_token_ids
+MAX_BAD_WORDS = 1024
+MAX_CACHE_SALT_CHARACTERS = 1024
 MAX_STRUCTURE_CHARACTERS = 2**20
 
 
@@ -64,11 +66,18 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    prompt_logprobs: int | None = None  # as `logprobs`, of the prompt's tokens
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    bad_words: tuple[str, ...] = ()
+    truncate_prompt_tokens: int | None = None  # tokens of the prompt to keep; -1: as many as the context has room for
+    truncation_side: str = "left"  # "left" keeps the prompt's last tokens, "right" its first
+    cache_salt: str = ""  # prefixes are cached only among requests with the same salt
     structured: StructuredOutput | None = None
 
     def check(self) -> None:
@@ -82,6 +91,12 @@ class SamplingParams:
         if not 0 < self.repetition_penalty <= 10:
             text = f"repetition_penalty must be above 0 and at most 10, got {self.repetition_penalty}"
             raise InvalidParameter("repetition_penalty", text)
+        if self.truncate_prompt_tokens == 0:
+            text = "truncate_prompt_tokens must be -1 or at least 1, got 0"
+            raise InvalidParameter("truncate_prompt_tokens", text)
+        if self.truncation_side not in ("left", "right"):
+            text = f"truncation_side must be left or right, got '{self.truncation_side}'"
+            raise InvalidParameter("truncation_side", text)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             text = f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})"
             raise InvalidParameter("min_tokens", text)
@@ -97,7 +112,15 @@ class SamplingParams:
         if longest > MAX_STOP_CHARACTERS:
             text = f"a stop string may have {MAX_STOP_CHARACTERS} characters at most, got {longest}"
             raise InvalidParameter("stop", text)
-        for name in ("logit_bias", "stop_token_ids"):
+        longest = max(map(len, (self.cache_salt, *self.bad_words)))
+        if longest > MAX_CACHE_SALT_CHARACTERS:
+            name = "cache_salt" if len(self.cache_salt) == longest else "bad_words"
+            text = f"{name} may have {MAX_CACHE_SALT_CHARACTERS} characters at most, got {longest}"
+            raise InvalidParameter(name, text)
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            text = f"bad_words may hold {MAX_BAD_WORDS} texts at most, got {len(self.bad_words)}"
+            raise InvalidParameter("bad_words", text)
+        for name in ("logit_bias", "stop_token_ids", "allowed_token_ids"):
             count = len(getattr(self, name))
             if count > MAX_BIASES:
                 raise InvalidParameter(name, f"{name} may hold {MAX_BIASES} tokens at most, got {count}")
@@ -122,6 +145,8 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("presence_penalty", -2, 2),
     ("frequency_penalty", -2, 2),
     ("logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs", 0, MAX_LOGPROBS),
+    ("truncate_prompt_tokens", -1, 2**31 - 1),
 )
 _DEFAULTS = {each.name: getattr(SamplingParams(), each.name) for each in fields(SamplingParams)}
 
@@ -142,10 +167,25 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """The prompt of a request as the engine has tokenized and truncated it.
+
+    `text` and `pieces`, the text of each token, are there if `return_prompt` is "text"; `logprobs` has an entry for
+    each token if they were asked for, the first of which is empty.
+    """
+
+    token_ids: Sequence[int]
+    text: str = ""
+    pieces: Sequence[str] = ()
+    logprobs: Sequence[Sequence[TokenLogprob]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """What one step has added to one sequence of a request. `text` may be empty: part of a character, or held back.
 
-    `logprobs` has an entry for each token: the chosen one first, then the likeliest.
+    `logprobs` has an entry for each token: the chosen one first, then the likeliest. `prompt` is in the first delta of
+    a request that has asked for it.
     """
 
     index: int  # which of the request's `n` sequences
@@ -154,6 +194,7 @@ class Delta:
     finish_reason: FinishReason | None = None  # with the last delta of the sequence
     stop_reason: str | int | None = None  # the stop string or token that ended it, if one did
     logprobs: Sequence[Sequence[TokenLogprob]] = ()
+    prompt: PromptTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +220,8 @@ class GenerationRequest:
     adapter: str = ""  # the LoRA adapter that is to be used
     priority: int = 0  # the lower, the sooner; engines without priorities refuse any but 0
     add_special_tokens: bool = True  # off for a text that a chat template has made: it has them already
+    return_prompt: Literal["", "ids", "text"] = ""  # whether the first delta has the prompt, and how much of it
+    prompt_only: bool = False  # nothing is generated: the prompt is what is asked for
     timeline: Timeline = field(default_factory=Timeline)
     span: Span | None = None  # notes what becomes of it
 

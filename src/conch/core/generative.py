@@ -69,7 +69,7 @@ class GenerativeModel(Served):
         """
         request.params.check()
         self._check_honoured(request)
-        self._check_length(request.prompt)
+        self._check_length(request)
         self.refuse_when_full(request.timeline)
         if request.span is not None:
             request.timeline.queued = request.timeline.queued or monotonic_ns()
@@ -158,13 +158,18 @@ class GenerativeModel(Served):
         if self.statistics.first_response is not None:
             self.statistics.first_response.add(first - timeline.received)
 
-    def _check_length(self, prompt: str | Sequence[int]) -> None:
+    def _check_length(self, request: GenerationRequest) -> None:
         """Refuse what is far too long before the engine spends the others' time on cutting it into tokens."""
+        prompt, whole = request.prompt, request.prompt_only or request.params.truncate_prompt_tokens is not None
         context = self.engine.info.context_length
         if isinstance(prompt, str):
-            size, most, what = len(prompt), min(context * _LONGEST_TOKEN, _LONGEST_PROMPT), "characters"
+            size, most, what = (
+                len(prompt),
+                _LONGEST_PROMPT if whole else min(context * _LONGEST_TOKEN, _LONGEST_PROMPT),
+                "characters",
+            )
         else:
-            size, most, what = len(prompt), context, "tokens"
+            size, most, what = len(prompt), _LONGEST_PROMPT if whole else context, "tokens"
         if size > most:
             raise InvalidRequest(
                 f"This model's maximum context length is {context} tokens. However, your prompt has {size} {what}. "
@@ -176,8 +181,8 @@ class GenerativeModel(Served):
         for name in request.params.unusual():
             if name not in info.honours:
                 raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support '{name}'")
-        logprobs = request.params.logprobs
-        if logprobs is not None and logprobs > info.max_logprobs:
+        logprobs = max(request.params.logprobs or 0, request.params.prompt_logprobs or 0)
+        if logprobs > info.max_logprobs:
             raise InvalidRequest(
                 f"engine '{info.engine}' of model '{self.config.name}' gives the log probabilities of "
                 f"{info.max_logprobs} alternatives to each token at most, not of {logprobs}"
@@ -204,7 +209,7 @@ class _Live:
         model = self._model
         if model is None:
             return
-        if deltas:
+        if deltas and not self.request.prompt_only:
             timeline = self.request.timeline
             now = monotonic_ns()
             if not timeline.started:
@@ -221,7 +226,7 @@ class _Live:
         if end is not None:
             self._model = None
             model.ended(self, end)
-            if isinstance(end, Usage):
+            if isinstance(end, Usage) and not self.request.prompt_only:
                 model.figures.ended(self.request.timeline, end, self.finished, self.request.params)
             elif isinstance(end, Cancelled):
                 model.figures.aborted(self.finished, self.request.params.n)

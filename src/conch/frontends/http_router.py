@@ -2,7 +2,7 @@
 
 from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
-from conch.frontends.openai_http import PREFIX, OpenAiHttp
+from conch.frontends.openai_http import DETOKENIZE, PREFIX, TOKENIZE, OpenAiHttp
 from conch.frontends.v2_http import V2Http
 
 
@@ -16,7 +16,7 @@ class HttpRouter:
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
-        if request.path.startswith(PREFIX):
+        if request.path.startswith(PREFIX) or request.path in (TOKENIZE, DETOKENIZE):
             self._openai(request, reply)
         else:
             self._v2(request, reply)

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-from conch.errors import Unsupported
 from conch.generation import StructuredOutput
 from conch.llm.output import OutputParser, PlainOutput
 from conch.llm.reasoning import ReasoningOutput, thinks
@@ -14,22 +13,17 @@ from conch.protocol.openai_requests import ChatCall
 class OutputForm:
     """Makes the parsers of one call's choices.
 
-    `form` is how the model calls tools, "" for what its template shows; `prompt` is the rendered one.
+    `form` is how the model calls tools, "" for what its template shows; `prompt` is the rendered one. If neither says
+    it, an answer with `auto` is text.
     """
 
     def __init__(self, template: str, form: str, call: ChatCall, prompt: str) -> None:
-        """Assign. Raises Unsupported if tools are asked for and nothing says how the model calls them."""
         self._call = call
         self._thinks = thinks(template)
         self._thinking = prompt.rstrip().endswith("<think>")
         self._form = ""
         if call.tools and call.tool_choice == "auto":
             self._form = form or call_format(template)
-            if not self._form:
-                raise Unsupported(
-                    f"model '{call.model}' calls no tools: its chat template shows no form of a call; the parameter "
-                    "tool_call_parser of its configuration names one (hermes, llama3 or mistral)"
-                )
 
     def __call__(self) -> OutputParser:
         """Make the parser of one choice."""
@@ -41,7 +35,9 @@ class OutputForm:
             rest = RequiredCalls()
         else:
             rest = call_parser(self._form) if self._form else PlainOutput()
-        return ReasoningOutput(rest, thinking=self._thinking) if self._thinks else rest
+        if not self._thinks:
+            return rest
+        return ReasoningOutput(rest, thinking=self._thinking, shown=self._call.include_reasoning)
 
     def adjusted(self, call: ChatCall) -> ChatCall:
         """Return the call with what the parsers need: marks that are special tokens, and text that must be a call."""

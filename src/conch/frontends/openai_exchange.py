@@ -92,6 +92,9 @@ class Exchange:
         if isinstance(end, ConchError):
             self._fail(end)
             return
+        if deltas and deltas[0].prompt is not None:
+            for state in self._sequences[prompt * self._n : (prompt + 1) * self._n]:
+                state.prompt = deltas[0].prompt
         if prompt:
             deltas = [_moved(delta, prompt * self._n) for delta in deltas]
         if end is not None:

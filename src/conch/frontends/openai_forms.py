@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from conch.generation import Delta, FinishReason, TokenLogprob, Usage
+from conch.generation import Delta, FinishReason, PromptTokens, TokenLogprob, Usage
 from conch.llm.output import OutputParser, Reasoning, ToolCall
 from conch.protocol import openai_replies
 from conch.protocol.openai_replies import ChatReplies, Choice, CompletionReplies
@@ -12,7 +12,10 @@ from conch.protocol.openai_replies import ChatReplies, Choice, CompletionReplies
 class ChoiceState:
     """What is remembered of one choice."""
 
-    __slots__ = ("begun", "calls", "characters", "finish", "logprobs", "parser", "reasoning", "text")
+    __slots__ = (
+        *("begun", "calls", "characters", "finish", "logprobs", "parser", "prompt", "reasoning", "stop", "text"),
+        *("token_ids", "tokens"),
+    )
 
     def __init__(self, parser: OutputParser) -> None:
         self.parser = parser
@@ -23,6 +26,10 @@ class ChoiceState:
         self.calls: list[ToolCall] = []
         self.logprobs: list[Sequence[TokenLogprob]] = []
         self.finish: FinishReason | None = None
+        self.stop: str | int | None = None
+        self.prompt: PromptTokens | None = None
+        self.tokens = 0
+        self.token_ids: list[int] = []
 
 
 class Form(Protocol):
@@ -45,16 +52,19 @@ class Form(Protocol):
 
 
 class ChatForm:
-    """The form of a chat completion."""
+    """The form of a chat completion; each choice's text begins with `prefix` (`echo`)."""
 
-    def __init__(self, replies: ChatReplies) -> None:
+    def __init__(self, replies: ChatReplies, prefix: str = "") -> None:
         self._replies = replies
+        self._prefix = prefix
+        # Chunks tell of tokens, then, those without text as well.
+        self._detailed = replies.options.continuous_usage or replies.options.token_ids
         self.usage = replies.usage
         self.whole = replies.whole
 
     def chunks(self, state: ChoiceState, delta: Delta) -> bytes:
         """Return the chunks of a delta, at the beginning with that of the role."""
-        first = b"" if state.begun else self._replies.first(delta.index)
+        first = b"" if state.begun else self._replies.first(delta.index, self._prefix, state.prompt)
         state.begun = True
         last = delta.finish_reason is not None
         parts = state.parser.feed(delta.text, last)
@@ -63,7 +73,11 @@ class ChatForm:
         finish = None
         if delta.finish_reason is not None:
             finish = openai_replies.finish_reason(delta.finish_reason, called=bool(state.calls))
-        elif not parts and not delta.logprobs:
+        if self._detailed:
+            state.tokens += len(delta.token_ids)
+            tail = self._replies.tail(state.prompt, state.tokens)
+            return first + self._replies.chunk(delta, parts, finish, calls, tail)
+        if finish is None and not parts and not delta.logprobs:
             return first
         return first + self._replies.chunk(delta, parts, finish, calls)
 
@@ -76,28 +90,30 @@ class ChatForm:
                 state.reasoning.append(part.text)
             else:
                 state.calls.append(part)
-        state.logprobs += delta.logprobs
-        state.finish = delta.finish_reason or state.finish
+        _take_tokens(state, delta)
 
     def choice(self, state: ChoiceState) -> Choice:
         """Return a choice in one piece."""
         finish = openai_replies.finish_reason(state.finish or FinishReason.STOP, called=bool(state.calls))
         reasoning = "".join(state.reasoning)
-        return Choice("".join(state.text), reasoning, state.calls, finish, state.logprobs)
+        text = self._prefix + "".join(state.text)
+        return Choice(text, reasoning, state.calls, finish, state.logprobs, state.stop, state.token_ids, state.prompt)
 
 
 class CompletionForm:
-    """The form of a text completion; `prefixes` are what stands before each choice's text (`echo`)."""
+    """The form of a text completion. With `echo` a choice begins with the prompt."""
 
-    def __init__(self, replies: CompletionReplies, prefixes: Sequence[str]) -> None:
+    def __init__(self, replies: CompletionReplies, *, echo: bool = False) -> None:
         self._replies = replies
-        self._prefixes = prefixes
-        self._next = 0
+        self._echo = echo
+        self._detailed = echo or replies.options.continuous_usage or replies.options.token_ids
         self.usage = replies.usage
         self.whole = replies.whole
 
     def chunks(self, state: ChoiceState, delta: Delta) -> bytes:
         """Return the chunk of a delta."""
+        if self._detailed:
+            return self._detailed_chunk(state, delta)
         if not delta.text and delta.finish_reason is None:
             return b""
         offset = state.characters
@@ -107,12 +123,39 @@ class CompletionForm:
     def take(self, state: ChoiceState, delta: Delta) -> None:
         """Remember a delta."""
         state.text.append(delta.text)
-        state.logprobs += delta.logprobs
-        state.finish = delta.finish_reason or state.finish
+        _take_tokens(state, delta)
 
     def choice(self, state: ChoiceState) -> Choice:
         """Return a choice in one piece."""
-        prefix = self._prefixes[self._next]
-        self._next += 1
         finish = (state.finish or FinishReason.STOP).value
-        return Choice(prefix + "".join(state.text), "", (), finish, state.logprobs)
+        choice = Choice("".join(state.text), "", (), finish, state.logprobs, state.stop, state.token_ids, state.prompt)
+        return self._echoed(choice) if self._echo else choice
+
+    def _detailed_chunk(self, state: ChoiceState, delta: Delta) -> bytes:
+        first, state.begun = not state.begun, True
+        finish = delta.finish_reason.value if delta.finish_reason is not None else ""
+        choice = Choice(delta.text, "", (), finish, delta.logprobs, delta.stop_reason, delta.token_ids, state.prompt)
+        if first and self._echo:
+            choice = self._echoed(choice)
+        state.tokens += len(delta.token_ids)
+        offset = state.characters
+        state.characters += len(choice.text)
+        return self._replies.detailed(delta.index, choice, offset, state.tokens, first=first, last=bool(finish))
+
+    def _echoed(self, choice: Choice) -> Choice:
+        """Put the prompt before a choice's text, tokens and log probabilities."""
+        prompt = choice.prompt or PromptTokens(())
+        if prompt.logprobs:
+            choice.logprobs = [*prompt.logprobs, *choice.logprobs]
+            choice.pieces = prompt.pieces
+        choice.text = prompt.text + choice.text
+        return choice
+
+
+def _take_tokens(state: ChoiceState, delta: Delta) -> None:
+    """Remember what a delta has beside its text."""
+    state.logprobs += delta.logprobs
+    state.token_ids += delta.token_ids
+    state.finish = delta.finish_reason or state.finish
+    if delta.stop_reason is not None:
+        state.stop = delta.stop_reason

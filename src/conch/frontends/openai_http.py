@@ -4,7 +4,7 @@ import hmac
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from uuid import uuid4
 
 from conch.core.generative import GenerativeModel
@@ -15,23 +15,25 @@ from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
 from conch.frontends.openai_chat_output import OutputForm
+from conch.frontends.openai_chat_prompt import HERMES, describes_tools, render_prompt
 from conch.frontends.openai_embeddings import EmbeddingsEndpoint
 from conch.frontends.openai_errors import send_error
 from conch.frontends.openai_exchange import Exchange
 from conch.frontends.openai_forms import ChatForm, CompletionForm
 from conch.frontends.openai_models import PATH as MODELS
 from conch.frontends.openai_models import OpenAiModels
+from conch.frontends.openai_tokens import TokensEndpoint
 from conch.frontends.restrictions import Restrictions
 from conch.generation import Generation, GenerationRequest, Listen
-from conch.llm.chat import ChatTemplate
 from conch.llm.output import OutputParser, PlainOutput
 from conch.observability.observer import Observer
 from conch.observability.request_trace import Trace
-from conch.protocol.openai_replies import ChatReplies, CompletionReplies
+from conch.protocol.openai_replies import ChatReplies, CompletionReplies, ReplyOptions
 from conch.protocol.openai_requests import Call, ChatCall, CompletionCall, read_chat, read_completion
 from conch.request import Span, Timeline
 
 PREFIX = "/v1/"
+TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
 
 
 class OpenAiHttp:
@@ -55,10 +57,13 @@ class OpenAiHttp:
         self._keys = [key.encode() for key in api_keys]
         self._restrictions = restrictions or None  # empty ones are not looked at
         self._observer = observer or Observer()
+        tokens = TokensEndpoint(self._models)
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
             "/v1/embeddings": EmbeddingsEndpoint(inference, self._observer),
+            TOKENIZE: tokens.tokenize,
+            DETOKENIZE: tokens.detokenize,
         }
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
@@ -109,46 +114,33 @@ class OpenAiHttp:
         timeline = Timeline()
         call = read_chat(request.body)
         with self._traced(request, call.model, timeline) as trace:
-            self._begin_chat(reply, call, timeline, trace)
+            self._begin_chat(reply, call, _call_id(request, call), timeline, trace)
 
-    def _begin_chat(self, reply: HttpReply, call: ChatCall, timeline: Timeline, trace: Trace | None) -> None:
+    def _begin_chat(
+        self, reply: HttpReply, call: ChatCall, call_id: str, timeline: Timeline, trace: Trace | None
+    ) -> None:
         model, adapter = self._models.find(call.model)
-        info = model.engine.info
-        if not info.chat_template:
-            raise InvalidRequest(f"The model `{call.model}` has no chat template; /v1/completions takes its prompts.")
-        template = _template(info.chat_template, tuple(sorted(info.special_tokens.items())))
-        prompt = template.render(
-            call.messages,
-            tools=call.tools if call.tool_choice != "none" else (),
-            add_generation_prompt=call.add_generation_prompt,
-            arguments=call.template_arguments,
-        )
-        replies = ChatReplies(f"chatcmpl-{uuid4().hex}", call.model, int(time.time()), include_usage=call.include_usage)
-        parser = OutputForm(info.chat_template, model.config.parameters.get("tool_call_parser", ""), call, prompt)
+        prompt = render_prompt(model, call)
+        replies = ChatReplies(f"chatcmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
+        form = HERMES if describes_tools(model, call) else model.config.parameters.get("tool_call_parser", "")
+        parser = OutputForm(model.engine.info.chat_template, form, call, prompt)
         call = parser.adjusted(call)
-        exchange = self._exchange(reply, ChatForm(replies), call, 1, parser, trace)
+        exchange = self._exchange(reply, ChatForm(replies, _echoed(call)), call, 1, parser, trace)
         span = None if trace is None else trace.began(model.version)
-        exchange.begin([self._start(model, adapter, call, prompt, timeline, span, special=False)])
+        exchange.begin([self._start(model, adapter, call, prompt, timeline, span, special=call.add_special_tokens)])
 
     def _completion(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
         call = read_completion(request.body)
         with self._traced(request, call.model, timeline) as trace:
-            self._begin_completion(reply, call, timeline, trace)
+            self._begin_completion(reply, call, _call_id(request, call), timeline, trace)
 
     def _begin_completion(
-        self, reply: HttpReply, call: CompletionCall, timeline: Timeline, trace: Trace | None
+        self, reply: HttpReply, call: CompletionCall, call_id: str, timeline: Timeline, trace: Trace | None
     ) -> None:
         model, adapter = self._models.find(call.model)
-        replies = CompletionReplies(
-            f"cmpl-{uuid4().hex}", call.model, int(time.time()), include_usage=call.include_usage
-        )
-        prefixes = [
-            prompt if call.echo and isinstance(prompt, str) else ""
-            for prompt in call.prompts
-            for _ in range(call.params.n)
-        ]
-        form = CompletionForm(replies, prefixes)
+        replies = CompletionReplies(f"cmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
+        form = CompletionForm(replies, echo=call.echo)
         exchange = self._exchange(reply, form, call, len(call.prompts), PlainOutput, trace)
         span = None if trace is None else trace.began(model.version)
         exchange.begin(
@@ -210,12 +202,31 @@ class OpenAiHttp:
             adapter=adapter,
             priority=call.priority,
             add_special_tokens=special,
+            return_prompt=call.return_prompt,
+            prompt_only=call.prompt_only,
             timeline=Timeline(timeline.received),
             span=span,
         )
         return partial(model.generate, request)
 
 
-@lru_cache(maxsize=64)
-def _template(source: str, special_tokens: tuple[tuple[str, str], ...]) -> ChatTemplate:
-    return ChatTemplate(source, dict(special_tokens))
+def _call_id(request: HttpRequest, call: Call) -> str:
+    """Return the part of an answer's id that the client may choose, by a header or a field, as with vLLM."""
+    sent = request.headers.get(b"x-request-id", b"")
+    return sent.decode("latin-1") or call.request_id or uuid4().hex
+
+
+def _reply_options(call: Call) -> ReplyOptions:
+    return ReplyOptions(
+        include_usage=call.include_usage,
+        continuous_usage=call.continuous_usage,
+        token_ids=call.token_ids,
+        tokens_as_ids=call.tokens_as_ids,
+        prompt_logprobs=call.params.prompt_logprobs is not None,
+    )
+
+
+def _echoed(call: ChatCall) -> str:
+    """Return what an answer begins with: the assistant's message that it belongs to, if that is to be echoed."""
+    last = call.messages[-1]
+    return str(last["content"] or "") if call.echo and last["role"] == "assistant" else ""

@@ -53,6 +53,14 @@ class OpenAiModels:
             raise NotFound(f"The model `{name}` does not exist: `{model.config.name}` has no adapter '{adapter}'.")
         return model, adapter
 
+    def only(self) -> tuple[GenerativeModel, str]:
+        """Return the model that generates, where a client need not name it. Raises InvalidRequest, NotFound."""
+        names = [model.config.name for model in self._inference.models() if isinstance(model, GenerativeModel)]
+        if len(names) == 1:
+            return self.find(names[0])
+        listed = ", ".join(sorted(names)) or "no model that generates"
+        raise InvalidRequest(f"you must provide a 'model' parameter: the server has {listed}")
+
     def answers(self, path: str, method: bytes, reply: HttpReply) -> bool:
         """Answer what is asked of `/v1/models` and below it; False if that is nothing. Raises ConchError."""
         name, _, action = path[len(PATH) + 1 :].partition("/")

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 from jinja2 import TemplateError
+from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.errors import ConfigError, InvalidRequest
@@ -22,7 +23,11 @@ class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         """Compile the template. Raises ConfigError if it is none."""
         try:
-            self._template = _environment().from_string(source)
+            environment = _environment()
+            self._template = environment.from_string(source)
+            # Whether the template renders the tools of a call.
+            self.takes_calls = "tool_calls" in source  # and those of earlier turns
+            self.takes_tools = "tools" in find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ConfigError(f"the chat template cannot be read: {error}") from error
         self._special_tokens = dict(special_tokens)
@@ -33,9 +38,23 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the prompt. Raises InvalidRequest with what the template has to say against the conversation."""
+        """Return the prompt; with `continue_final_message` it ends with the last message's text.
+
+        Raises InvalidRequest with what the template has to say against the conversation.
+        """
+        prompt = self._rendered(messages, tools, add_generation_prompt, arguments)
+        return _cut_behind(prompt, messages[-1].get("content") or "") if continue_final_message else prompt
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        arguments: Mapping[str, Any] | None,
+    ) -> str:
         try:
             return self._template.render(
                 {
@@ -50,6 +69,18 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template is a program, and may fail in any way
             raise InvalidRequest(f"the model's chat template cannot render these messages: {error}") from error
+
+
+def _cut_behind(prompt: str, content: str) -> str:
+    """Return the prompt up to the end of the last message, as Hugging Face's `apply_chat_template` cuts it."""
+    text = content.strip()
+    start = prompt.rfind(text)
+    if not text or start < 0:
+        raise InvalidRequest(
+            "'continue_final_message' needs a last message whose text the model's chat template leaves as it is"
+        )
+    kept = content.lstrip()
+    return prompt[: start + len(kept if prompt.startswith(kept, start) else text)]
 
 
 @lru_cache(maxsize=1)

@@ -13,11 +13,13 @@ def thinks(template: str) -> bool:
 class ReasoningOutput:
     """Tells apart what is thought and what is said; what is said goes through another parser.
 
-    `thinking` is whether the prompt has ended within the thoughts, as the templates of some models do.
+    `thinking` is whether the prompt has ended within the thoughts, as the templates of some models do. Thoughts that
+    are not `shown` are left out.
     """
 
-    def __init__(self, rest: OutputParser, *, thinking: bool) -> None:
+    def __init__(self, rest: OutputParser, *, thinking: bool, shown: bool = True) -> None:
         self._rest = rest
+        self._shown = shown
         self._state = "thinking" if thinking else "before"
         self._held = ""
 
@@ -39,10 +41,13 @@ class ReasoningOutput:
         thought, end, said = self._held.partition(_END)
         if end:
             self._state, self._held = "between", said
-            return [*_thought(thought), *self._skip_lines(last)]
+            return [*self._thought(thought), *self._skip_lines(last)]
         keep = 0 if last else _overlap(self._held)
         thought, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return [*_thought(thought), *(self._rest.feed("", True) if last else [])]
+        return [*self._thought(thought), *(self._rest.feed("", True) if last else [])]
+
+    def _thought(self, text: str) -> list[Part]:
+        return [Reasoning(text)] if text and self._shown else []
 
     def _skip_lines(self, last: bool) -> list[Part]:
         """Say what follows the thoughts, but for the empty lines that models put there."""
@@ -53,10 +58,6 @@ class ReasoningOutput:
         self._state = "said"
         self._held = ""
         return self._rest.feed(text, last)
-
-
-def _thought(text: str) -> list[Part]:
-    return [Reasoning(text)] if text else []
 
 
 def _overlap(text: str) -> int:

@@ -10,10 +10,23 @@ from typing import Any
 import orjson
 
 from conch.errors import Code, ConchError
-from conch.generation import Delta, FinishReason, InvalidParameter, TokenLogprob, Usage
+from conch.generation import Delta, FinishReason, InvalidParameter, PromptTokens, TokenLogprob, Usage
 from conch.llm.output import Part, ToolCall
 from conch.protocol.openai_fields import InvalidField
 
+# As vLLM's server has it, which grants everybody the same.
+_PERMISSION = {
+    "object": "model_permission",
+    "allow_create_engine": False,
+    "allow_sampling": True,
+    "allow_logprobs": True,
+    "allow_search_indices": False,
+    "allow_view": True,
+    "allow_fine_tuning": False,
+    "organization": "*",
+    "group": None,
+    "is_blocking": False,
+}
 END_OF_STREAM = b"data: [DONE]\n\n"
 
 _KINDS = {
@@ -77,15 +90,34 @@ def usage_document(usage: Usage) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyOptions:
+    """What an answer has beside its text. `tokens_as_ids`: log probabilities name tokens as `token_id:<id>`."""
+
+    include_usage: bool = False  # of a stream: in a chunk of its own at the end
+    continuous_usage: bool = False  # of a stream: in every chunk
+    token_ids: bool = False
+    tokens_as_ids: bool = False
+    prompt_logprobs: bool = False
+
+
 @dataclass(slots=True)
 class Choice:
-    """One finished choice: everything that was generated for it."""
+    """One finished choice: everything that was generated for it.
+
+    `text` and `logprobs` begin with those of the prompt if it is echoed; an empty entry of `logprobs` is that of a
+    token which follows nothing.
+    """
 
     text: str
     reasoning: str
     tool_calls: Sequence[ToolCall]
     finish_reason: str
     logprobs: Sequence[Sequence[TokenLogprob]]
+    stop_reason: str | int | None = None
+    token_ids: Sequence[int] = ()
+    prompt: PromptTokens | None = None
+    pieces: Sequence[str] = ()  # the texts of the prompt's tokens, where `logprobs` has them
 
 
 class ChatReplies:
@@ -93,21 +125,52 @@ class ChatReplies:
 
     object_name = "chat.completion"
 
-    def __init__(self, id: str, model: str, created: int, *, include_usage: bool) -> None:  # noqa: A002 - the API's name
+    def __init__(self, id: str, model: str, created: int, options: ReplyOptions) -> None:  # noqa: A002 - the API's name
+        self.options = options
         head = {"id": id, "object": f"{self.object_name}.chunk", "created": created, "model": model}
         # Everything before and after what a chunk has of its own.
         self._prefix = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
-        self._suffix = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._suffix = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
         self._head = {**head, "object": self.object_name}
         self._usage_prefix = self._prefix + b'],"usage":'
 
-    def first(self, index: int) -> bytes:
-        """Return the chunk that begins a choice."""
-        choice = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}' % index
-        return self._prefix + choice + self._suffix
+    def first(self, index: int, content: str, prompt: PromptTokens | None) -> bytes:
+        """Return the chunk that begins a choice. `content` is what is echoed."""
+        choice = b'{"index":%d,"delta":{"role":"assistant","content":%s},"logprobs":null,"finish_reason":null}' % (
+            index,
+            orjson.dumps(content),
+        )
+        chunk = self._prefix + choice + self.tail(prompt, 0)
+        if self.options.token_ids and prompt is not None:
+            return chunk[:-3] + b',"prompt_token_ids":%s}\n\n' % orjson.dumps([*prompt.token_ids])
+        return chunk
 
-    def chunk(self, delta: Delta, parts: Sequence[Part], finish_reason: str | None, number_of_calls: int) -> bytes:
+    def tail(self, prompt: PromptTokens | None, tokens: int) -> bytes:
+        """Return the end of a chunk of a choice that has so many tokens by now."""
+        if not self.options.continuous_usage:
+            return self._suffix
+        return _usage_tail(prompt, tokens)
+
+    def chunk(
+        self,
+        delta: Delta,
+        parts: Sequence[Part],
+        finish_reason: str | None,
+        number_of_calls: int,
+        tail: bytes | None = None,
+    ) -> bytes:
         """Return a chunk; `number_of_calls` is how many tool calls the choice has had before."""
+        if tail is not None:
+            document = {
+                "index": delta.index,
+                "delta": _delta(parts, number_of_calls),
+                "logprobs": self._logprobs(delta.logprobs) if delta.logprobs else None,
+                "finish_reason": finish_reason,
+                "stop_reason": delta.stop_reason,
+            }
+            if self.options.token_ids:
+                document["token_ids"] = [*delta.token_ids]
+            return self._prefix + orjson.dumps(document) + tail
         if len(parts) == 1 and isinstance(parts[0], str) and finish_reason is None and not delta.logprobs:
             content = orjson.dumps(parts[0])
             body = b'{"index":%d,"delta":{"content":%s},"logprobs":null,"finish_reason":null}' % (delta.index, content)
@@ -115,7 +178,7 @@ class ChatReplies:
         document = {
             "index": delta.index,
             "delta": _delta(parts, number_of_calls),
-            "logprobs": _chat_logprobs(delta.logprobs) if delta.logprobs else None,
+            "logprobs": self._logprobs(delta.logprobs) if delta.logprobs else None,
             "finish_reason": finish_reason,
         }
         if delta.stop_reason is not None:
@@ -132,21 +195,28 @@ class ChatReplies:
             {
                 "index": index,
                 "message": _message(choice),
-                "logprobs": _chat_logprobs(choice.logprobs) if choice.logprobs else None,
+                "logprobs": self._logprobs(choice.logprobs) if choice.logprobs else None,
                 "finish_reason": choice.finish_reason,
+                "stop_reason": choice.stop_reason,
+                **({"token_ids": [*choice.token_ids]} if self.options.token_ids else {}),
             }
             for index, choice in enumerate(choices)
         ]
-        return orjson.dumps({**self._head, "choices": listed, "usage": usage_document(usage)})
+        document = {**self._head, "choices": listed, "usage": usage_document(usage)}
+        return orjson.dumps({**document, **_prompt_fields(choices[0].prompt, self.options)})
+
+    def _logprobs(self, tokens: Sequence[Sequence[TokenLogprob]]) -> dict[str, Any]:
+        return _chat_logprobs(_named(tokens, self.options))
 
 
 class CompletionReplies:
     """The forms of one text completion."""
 
-    def __init__(self, id: str, model: str, created: int, *, include_usage: bool) -> None:  # noqa: A002 - the API's name
+    def __init__(self, id: str, model: str, created: int, options: ReplyOptions) -> None:  # noqa: A002 - the API's name
+        self.options = options
         self._head = {"id": id, "object": "text_completion", "created": created, "model": model}
         self._prefix = b"data: " + orjson.dumps(self._head)[:-1] + b',"choices":['
-        self._suffix = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._suffix = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
         self._usage_prefix = self._prefix + b'],"usage":'
 
     def chunk(self, index: int, delta: Delta, offset: int) -> bytes:
@@ -164,21 +234,35 @@ class CompletionReplies:
         }
         return self._prefix + orjson.dumps(document) + self._suffix
 
+    def detailed(self, index: int, choice: Choice, offset: int, tokens: int, *, first: bool, last: bool) -> bytes:
+        """Return a chunk of a choice that has `tokens` tokens by now; `choice` holds what is new of it.
+
+        The first chunk of a choice has the prompt, if that is asked for.
+        """
+        document = self._choice(index, choice, offset, whole=first)
+        document["finish_reason"] = choice.finish_reason if last else None
+        tail = _usage_tail(choice.prompt, tokens) if self.options.continuous_usage else self._suffix
+        return self._prefix + orjson.dumps(document) + tail
+
     def usage(self, usage: Usage) -> bytes:
         """Return the last chunk, that of the usage."""
         return self._usage_prefix + orjson.dumps(usage_document(usage)) + b"}\n\n"
 
+    def _choice(self, index: int, choice: Choice, offset: int, *, whole: bool) -> dict[str, Any]:
+        logprobs = _named(choice.logprobs, self.options)
+        return {
+            "index": index,
+            "text": choice.text,
+            "logprobs": _completion_logprobs(logprobs, offset, choice.pieces) if logprobs else None,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+            **({"token_ids": [*choice.token_ids]} if self.options.token_ids else {}),
+            **(_prompt_fields(choice.prompt, self.options) if whole else {}),
+        }
+
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """Return the answer of a call that does not stream."""
-        listed = [
-            {
-                "index": index,
-                "text": choice.text,
-                "logprobs": _completion_logprobs(choice.logprobs, 0) if choice.logprobs else None,
-                "finish_reason": choice.finish_reason,
-            }
-            for index, choice in enumerate(choices)
-        ]
+        listed = [self._choice(index, choice, 0, whole=True) for index, choice in enumerate(choices)]
         return orjson.dumps({**self._head, "choices": listed, "usage": usage_document(usage)})
 
 
@@ -196,6 +280,7 @@ def _model(entry: ModelEntry) -> dict[str, Any]:
         "root": entry.root or entry.name,
         "parent": entry.parent,
         "max_model_len": entry.max_model_len,
+        "permission": [{"id": f"modelperm-{entry.name}", "created": entry.created, **_PERMISSION}],
     }
 
 
@@ -238,14 +323,57 @@ def _token(token: TokenLogprob) -> dict[str, Any]:
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode())}
 
 
-def _completion_logprobs(tokens: Sequence[Sequence[TokenLogprob]], offset: int) -> dict[str, Any]:
-    offsets = []
-    for token in tokens:
+def _completion_logprobs(
+    tokens: Sequence[Sequence[TokenLogprob]], offset: int, pieces: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the log probabilities; `pieces` are the texts of the first tokens, which may have none."""
+    offsets, texts = [], []
+    for place, token in enumerate(tokens):
+        text = token[0].text if token else pieces[place]
         offsets.append(offset)
-        offset += len(token[0].text)
+        texts.append(text)
+        offset += len(text)
     return {
-        "tokens": [token[0].text for token in tokens],
-        "token_logprobs": [token[0].logprob for token in tokens],
-        "top_logprobs": [{each.text: each.logprob for each in token} for token in tokens],
+        "tokens": texts,
+        "token_logprobs": [token[0].logprob if token else None for token in tokens],
+        "top_logprobs": [{each.text: each.logprob for each in token} if token else None for token in tokens],
         "text_offset": offsets,
     }
+
+
+def _named(tokens: Sequence[Sequence[TokenLogprob]], options: ReplyOptions) -> Sequence[Sequence[TokenLogprob]]:
+    """Return the tokens under the names that the client wants."""
+    if not options.tokens_as_ids:
+        return tokens
+    return [
+        [TokenLogprob(each.token_id, f"token_id:{each.token_id}", each.logprob, each.rank) for each in token]
+        for token in tokens
+    ]
+
+
+def _usage_tail(prompt: PromptTokens | None, tokens: int) -> bytes:
+    usage = Usage(len(prompt.token_ids) if prompt is not None else 0, tokens)
+    return b'],"usage":' + orjson.dumps(usage_document(usage)) + b"}\n\n"
+
+
+def _prompt_fields(prompt: PromptTokens | None, options: ReplyOptions) -> dict[str, Any]:
+    """Return what an answer has of the prompt: its token ids, and their log probabilities by id, as vLLM does."""
+    found: dict[str, Any] = {}
+    if prompt is None:
+        return found
+    if options.token_ids:
+        found["prompt_token_ids"] = [*prompt.token_ids]
+    if options.prompt_logprobs:
+        found["prompt_logprobs"] = [
+            {
+                str(each.token_id): {
+                    "logprob": each.logprob,
+                    "rank": each.rank or None,
+                    "decoded_token": each.text,
+                }
+                for each in token
+            }
+            or None
+            for token in prompt.logprobs
+        ]
+    return found

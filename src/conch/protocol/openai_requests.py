@@ -1,16 +1,18 @@
 """Bodies of the OpenAI API → what they ask for. A field that is not honoured is refused by its name.
 
-Fields beyond the API's own are vLLM's: top_k, min_p, repetition_penalty, min_tokens, ignore_eos and so on.
+Fields beyond the API's own are vLLM's: top_k, min_p, repetition_penalty, min_tokens, ignore_eos and so on; those that
+are no sampling parameters are in `openai_extensions`.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
 
 from conch.generation import MAX_LOGPROBS, SamplingParams, StructuredOutput
+from conch.protocol.openai_extensions import read_extensions
 from conch.protocol.openai_fields import Fields, InvalidField, read_object
 from conch.tensor import Buffer
 
@@ -20,10 +22,9 @@ _MAX_PROMPTS = 256
 _TOKEN_ID = re.compile("[0-9]{1,10}")
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-_INTEGERS = ("n", "min_tokens", "top_k", "seed")
-_BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
-# What identifies, stores or routes a request elsewhere and changes no answer.
-_WITHOUT_EFFECT = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+_INTEGERS = ("n", "min_tokens", "top_k", "seed", "truncate_prompt_tokens")
+_BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens")
+_TEXTS = ("truncation_side", "cache_salt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,21 @@ class Call:
     params: SamplingParams
     stream: bool
     include_usage: bool
+    continuous_usage: bool = False  # the usage so far with each chunk
     priority: int = 0
+    request_id: str = ""  # part of the answer's id
+    token_ids: bool = False  # the token ids of prompt and answer are returned
+    tokens_as_ids: bool = False  # of log probabilities, tokens are named by their ids
+    prompt_only: bool = False  # nothing is generated
+
+    @property
+    def return_prompt(self) -> Literal["", "ids", "text"]:
+        """What the answer has of the prompt as the engine has tokenized it."""
+        return _return_prompt(self)
+
+
+def _return_prompt(call: Call) -> Literal["", "ids"]:
+    return "ids" if call.token_ids or call.continuous_usage or call.params.prompt_logprobs is not None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +60,29 @@ class CompletionCall(Call):
     echo: bool = False
     add_special_tokens: bool = True
 
+    @property
+    def return_prompt(self) -> Literal["", "ids", "text"]:
+        """An echo needs the text of token ids, and of what a truncation has left."""
+        return "text" if self.echo else _return_prompt(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatCall(Call):
-    """`POST /v1/chat/completions`. `tool_choice` names a function, or is "auto", "none" or "required"."""
+    """`POST /v1/chat/completions`. `tool_choice` names a function, or is "auto", "none" or "required".
+
+    With `echo` the answer begins with the last message, if that is the assistant's; with `continue_final_message` the
+    model continues that message. `documents` are for the template.
+    """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
     tool_choice: str | Mapping[str, Any] = "none"
     parallel_tool_calls: bool = True
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    echo: bool = False
+    include_reasoning: bool = True
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -65,7 +93,13 @@ def read_completion(body: Buffer) -> CompletionCall:
     prompts = fields.prompts("prompt", _MAX_PROMPTS)
     fields.refuse("suffix", lambda value: value == "", "no engine of this server fills in the middle")
     max_tokens = fields.integer("max_tokens")
-    params = _params(fields, _COMPLETION_TOKENS if max_tokens is None else max_tokens, _logprobs_of_completion(fields))
+    echo, logprobs = fields.boolean("echo"), _logprobs_of_completion(fields)
+    prompt_only = echo and max_tokens == 0
+    if prompt_only:
+        max_tokens = 1
+    params = _params(fields, _COMPLETION_TOKENS if max_tokens is None else max_tokens, logprobs)
+    if echo and params.prompt_logprobs is None and logprobs is not None:
+        params = replace(params, prompt_logprobs=logprobs)
     best_of = fields.integer("best_of")
     if best_of is not None and best_of != params.n:
         raise fields.wrong("best_of", f"'best_of' is not supported beyond n ({params.n}), got {best_of}")
@@ -73,13 +107,12 @@ def read_completion(body: Buffer) -> CompletionCall:
         model=model,
         prompts=prompts,
         params=params,
-        echo=fields.boolean("echo"),
+        echo=echo,
+        prompt_only=prompt_only,
         add_special_tokens=fields.boolean("add_special_tokens", True),
         **_transport(fields),
     )
     fields.done()
-    if call.echo and call.stream:
-        raise fields.wrong("echo", "'echo' is not supported together with 'stream'")
     return call
 
 
@@ -96,11 +129,19 @@ def read_chat(body: Buffer) -> ChatCall:
         _check_tool(fields, tool)
     # A template is a program; a stranger's is not run.
     fields.refuse("chat_template", lambda _: False, "the template is the model's")
-    for name, newer in (("functions", "tools"), ("function_call", "tool_choice")):
-        fields.refuse(name, lambda _: False, f"use '{newer}'")
-    for name in ("audio", "modalities", "prediction", "web_search_options", "verbosity"):
-        fields.refuse(name, lambda value: value == ["text"], "this server generates text alone")
+    fields.refuse("functions", lambda value: value == [], "use 'tools'")
+    fields.refuse("function_call", lambda value: value in ("none", "auto"), "use 'tool_choice'")
+    for name in ("audio", "modalities", "web_search_options", "verbosity"):
+        fields.refuse(name, lambda value: value in (["text"], "medium"), "this server generates text alone")
+    fields.take("prediction")  # which only makes answers come sooner
+    continues, generates = fields.boolean("continue_final_message"), fields.take("add_generation_prompt")
+    if continues and generates:
+        text = "'continue_final_message' and 'add_generation_prompt' cannot both be true"
+        raise fields.wrong("continue_final_message", text)
+    documents = fields.list("documents")
     arguments = dict(fields.object("chat_template_kwargs") or {})
+    if documents is not None:
+        arguments["documents"] = documents
     effort = fields.text("reasoning_effort")
     if effort is not None:
         arguments.setdefault("reasoning_effort", effort)
@@ -111,7 +152,11 @@ def read_chat(body: Buffer) -> ChatCall:
         tools=tools,
         tool_choice=_tool_choice(fields, tools),
         parallel_tool_calls=fields.boolean("parallel_tool_calls", True),
-        add_generation_prompt=fields.boolean("add_generation_prompt", True),
+        add_generation_prompt=fields.boolean("add_generation_prompt", True) and not continues,
+        continue_final_message=continues,
+        add_special_tokens=fields.boolean("add_special_tokens"),
+        echo=fields.boolean("echo"),
+        include_reasoning=fields.boolean("include_reasoning", True),
         template_arguments=arguments,
         **_transport(fields),
     )
@@ -120,18 +165,23 @@ def read_chat(body: Buffer) -> ChatCall:
 
 
 def _transport(fields: Fields) -> dict[str, Any]:
-    for name in _WITHOUT_EFFECT:
-        fields.take(name)
     stream = fields.boolean("stream")
     options = fields.inner("stream_options")
-    include_usage = False
+    include_usage = continuous = False
     if options is not None:
         include_usage = options.boolean("include_usage")
+        continuous = options.boolean("continuous_usage_stats")
         options.refuse("include_obfuscation", lambda value: value is False, "chunks are sent as they are")
         options.done()
-        if not stream:
+        if not stream and (include_usage or continuous):
             raise fields.wrong("stream_options", "'stream_options' is allowed only together with 'stream'")
-    return {"stream": stream, "include_usage": include_usage, "priority": fields.integer("priority") or 0}
+    return {
+        "stream": stream,
+        "include_usage": include_usage,
+        "continuous_usage": continuous,
+        "priority": fields.integer("priority") or 0,
+        **read_extensions(fields),
+    }
 
 
 def _params(fields: Fields, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
@@ -144,7 +194,18 @@ def _params(fields: Fields, max_tokens: int | None, logprobs: int | None) -> Sam
     for name in _BOOLEANS:
         if fields.take(name) is not None:
             given[name] = fields.boolean(name)
-    given["stop_token_ids"] = tuple(fields.token_ids("stop_token_ids", fields.list("stop_token_ids") or []))
+    for name in _TEXTS:
+        text = fields.text(name)
+        if text is not None:
+            given[name] = text
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        given[name] = tuple(fields.token_ids(name, fields.list(name) or []))
+    given["bad_words"] = fields.texts("bad_words")
+    prompt_logprobs = fields.integer("prompt_logprobs")
+    if prompt_logprobs is not None:
+        if fields.take("stream"):
+            raise fields.wrong("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.")
+        given["prompt_logprobs"] = prompt_logprobs
     given["logit_bias"] = _logit_bias(fields)
     given["structured"] = _structured(fields)
     if given.get("top_k") == -1:  # the other way to say all
@@ -201,6 +262,10 @@ def _structured(fields: Fields) -> StructuredOutput | None:
     newer = fields.inner("structured_outputs")
     if newer is not None:
         found += _structures(newer, "")
+        for name in ("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"):
+            newer.refuse(name, lambda value: value is False, "the engine compiles the structure as it is")
+        for name in ("backend", "disable_fallback"):
+            newer.take(name)
         newer.done()
     if len(found) > 1:
         names = "response_format, structured_outputs and the guided_… fields"
@@ -214,6 +279,8 @@ def _structures(fields: Fields, prefix: str) -> Iterator[StructuredOutput]:
         value = fields.take(prefix + kind)
         if value is not None:
             yield StructuredOutput(kind, value if isinstance(value, str) else orjson.dumps(value).decode())
+    if fields.boolean(f"{prefix}json_object"):
+        yield StructuredOutput("json_object")
     choices = fields.texts(f"{prefix}choice")
     if choices:
         yield StructuredOutput("choice", orjson.dumps(choices).decode())

@@ -20,7 +20,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 def listed(heading: str) -> set[str]:
     """Return the names in the first column of the table under a heading."""
     (section,) = re.findall(
-        rf"^### {heading}\n(.*?)^(?:#|\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        rf"^### {heading}\n(.*?)^(?:#{{1,3}} |\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
     rows = re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}

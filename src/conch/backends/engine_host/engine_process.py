@@ -18,6 +18,7 @@ from conch.generation import (
     FinishReason,
     GenerationRequest,
     Listen,
+    PromptTokens,
     TokenLogprob,
     Usage,
 )
@@ -179,12 +180,26 @@ def _delta(
     finish: str | None,
     stop_reason: str | int | None,
     logprobs: Sequence[Sequence[tuple[int, str, float]]],
+    prompt: Sequence[Any] | None = None,
 ) -> Delta:
     reason = None if finish is None else _FINISHED[finish]
-    if not logprobs:
+    if not logprobs and prompt is None:
         return Delta(index, text, token_ids, reason, stop_reason)
-    told = [[TokenLogprob(*alternative) for alternative in token] for token in logprobs]
-    return Delta(index, text, token_ids, reason, stop_reason, told)
+    told = None if prompt is None else _prompt(*prompt)
+    return Delta(index, text, token_ids, reason, stop_reason, _logprobs(logprobs), told)
+
+
+def _prompt(
+    token_ids: Sequence[int],
+    text: str,
+    pieces: Sequence[str],
+    logprobs: Sequence[Sequence[tuple[int, str, float]]],
+) -> PromptTokens:
+    return PromptTokens(token_ids, text, pieces, _logprobs(logprobs))
+
+
+def _logprobs(logprobs: Sequence[Sequence[tuple[int, str, float]]]) -> list[list[TokenLogprob]]:
+    return [[TokenLogprob(*alternative) for alternative in token] for token in logprobs]
 
 
 def _error(code: int, text: str) -> ConchError:
@@ -206,4 +221,8 @@ def _params(request: GenerationRequest) -> dict[str, Any]:
         params["structured"] = (request.params.structured.kind, request.params.structured.value)
     if not request.add_special_tokens:
         params["add_special_tokens"] = False
+    if request.return_prompt:
+        params["return_prompt"] = request.return_prompt
+    if request.prompt_only:
+        params["prompt_only"] = True
     return params

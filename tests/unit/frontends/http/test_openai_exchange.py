@@ -17,7 +17,7 @@ from conch.frontends.openai_exchange import Exchange
 from conch.frontends.openai_forms import CompletionForm, Form
 from conch.generation import Delta, FinishReason, Listen, Usage
 from conch.llm.output import PlainOutput
-from conch.protocol.openai_replies import CompletionReplies
+from conch.protocol.openai_replies import CompletionReplies, ReplyOptions
 
 N = 2
 
@@ -75,7 +75,7 @@ class Generation:
 
 def begun(channel: Channel, form: Form | None = None) -> Generation:
     reply = HttpReply(channel, HttpRequest(b"POST", "/v1/completions", []))
-    form = form or CompletionForm(CompletionReplies("id", "m", 0, include_usage=True), [""] * N)
+    form = form or CompletionForm(CompletionReplies("id", "m", 0, ReplyOptions(include_usage=True)))
     generation = Generation()
     exchange = Exchange(reply, form, PlainOutput, prompts=1, n=N, stream=True, include_usage=True)
     exchange.begin([generation.start])
@@ -184,7 +184,7 @@ async def test_a_fault_in_one_answer_is_no_fault_of_the_engine(caplog: pytest.Lo
 
     for slow in (False, True):
         channel = Channel()
-        generation = begun(channel, Faulty(CompletionReplies("id", "m", 0, include_usage=False), [""] * N))
+        generation = begun(channel, Faulty(CompletionReplies("id", "m", 0, ReplyOptions())))
         generation.tell([Delta(0, "a", (1,))])
         if slow:
             channel.ready.clear()

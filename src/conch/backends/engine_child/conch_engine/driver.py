@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Union
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, Union
 
 from . import messages
 
 Prompt = Union[str, Sequence[int]]
 Event = tuple[int, tuple[Any, ...], tuple[Any, ...] | None]
 Log = Callable[[int, str], None]
+T = TypeVar("T")
 
 
 class Refused(Exception):
@@ -38,6 +39,39 @@ def completion_room(context: int, prompt_tokens: int, max_tokens: int | None) ->
         f"{prompt_tokens + (max_tokens or 0)} tokens ({prompt_tokens} in the prompt{completion}). "
         "Please reduce the length of the prompt or of the completion."
     )
+
+
+def truncated(token_ids: Sequence[T], params: Mapping[str, Any], context: int) -> Sequence[T]:
+    """Return the part of a prompt that `truncate_prompt_tokens` keeps: the last tokens, or the first."""
+    if "truncate_prompt_tokens" not in params:
+        return token_ids
+    kept = kept_tokens(params, context)
+    return token_ids[:kept] if params.get("truncation_side") == "right" else token_ids[-kept:]
+
+
+def kept_tokens(params: Mapping[str, Any], context: int) -> int:
+    """Return how many tokens of a prompt `truncate_prompt_tokens` keeps; -1 leaves room for the completion."""
+    kept: int = params["truncate_prompt_tokens"]
+    return kept if kept > 0 else max(context - (params.get("max_tokens") or 1), 1)
+
+
+def prompt_of(
+    token_ids: Sequence[int],
+    params: Mapping[str, Any],
+    decode: Callable[[list[list[int]]], Sequence[str]],
+    logprobs: tuple[Any, ...] = (),
+) -> tuple[Any, ...]:
+    """Return what `messages` calls a prompt; `decode` shows special tokens."""
+    ids = [int(each) for each in token_ids]
+    if params.get("return_prompt") != "text" or not ids:
+        return tuple(ids), "", (), logprobs
+    text, *pieces = decode([ids, *([each] for each in ids)])
+    return tuple(ids), text, tuple(pieces), logprobs
+
+
+def prompt_alone(key: int, prompt: tuple[Any, ...]) -> Event:
+    """Return all that is told of a request for its prompt alone."""
+    return key, ((0, "", (), "length", None, (), prompt),), (len(prompt[0]), 0, 0, 0)
 
 
 class Driver(ABC):

@@ -2,7 +2,10 @@
 
 *params* are the sampling parameters that are not at their defaults, by vLLM's names; `structured` is `(kind, value)`.
 *event* is `(key, deltas, end)`: *delta* is `(index, text, token ids, finish reason or None, stop reason or None,
-logprobs)`, *logprobs* being for each token a tuple of `(token id, text, logprob[, rank])`, the chosen one first;
+logprobs[, prompt])`, *logprobs* being for each token a tuple of `(token id, text, logprob[, rank])`, the chosen one
+first;
+*prompt* is `(token ids, text, pieces, logprobs)` in the first delta of a request whose *params* hold `return_prompt`:
+"ids", or "text" for the text of all tokens and of each. With `prompt_only` nothing else is told;
 *end* is None while more will follow, `(prompt tokens, completion tokens, cached tokens, scheduled)`, or `(code, text)`
 for an error;
 *scheduled* is when the engine began with it, in monotonic nanoseconds, 0 or missing if it does not know.

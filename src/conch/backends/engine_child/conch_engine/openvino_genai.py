@@ -12,7 +12,7 @@ import openvino_genai as genai
 
 from . import messages
 from .cache_size import GIB
-from .driver import Driver, Event, Prompt, Refused, completion_room
+from .driver import Driver, Event, Prompt, Refused, completion_room, prompt_alone, prompt_of, truncated
 from .openvino_options import Options, read_options
 from .openvino_structure import structure_of
 from .openvino_waiting import Waiting, WaitingRoom
@@ -23,11 +23,16 @@ _SAME_NAME = ("presence_penalty", "frequency_penalty", "repetition_penalty", "ig
 _HONOURED = (
     *_SAME_NAME,
     *("n", "max_tokens", "min_tokens", "temperature", "top_k", "seed", "stop", "stop_token_ids", "logprobs"),
-    *("include_stop_str_in_output", "skip_special_tokens", "structured"),
+    *("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "structured"),
+    *("prompt_logprobs", "truncate_prompt_tokens", "truncation_side"),
 )
 _FINISHED = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
 _KINDS = {"json": "JSON schema", "json_object": "JSON", "regex": "regex", "grammar": "grammar", "choice": "choice"}
 _RUNS = genai.GenerationStatus.RUNNING
+_CACHED = (
+    "log probabilities of the prompt ('prompt_logprobs', or 'echo' with 'logprobs') need "
+    '"enable_prefix_caching": false in model.json: OpenVINO GenAI has none of a prefix that it takes from the cache'
+)
 # How often it is looked whether a structure has been compiled.
 _LOOK_MS = 2
 # Of the random numbers that the library is seeded with.
@@ -46,6 +51,8 @@ class _Sequence:
         self.stops = StopStrings(params.get("stop", ()), params.get("include_stop_str_in_output", False))
         self.stop_token_ids = frozenset(params.get("stop_token_ids", ()))
         self.skips_special = params.get("skip_special_tokens", True)
+        self.echo = 0  # tokens of the prompt that the library returns with their log probabilities before all others
+        self.echoed: list[float] = []
 
 
 class _Request:
@@ -57,6 +64,8 @@ class _Request:
         self.completion_tokens = 0
         self.scheduled = 0  # when the step that was its first began, monotonic ns
         self.logprobs = params.get("logprobs") is not None
+        self.prompt: Optional[tuple[Any, ...]] = None  # until it has been told, if it is to be
+        self.prompt_only = params.get("prompt_only", False)
         self.sequences: list[_Sequence] = []
         self.unfinished = params.get("n", 1)
 
@@ -79,6 +88,7 @@ class OpenVinoDriver(Driver):
         self._sequences: dict[int, _Sequence] = {}
         self._unscheduled: dict[int, _Sequence] = {}  # those of them that no step has computed yet
         self._waiting = WaitingRoom()
+        self._told: list[Event] = []  # of what needs no step
         self._next = 0
         self._adapters = {name: genai.Adapter(str(path)) for name, path in chosen.adapters.items()}
         properties: dict[str, Any] = dict(chosen.properties)
@@ -116,7 +126,12 @@ class OpenVinoDriver(Driver):
 
     def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
         """Take a request as so many of the library's as it wants sequences: those tell of each step."""
-        token_ids = self._tokens(prompt, params.get("add_special_tokens", True))
+        if "prompt_logprobs" in params and self._options.scheduler["enable_prefix_caching"]:
+            raise Refused(_CACHED, messages.UNSUPPORTED)
+        token_ids = self._tokens(prompt, params)
+        if params.get("prompt_only") and "prompt_logprobs" not in params:
+            self._told.append(prompt_alone(key, prompt_of(token_ids[0], params, self._shown)))
+            return
         configuration = self._configuration(params, token_ids.shape[1])
         if adapter and adapter not in self._adapters:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
@@ -129,11 +144,15 @@ class OpenVinoDriver(Driver):
     def _admit(self, waiting: Waiting) -> None:
         key, token_ids, configuration, params = waiting.key, waiting.token_ids, waiting.configuration, waiting.params
         request = _Request(key, token_ids.shape[1], params)
+        if "return_prompt" in params:
+            request.prompt = prompt_of(token_ids[0], params, self._shown)
         seed = params.get("seed")
         for index in range(request.unfinished):
+            configuration.echo = "prompt_logprobs" in params and index == 0
             configuration.rng_seed = random.getrandbits(_SEED_BITS) if seed is None else (seed + index) % 2**_SEED_BITS
             handle = self._pipeline.add_request(self._next, openvino.Tensor(token_ids), configuration)
             sequence = _Sequence(self._next, request, index, handle, params)
+            sequence.echo = token_ids.shape[1] if configuration.echo else 0
             request.sequences.append(sequence)
             self._sequences[self._next] = sequence
             self._unscheduled[self._next] = sequence
@@ -150,7 +169,7 @@ class OpenVinoDriver(Driver):
     @property
     def wait_ms(self) -> int | None:
         """Whether there is something to compute, be it only to free what was cancelled."""
-        if not self._idle or self._waiting.ready:
+        if self._told or not self._idle or self._waiting.ready:
             return 0
         return _LOOK_MS if self._waiting else None
 
@@ -161,6 +180,11 @@ class OpenVinoDriver(Driver):
     def step(self) -> list[Event]:
         """Compute a token for each sequence that is running, or a piece of the prompts of those to come."""
         refused = self._admit_waiting() if self._waiting else []
+        if self._told:
+            refused += self._told
+            self._told = []
+            if self._idle:
+                return refused
         began = time.monotonic_ns()
         self._pipeline.step()
         if self._unscheduled:
@@ -211,10 +235,15 @@ class OpenVinoDriver(Driver):
             del self._unscheduled[number]
             sequence.request.scheduled = sequence.request.scheduled or began
 
-    def _decoder(self, skips_special: bool) -> tuple[DecodeMany, Pieces]:
-        def decode(many: list[list[int]]) -> Any:
-            return self._tokenizer.decode(many, skip_special_tokens=skips_special)
+    def _shown(self, many: list[list[int]]) -> list[str]:
+        """Decode, special tokens as well: one by one, for the library pads a batch, and shows what it pads with."""
+        return [self._tokenizer.decode(ids, skip_special_tokens=False) for ids in many]
 
+    def _decoder(self, skips_special: bool) -> tuple[DecodeMany, Pieces]:
+        def plain_text(many: list[list[int]]) -> Any:
+            return self._tokenizer.decode(many, skip_special_tokens=True)
+
+        decode = plain_text if skips_special else self._shown
         plain = self._tokenizer.encode("a", add_special_tokens=False).input_ids.data
         return decode, Pieces(decode, int(plain[0][-1]) if plain.size else 0, self._parts)
 
@@ -244,12 +273,14 @@ class OpenVinoDriver(Driver):
             while handle.can_read():
                 for output in handle.read().values():
                     token_ids += output.generated_ids
-                    if sequence.request.logprobs:
+                    if sequence.request.logprobs or sequence.echo:
                         logprobs += output.generated_log_probs
                     if not runs:
                         finish = _FINISHED.get(output.finish_reason, finish)
                 if runs:
                     break  # a step tells once
+            if sequence.echo:
+                token_ids, logprobs = _without_prompt(sequence, token_ids, logprobs, self._shown)
             if token_ids or finish:
                 news.append((sequence, token_ids, finish, logprobs))
             elif not runs and handle.get_status() == genai.GenerationStatus.IGNORED:
@@ -260,6 +291,9 @@ class OpenVinoDriver(Driver):
         self, text: str, sequence: _Sequence, token_ids: list[int], finish: str | None, logprobs: list[float]
     ) -> Event:
         request = sequence.request
+        prompt: tuple[Any, ...] = ()
+        if request.prompt is not None:
+            prompt, request.prompt = (request.prompt,), None
         request.completion_tokens += len(token_ids)
         text, stop = sequence.stops.feed(text, finish is not None)
         reason: Any = stop
@@ -269,8 +303,12 @@ class OpenVinoDriver(Driver):
         elif finish == "stop" and token_ids and token_ids[-1] in sequence.stop_token_ids:
             reason = token_ids[-1]
         told: tuple[Any, ...] = ()
+        if request.prompt_only and finish is not None:
+            self._forget(sequence)
+            del self._requests[request.key]
+            return prompt_alone(request.key, prompt[0])
         if request.logprobs:
-            names = self._tokenizer.decode([[token] for token in token_ids], skip_special_tokens=False)
+            names = self._shown([[token] for token in token_ids])
             told = tuple(((token, name, value),) for token, name, value in zip(token_ids, names, logprobs))
         end = None
         if finish is not None:
@@ -279,7 +317,7 @@ class OpenVinoDriver(Driver):
             if not request.unfinished:
                 del self._requests[request.key]
                 end = (request.prompt_tokens, request.completion_tokens, 0, request.scheduled)
-        return request.key, ((sequence.index, text, tuple(token_ids), finish, reason, told),), end
+        return request.key, ((sequence.index, text, tuple(token_ids), finish, reason, told, *prompt),), end
 
     def _starved(self, given_up: list[_Sequence]) -> list[Event]:
         """Tell of requests that the library has given up: the cache cannot hold even one of them alone."""
@@ -305,14 +343,17 @@ class OpenVinoDriver(Driver):
         self._sequences.pop(sequence.number, None)
         self._unscheduled.pop(sequence.number, None)
 
-    def _tokens(self, prompt: Prompt, special: bool) -> Any:
-        """Return the prompt as an array [1, tokens] of INT64."""
+    def _tokens(self, prompt: Prompt, params: dict[str, Any]) -> Any:
+        """Return the prompt, truncated, as an array [1, tokens] of INT64."""
         if isinstance(prompt, str):
-            return np.array(self._tokenizer.encode(prompt, add_special_tokens=special).input_ids.data, np.int64)
-        unknown = max(prompt, default=0)
-        if unknown >= self._vocabulary:
-            raise Refused(f"token id {unknown} is out of the vocabulary: the model has {self._vocabulary} tokens")
-        return np.array([prompt], np.int64)
+            special = params.get("add_special_tokens", True)
+            token_ids = np.array(self._tokenizer.encode(prompt, add_special_tokens=special).input_ids.data, np.int64)
+        else:
+            unknown = max(prompt, default=0)
+            if unknown >= self._vocabulary:
+                raise Refused(f"token id {unknown} is out of the vocabulary: the model has {self._vocabulary} tokens")
+            token_ids = np.array([prompt], np.int64)
+        return np.array([truncated(token_ids[0], params, self._options.context_length)], np.int64)
 
     def _configuration(self, params: dict[str, Any], prompt_tokens: int) -> Any:
         room = completion_room(self._options.context_length, prompt_tokens, params.get("max_tokens"))
@@ -338,6 +379,8 @@ class OpenVinoDriver(Driver):
                 configuration.stop_token_ids |= {self._eos}
         if params.get("logprobs") is not None:
             configuration.logprobs = 1
+        if "prompt_logprobs" in params:
+            configuration.logprobs = 1
         if "structured" in params:
             configuration.structured_output_config = structure_of(*params["structured"])
         for name, value in self._options.speculation.items():
@@ -347,6 +390,22 @@ class OpenVinoDriver(Driver):
         except RuntimeError as error:  # whose last line says what is wrong
             raise Refused(str(error).strip().splitlines()[-1]) from error
         return configuration
+
+
+def _without_prompt(
+    sequence: _Sequence, token_ids: list[int], logprobs: list[float], decode: DecodeMany
+) -> tuple[list[int], list[float]]:
+    """Take off the tokens of the prompt; when the last one has come, add their log probabilities to what is told."""
+    count = min(sequence.echo, len(token_ids))
+    sequence.echoed += logprobs[:count]
+    sequence.echo -= count
+    prompt = sequence.request.prompt
+    if not sequence.echo and prompt is not None:
+        ids, text, pieces, _ = prompt
+        names = pieces or decode([[token] for token in ids])
+        told = zip(ids[1:], names[1:], sequence.echoed[1:])  # the first follows nothing
+        sequence.request.prompt = ids, text, pieces, ((), *((each,) for each in told))
+    return token_ids[count:], logprobs[count:] if sequence.request.logprobs else []
 
 
 driver = OpenVinoDriver

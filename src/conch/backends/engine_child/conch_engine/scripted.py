@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from . import messages
-from .driver import Driver, Event, Prompt, Refused
+from .driver import Driver, Event, Prompt, Refused, prompt_alone, truncated
 from .text import StopStrings, TextStream, tell
 
 _WORD = re.compile(r"\s*\S+|\s+$")
@@ -42,7 +42,8 @@ _DEFAULTS: dict[str, Any] = {
 }
 _HONOURED = (
     *("n", "max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos"),
-    *("seed", "temperature", "top_p", "top_k", "logprobs", "skip_special_tokens"),
+    *("seed", "temperature", "top_p", "top_k", "logprobs", "skip_special_tokens", "spaces_between_special_tokens"),
+    *("prompt_logprobs", "truncate_prompt_tokens", "truncation_side"),
 )
 
 
@@ -72,6 +73,7 @@ class _Request:
         self.params = params
         self.rule = rule
         self.sequences: list[_Sequence] = []
+        self.prompt: tuple[Any, ...] | None = None  # until it has been told, if it is to be
 
 
 class ScriptedDriver(Driver):
@@ -95,6 +97,7 @@ class ScriptedDriver(Driver):
         self._numbers: dict[str, int] = {}
         self._waiting: dict[int, _Request] = {}
         self._running: dict[int, _Request] = {}
+        self._told: list[Event] = []  # of what needs no step
         self._due = 0.0
         return {
             "context_length": self._script["context_length"],
@@ -109,8 +112,12 @@ class ScriptedDriver(Driver):
         if adapter:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: none")
         text = prompt if isinstance(prompt, str) else self._joined(prompt)
-        words = self._cut(text)
         context = self._script["context_length"]
+        words = list(truncated(self._cut(text), params, context))
+        text = "".join(words) if self._script["tokens"] == "words" else _characters(map(ord, words))
+        if params.get("prompt_only"):
+            self._told.append(prompt_alone(key, self._prompt(words, text, params)))
+            return
         room = context - len(words)
         if room < params.get("max_tokens", 1):
             wanted = len(words) + params.get("max_tokens", 1)
@@ -119,6 +126,8 @@ class ScriptedDriver(Driver):
             )
         rule: dict[str, Any] = next((rule for pattern, rule in self._rules if pattern.search(text)), {})
         request = _Request(key, len(words), params, rule)
+        if "return_prompt" in params:
+            request.prompt = self._prompt(words, text, params)
         reply = self._cut(str(rule.get("reply", self._script["reply"])).replace("{prompt}", text))
         limit = min(params.get("max_tokens", room), room)
         if params.get("ignore_eos") and reply:
@@ -138,15 +147,20 @@ class ScriptedDriver(Driver):
     @property
     def wait_ms(self) -> int | None:
         """The time to the next step, if anything is to be said."""
+        if self._told:
+            return 0
         if not self._waiting and not self._running:
             return None
         return max(0, math.ceil((self._due - time.monotonic()) * 1000))
 
     def step(self) -> list[Event]:
         """Say the next word of every running sequence."""
+        told, self._told = self._told, []
+        if not self._waiting and not self._running:
+            return told
         self._due = time.monotonic() + self._script["step_ms"] / 1000
         self._admit()
-        return [event for request in list(self._running.values()) for event in self._say(request)]
+        return [*told, *(event for request in list(self._running.values()) for event in self._say(request))]
 
     def figures(self) -> tuple[int, int, float, int, int, int]:
         """Return how many requests run and wait; the cache is as full as there are sequences."""
@@ -169,6 +183,9 @@ class ScriptedDriver(Driver):
             del self._running[request.key]
             return [(request.key, (), (messages.INTERNAL, str(request.rule["error"])))]
         deltas = tuple(self._next(sequence) for sequence in request.sequences)
+        if request.prompt is not None:
+            deltas = ((*deltas[0], request.prompt), *deltas[1:])
+            request.prompt = None
         request.sequences = [each for each, delta in zip(request.sequences, deltas) if delta[3] is None]
         if request.sequences:
             return [(request.key, deltas, None)]
@@ -186,6 +203,12 @@ class ScriptedDriver(Driver):
         wanted = sequence.request.params.get("logprobs") is not None
         logprobs = tuple(((token, word, 0.0),) for token in tokens) if wanted else ()
         return sequence.index, text, tokens, finish, stop, logprobs
+
+    def _prompt(self, words: list[str], text: str, params: dict[str, Any]) -> tuple[Any, ...]:
+        numbers = tuple(map(self._number, words))
+        wanted = "prompt_logprobs" in params
+        logprobs = ((), *(((number, word, 0.0),) for number, word in zip(numbers[1:], words[1:]))) if wanted else ()
+        return numbers, text, tuple(words), logprobs
 
     def _cut(self, text: str) -> list[str]:
         """Cut a text into tokens. A byte is written as the character of its number."""

@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from conch_child.wire import FrameDecoder, Message
 
 from . import async_loop
 from .async_loop import AsyncEngine, News
-from .driver import Prompt, Refused
+from .driver import Prompt, Refused, prompt_alone, prompt_of, truncated
 from .tensorrtllm_arguments import read_adapters, read_arguments, require_gpus
 from .tensorrtllm_mapping import guide, honoured, room, sampling, usage
 from .tensorrtllm_strands import FINISH, Strand, follow, merged
@@ -68,7 +68,7 @@ class TensorRtLlmEngine(AsyncEngine):
 
     async def generate(
         self,
-        key: int,  # noqa: ARG002 - the API counts by itself
+        key: int,
         prompt: Prompt,
         params: dict[str, Any],
         adapter: str,
@@ -77,7 +77,12 @@ class TensorRtLlmEngine(AsyncEngine):
         """Run a request as so many of the API's as it wants sequences: those tell of each step."""
         if adapter and adapter not in self._adapters:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
-        token_ids = self._tokens(prompt, params.get("add_special_tokens", True))
+        token_ids = self._tokens(prompt, params)
+        told = self._prompt(token_ids, params)
+        if params.get("prompt_only"):
+            _, deltas, end = prompt_alone(key, *told)
+            yield deltas, end
+            return
         left = room(len(token_ids), params, self.info["context_length"])
         skips = params.get("skip_special_tokens", True)
 
@@ -95,6 +100,7 @@ class TensorRtLlmEngine(AsyncEngine):
             unfinished = len(streams)
             async for delta in streams[0] if unfinished == 1 else merged(streams):
                 unfinished -= delta[FINISH] is not None
+                delta, told = (*delta, *told), ()
                 if unfinished:
                     yield (delta,), None
                 else:
@@ -121,10 +127,15 @@ class TensorRtLlmEngine(AsyncEngine):
         running, waiting, *_ = super().figures()
         return (running, waiting, *self._statistics, 0)
 
-    def _tokens(self, prompt: Prompt, add_special_tokens: bool) -> list[int]:
+    def _tokens(self, prompt: Prompt, params: dict[str, Any]) -> list[int]:
+        ids: Sequence[int] = prompt if not isinstance(prompt, str) else ()
         if isinstance(prompt, str):
-            return list(self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
-        return list(prompt)
+            ids = self._tokenizer.encode(prompt, add_special_tokens=params.get("add_special_tokens", True))
+        return list(truncated(ids, params, self.info["context_length"]))
+
+    def _prompt(self, token_ids: list[int], params: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the prompt as it is to be told, in a tuple; an empty one if it is not to be."""
+        return (prompt_of(token_ids, params, self._tokenizer.batch_decode),) if "return_prompt" in params else ()
 
     def _sampling(self, params: dict[str, Any], left: int, index: int) -> dict[str, Any]:
         given = sampling(params, left, index)

@@ -17,7 +17,7 @@ _SEEDS = 1 << 64
 _HONOURED = (
     *_SAME_NAME,
     *("n", "max_tokens", "temperature", "top_p", "top_k", "stop", "include_stop_str_in_output"),
-    *("skip_special_tokens", "logit_bias", "logprobs"),
+    *("skip_special_tokens", "logit_bias", "logprobs", "truncate_prompt_tokens", "truncation_side"),
 )
 
 

@@ -28,20 +28,23 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from . import cache_size, messages
 from .async_loop import LoopEngine
-from .driver import Prompt, Refused, completion_room
+from .driver import Prompt, Refused, completion_room, kept_tokens, prompt_alone, prompt_of
 from .shared_memory import shared_memory
 from .vllm_arguments import read_adapters, read_arguments
 
 _SAME_NAME = (
     *("n", "min_tokens", "temperature", "top_p", "min_p", "seed", "stop", "stop_token_ids", "max_tokens"),
     *("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "presence_penalty"),
-    *("frequency_penalty", "repetition_penalty", "logprobs", "top_k", "logit_bias"),
+    *("frequency_penalty", "repetition_penalty", "logprobs", "top_k", "logit_bias", "prompt_logprobs"),
+    *("spaces_between_special_tokens", "allowed_token_ids", "bad_words"),
 )
-_HONOURED = (*_SAME_NAME, "structured")
+_TRUNCATION = ("truncate_prompt_tokens", "truncation_side")
+_HONOURED = (*_SAME_NAME, *_TRUNCATION, "cache_salt", "structured")
 # What vLLM takes of a GPU's memory if it is not told, and the arguments that say how large the cache is.
 _GPU_SHARE = AsyncEngineArgs.gpu_memory_utilization
 _SIZES = {"kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override"}
 _LEAST_CACHE = 1 << 26
+_DELTA = 6  # items of a delta without a prompt
 _FAILED = "error"  # a finish reason of vLLM's
 
 
@@ -77,7 +80,7 @@ class VllmEngine(LoopEngine):
 
     def begin(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int) -> None:
         """Have a task bring the request to vLLM's scheduler; it ends before the first token comes."""
-        self._requests[key] = request = _Request(self, key, params.get("logprobs") is not None)
+        self._requests[key] = request = _Request(self, key, params)
         self._do(self._add(request, prompt, params, adapter, priority))
 
     def abort(self, key: int) -> None:
@@ -143,7 +146,12 @@ class VllmEngine(LoopEngine):
         self, request: _Request, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int
     ) -> None:
         try:
-            collector = await self._added(request, prompt, params, adapter, priority)
+            rendered = await self._rendered(request, prompt, params)
+            if params.get("prompt_only") and "prompt_logprobs" not in params:
+                self.over(request)
+                self.tell(prompt_alone(request.key, request.prompt or ((), "", (), ())))
+                return
+            collector = await self._added(request, rendered, params, adapter, priority)
             request.vllm_id = collector.request_id
             if request.over:  # aborted meanwhile
                 await self._abort(request.vllm_id)
@@ -155,16 +163,27 @@ class VllmEngine(LoopEngine):
         except Exception as error:  # what becomes of one request must not end the others
             request.put(error)
 
+    async def _rendered(self, request: _Request, prompt: Prompt, params: dict[str, Any]) -> Any:
+        """Return the prompt as vLLM takes it: tokenized, and truncated. Raises what vLLM raises."""
+        given: dict[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)}
+        if "cache_salt" in params:
+            given["cache_salt"] = params["cache_salt"]
+        form = self._plain if params.get("add_special_tokens", True) else self._templated
+        if "truncate_prompt_tokens" in params:
+            kept, side = kept_tokens(params, self._context), params.get("truncation_side", "left")
+            form = form.with_kwargs(truncate_prompt_tokens=kept, truncation_side=side)
+        (rendered,) = await self._engine.renderer.render_cmpl_async([given], form)
+        request.prompt_tokens = len(rendered["prompt_token_ids"])
+        if "return_prompt" in params:
+            request.prompt = prompt_of(rendered["prompt_token_ids"], params, self._engine.tokenizer.batch_decode)
+        return rendered
+
     async def _added(
-        self, request: _Request, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int
+        self, request: _Request, rendered: Any, params: dict[str, Any], adapter: str, priority: int
     ) -> Any:
         """Give the request to vLLM and return its collector of outputs. Raises Refused, and what vLLM raises."""
         if adapter and adapter not in self._adapters:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
-        given = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)}
-        form = self._plain if params.get("add_special_tokens", True) else self._templated
-        (rendered,) = await self._engine.renderer.render_cmpl_async([given], form)
-        request.prompt_tokens = len(rendered["prompt_token_ids"])
         room = completion_room(self._context, request.prompt_tokens, params.get("max_tokens"))
         return await self._engine.add_request(
             str(request.key),
@@ -213,16 +232,21 @@ class VllmEngine(LoopEngine):
 class _Request:
     """One request. Takes the place of vLLM's collector, into which each step puts what it has brought."""
 
-    __slots__ = ("_engine", "_logprobs", "completion_tokens", "key", "over", "prompt_tokens", "vllm_id")
+    __slots__ = (
+        *("_engine", "_logprobs", "_prompt_only", "completion_tokens", "key", "over", "prompt", "prompt_tokens"),
+        "vllm_id",
+    )
 
-    def __init__(self, engine: VllmEngine, key: int, logprobs: bool) -> None:
+    def __init__(self, engine: VllmEngine, key: int, params: Mapping[str, Any]) -> None:
         self.key = key
         self.vllm_id = ""  # until vLLM has it
         self.prompt_tokens = 0
+        self.prompt: tuple[Any, ...] | None = None  # until it has been told, if it is to be
         self.completion_tokens = 0
         self.over = False
         self._engine = engine
-        self._logprobs = logprobs
+        self._logprobs = params.get("logprobs") is not None
+        self._prompt_only = params.get("prompt_only", False)
 
     def put(self, output: Any) -> None:
         """Tell the server of it, unless the request is over, or all of them are: that is seen by the process's end."""
@@ -236,14 +260,30 @@ class _Request:
             for each in output.outputs:
                 self.completion_tokens += len(each.token_ids)
                 deltas.append(self._delta(each))
+            if self.prompt is not None and deltas:
+                deltas[0] = (*deltas[0], self._with_logprobs(self.prompt, output.prompt_logprobs))
+                self.prompt = None
             if output.finished:
                 scheduled = int(output.metrics.scheduled_ts * 1e9) if output.metrics is not None else 0
                 end = (self.prompt_tokens, self.completion_tokens, output.num_cached_tokens or 0, scheduled)
             if any(each.finish_reason == _FAILED for each in output.outputs):
                 deltas, end = [], (messages.INTERNAL, "vLLM has given this request up")
+        if self._prompt_only and deltas:
+            if len(deltas[0]) == _DELTA:
+                return  # what was generated beside the prompt's probabilities
+            self._engine.tell(prompt_alone(self.key, deltas[0][_DELTA]))
+            self._engine.abort(self.key)
+            return
         if end is not None:
             self._engine.over(self)
         self._engine.tell((self.key, tuple(deltas), end))
+
+    def _with_logprobs(self, prompt: tuple[Any, ...], found: Any) -> tuple[Any, ...]:
+        if not found:
+            return prompt
+        ids, text, pieces, _ = prompt
+        told = [_alternatives(token, each) if each else () for token, each in zip(ids, found)]
+        return ids, text, pieces, tuple(told)
 
     def _delta(self, each: Any) -> tuple[Any, ...]:
         logprobs: tuple[Any, ...] = ()

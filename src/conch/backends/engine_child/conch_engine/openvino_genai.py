@@ -12,16 +12,14 @@ import openvino_genai as genai
 
 from . import messages
 from .cache_size import GIB
-from .driver import Driver, Event, Prompt, Refused, completion_room, prompt_alone, prompt_of, truncated
+from .driver import Driver, Event, Prompt, Refused, prompt_alone, prompt_of, truncated
 from .openvino_options import Options, read_options
-from .openvino_structure import structure_of
+from .openvino_sampling import SAME_NAME, generation_config
 from .openvino_waiting import Waiting, WaitingRoom
 from .text import DecodeMany, Pieces, StopStrings, TextStream, parts_of_characters, tell
 
-# What `GenerationConfig` has under another name, or needs beside it, is in `_configuration`.
-_SAME_NAME = ("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos", "min_p", "top_p")
 _HONOURED = (
-    *_SAME_NAME,
+    *SAME_NAME,
     *("n", "max_tokens", "min_tokens", "temperature", "top_k", "seed", "stop", "stop_token_ids", "logprobs"),
     *("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "structured"),
     *("prompt_logprobs", "truncate_prompt_tokens", "truncation_side"),
@@ -132,7 +130,7 @@ class OpenVinoDriver(Driver):
         if params.get("prompt_only") and "prompt_logprobs" not in params:
             self._told.append(prompt_alone(key, prompt_of(token_ids[0], params, self._shown)))
             return
-        configuration = self._configuration(params, token_ids.shape[1])
+        configuration = generation_config(params, token_ids.shape[1], self._options, self._eos)
         if adapter and adapter not in self._adapters:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
         waiting = Waiting(key, token_ids, configuration, params, adapter)
@@ -354,42 +352,6 @@ class OpenVinoDriver(Driver):
                 raise Refused(f"token id {unknown} is out of the vocabulary: the model has {self._vocabulary} tokens")
             token_ids = np.array([prompt], np.int64)
         return np.array([truncated(token_ids[0], params, self._options.context_length)], np.int64)
-
-    def _configuration(self, params: dict[str, Any], prompt_tokens: int) -> Any:
-        room = completion_room(self._options.context_length, prompt_tokens, params.get("max_tokens"))
-        configuration = genai.GenerationConfig()
-        configuration.set_eos_token_id(self._eos)  # which puts it among the tokens to stop at
-        configuration.max_new_tokens = room
-        configuration.min_new_tokens = params.get("min_tokens", 0)
-        for name in _SAME_NAME:
-            if name in params:
-                setattr(configuration, name, params[name])
-        temperature = params.get("temperature", 1.0)
-        configuration.do_sample = temperature > 0
-        if temperature > 0:
-            configuration.temperature = temperature
-            if params.get("top_k", 0) > 0:
-                configuration.top_k = params["top_k"]
-        if "stop_token_ids" in params:
-            configuration.stop_token_ids = set(params["stop_token_ids"])
-            if configuration.ignore_eos:  # the library would ignore all of them
-                configuration.ignore_eos = False
-                configuration.eos_token_id = -1
-            else:  # it wants the end of the text among them
-                configuration.stop_token_ids |= {self._eos}
-        if params.get("logprobs") is not None:
-            configuration.logprobs = 1
-        if "prompt_logprobs" in params:
-            configuration.logprobs = 1
-        if "structured" in params:
-            configuration.structured_output_config = structure_of(*params["structured"])
-        for name, value in self._options.speculation.items():
-            setattr(configuration, name, value)
-        try:
-            configuration.validate()
-        except RuntimeError as error:  # whose last line says what is wrong
-            raise Refused(str(error).strip().splitlines()[-1]) from error
-        return configuration
 
 
 def _without_prompt(

@@ -1,0 +1,52 @@
+"""Sampling parameters as OpenVINO GenAI's `GenerationConfig`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openvino_genai as genai
+
+from .driver import Refused, completion_room
+from .openvino_options import Options
+from .openvino_structure import structure_of
+
+# What `GenerationConfig` has under another name, or needs beside it, is in `generation_config`.
+SAME_NAME = ("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos", "min_p", "top_p")
+
+
+def generation_config(params: dict[str, Any], prompt_tokens: int, options: Options, eos: int) -> Any:
+    """Return the library's `GenerationConfig` for a prompt of so many tokens. Raises Refused."""
+    room = completion_room(options.context_length, prompt_tokens, params.get("max_tokens"))
+    configuration = genai.GenerationConfig()
+    configuration.set_eos_token_id(eos)  # which puts it among the tokens to stop at
+    configuration.max_new_tokens = room
+    configuration.min_new_tokens = params.get("min_tokens", 0)
+    for name in SAME_NAME:
+        if name in params:
+            setattr(configuration, name, params[name])
+    temperature = params.get("temperature", 1.0)
+    configuration.do_sample = temperature > 0
+    if temperature > 0:
+        configuration.temperature = temperature
+        if params.get("top_k", 0) > 0:
+            configuration.top_k = params["top_k"]
+    if "stop_token_ids" in params:
+        configuration.stop_token_ids = set(params["stop_token_ids"])
+        if configuration.ignore_eos:  # the library would ignore all of them
+            configuration.ignore_eos = False
+            configuration.eos_token_id = -1
+        else:  # it wants the end of the text among them
+            configuration.stop_token_ids |= {eos}
+    if params.get("logprobs") is not None:
+        configuration.logprobs = 1
+    if "prompt_logprobs" in params:
+        configuration.logprobs = 1
+    if "structured" in params:
+        configuration.structured_output_config = structure_of(*params["structured"])
+    for name, value in options.speculation.items():
+        setattr(configuration, name, value)
+    try:
+        configuration.validate()
+    except RuntimeError as error:  # whose last line says what is wrong
+        raise Refused(str(error).strip().splitlines()[-1]) from error
+    return configuration

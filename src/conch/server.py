@@ -19,6 +19,7 @@ from conch.backends.engine_host.memory import EngineMemory
 from conch.backends.fork_server import ForkServer
 from conch.backends.python_child.conch_child import heap
 from conch.backends.registry import BackendRegistry
+from conch.build_info import build_line
 from conch.core.builder import ModelBuilder
 from conch.core.cache import ResponseCache
 from conch.core.calls import Calls
@@ -246,6 +247,7 @@ def _limiter(options: ServerOptions) -> RateLimiter | None:
 def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the start failed or the stop took too long."""
     log = logs.configure(options)
+    _log.info("Conch %s", build_line())
     use_all_descriptors()
     for notice in options.notices:
         _log.warning("%s", notice)

@@ -27,10 +27,10 @@ def _explain(arguments: list[str]) -> None:
     """Answer what is no sub-command: --help, --version, or a mistake. Ends the process."""
     from argparse import ArgumentParser
 
-    from conch import __version__
+    from conch.build_info import build_line
 
     parser = ArgumentParser("conch", description="An inference server for Triton's model repositories, in Python.")
-    parser.add_argument("--version", action="version", version=f"conch {__version__}")
+    parser.add_argument("--version", action="version", version=f"conch {build_line()}")
     commands = parser.add_subparsers(title="commands", metavar="command", required=True)
     for name, purpose in _COMMANDS.items():
         commands.add_parser(name, help=purpose)

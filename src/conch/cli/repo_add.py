@@ -28,7 +28,7 @@ _NAMELESS = ("model", "openvino_model", "pytorch_model")
 _NEEDS = {
     "onnxruntime": ("onnxruntime", "pip install 'conch-server[onnxruntime]'"),
     "openvino": ("openvino", "pip install 'conch-server[openvino]'"),
-    "openvino_genai": ("openvino_genai", "pip install 'conch-server[openvino_genai]'"),
+    "openvino_genai": ("openvino_genai", "pip install 'conch-server[openvino-genai]'"),
     "pytorch": ("torch", "pip install 'conch-server[pytorch]'"),
     "vllm": ("vllm", "vLLM in this environment, or --backend-config=vllm,env-path=FOLDER of another"),
     "tensorrtllm": ("tensorrt_llm", "TensorRT-LLM here, or --backend-config=tensorrtllm,env-path=FOLDER of another"),

@@ -171,6 +171,13 @@ class ServerOptions:
         "Let models in different repositories have the same name; ensembles and models find those of their own first.",
         BOOLEAN,
     )
+    allow_native_extensions: bool = _flag(
+        False,
+        "Model repository",
+        "Let configurations name libraries in the model's folder that are loaded into the server's process: "
+        "op_library_filename of onnxruntime, CPU_EXTENSION_PATH of OpenVINO, plug-ins of accelerators.",
+        BOOLEAN,
+    )
     strict_readiness: bool = _flag(True, "Model repository", "Report ready only if every model is available.", BOOLEAN)
 
     allow_http: bool = _flag(True, "HTTP", "Listen for HTTP requests.", BOOLEAN)

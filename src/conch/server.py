@@ -96,6 +96,7 @@ class Server:
             idle_unload_secs=options.idle_unload_secs,
             cache=self._cache,
             limiter=_limiter(options),
+            allow_native_extensions=options.allow_native_extensions,
             summaries=options.summary_latencies,
         )
         self.control = ModelControl(

@@ -28,6 +28,7 @@ class ModelSource:
     # `--backend-config=<backend>,<key>=<value>`, the backend's own and the global ones.
     settings: Mapping[str, str]
     namespace: str = ""  # of the repository that it is in, "" where there are no namespaces
+    allow_native_extensions: bool = False  # whether the configuration may name libraries for the server's process
 
     @property
     def version_directory(self) -> Path:

@@ -16,6 +16,7 @@ import onnxruntime as ort
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.cores import usable_cores
 from conch.backends.model_file import model_path
+from conch.backends.native_options import checked_session_entry, library_path, thread_count
 from conch.backends.onnxruntime_accelerators import CPU, CUDA, choose
 from conch.backends.openvino_options import accelerator_options
 from conch.backends.signature import Signature, TensorInfo, check_signature, completed
@@ -265,7 +266,8 @@ def _session_options(plan: InstancePlan) -> ort.SessionOptions:
     options.inter_op_num_threads = _threads(source, "inter_op_thread_count")
     options.enable_cpu_mem_arena = _choice(parameters, "enable_mem_arena", _BOOLEANS, options.enable_cpu_mem_arena)
     options.enable_mem_pattern = _choice(parameters, "enable_mem_pattern", _BOOLEANS, options.enable_mem_pattern)
-    entries = _spinning() | {key: value for key, value in parameters.items() if key.startswith("session.")}
+    given = {key: value for key, value in parameters.items() if key.startswith("session.")}
+    entries = _spinning() | {key: checked_session_entry(source, key, value) for key, value in given.items()}
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
     _register_operations(source, options)
@@ -297,8 +299,9 @@ def _run_options(parameters: Mapping[str, str]) -> ort.RunOptions | None:
 
 def _register_operations(source: ModelSource, options: ort.SessionOptions) -> None:
     for filename in source.config.document.get("model_operations", {}).get("op_library_filename", []):
+        path = library_path(source, filename, "model_operations.op_library_filename")
         try:
-            options.register_custom_ops_library(str(source.directory / filename))
+            options.register_custom_ops_library(str(path))
         except Exception as error:
             raise ModelLoadError(
                 f"model_operations of model '{source.config.name}': '{filename}' cannot be loaded: {_explain(error)[1]}"
@@ -314,7 +317,8 @@ def _graph_level(document: Mapping[str, Any]) -> ort.GraphOptimizationLevel:
 
 def _threads(source: ModelSource, key: str) -> int:
     """A thread count from the model's parameters, else from `--backend-config`; 0 where neither says."""
-    return _integer(source.config.parameters.get(key, "0"), key) or _integer(source.settings.get(key, "0"), key)
+    stated = thread_count(source.config.parameters.get(key, "0"), key, source.config.name)
+    return _integer(stated, key) or _integer(source.settings.get(key, "0"), key)
 
 
 def _integer(text: str, key: str) -> int:

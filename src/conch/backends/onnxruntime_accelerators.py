@@ -9,6 +9,7 @@ from logging import getLogger
 from typing import Any
 
 from conch.backends.base import InstancePlan
+from conch.backends.native_options import checked_accelerator
 from conch.errors import Code, ConfigError, ModelLoadError
 from conch.model_config import InstanceKind
 
@@ -62,11 +63,11 @@ def choose(plan: InstancePlan, available: Sequence[str]) -> Accelerators:
     if not on_gpu and _OPENVINO not in available:
         for each in asked:
             if each["name"] == "openvino":
-                return Accelerators(openvino=dict(each.get("parameters", {})))
+                return Accelerators(openvino=checked_accelerator(plan.source, each.get("parameters", {})))
     chosen: dict[str, dict[str, str]] = {}
     for each in asked:
         provider = _provider(each["name"], plan, available)
-        chosen[provider] = _options(provider, each.get("parameters", {}))
+        chosen[provider] = _options(provider, checked_accelerator(plan.source, each.get("parameters", {})))
     if on_gpu:
         chosen[CUDA] = _cuda_parameters(plan.source.config.parameters) | chosen.get(CUDA, {})
         for options in chosen.values():

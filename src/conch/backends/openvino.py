@@ -15,7 +15,7 @@ import openvino as ov
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.cores import usable_cores
 from conch.backends.model_file import model_path
-from conch.backends.openvino_options import OpenVinoOptions, read_options
+from conch.backends.openvino_options import OpenVinoOptions, checked_parameters, read_options
 from conch.backends.signature import Signature, TensorInfo, check_signature, completed
 from conch.backends.stacking import BF16_BITS
 from conch.backends.threaded import Arrays, ThreadedInstance
@@ -86,7 +86,7 @@ class OpenVinoInstance(ThreadedInstance):
         source = self.plan.source
         if self.plan.kind is InstanceKind.GPU:
             _log.warning("instance '%s' is KIND_GPU, which OpenVINO does not know: TARGET_DEVICE says", self.plan.name)
-        options = self._options or read_options(source.config.parameters, source.settings)
+        options = self._options or read_options(checked_parameters(source), source.settings)
         core = _core(options)
         model = _read(core, source, self.plan.name)
         _reshape(model, source.config, options)
@@ -202,7 +202,7 @@ def _read(core: ov.Core, source: ModelSource, whose: str) -> ov.Model:
 
 
 def _read_signature(source: ModelSource) -> Signature:
-    options = read_options(source.config.parameters, source.settings)
+    options = read_options(checked_parameters(source), source.settings)
     model = _read(_core(options), source, source.config.name)
     _reshape(model, source.config, options)
     return _signature(model, source.config)

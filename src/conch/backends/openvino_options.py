@@ -7,6 +7,8 @@ OpenVINO's own name, in the model's parameters or, for all models, as `--backend
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from conch.backends.base import ModelSource
+from conch.backends.native_options import folder_path, library_path, thread_count
 from conch.errors import ConfigError
 
 # Names that are handed on as they are; OpenVINO judges the values.
@@ -33,6 +35,9 @@ _RENAMED = {
     "ENFORCE_BF16": "HINT_BF16",
     "SKIP_DYNAMIC_BATCHSIZE": "SKIP_OV_DYNAMIC_BATCHSIZE",
 }
+_COUNTS = frozenset(
+    {"INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS", "NUM_STREAMS", "PERFORMANCE_HINT_NUM_REQUESTS"}
+)
 _STREAMS = {"AUTO": "-1", "NUMA": "-2"}
 _SWITCHES = {"YES": True, "TRUE": True, "1": True, "NO": False, "FALSE": False, "0": False}
 
@@ -107,6 +112,25 @@ def accelerator_options(parameters: Mapping[str, str], settings: Mapping[str, st
     precision = said.get("INFERENCE_PRECISION_HINT", joined or "FP32")
     said |= {"TARGET_DEVICE": device, "INFERENCE_PRECISION_HINT": _PRECISIONS.get(precision.upper(), precision)}
     return read_options(said, settings)
+
+
+def checked_parameters(source: ModelSource) -> dict[str, str]:
+    """Return the parameters of a model, with paths made absolute.
+
+    Raises ConfigError for a cache outside of the model's folder, a library that is not allowed, too many threads.
+    """
+    said = dict(source.config.parameters)
+    for name, checked in (("CACHE_DIR", folder_path), ("CPU_EXTENSION_PATH", library_path)):
+        if said.get(name):
+            try:
+                said[name] = str(checked(source, said[name], f"parameter {name}"))
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{error.message}; the operator may name any with --backend-config=openvino,{name}=<path>"
+                ) from error
+    for name in _COUNTS & said.keys():
+        thread_count(said[name], name, source.config.name)
+    return said
 
 
 def _switch(said: Mapping[str, str], name: str) -> bool:

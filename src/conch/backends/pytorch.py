@@ -18,7 +18,7 @@ from conch.backends.cores import usable_cores
 from conch.backends.fork_server import ForkServer
 from conch.backends.python import PythonBackend
 from conch.backends.python_host.adapter import Adapter
-from conch.backends.pytorch_archive import Format, exported_signature, open_archive
+from conch.backends.pytorch_archive import Format, exported_signature, open_archive, refuse_file_operators
 from conch.backends.pytorch_naming import input_places, output_places
 from conch.backends.pytorch_script import SharedByProcess, TorchScriptInstance, has_cuda, read_arguments
 from conch.backends.pytorch_settings import parse_settings
@@ -125,6 +125,7 @@ def _complete(source: ModelSource) -> Mapping[str, Any]:
         return complete_document(document, exported_signature(archive), default_max_batch_size(source.settings))
     arguments: Sequence[str] = ()
     if archive.format is Format.TORCHSCRIPT:
+        refuse_file_operators(archive)
         try:
             arguments = read_arguments(archive.path)
         except RuntimeError as error:

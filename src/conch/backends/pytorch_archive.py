@@ -8,6 +8,7 @@ What `torch.save` writes is a pickle: a program that can do anything at all, and
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -37,6 +38,9 @@ _DATATYPES = {
     34: "UINT32",
     35: "UINT64",
 }
+# Operators that open files, by the names that they have in a program's text.
+_FILE_OPERATORS = re.compile(rb"\bfrom_file\b|\bload_tensor\b|\b(?:torch|aten)\W{1,20}save\b")
+_PROGRAM_LIMIT = 64 << 20
 _PICKLE_START = b"\x80"
 _CURE = (
     "save the model with torch.jit.save or torch.export.save; or serve its code: a model.py with the torch.nn.Module "
@@ -89,6 +93,26 @@ def open_archive(path: Path) -> Archive:
         raise ModelLoadError(f"'{path}' is damaged or no PyTorch file: {error}") from error
     members = {name.partition("/")[2]: name for name in names}
     return Archive(path, _format(path, members), members)
+
+
+def refuse_file_operators(archive: Archive) -> None:
+    """Raise ModelLoadError for a TorchScript program that reads or writes files: it runs in the server's process."""
+    left = _PROGRAM_LIMIT
+    try:
+        with ZipFile(archive.path) as file:
+            for member, name in archive.members.items():
+                if not (member.startswith("code/") and member.endswith(".py")):
+                    continue
+                left -= file.getinfo(name).file_size
+                if left < 0:
+                    raise ModelLoadError(f"the program in '{archive.path}' has more than {_PROGRAM_LIMIT} bytes")
+                if found := _FILE_OPERATORS.search(file.read(name)):
+                    raise ModelLoadError(
+                        f"'{archive.path}' opens files ('{found[0].decode()}' in {member}), which a TorchScript "
+                        "model may not: it runs in the server's process; a model.py has a process of its own"
+                    )
+    except (OSError, BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
+        raise ModelLoadError(f"the program in '{archive.path}' cannot be read: {error}") from error
 
 
 def exported_signature(archive: Archive) -> Signature:

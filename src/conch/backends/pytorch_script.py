@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from conch.backends.base import InstancePlan
 from conch.backends.cores import usable_cores
+from conch.backends.pytorch_archive import open_archive, refuse_file_operators
 from conch.backends.pytorch_naming import input_places, output_places
 from conch.backends.pytorch_settings import TorchSettings, parse_settings
 from conch.backends.threaded import Arrays, ThreadedInstance
@@ -115,6 +116,7 @@ class TorchScriptInstance(ThreadedInstance):
         """Load the module and find the place of each tensor."""
         config = self.plan.source.config
         self._settings = settings = parse_settings(self.plan.source)
+        refuse_file_operators(open_archive(self._path))
         self._shared.choose(settings, config.name)
         threads = settings.intra_op_threads or max(1, usable_cores() // self.plan.siblings)
         # Of this thread: each that computes has a pool of its own.

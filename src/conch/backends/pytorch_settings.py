@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conch.backends.base import ModelSource
+from conch.backends.native_options import MAX_THREADS
 from conch.errors import ConfigError
 
 _BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
@@ -66,9 +67,12 @@ def _count(parameters: Mapping[str, str], key: str) -> int:
     """A number of threads; what is not positive is no number, as in Triton."""
     text = parameters.get(key, "0").strip()
     try:
-        return max(int(text), 0)
+        count = max(int(text), 0)
     except ValueError:
-        raise ConfigError(f"parameter '{key}' must be a whole number, got '{text}'") from None
+        raise ConfigError(f"parameter '{key}' must be a whole number, got '{text[:100]}'") from None
+    if count > MAX_THREADS:
+        raise ConfigError(f"parameter '{key}' is {text[:40]}; {MAX_THREADS} is the most")
+    return count
 
 
 def _compile_options(parameters: Mapping[str, str]) -> Mapping[str, Any] | None:

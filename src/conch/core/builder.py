@@ -56,8 +56,9 @@ class ModelBuilder:
     `max_queue_size` bounds the queues of models whose configuration does not, 0 not at all;
     `idle_unload_secs` is when engines are stopped for want of requests if nothing else is configured, 0 for never;
     `cache` is for the models whose configuration asks for it, None where the server has none;
-    `limiter` is asked before each execution, None where nothing limits them; `summaries`: whether quantiles of
-    latencies are kept.
+    `limiter` is asked before each execution, None where nothing limits them;
+    `allow_native_extensions`: whether configurations may name libraries for the server's process;
+    `summaries`: whether quantiles of latencies are kept.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class ModelBuilder:
         idle_unload_secs: int = 0,
         cache: ResponseCache | None = None,
         limiter: RateLimiter | None = None,
+        allow_native_extensions: bool = False,
         summaries: bool = False,
     ) -> None:
         self._backends = backends
@@ -82,6 +84,7 @@ class ModelBuilder:
         self._idle_unload_secs = idle_unload_secs
         self._cache = cache
         self._limiter = limiter
+        self._allow_native_extensions = allow_native_extensions
         self._summaries = summaries
 
     @property
@@ -211,7 +214,8 @@ class ModelBuilder:
                 engine = IdleEngine(engine, config.name, idle_s) if idle_s else engine
                 served = GenerativeModel(config, version, labels, engine, max_queue_size=self._max_queue_size)
             else:
-                instances = make_instances(backend, self._source(files, instance_config(config), version), self.gpus)
+                source = self._source(files, instance_config(config), version)
+                instances = await asyncio.to_thread(make_instances, backend, source, self.gpus)
                 served = self._scheduler(config, version, labels, instances, files.directory)
             served.statistics.namespace = files.namespace
             if self._summaries:
@@ -245,7 +249,8 @@ class ModelBuilder:
         return served
 
     def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
-        return ModelSource(config, version, files.directory, self._settings(config.backend), files.namespace)
+        settings = self._settings(config.backend)
+        return ModelSource(config, version, files.directory, settings, files.namespace, self._allow_native_extensions)
 
 
 def _fit(config: ModelConfig, configs: Sequence[ModelConfig]) -> tuple[Flow, list[str]]:

@@ -41,11 +41,9 @@ def validate_configuration(message: ConfigMessage) -> None:
     for warmup in message.model_warmup:
         _validate_warmup(warmup, name)
     _validate_metrics(message.model_metrics, name)
-    filename = PurePosixPath(message.default_model_filename)
-    if filename.is_absolute() or ".." in filename.parts:
-        raise ConfigError(
-            f"default_model_filename '{message.default_model_filename}' of {name} leads out of its folder"
-        )
+    _validate_filename(message.default_model_filename, "default_model_filename", name)
+    for capability, filename in message.cc_model_filenames.items():
+        _validate_filename(filename, f"cc_model_filenames['{capability}']", name)
 
 
 def validate_tensors(message: ConfigMessage) -> None:
@@ -59,6 +57,12 @@ def validate_tensors(message: ConfigMessage) -> None:
     validate_batch_tensors(message)
     for group in message.instance_group:
         _validate_instance_group(group, message)
+
+
+def _validate_filename(filename: str, field: str, name: str) -> None:
+    path = PurePosixPath(filename)
+    if path.is_absolute() or ".." in path.parts or "\0" in filename:
+        raise ConfigError(f"{field} '{filename}' of {name} leads out of its folder")
 
 
 def _validate_batching(message: ConfigMessage) -> None:

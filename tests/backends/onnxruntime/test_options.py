@@ -1,6 +1,7 @@
 """Session options: from parameters, `optimization` and settings."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime as ort
@@ -125,8 +126,19 @@ async def test_other_parameters(tmp_path: Path) -> None:
         ),
         (
             'model_operations { op_library_filename: "ops.so" }',
-            ModelLoadError,
-            "model_operations of model 'm': 'ops.so' cannot be loaded: ",
+            ConfigError,
+            "model_operations.op_library_filename 'ops.so' of model 'm' is native code",
+        ),
+        (
+            'model_operations { op_library_filename: "/lib/ops.so" }',
+            ConfigError,
+            "model_operations.op_library_filename '/lib/ops.so' of model 'm' leads out of the model's folder",
+        ),
+        (parameter("intra_op_thread_count", "100000"), ConfigError, "'intra_op_thread_count' of model 'm' is 100000;"),
+        (
+            parameter("session.model_external_initializers_file_folder_path", "/etc"),
+            ConfigError,
+            "names files that onnxruntime reads or writes",
         ),
     ],
 )
@@ -143,3 +155,15 @@ async def test_what_is_wrong_is_named(tmp_path: Path, text: str, kind: type[Conc
 async def test_accelerators_of_gpus_do_not_bind_the_cpu(tmp_path: Path) -> None:
     text = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } }'
     await options(tmp_path, text)
+
+
+async def test_a_library_that_is_allowed_is_loaded(tmp_path: Path) -> None:
+    io = 'input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }'
+    text = f'max_batch_size: 2 {io} model_operations {{ op_library_filename: "ops.so" }}'
+    directory = write_identity(tmp_path / "m", FP32, ["n", 1], config=text)
+    made = plan(directory, await complete(directory))
+    made = replace(made, source=replace(made.source, allow_native_extensions=True))
+    instance = OnnxRuntimeBackend().instance(made)
+    with pytest.raises(ModelLoadError, match=r"model_operations of model 'm': 'ops.so' cannot be loaded: "):
+        await instance.start()
+    await instance.stop()

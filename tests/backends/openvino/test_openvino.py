@@ -176,13 +176,27 @@ async def test_compiled_models_are_kept_in_the_model_cache(tmp_path: Path, caplo
         ("ENABLE_BATCH_PADDING", "YES", ConfigError, "'ENABLE_BATCH_PADDING' needs 'SKIP_OV_DYNAMIC_BATCHSIZE'"),
         ("PERFORMANCE_HINT", "SPEED", ModelLoadError, "SPEED"),
         ("TARGET_DEVICE", "TPU", ModelLoadError, "TPU"),
-        ("CPU_EXTENSION_PATH", "/no/such.so", ModelLoadError, "CPU_EXTENSION_PATH: '/no/such.so' cannot be loaded: "),
+        (
+            "CPU_EXTENSION_PATH",
+            "/no/such.so",
+            ConfigError,
+            "CPU_EXTENSION_PATH '/no/such.so' of model 'm' leads",
+        ),
+        ("CPU_EXTENSION_PATH", "such.so", ConfigError, "parameter CPU_EXTENSION_PATH 'such.so' of model 'm' is native"),
+        ("CACHE_DIR", "/no/such", ConfigError, "parameter CACHE_DIR '/no/such' of model 'm' leads out of"),
+        ("NUM_STREAMS", "1000000", ConfigError, "parameter 'NUM_STREAMS' of model 'm' is 1000000; 1024 is the most"),
     ],
 )
 async def test_what_is_wrong_is_named(tmp_path: Path, key: str, value: str, kind: type[ConchError], said: str) -> None:
     with pytest.raises(kind) as raised:
         await started(write_double(tmp_path / "m", ["n", 3], ONNX + "max_batch_size: 2 " + parameter(key, value)))
     assert said in raised.value.message
+
+
+async def test_the_operator_may_name_any_extension(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError) as raised:
+        await started(write_double(tmp_path / "m", ["n", 3], ONNX), CPU_EXTENSION_PATH="/no/such.so")
+    assert "CPU_EXTENSION_PATH: '/no/such.so' cannot be loaded: " in raised.value.message
 
 
 async def test_onnxruntime_hands_its_model_to_openvino_as_an_accelerator(

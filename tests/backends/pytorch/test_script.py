@@ -11,7 +11,7 @@ import torch
 from conch.backends.cores import usable_cores
 from conch.backends.pytorch import PyTorchBackend
 from conch.backends.pytorch_script import TorchScriptInstance
-from conch.errors import BackendError, ConchError, ConfigError, InvalidRequest
+from conch.errors import BackendError, ConchError, ConfigError, InvalidRequest, ModelLoadError
 from conch.model_config import InstanceKind
 from conch.tensor import Tensor
 from tests.backends.pytorch.torch_models import Scaled, Sums, config_text, fp32, running, write_script
@@ -353,3 +353,23 @@ async def test_kind_model_leaves_the_device_to_the_model(tmp_path: Path) -> None
     directory = write_script(tmp_path / "m", Scaled(), config_text(inputs("x"), [("y", "FP32", [2])], batch=4))
     async with running(directory, kind=InstanceKind.MODEL) as model:
         assert await model.infer(x=fp32([1, 1])) == {"y": [[1, 2]]}
+
+
+class _Reads(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.from_file("/etc/passwd", False, 4, dtype=torch.float32)
+
+
+class _Writes(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.save(x, "/tmp/written-by-a-model")
+        return x
+
+
+@pytest.mark.parametrize("module", [_Reads(), _Writes()])
+async def test_a_program_that_opens_files_is_not_loaded(tmp_path: Path, module: torch.nn.Module) -> None:
+    io = config_text(inputs("x"), PAIR[:1])
+    directory = write_script(tmp_path / "m", module, io)
+    with pytest.raises(ModelLoadError, match=r"opens files .* a model.py has a process of its own"):
+        async with running(directory):
+            pass

@@ -1,0 +1,106 @@
+"""What a model's configuration may make a framework in the server's process read, write and load.
+
+Frameworks trust their options: a path is opened, a library is loaded, an address is called. A model repository may come
+from elsewhere, so what a configuration says is held against this first. What the command line says
+(`--backend-config`) is not: it is the operator's.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from conch.backends.base import ModelSource
+from conch.errors import ConfigError
+
+FLAG = "--allow-native-extensions"
+# No machine has more cores than this; a framework starts as many threads as it is told.
+MAX_THREADS = 1024
+
+_WORDS = re.compile(r"[^a-z0-9]+")
+_LIBRARIES = frozenset({"lib", "libs", "library", "libraries", "plugin", "plugins"})
+_PATHS = frozenset({"path", "paths", "filepath", "file", "files", "filename", "folder", "dir", "directory"})
+_BARE_NAMES = ("_prefix", "table_name")  # of files in a folder that another option names
+_ADDRESSES = re.compile(r".*(external_alloc|external_free|external_empty_cache|compute_stream|aux_streams)|context$")
+_SWITCHES = ("", "0", "false", "1", "true")  # values of switches whose names have such words in them
+
+
+def library_path(source: ModelSource, filename: str, field: str) -> Path:
+    """Return the path of a library that a configuration names.
+
+    Raises ConfigError if the server does not allow such libraries, or if it is not in the model's own folder.
+    """
+    whose = f"{field} '{filename}' of model '{source.config.name}'"
+    path = _inside(source, filename, whose)
+    if not source.allow_native_extensions:
+        raise ConfigError(
+            f"{whose} is native code, which the server would load into its own process; {FLAG}=true allows that to "
+            "every model of the repository"
+        )
+    return path
+
+
+def folder_path(source: ModelSource, name: str, field: str) -> str:
+    """Return the path of a file or folder that a configuration names. Raises ConfigError if it leaves the model's."""
+    return str(_inside(source, name, f"{field} '{name}' of model '{source.config.name}'"))
+
+
+def checked_session_entry(source: ModelSource, key: str, value: str) -> str:
+    """Return the value of an onnxruntime session entry. Raises ConfigError if it names files or too many threads."""
+    words = set(_WORDS.split(key.lower()))
+    if (words & (_PATHS | _LIBRARIES) and value.strip().lower() not in _SWITCHES) or "profiling" in words:
+        raise ConfigError(
+            f"parameter '{key}' of model '{source.config.name}' names files that onnxruntime reads or writes, which "
+            "only the model itself may be"
+        )
+    if "threads" in words:
+        thread_count(value, key, source.config.name)
+    return value
+
+
+def checked_accelerator(source: ModelSource, parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return parameters of an execution accelerator, with paths in the model's folder made absolute.
+
+    Raises ConfigError for a path that leads out of it, for a library without the flag, and for addresses.
+    """
+    checked = dict(parameters)
+    for key, value in parameters.items():
+        words = set(_WORDS.split(key.lower()))
+        whose = f"parameter '{key}' of an execution accelerator of model '{source.config.name}'"
+        if _ADDRESSES.match(key.lower()):
+            raise ConfigError(f"{whose} is an address in the server's memory, which a configuration cannot know")
+        if value.strip().lower() in _SWITCHES:
+            continue
+        if words & _LIBRARIES:
+            each = (library_path(source, one, f"parameter '{key}'") for one in value.split(";"))
+            checked[key] = ";".join(map(str, each))
+        elif words & _PATHS or key.lower() == "load_config":
+            checked[key] = folder_path(source, value, f"parameter '{key}'")
+        elif key.lower().endswith(_BARE_NAMES) and value != os.path.basename(value):  # noqa: PTH119 - no path is meant
+            raise ConfigError(f"{whose} is '{value}', which must be the name of a file without a folder")
+        elif "threads" in words or "streams" in words:
+            thread_count(value, key, source.config.name)
+    return checked
+
+
+def thread_count(text: str, key: str, model: str) -> str:
+    """Return a number of threads or streams as it is. Raises ConfigError if it is more than any machine has use for.
+
+    What is not a number is for the framework to judge.
+    """
+    digits = text.strip()
+    if digits.isascii() and digits.isdecimal() and (len(digits) > len(str(MAX_THREADS)) or int(digits) > MAX_THREADS):
+        raise ConfigError(f"parameter '{key}' of model '{model}' is {digits[:40]}; {MAX_THREADS} is the most")
+    return text
+
+
+def _inside(source: ModelSource, name: str, whose: str) -> Path:
+    folder = source.directory
+    path = folder / name
+    try:
+        leads_out = "\0" in name or not path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):
+        leads_out = True
+    if leads_out:
+        raise ConfigError(f"{whose} leads out of the model's folder")
+    return path.resolve()

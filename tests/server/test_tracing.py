@@ -7,6 +7,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,27 @@ def test_without_a_place_for_traces_the_server_serves_on(models: Path, tmp_path:
         conch.until_logged("cannot write to trace file")
         client.ask("copy", ARRAY)
     assert len(re.findall("cannot write to trace file", conch.text)) == 1
+
+
+def test_changes_of_the_count_leave_no_descriptor(models: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    flags = (f"--trace-config=triton,file={path}", "--trace-config=level=TIMESTAMPS", "--trace-config=rate=1")
+    descriptors = []
+    with ConchProcess(models, *flags, log=tmp_path / "log") as conch:
+        setting = f"http://{conch.http}/v2/trace/setting"
+        with Client(conch, "http") as client:
+            for number in range(12):
+                change = json.dumps({"trace_count": str(1 + number % 2)}).encode()
+                with urllib.request.urlopen(setting, data=change, timeout=10) as reply:
+                    assert reply.status == 200
+                client.ask("copy", ARRAY)
+                deadline = monotonic() + 20
+                while not Path(f"{path}.{number}").exists():
+                    assert monotonic() < deadline
+                    sleep(0.01)
+                descriptors.append(len(list(Path(f"/proc/{conch.process.pid}/fd").iterdir())))
+    # The connection of a change may be open for a moment longer.
+    assert max(descriptors[6:]) <= max(descriptors[:6]) + 1
 
 
 def test_a_killed_server_leaves_a_file_that_can_be_read(models: Path, tmp_path: Path) -> None:

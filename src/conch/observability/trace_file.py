@@ -22,41 +22,41 @@ from conch.tensor import BYTES, NUMPY_DTYPES, unpack_bytes
 
 
 class JsonArrayFile:
-    """A file with one JSON array, which grows. Written anew: what was there before is gone."""
+    """A file with one JSON array, which grows. The first write truncates it; only its owner may read a new one.
+
+    It is open during a write only: there may be any number of them, and one that was moved away is begun again.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file: int | None = None
         self._end = 0  # where the closing bracket is
 
     def append(self, values: Iterable[bytes]) -> None:
         """Append JSON texts. Raises OSError; then the file is as it was, as far as that can be had."""
-        if self._file is None:
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        text = b",\n".join(values)
+        truncate = 0 if self._end else os.O_TRUNC
+        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | truncate, 0o600)
+        try:
+            if self._end and os.fstat(file).st_size <= self._end:
+                os.ftruncate(file, 0)
+                self._end = 0
+            self._append(file, b",\n".join(values))
+        finally:
+            os.close(file)
+
+    def _append(self, file: int, text: bytes) -> None:
         data = (b"[" if self._end == 0 else b",\n") + text + b"]"
         try:
-            self._write(data)
+            rest, position = memoryview(data), self._end
+            while rest:
+                written = os.pwrite(file, rest, position)
+                rest = rest[written:]
+                position += written
         except OSError:
             if self._end:
-                os.ftruncate(self._file, self._end)
-                os.pwrite(self._file, b"]", self._end)
+                os.ftruncate(file, self._end)
+                os.pwrite(file, b"]", self._end)
             raise
         self._end += len(data) - 1
-
-    def close(self) -> None:
-        """Close it; it is complete."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def _write(self, data: bytes) -> None:
-        assert self._file is not None
-        rest, position = memoryview(data), self._end
-        while rest:
-            written = os.pwrite(self._file, rest, position)
-            rest = rest[written:]
-            position += written
 
 
 class TraceFile:
@@ -86,9 +86,7 @@ class TraceFile:
             self._whole.append(whole)
 
     def close(self) -> None:
-        """Close the files."""
-        for file in (self._whole, *(file for file, _ in self._numbered.values())):
-            file.close()
+        """Do nothing: every file is complete after each write."""
 
     def _write_numbered(self, rules: TraceRules, lines: list[bytes]) -> None:
         file, traces = self._numbered.get(rules, (None, 0))
@@ -98,7 +96,6 @@ class TraceFile:
         file.append(lines)
         traces += 1
         if traces == rules.log_frequency:
-            file.close()
             self._numbered.pop(rules, None)
         else:
             self._numbered[rules] = file, traces

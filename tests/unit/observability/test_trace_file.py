@@ -52,7 +52,6 @@ def test_a_file_is_whole_after_every_write(tmp_path: Path) -> None:
         file.append(str(number).encode() for number in batch)
         written += batch
         assert json.loads(path.read_text()) == written
-    file.close()
     assert json.loads(path.read_text()) == written
 
 
@@ -94,6 +93,29 @@ def test_every_so_many_traces_a_new_file_is_begun(tmp_path: Path) -> None:
         "t.json.1": 1,
         "t.json.2": 2,
     }
+
+
+def test_no_descriptor_is_held_and_only_the_owner_may_read(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    file = TraceFile(str(tmp_path / "trace"))
+    alternating = [rules("TIMESTAMPS", trace_count=1 + number % 2) for number in range(20)]
+    for by in (*alternating, rules("TIMESTAMPS")):
+        file.write([answered(by)])
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 21
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
+def test_a_file_that_was_moved_away_is_begun_again(tmp_path: Path) -> None:
+    file = TraceFile(str(tmp_path / "trace"))
+    by = rules("TIMESTAMPS")
+    file.write([answered(by, request_id="first")])
+    (tmp_path / "trace").rename(tmp_path / "old")
+    file.write([answered(by, request_id="second")])
+    assert "first" in (tmp_path / "old").read_text()
+    again = json.loads((tmp_path / "trace").read_text())
+    assert [entry["request_id"] for entry in again if "request_id" in entry] == ["second"]
 
 
 def test_a_trace_reads_as_tritons() -> None:

@@ -5,11 +5,10 @@ The only module that knows every layer. It decides nothing about requests.
 
 import asyncio
 import gc
+import logging
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from logging import getLogger
 from typing import NamedTuple
 
 import uvloop
@@ -24,6 +23,7 @@ from conch.core.builder import ModelBuilder
 from conch.core.cache import ResponseCache
 from conch.core.calls import Calls
 from conch.core.catalog import Catalog
+from conch.core.in_flight import requests_in_flight
 from conch.core.inference import Inference
 from conch.core.lifecycle import ALL_MODELS, ModelControl
 from conch.core.rate_limiter import RateLimiter
@@ -47,8 +47,11 @@ from conch.options import ServerOptions
 from conch.repository.namespaces import Repositories
 from conch.repository.remote.opening import open_root, public_name
 from conch.repository.store import Repository
+from conch.stop_signals import stop_signals
 
-_log = getLogger(__name__)
+_log = logging.getLogger(__name__)
+
+_MOMENT_S = 0.5
 
 
 class _Service(NamedTuple):
@@ -162,6 +165,11 @@ class Server:
             address, port = options.metrics_address, options.metrics_port
             yield _Service("metrics", "Metrics Service", address, port, HttpServer(metrics, address, port))
 
+    @property
+    def requests_in_flight(self) -> int:
+        """How many requests models have admitted and not answered; an ensemble's are those at its steps."""
+        return requests_in_flight(self._catalog)
+
     async def load_models(self) -> bool:
         """Load the models of the start and tell of them in the log. Returns whether every one of them is ready."""
         mode = self._options.model_control_mode
@@ -246,7 +254,10 @@ def _limiter(options: ServerOptions) -> RateLimiter | None:
 
 
 def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the start failed or the stop took too long."""
+    """Serve until SIGTERM, SIGINT or SIGHUP. Returns 0, or 1 if the start failed or the stop took too long.
+
+    What runs in a thread, such as the load of a model, cannot be ended: if it does not end in time, the process exits.
+    """
     log = logs.configure(options)
     _log.info("Conch %s", build_line())
     use_all_descriptors()
@@ -257,7 +268,7 @@ def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
 
 
 async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: logs.LogSettings) -> int:
-    stopping = _stop_signals()
+    stopping = stop_signals()
     try:
         server = Server(options, fork_server, log)
     except ConchError as error:  # a repository that is none
@@ -277,8 +288,25 @@ async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: lo
         _log.error("cannot start: %s", error)
         await server.stop()
         return 1
-    _log.info("Waiting for in-flight requests to complete.")
-    return 0 if await server.stop() else 1
+    _log.info(
+        "Waiting for in-flight requests to complete. %d in flight; a second Ctrl-C or SIGTERM ends the server at once",
+        server.requests_in_flight,
+    )
+    in_time = await server.stop()
+    if not await _threads_ended(options.exit_timeout_secs if in_time else 0):
+        _log.error("a model is still being loaded; exiting without waiting for it")
+        if fork_server is not None:
+            fork_server.stop()
+        logging.shutdown()
+        os._exit(1)
+    return 0 if in_time else 1
+
+
+async def _threads_ended(limit_s: int) -> bool:
+    """Wait for what runs in threads of the event loop's executor; with a limit of 0 s only for a moment."""
+    ended = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
+    await asyncio.wait([ended], timeout=limit_s or _MOMENT_S)
+    return ended.done()
 
 
 def _spare_the_collector() -> None:
@@ -289,18 +317,3 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-
-
-def _stop_signals() -> asyncio.Event:
-    """Return an event that the first SIGTERM or SIGINT sets; the second ends the process as if nobody listened."""
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-
-    def stop(number: signal.Signals) -> None:
-        stopping.set()
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
-    return stopping

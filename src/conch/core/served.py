@@ -38,6 +38,11 @@ class Served(ABC):
     def ready(self) -> bool:
         """Whether a request sent now would be executed."""
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests hold it: its own, and those of ensembles that use it."""
+        return self._in_flight
+
     async def check_ready(self) -> bool:
         """Ask the model itself as well, where it has an opinion."""
         return self.ready

@@ -1,0 +1,172 @@
+"""Signals: the first one stops gracefully, the second one at once, whatever the event loop is doing."""
+
+import asyncio
+import base64
+import json
+import signal
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+from time import monotonic, sleep
+
+import psutil
+import pytest
+
+from tests.server.load import until
+from tests.server.models import ECHO, tensor, write_ensemble, write_python
+from tests.server.process import ConchProcess
+
+NUMBERS = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
+LIMIT_S = 20
+
+STUCK_LOOP = """
+    class Stuck(Backend):
+        name = "stuck"
+        async def complete(self, source):
+            Path({begun!r}).touch()
+            {how}
+        def instance(self, plan):
+            raise AssertionError
+"""
+STUCK_THREAD = """
+    Path({begun!r}).touch()
+    {how}
+"""
+
+
+def install_backend(site: Path, code: str) -> None:
+    """Write an installed package that brings the backend 'stuck'."""
+    about = site / "stuck-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[conch.backends]\nstuck = stuck_backend:Stuck\n")
+    head = "import time\nfrom pathlib import Path\nfrom conch.backends.base import Backend\n"
+    (site / "stuck_backend.py").write_text(head + dedent(code))
+
+
+@contextmanager
+def starting(server: ConchProcess) -> Iterator[ConchProcess]:
+    """Start a server that may end with any status."""
+    server.__enter__()
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = monotonic() + LIMIT_S
+    while not condition():
+        assert monotonic() < deadline
+        sleep(0.01)
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process handles a signal itself."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("how", ["time.sleep(600)", "while True: pass"])
+def test_a_second_signal_ends_a_server_whose_loop_is_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    begun = tmp_path / "begun"
+    install_backend(tmp_path / "site", STUCK_LOOP.format(begun=str(begun), how=how))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "config.pbtxt").write_text('backend: "stuck"')
+    with starting(ConchProcess(tmp_path / "models", log=tmp_path / "log", wait="")) as server:
+        wait_for(begun.exists)
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not handles(server.process.pid, signal.SIGTERM))
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(LIMIT_S) == -signal.SIGTERM
+
+
+def test_a_load_that_does_not_end_cannot_outlast_the_exit_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = tmp_path / "begun"
+    install_backend(tmp_path / "site", STUCK_THREAD.format(begun=str(begun), how="time.sleep(600)"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "config.pbtxt").write_text('backend: "stuck"')
+    server = ConchProcess(tmp_path / "models", "--exit-timeout-secs=1", log=tmp_path / "log", wait="live")
+    with starting(server):
+        wait_for(begun.exists)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(LIMIT_S) == 1
+        assert "a model is still being loaded; exiting without waiting for it" in server.text
+
+
+def test_sighup_stops_gracefully(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    write_python(tmp_path / "elsewhere", "m", NUMBERS, ECHO)
+    files = {
+        f"file:1/{path.name}": base64.b64encode(path.read_bytes()).decode()
+        for path in (tmp_path / "elsewhere" / "m" / "1").iterdir()
+    }
+    config = {"backend": "python", "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [1]}]}
+    config["output"] = [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [1]}]
+    body = json.dumps({"parameters": {"config": json.dumps(config), **files}}).encode()
+    (tmp_path / "models").mkdir()
+    server = ConchProcess(tmp_path / "models", "--model-control-mode=explicit", log=tmp_path / "log")
+    with starting(server):
+        load = f"http://{server.http}/v2/repository/models/m/load"
+        with urllib.request.urlopen(load, data=body, timeout=LIMIT_S) as reply:
+            assert reply.status == 200
+        assert list(temporary.glob("conch-model-*"))
+        family = psutil.Process(server.process.pid).children(recursive=True)
+        assert family
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.wait(LIMIT_S) == 0
+    assert psutil.wait_procs(family, timeout=LIMIT_S)[1] == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_sighup_stays_ignored_under_nohup(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        server = ConchProcess(tmp_path / "models", log=tmp_path / "log")
+        server.__enter__()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    server.process.send_signal(signal.SIGHUP)
+    server.until("/v2/health/ready")
+    assert server.stop() == 0
+
+
+async def test_an_interrupt_says_how_many_requests_are_in_flight(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    slow = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n" + ECHO
+    write_python(tmp_path / "models", "m", f"{NUMBERS} instance_group {{ count: 2 }}", slow)
+    ends = f"input {tensor('IN', 'INT32', 1)}", f"output {tensor('OUT', 'INT32', 1)}"
+    write_ensemble(tmp_path / "models", "around", *ends, ("m", {"INPUT0": "IN"}, {"OUTPUT0": "OUT"}))
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+        asked = [
+            asyncio.create_task(asyncio.to_thread(infer, server.http, model, name))
+            for model, name in (("m", "INPUT0"), ("m", "INPUT0"), ("around", "IN"))
+        ]
+        pending = 'nv_inference_pending_request_count{model="m",version="1"} 1'
+        await until(lambda: pending in server.metrics())
+        server.process.send_signal(signal.SIGINT)
+        await until(lambda: "Waiting for in-flight requests to complete." in server.text)
+        assert "3 in flight; a second Ctrl-C or SIGTERM ends the server at once" in server.text
+        gate.touch()
+        assert await asyncio.gather(*asked) == [200, 200, 200]
+        assert await asyncio.to_thread(server.process.wait, LIMIT_S) == 0
+
+
+def infer(address: str, model: str, name: str) -> int:
+    body = {"inputs": [{"name": name, "shape": [1], "datatype": "INT32", "data": [3]}]}
+    url = f"http://{address}/v2/models/{model}/infer"
+    with urllib.request.urlopen(url, data=json.dumps(body).encode(), timeout=LIMIT_S) as reply:
+        return int(reply.status)

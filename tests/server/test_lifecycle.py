@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,20 @@ def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
     result = conch("serve", f"--model-repository={tmp_path / 'nowhere'}")
     assert result.returncode == 2
     assert "nowhere" in result.stderr
+
+
+def test_a_relative_repository_serves_models_with_their_own_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameter = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "$$TRITON_MODEL_DIRECTORY/env" } }'
+    write_python(tmp_path / "models", "m", f"{ONE_INT} {parameter}", ECHO)
+    environment = tmp_path / "models" / "m" / "env"
+    venv.create(environment, symlinks=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "ours.pth").write_text(str(Path(np.__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+    with ConchProcess(Path("models"), log=tmp_path / "log") as server:
+        assert ask(server, "m", 7) == 7
 
 
 def test_a_broken_model_ends_the_start_unless_told_otherwise(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ MAKERS["tensorrtllm-standin"] = _tensorrtllm_standin
 SETTINGS = {
     "vllm": VLLM_SETTINGS,
     "tensorrtllm": TENSORRTLLM_SETTINGS,
-    "tensorrtllm-standin": {"env-path": "environment"},  # in the model's folder
+    "tensorrtllm-standin": {"env-path": "$$TRITON_MODEL_DIRECTORY/environment"},
 }
 ENGINES = [
     *("scripted", "openvino_genai", "tensorrtllm-standin"),

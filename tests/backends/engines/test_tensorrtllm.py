@@ -19,7 +19,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
     version.mkdir(parents=True)
     environment(tmp_path / "m" / "environment")
     (version / "model.json").write_text('{"model": "org/name", "max_seq_len": 64}')
-    async with running("tensorrtllm", version, {"env-path": "environment"}) as made:
+    async with running("tensorrtllm", version, {"env-path": "$$TRITON_MODEL_DIRECTORY/environment"}) as made:
         yield made
 
 

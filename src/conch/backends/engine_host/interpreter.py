@@ -11,25 +11,29 @@ _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 
 def interpreter(source: ModelSource, package: str, extra: str) -> Path | None:
-    """Return the interpreter that a model's engine runs in, None for the server's own.
+    """Return the interpreter that runs a model's engine, None for the server's own.
 
-    It is that of the environment which the parameter EXECUTION_ENV_PATH of the model names, or else the setting
-    `--backend-config=<backend>,env-path=<folder>`. Raises ModelLoadError if there is none, or if the server's own has
-    not got `package`, which `extra` brings.
+    The model's parameter EXECUTION_ENV_PATH takes precedence over `--backend-config=<backend>,env-path=<folder>`. A
+    relative path is resolved below the model's folder if the model names it, and in the server's working directory if
+    the flag does. Raises ModelLoadError if the environment is missing, or if none is named and the server's own lacks
+    `package`, which `extra` installs.
     """
-    value = source.config.parameters.get(PARAMETER) or source.settings.get("env-path", "")
-    if not value:
+    flag = f"--backend-config={source.config.backend},env-path"
+    by_model, by_flag = source.config.parameters.get(PARAMETER, ""), source.settings.get("env-path", "")
+    if not by_model and not by_flag:
         if importlib.util.find_spec(package) is None:
             raise ModelLoadError(
                 f"backend '{source.config.backend}' needs the package '{package}': "
                 f"pip install 'conch-server[{extra}]', or an environment of its own that has it, "
-                f"by the parameter {PARAMETER} or --backend-config={source.config.backend},env-path=<folder>"
+                f"by the parameter {PARAMETER} or {flag}=<folder>"
             )
         return None
-    path = Path(value.replace(_MODEL_DIRECTORY, str(source.directory)))
-    if not path.is_absolute():
-        path = source.directory / path
+    path = Path((by_model or by_flag).replace(_MODEL_DIRECTORY, str(source.directory)))
+    path = source.directory / path if by_model else path.absolute()
     for program in (path, path / "bin" / "python"):
         if program.is_file():
             return program
-    raise ModelLoadError(f"{PARAMETER} '{path}' is no interpreter and has no bin/python: it must be an environment")
+    named = f"{PARAMETER} '{path}'" if by_model else f"{flag}={by_flag}: '{path}'"
+    if not path.exists():
+        raise ModelLoadError(f"{named} does not exist; it must be a Python environment or its interpreter")
+    raise ModelLoadError(f"{named} is not an interpreter and has no bin/python; it must be a Python environment")

@@ -10,10 +10,11 @@ def open_root(text: str, cache: str = "", *, most_bytes: int | None = None) -> R
 
     With `most_bytes`, larger files of a repository elsewhere are left there, empty ones stand for them.
 
+    A relative path is resolved here, once: model processes and archives may run in other working directories.
     Looks at nothing yet. Raises ConfigError for a URL that names no repository.
     """
     if "://" not in text:
-        return LocalRoot(Path(text))
+        return LocalRoot(Path(text).absolute())
     # Only who has a repository elsewhere pays for the clients.
     from conch.repository.remote.mirrors import open_mirror
 

@@ -35,12 +35,15 @@ def _check_repositories(options: "ServerOptions") -> Iterable[str]:
             yield f"--model-repository: '{scheme}://' is no kind of repository; there are directories and {known}"
         elif separator:
             continue  # whether it is there is seen when the models are read
-        elif not Path(path).is_dir():
+        elif not Path(path).is_dir() and options.exit_on_error:  # else it serves its metadata alone, as Triton does
             yield f"--model-repository: there is no directory '{path}'"
     if options.load_model and options.model_control_mode != "explicit":
-        yield f"--load-model needs --model-control-mode=explicit, which is {options.model_control_mode}"
-    if "*" in options.load_model and len(options.load_model) > 1:
-        yield "--load-model=* loads every model and must be the only --load-model"
+        yield (
+            "Use of '--load-model' requires setting '--model-control-mode=explicit' as well; "
+            f"it is {options.model_control_mode}"
+        )
+    if "*" in options.load_model and set(options.load_model) != {"*"}:
+        yield "Wildcard model name '*' must be the ONLY startup model if specified at all: it loads every one"
 
 
 def _check_ports(options: "ServerOptions") -> Iterable[str]:

@@ -28,6 +28,7 @@ from conch.core.inference import Inference
 from conch.core.lifecycle import ALL_MODELS, ModelControl
 from conch.core.rate_limiter import RateLimiter
 from conch.core.shared_memory import SharedMemory
+from conch.core.start_report import StartReport
 from conch.errors import ConchError, ConfigError
 from conch.frontends.descriptors import use_all_descriptors
 from conch.frontends.grpc_server import GrpcFrontend
@@ -170,19 +171,47 @@ class Server:
         """How many requests models have admitted and not answered; an ensemble's are those at its steps."""
         return requests_in_flight(self._catalog)
 
-    async def load_models(self) -> bool:
-        """Load the models of the start and tell of them in the log. Returns whether every one of them is ready."""
+    async def load_models(self) -> StartReport:
+        """Load the models of the start and log their states. Returns how many there are and which failed.
+
+        Raises ConchError if the repository cannot be read; with --exit-on-error=false the server then serves its
+        metadata alone, as in Triton.
+        """
         mode = self._options.model_control_mode
-        await self.control.load_at_start(self._options.load_model if mode == "explicit" else [ALL_MODELS])
-        rows = self.control.index(ready_only=False)
-        table = model_table([ModelRow(row.name, row.version, row.state, row.reason) for row in rows if row.version])
-        _log.info("models", extra={"block": table})
+        report = StartReport(wanted=0)
+        try:
+            report = await self.control.load_at_start(self._options.load_model if mode == "explicit" else [ALL_MODELS])
+        except ConchError as error:
+            if self._options.exit_on_error:
+                raise
+            self._catalog.start_failed = True
+            _log.error("the model repository cannot be read, so that no model is served: %s", error)
+        else:
+            self._log_models()
         if mode == "poll":
             self._polling = asyncio.create_task(self.control.poll(self._options.repository_poll_secs))
         self._accepting = True
         _spare_the_collector()
         heap.keep_freed_memory()
-        return all(row.state == "READY" or row.reason == "unloaded" for row in rows if row.version)
+        return report
+
+    def _log_models(self) -> None:
+        """Log the table of the models, or where there are none."""
+        index = self.control.index(ready_only=False)
+        rows = [ModelRow(row.name, row.version, row.state, row.reason) for row in index if row.state]
+        if rows:
+            documents = [row._asdict() for row in rows]
+            _log.info("models", extra={"block": model_table(rows), "structured": {"models": documents}})
+            return
+        places = ", ".join(f"'{public_name(root)}'" for root in self._options.model_repository)
+        if index:
+            _log.info("no model is loaded; clients can load the %d models of %s", len(index), places)
+        else:
+            _log.warning(
+                "there are no models in %s; a model is a folder, with its files in a folder named by its version: "
+                "<repository>/<model>/1/<file>",
+                places,
+            )
 
     async def stop(self) -> bool:
         """Report not ready, answer what was admitted, stop. Returns whether all of it was done in time."""
@@ -278,10 +307,12 @@ async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: lo
         await server.start()
         starting = asyncio.ensure_future(server.load_models())
         await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
-        if not stopping.is_set() and not await starting and options.exit_on_error:
-            _log.error("failed to load all models; --exit-on-error=false serves the others all the same")
-            await server.stop()
-            return 1
+        if not stopping.is_set() and (report := await starting).failed:
+            _log.error("%s", report)
+            if options.exit_on_error:
+                _log.error("exiting; --exit-on-error=false serves the other models")
+                await server.stop()
+                return 1
         await stopping.wait()
         starting.cancel()
     except (OSError, ConchError) as error:

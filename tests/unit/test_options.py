@@ -183,7 +183,7 @@ def test_a_repository_is_a_directory_or_of_a_known_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["none", "poll"])
 def test_models_to_load_are_named_in_explicit_mode_only(repository: str, mode: str) -> None:
     assert problems([repository, f"--model-control-mode={mode}", "--load-model=a"]) == (
-        f"--load-model needs --model-control-mode=explicit, which is {mode}",
+        f"Use of '--load-model' requires setting '--model-control-mode=explicit' as well; it is {mode}",
     )
 
 
@@ -191,7 +191,7 @@ def test_the_star_stands_alone(repository: str) -> None:
     explicit = [repository, "--model-control-mode=explicit", "--load-model=*"]
     assert parse(explicit, {}).load_model == ("*",)
     assert problems([*explicit, "--load-model=a"]) == (
-        "--load-model=* loads every model and must be the only --load-model",
+        "Wildcard model name '*' must be the ONLY startup model if specified at all: it loads every one",
     )
 
 

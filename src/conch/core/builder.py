@@ -42,10 +42,15 @@ _log = getLogger(__name__)
 
 @dataclass(slots=True)
 class Built:
-    """What became of each version of a model: up and running, or the reason why not."""
+    """The versions of a model after a load: up and running, those `kept` from before among them, or why not."""
 
     served: dict[int, Served] = field(default_factory=dict)
     failures: dict[int, ConchError] = field(default_factory=dict)
+    kept: dict[int, Served] = field(default_factory=dict)
+
+    async def discard(self) -> None:
+        """Stop what was brought up; what was kept stays as it was."""
+        await asyncio.gather(*(each.stop() for version, each in self.served.items() if version not in self.kept))
 
 
 class ModelBuilder:
@@ -115,8 +120,14 @@ class ModelBuilder:
             )
         return finished.config
 
-    async def build(self, files: ModelFiles, config: ModelConfig) -> Built:
-        """Bring up every version that the policy chooses. Raises ModelLoadError or ConfigError if that cannot begin."""
+    async def build(
+        self, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, Served] | None = None
+    ) -> Built:
+        """Bring up every version that the policy chooses.
+
+        Those that are served from `unchanged` files are kept if their configuration is the same, too.
+        Raises ModelLoadError or ConfigError if that cannot begin.
+        """
         versions = chosen_versions(config, files.versions_on_disk)
         labels = await asyncio.to_thread(read_labels, config, files.directory)
         flow: Flow | None = None
@@ -131,10 +142,11 @@ class ModelBuilder:
             flow = fit
             if fit.depth:
                 config = _decoupled(config)
-        built = Built()
-        await asyncio.gather(
-            *(self._build_version(built, files, config, version, labels, flow) for version in versions)
-        )
+        candidates = unchanged or {}
+        kept = {v: candidates[v] for v in versions if v in candidates and _stays(candidates[v], config, flow)}
+        built = Built(served=dict(kept), kept=kept)
+        new = [version for version in versions if version not in kept]
+        await asyncio.gather(*(self._build_version(built, files, config, version, labels, flow) for version in new))
         return built
 
     async def rearrange(self, files: ModelFiles, old: ModelFiles, served: Mapping[int, Served]) -> bool:
@@ -257,6 +269,13 @@ def _fit(config: ModelConfig, configs: Sequence[ModelConfig]) -> tuple[Flow, lis
     """Return how responses flow through an ensemble, and what its owner should be told. Raises ConfigError."""
     check_ensemble(config, configs)
     return flow_of(config, configs), list(misfit_notices(config, configs))
+
+
+def _stays(served: Served, config: ModelConfig, flow: Flow | None) -> bool:
+    """Whether a served version does what this configuration asks for."""
+    if isinstance(served, EnsembleModel) and (served.misfit or served.flow != flow):
+        return False
+    return served.config.document == config.document
 
 
 def _same_but_configuration(files: ModelFiles, old: ModelFiles) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from conch.core.served import Served
-from conch.errors import InvalidRequest, NotFound
+from conch.errors import InvalidRequest, NotFound, Unavailable
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId
 
@@ -48,6 +48,8 @@ class Catalog:
         # What requests find: models whose names are in one namespace.
         self._served: dict[str, dict[int, Served]] = {}
         self._newest: dict[str, Served] = {}
+        self._excused: set[ModelId] = set()
+        self.start_failed = False  # whether the repository could not be read at start, and has not been since
 
     def __iter__(self) -> Iterator[Served]:
         for versions in self._models.values():
@@ -95,6 +97,7 @@ class Catalog:
 
     def selected(self, name: str, version: int | None) -> list[Served]:
         """Return all versions, one model's, or one, for the statistics calls. Raises InvalidRequest as Triton does."""
+        self.check_started()
         if not name:
             return list(self)
         versions = self._served.get(name)
@@ -118,11 +121,32 @@ class Catalog:
         self._records[model][version] = VersionRecord(state, reason)
         self._settle(model.name)
 
+    @property
+    def any_failed(self) -> bool:
+        """Whether a model that should be served is not, other than those that are excused."""
+        return any(
+            record.failed
+            for model, versions in self._records.items()
+            if model not in self._excused
+            for record in versions.values()
+        )
+
+    def excuse(self, model: ModelId) -> None:
+        """Keep the failure of a load that begins now from counting as the server's, unless the last one does."""
+        if not any(record.failed for record in self._records.get(model, {}).values()):
+            self._excused.add(model)
+
+    def check_started(self) -> None:
+        """Raise Unavailable if the server could not read its repository at start."""
+        if self.start_failed:
+            raise Unavailable("Server not ready")
+
     def publish(self, model: ModelId, versions: Mapping[int, Served]) -> list[Served]:
         """Serve exactly these versions of a model from now on. Returns those that were served until now."""
         old = list(self._models.get(model, {}).values())
         if versions:
             self._models[model] = dict(sorted(versions.items()))
+            self._excused.discard(model)
         else:
             self._models.pop(model, None)
         for version in versions:
@@ -133,6 +157,7 @@ class Catalog:
 
     def forget(self, model: ModelId) -> None:
         """Drop what is known of a model that is gone from the repository."""
+        self._excused.discard(model)
         if self._records.pop(model, None) is not None:
             self._ids[model.name].remove(model)
         self._settle(model.name)
@@ -170,6 +195,7 @@ class Catalog:
         ]
 
     def _why_not_found(self, name: str, version: int | None) -> InvalidRequest | NotFound:
+        self.check_started()
         ids = self._namesakes(name)
         if len(ids) > 1:
             return InvalidRequest(

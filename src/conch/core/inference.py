@@ -39,18 +39,16 @@ class Inference:
         return self._catalog.versions(name)
 
     def live(self) -> bool:
-        """Whether the server answers at all: whoever can ask is told yes."""
-        return True
+        """Whether the server could start: not so if it could not read its model repository, as in Triton."""
+        return not self._catalog.start_failed
 
     def ready(self) -> bool:
         """Whether the server takes requests: under strict readiness, only if every model it should serve is ready."""
-        if not self._started():
+        if not self._started() or self._catalog.start_failed:
             return False
         if not self._strict_readiness:
             return True
-        records = self._catalog.records().values()
-        failed = any(record.failed for versions in records for record in versions.values())
-        return not failed and all(served.ready for served in self._catalog)
+        return not self._catalog.any_failed and all(served.ready for served in self._catalog)
 
     async def model_ready(self, name: str, version: int | None, namespace: str = "") -> bool:
         """Whether one model is ready, the model itself being asked too. An unknown or ambiguous one is not ready.

@@ -6,30 +6,32 @@ one model follow each other; loads of different models run side by side. Nothing
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from logging import getLogger
 from weakref import WeakValueDictionary
 
-from conch.core.builder import Built, ModelBuilder
+from conch.core.builder import ModelBuilder
 from conch.core.catalog import UNLOADED, Catalog, VersionState
 from conch.core.ensemble import EnsembleModel
 from conch.core.ensembles import Ensembles
-from conch.core.load_errors import load_error, load_failure, raise_failures
+from conch.core.load_errors import load_error, logged, not_polled, raise_failures
+from conch.core.load_log import LoadLog
 from conch.core.load_waits import LoadWaits
+from conch.core.loader import Loader
 from conch.core.repository_index import IndexEntry, index_rows
+from conch.core.repository_watch import RepositoryWatch
 from conch.core.retirement import Retirement
-from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
+from conch.core.start_report import StartReport
+from conch.errors import Code, ConchError, ModelLoadError, NotFound, Unavailable
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId, Repositories
 from conch.repository.override import Override
 from conch.repository.store import ModelFiles
-from conch.repository.watch import Changes, Fingerprint, changes, settled, sources
+from conch.repository.watch import Changes
 
 _log = getLogger(__name__)
 
-# How long files must have kept still before polling takes them for complete.
-_SETTLE_S = 2.0
 # How often a load begins anew because the model's files changed meanwhile.
 _ATTEMPTS = 3
 ALL_MODELS = "*"
@@ -56,19 +58,30 @@ class ModelControl:
         self._catalog = catalog
         self._ensembles = Ensembles(catalog, builder)
         self.explicit = explicit
-        self._load_retries = load_retries
         self._slots = asyncio.Semaphore(load_threads)
         self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
         self._waits = LoadWaits()
-        self._loaded: dict[ModelId, ModelFiles] = {}
-        self._seen: Mapping[ModelId, Fingerprint] = {}
+        self._watch = RepositoryWatch(repositories)
         self._retirement = Retirement()
+        self._loader = Loader(
+            repositories,
+            builder,
+            catalog,
+            self._ensembles,
+            self._retirement,
+            slots=self._slots,
+            retries=load_retries,
+        )
 
     # ── what clients may ask for ──
 
     def index(self, ready_only: bool) -> list[IndexEntry]:
-        """Return every model of the repository and every version that was asked for, by name and version."""
-        rows = index_rows(self._catalog, self._ids())
+        """Return every model of the repository and every version that was asked for, by name and version.
+
+        Raises Unavailable if the server could not read its repository at start.
+        """
+        self._catalog.check_started()
+        rows = index_rows(self._catalog, self._ids(), self._repositories.duplicates())
         return [row for row in rows if not ready_only or row.state == VersionState.READY.value]
 
     async def load(
@@ -78,11 +91,11 @@ class ModelControl:
 
         Of several models of that name, each in a namespace of its own, all are meant, as in Triton. `waiting` is the
         model whose own load waits for this one.
-        Raises Unavailable outside explicit mode, or if the repository of a served model gives no answer, ModelLoadError
-        with the cause. A model that was served before and
+        Raises Unavailable outside explicit mode, or if the repository of a served model gives no answer; NotFound or
+        ModelLoadError with the cause, most with Triton's code INTERNAL. A model that was served before and
         fails to reload is served on as it was.
         """
-        self._require_explicit()
+        self._require_explicit("load", name)
         override = Override(config, files) if config is not None or files else None
         models = await self._named(name)
         ordered = waiting is None
@@ -97,8 +110,8 @@ class ModelControl:
         With `unload_dependents` an ensemble takes along the models of its steps that no other ensemble uses. `waiting`
         is the model whose load waits for this. Raises Unavailable outside explicit mode.
         """
-        self._require_explicit()
-        models = [model for model in {*self._loaded, *self._locks.keys()} if model.name == name]
+        self._require_explicit("unload", name)
+        models = [model for model in {*self._loader.loaded, *self._locks.keys()} if model.name == name]
         async with self._waited_for(waiting, models):
             await asyncio.gather(*(self._unload(model, with_steps=unload_dependents) for model in models))
 
@@ -108,17 +121,23 @@ class ModelControl:
 
     # ── what the server does by itself ──
 
-    async def load_at_start(self, names: Iterable[str]) -> None:
-        """Load these models, `*` being all. Failures are written into the catalog and the log."""
-        # Before anything is read, so that what changes in the meantime shows up at the first poll.
-        self._seen = await asyncio.to_thread(self._repositories.snapshot)
+    async def load_at_start(self, names: Iterable[str]) -> StartReport:
+        """Load these models, `*` being all. Failures are written into the catalog and the log.
+
+        Raises ConfigError, NotFound, Unavailable if the repository cannot be read.
+        """
+        # Before any model is read: changes from here on show up at the first poll.
+        found = await self._watch.begin()
         wanted: dict[ModelId, None] = {}
-        for name in names:
+        unknown: list[str] = []
+        for name in dict.fromkeys(names):
             try:
-                wanted |= dict.fromkeys(self._seen if name == ALL_MODELS else await self._named(name))
+                wanted |= dict.fromkeys(found if name == ALL_MODELS else await self._named(name))
             except NotFound as error:
+                unknown.append(name)
                 _log.error("%s", error)
-        await self._try_loads(wanted)
+        failed = await self._try_loads(wanted)
+        return StartReport(len(wanted) + len(unknown), tuple(sorted([*map(str, failed), *unknown])))
 
     async def poll(self, interval_s: float) -> None:
         """Look at the repository every so often and load, reload and unload what has changed. Runs until cancelled.
@@ -129,25 +148,31 @@ class ModelControl:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                now = await self._look(min(interval_s, _SETTLE_S))
+                difference = await self._watch.look(interval_s)
             except Exception as error:
                 if complaint != str(error):
                     complaint = str(error)
                     _log.error("polling the model repository: %s", load_error(error))
                 continue
             complaint = ""
-            await self._follow(changes(self._seen, now), now)
+            self._catalog.start_failed = False
+            await self._follow(difference)
 
-    async def _follow(self, difference: Changes[ModelId], now: Mapping[ModelId, Fingerprint]) -> None:
-        self._seen = now
-        await self._try_loads((*difference.added, *difference.changed))
-        await asyncio.gather(*(self._unload(model) for model in difference.removed))
+    async def _follow(self, difference: Changes[ModelId]) -> None:
+        duplicates = self._repositories.duplicates() if difference else frozenset()
+        changed = [*difference.added, *difference.changed]
+        for model in duplicates.intersection(changed):
+            _log.error("failed to poll model '%s': not unique across all model repositories", model)
+        for model in changed:
+            self._catalog.excuse(model)
+        await self._try_loads(model for model in changed if model not in duplicates)
+        await asyncio.gather(*(self._unload(model) for model in (*difference.removed, *duplicates)))
         for model in difference.removed:
             self._catalog.forget(model)
 
     async def stop(self) -> None:
         """Drain and stop every model. The frontends have stopped sending requests."""
-        await asyncio.gather(*(self._unload(model) for model in list(self._loaded)))
+        await asyncio.gather(*(self._unload(model) for model in list(self._loader.loaded)))
         await self._retirement.wait()
 
     async def abandon(self) -> None:
@@ -156,17 +181,12 @@ class ModelControl:
 
     # ── the steps ──
 
-    async def _look(self, settle_s: float) -> Mapping[ModelId, Fingerprint]:
-        """Return the state of the repository, without what somebody is just writing."""
-        now = await asyncio.to_thread(self._repositories.snapshot)
-        if not changes(self._seen, now):
-            return now
-        await asyncio.sleep(settle_s)
-        return settled(self._seen, now, await asyncio.to_thread(self._repositories.snapshot))
-
-    def _require_explicit(self) -> None:
+    def _require_explicit(self, action: str, name: str) -> None:
+        self._catalog.check_started()
         if not self.explicit:
-            raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
+            refusal = "explicit model load / unload is not allowed if polling is enabled"
+            _log.warning("refused to %s '%s': %s", action, name, refusal)
+            raise Unavailable(refusal)
 
     def _ids(self) -> list[ModelId]:
         try:
@@ -182,25 +202,26 @@ class ModelControl:
         try:
             return await asyncio.to_thread(self._repositories.named, name)
         except NotFound as error:
-            raise _not_polled(name, error) from error
+            raise logged(not_polled(name, error)) from error
 
-    async def _try_loads(self, models: Iterable[ModelId]) -> None:
-        """Load models and log what fails. What failed for lack of something that may come back is due again."""
+    async def _try_loads(self, models: Iterable[ModelId]) -> list[ModelId]:
+        """Load models and return those that failed. A transient failure is retried at the next poll."""
         wanted = list(models)
-        passing = await asyncio.gather(*map(self._try_load, wanted))
-        due = {model for model, again in zip(wanted, passing, strict=True) if again}
-        self._seen = {model: seen for model, seen in self._seen.items() if model not in due}
+        errors = await asyncio.gather(*map(self._try_load, wanted))
+        failed = {model: error for model, error in zip(wanted, errors, strict=True) if error is not None}
+        self._watch.forget({model for model, error in failed.items() if error.code is Code.UNAVAILABLE})
+        return list(failed)
 
-    async def _try_load(self, model: ModelId) -> bool:
-        """Load a model; return whether it failed for a reason that may pass."""
+    async def _try_load(self, model: ModelId) -> ConchError | None:
+        """Load a model; return why it failed."""
         try:
             await self._load(model, None)
         except ConchError as error:
-            _log.error("%s", error)
-            return error.code is Code.UNAVAILABLE
-        except Exception:  # of one model: the others are still to be looked after
+            return error
+        except Exception as error:  # of one model: the others are still to be loaded
             _log.exception("loading model '%s' failed unexpectedly", model)
-        return False
+            return ModelLoadError(str(error))
+        return None
 
     @asynccontextmanager
     async def _waited_for(self, waiting: ModelId | None, models: Iterable[ModelId]) -> AsyncIterator[None]:
@@ -224,25 +245,18 @@ class ModelControl:
                 if ordered:  # what is new was asked for, and that nobody can tell is no reason to say it is done
                     self._repositories.check_answers(model)
                 return
+            log = LoadLog(model)
             for _ in range(_ATTEMPTS):
-                files = await self._read(model, override)
+                files = await self._loader.read(model, override)
                 try:
                     for step in files.config.ensemble_steps:
                         await self._load_step(model, step)
                 except ModelLoadError as circle:
-                    raise self._not_loaded(model, files, circle) from circle
-                if await self._rearranged(model, files) or await self._replace(model, files):
+                    raise self._loader.refused(model, files, circle) from circle
+                if await self._loader.apply(model, files, log):
                     return
             kept_changing = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
-            raise self._not_loaded(model, files, kept_changing)
-
-    async def _read(self, model: ModelId, override: Override | None) -> ModelFiles:
-        try:
-            return await asyncio.to_thread(self._repositories.read, model, override)
-        except NotFound as error:
-            raise _not_polled(model.name, error) from error
-        except Exception as error:
-            raise self._unreadable(model, override, load_error(error)) from error
+            raise self._loader.refused(model, files, kept_changing)
 
     async def _load_step(self, ensemble: ModelId, step: EnsembleStep) -> None:
         """See to it that a step's model is there. If it is not, the check of the ensemble will say so.
@@ -257,85 +271,12 @@ class ModelControl:
             _log.error("%s", error)
             return
         if not self._catalog.served(model):
-            with self._waits.waiting(ensemble, model):
-                try:
-                    await self._load(model, None)
-                except ConchError as error:
-                    _log.error("%s", error)
-
-    async def _rearranged(self, model: ModelId, files: ModelFiles) -> bool:
-        """Start and stop instances of what is served, if that is all that the files want; whether it was."""
-        old, served = self._loaded.get(model), self._catalog.served(model)
-        if old is None or not served:
-            return False
-        try:
-            async with self._slots:
-                done = await self._builder.rearrange(files, old, served)
-        except Exception as error:
-            raise load_failure(model, dict.fromkeys(served, load_error(error))) from error
-        if done:
-            self._loaded[model] = files
-            _log.info("rearranged the instances of '%s' version %s", model, ", ".join(map(str, served)))
-        return done
-
-    async def _replace(self, model: ModelId, files: ModelFiles) -> bool:
-        """Bring the model up from its files and put it in the place of what is served now.
-
-        Returns whether that is how it stands: False if the files were changed meanwhile. Then nothing is served of what
-        may be half from the old ones and half from the new ones.
-        """
-        before = self._catalog.served(model)
-        for version in files.versions_on_disk:
-            if version not in before:
-                self._catalog.note(model, version, VersionState.LOADING)
-        built = await self._build(files)
-        for _ in range(self._load_retries):
-            if not built.failures:
-                break
-            await asyncio.gather(*(served.stop() for served in built.served.values()))
-            built = await self._build(files)
-        if not files.temporary and await self._has_changed(model, files):
-            await self._discard(built, files)
-            return False
-        for version in files.versions_on_disk:
-            if version not in before and version not in built.served:
-                self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
-        for version, failure in built.failures.items():
-            if version not in before:
-                self._catalog.note(model, version, VersionState.UNAVAILABLE, failure.message)
-        if built.failures and (before or not built.served):
-            await self._discard(built, files)
-        elif built.served:
-            self._publish(model, built, files)
-        if built.failures:
-            raise load_failure(model, built.failures)
-        return True
-
-    async def _build(self, files: ModelFiles) -> Built:
-        try:
-            async with self._slots:
-                return await self._builder.build(files, await self._builder.configure(files))
-        except Exception as error:
-            return Built(failures=dict.fromkeys(files.versions_on_disk or (1,), load_error(error)))
-
-    def _publish(self, model: ModelId, built: Built, files: ModelFiles) -> None:
-        previous = self._loaded.get(model)
-        self._loaded[model] = files
-        newest = built.served[max(built.served)]
-        old = self._catalog.publish(model, built.served)
-        for served in old:
-            heirs = {served.version, newest.version if served is old[-1] else served.version}
-            for version in heirs:
-                built.served.get(version, newest).take_over(served)
-            if served.version not in built.served:
-                self._catalog.note(model, served.version, VersionState.UNAVAILABLE, UNLOADED)
-        self._retirement.retire(old, previous, None)
-        self._ensembles.check_users(model)
-        _log.info("successfully loaded '%s' version %s", model, ", ".join(map(str, sorted(built.served))))
+            with self._waits.waiting(ensemble, model), suppress(ConchError):  # which is logged
+                await self._load(model, None)
 
     async def _unload(self, model: ModelId, *, with_steps: bool = False) -> None:
         async with self._locks.setdefault(model, asyncio.Lock()):
-            loaded = self._loaded.pop(model, None)
+            loaded = self._loader.loaded.pop(model, None)
             served = self._catalog.publish(model, {})
             for version, record in self._catalog.records().get(model, {}).items():
                 if record.state is not VersionState.UNAVAILABLE:
@@ -352,41 +293,25 @@ class ModelControl:
         if record is not None and record.state is VersionState.UNLOADING:
             self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
 
-    async def _discard(self, built: Built, files: ModelFiles) -> None:
-        await asyncio.gather(*(served.stop() for served in built.served.values()))
-        await asyncio.to_thread(files.discard)
-
     async def _unchanged(self, model: ModelId) -> bool:
         """Whether a model is served from the files that are there now; an override stays in force while it is."""
-        loaded = self._loaded.get(model)
+        loaded = self._loader.loaded.get(model)
         served = self._catalog.served(model)
         if loaded is None or not served:
             return False
         if any(isinstance(one, EnsembleModel) and one.misfit for one in served.values()):
             return False
+        if loaded.config.is_ensemble and not await asyncio.to_thread(self._linked, model, loaded):
+            return False
         return loaded.fingerprint == await asyncio.to_thread(self._repositories.fingerprint, model)
 
-    async def _has_changed(self, model: ModelId, files: ModelFiles) -> bool:
-        """Whether what the model is made from is not what it was when its configuration was read."""
-        now = await asyncio.to_thread(self._repositories.fingerprint, model)
-        return sources(now) != sources(files.fingerprint)
-
-    def _unreadable(self, model: ModelId, override: Override | None, error: ConchError) -> ConchError:
-        """Name the cause of a configuration that cannot be read: the client's who sent it, else the repository's."""
-        text = f"failed to load '{model}', failed to poll from model repository: {error.message}"
-        unavailable = error.code is Code.UNAVAILABLE
-        if override is not None and not unavailable:
-            return InvalidRequest(text)
-        if not self._catalog.served(model):
-            self._catalog.note(model, 1, VersionState.UNAVAILABLE, error.message)
-        return ModelLoadError(text, Code.UNAVAILABLE if unavailable else None)
-
-    def _not_loaded(self, model: ModelId, files: ModelFiles, error: ModelLoadError) -> ModelLoadError:
-        for version in files.versions_on_disk:
-            if version not in self._catalog.served(model):
-                self._catalog.note(model, version, VersionState.UNAVAILABLE, error.message)
-        return error
-
-
-def _not_polled(name: str, error: NotFound) -> NotFound:
-    return NotFound(f"failed to load '{name}', failed to poll from model repository: {error}")
+    def _linked(self, ensemble: ModelId, files: ModelFiles) -> bool:
+        """Whether every step means the model that a load of the ensemble would link it to now."""
+        for step in files.config.ensemble_steps:
+            try:
+                found = self._repositories.step(step.model_name, step.model_namespace, ensemble.namespace)
+            except ConchError:  # no longer in the repository: the model that is served stays linked
+                continue
+            if self._ensembles.meant(ensemble.namespace, step) != found:
+                return False
+        return True

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from logging import getLogger
+from typing import TypeVar
 
-from conch.errors import Code, ConchError, ModelLoadError
+from conch.errors import Code, ConchError, ModelLoadError, NotFound
 from conch.repository.namespaces import ModelId
 
 _log = getLogger(__name__)
+_Error = TypeVar("_Error", bound=ConchError)
 
 
 def load_error(error: Exception) -> ConchError:
@@ -25,13 +27,29 @@ def load_error(error: Exception) -> ConchError:
 def load_failure(model: ModelId, failures: Mapping[int, ConchError]) -> ModelLoadError:
     """Return the error of a load some of whose versions have failed."""
     causes = "".join(
-        f"version {version} is at UNAVAILABLE state: {_CODE_NAMES[error.code]}: {error.message};\n"
+        f"version {version} is at UNAVAILABLE state: {code_name(error)}: {error.message};\n"
         for version, error in sorted(failures.items())
     )
     passing = any(error.code is Code.UNAVAILABLE for error in failures.values())
     return ModelLoadError(
         f"load failed for model '{model}': {causes}", Code.UNAVAILABLE if passing else Code.INVALID_ARG
     )
+
+
+def code_name(error: ConchError) -> str:
+    """Return the name of an error's code as Triton prints it."""
+    return _CODE_NAMES[error.code]
+
+
+def not_polled(name: str, error: NotFound) -> NotFound:
+    """Return the error of a load whose model is not in the repository, with Triton's code for it."""
+    return NotFound(f"failed to load '{name}', failed to poll from model repository: {error}", Code.INTERNAL)
+
+
+def logged(error: _Error) -> _Error:
+    """Log an error and return it."""
+    _log.error("%s", error)
+    return error
 
 
 def raise_failures(results: Sequence[BaseException | None]) -> None:

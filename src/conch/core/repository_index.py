@@ -1,10 +1,12 @@
 """The repository index: what a client is told of every model and every version that was ever asked for."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from conch.core.catalog import Catalog, VersionState
 from conch.repository.namespaces import ModelId
+
+_DUPLICATE = "model appears in two or more repositories"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +19,18 @@ class IndexEntry:
     reason: str = ""
 
 
-def index_rows(catalog: Catalog, models: Iterable[ModelId]) -> list[IndexEntry]:
-    """Return the rows of these models and of all others that the catalog knows, by namespace, name and version."""
+def index_rows(catalog: Catalog, models: Iterable[ModelId], duplicates: Collection[ModelId] = ()) -> list[IndexEntry]:
+    """Return the rows of these models and of all others that the catalog knows, by namespace, name and version.
+
+    One of the `duplicates` has a row without a version unless it is served, as in Triton.
+    """
     records = catalog.records()
     rows: list[IndexEntry] = []
     for model in sorted({*models, *records}):
         served = catalog.served(model)
+        if model in duplicates and not served:
+            rows.append(IndexEntry(model.name, "", VersionState.UNAVAILABLE.value, _DUPLICATE))
+            continue
         for version, record in sorted(records.get(model, {}).items()):
             state, reason = record.state, record.reason
             if state is VersionState.READY and version in served and not served[version].ready:

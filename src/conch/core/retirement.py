@@ -2,9 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from logging import getLogger
+from time import monotonic
 
 from conch.core.served import Served
 from conch.repository.store import ModelFiles
+
+_log = getLogger(__name__)
 
 
 class Retirement:
@@ -37,10 +41,13 @@ def _named(models: list[Served], name: str) -> bool:
 
 
 async def _retire(models: list[Served], files: ModelFiles | None, gone: Callable[[int], None] | None) -> None:
+    started = monotonic()
     await asyncio.gather(*(model.drain() for model in models))
     await asyncio.gather(*(model.stop() for model in models))
     if files is not None:
         await asyncio.to_thread(files.discard)
     for model in models:
+        seconds = monotonic() - started
+        _log.info("successfully unloaded '%s' version %d in %.3f s", model.id, model.version, seconds)
         if gone is not None:
             gone(model.version)

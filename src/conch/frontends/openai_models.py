@@ -78,7 +78,10 @@ class OpenAiModels:
     async def _load(self, name: str, reply: HttpReply) -> None:
         if self._served(name) is not None:
             raise InvalidRequest(f"Model `{name}` is already loaded; /v2/repository/models/{name}/load reloads it.")
-        await self._control.load(name, None, {})
+        try:
+            await self._control.load(name, None, {})
+        except NotFound as error:  # whose code is Triton's
+            raise NotFound(error.message) from error
         reply.send(200, JSON, openai_replies.model(self._entry(self._inference.model(name, None), "")))
 
     async def _unload(self, name: str, reply: HttpReply) -> None:

@@ -13,6 +13,7 @@ A record may carry, in `extra`:
     source     `file:line` in a child process, instead of the place of the logging call
     block      text of several lines to follow the message
     fields     what else there is to know, by name: JSON values
+    structured the same as `block`, by name as JSON values: --log-format=json has these members in its place
 """
 
 import json
@@ -126,9 +127,11 @@ class JsonFormatter(logging.Formatter):
         instance = getattr(record, "instance", None)
         if instance:
             line["instance"] = instance
+        structured = getattr(record, "structured", None) or {}
         block = _block(record, self)
-        if block:
+        if block and not structured:
             line["block"] = block
+        line.update(structured)
         line.update(getattr(record, "fields", None) or {})
         return json.dumps(line)
 

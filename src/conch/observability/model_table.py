@@ -33,7 +33,12 @@ def model_table(rows: Sequence[ModelRow]) -> str:
 
 def _status(row: ModelRow) -> tuple[str, ...]:
     text = f"{row.state}: {row.reason}" if row.reason else row.state
-    return tuple(part for line in text.splitlines() for part in wrap(line, _STATUS_WIDTH) or [""])
+    return tuple(part for line in text.splitlines() for part in _wrapped(line))
+
+
+def _wrapped(line: str) -> list[str]:
+    # Paths, flags and commands stay whole, so that they can be copied.
+    return wrap(line, _STATUS_WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _line(parts: Sequence[str], widths: Sequence[int]) -> str:

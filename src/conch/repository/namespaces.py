@@ -5,6 +5,7 @@ repositories together are the one namespace "", in which every name is unique.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from conch.errors import ConfigError, NotFound
@@ -44,6 +45,14 @@ class Repositories:
             for namespace, repository in self._by_namespace.items()
             for name in repository.names()
         )
+
+    def duplicates(self) -> frozenset[ModelId]:
+        """Return the models that are in more than one repository of a namespace; none for what cannot be read."""
+        found: set[ModelId] = set()
+        for namespace, repository in self._by_namespace.items():
+            with suppress(ConfigError):
+                found.update(ModelId(namespace, name) for name in repository.duplicates())
+        return frozenset(found)
 
     def named(self, name: str) -> list[ModelId]:
         """Return the models of a name. Raises NotFound if there is none; without namespaces nobody looks."""

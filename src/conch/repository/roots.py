@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from conch.errors import ConfigError, Unavailable
+from conch.repository.model_folders import is_model, is_model_name
 from conch.repository.watch import Fingerprint, fingerprint
 
 
@@ -42,7 +43,7 @@ class Root(Protocol):
 
 
 class LocalRoot:
-    """A folder: every folder in it that is not hidden is a model."""
+    """A folder whose folders are models; see `is_model_name` for those that are not."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,14 +55,19 @@ class LocalRoot:
         """Return the names of the folders. Raises ConfigError if the root is no readable folder."""
         try:
             with os.scandir(self._path) as entries:
-                # Hidden folders are an editor's, a version control's, or those behind a mounted ConfigMap.
-                return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+                return [entry.name for entry in entries if is_model_name(entry.name) and entry.is_dir()]
         except OSError as error:
             raise ConfigError(f"model repository '{self._path}' cannot be read: {error.strerror}") from error
 
     def look(self) -> Mapping[str, Fingerprint]:
-        """Return the fingerprints of all models. Raises as `names` and `fingerprint`."""
-        return {name: self.fingerprint(name) for name in self.names()}
+        """Return the fingerprints of all models. Raises as `names` and `fingerprint`, ConfigError for a model."""
+        names = self.names()
+        if is_model(self._path):
+            raise ConfigError(
+                f"model repository '{self._path}' looks like a model, not a repository: it has version folders or a "
+                f"config.pbtxt of its own; pass the folder above it: --model-repository={self._path.parent}"
+            )
+        return {name: self.fingerprint(name) for name in names}
 
     def fingerprint(self, name: str) -> Fingerprint:
         """Return the fingerprint of a model's folder, () if there is none. Raises Unavailable."""
@@ -74,8 +80,8 @@ class LocalRoot:
         """Do nothing: a folder has no copies."""
 
     def has(self, name: str) -> bool:
-        """Whether there is a folder of this name."""
-        return (self._path / name).is_dir()
+        """Whether there is a model's folder of this name."""
+        return is_model_name(name) and (self._path / name).is_dir()
 
     def find(self, name: str) -> Place | None:
         """Return the model's folder. Raises as `fingerprint`."""

@@ -5,6 +5,7 @@ all but that and `names` may wait for a network.
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import fstat
@@ -81,6 +82,11 @@ class Repository:
     def names(self) -> list[str]:
         """Return the names of all models, sorted. Raises ConfigError for a root that is no readable folder."""
         return sorted({name for root in self._roots for name in root.names()})
+
+    def duplicates(self) -> frozenset[str]:
+        """Return the names that are in more than one root. Raises ConfigError."""
+        counts = Counter(name for root in self._roots for name in root.names())
+        return frozenset(name for name, count in counts.items() if count > 1)
 
     def snapshot(self) -> dict[str, Fingerprint]:
         """Return the fingerprints of all models, for `watch.changes`. Raises as `names` and `fingerprint`."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -18,6 +18,7 @@ from conch.core.inference import Inference
 from conch.core.instance_model import InstanceModel
 from conch.core.lifecycle import ModelControl
 from conch.core.repository_index import IndexEntry
+from conch.core.served import Served
 from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.model_config import ModelConfig
 from conch.repository.namespaces import Repositories
@@ -469,10 +470,12 @@ async def test_a_load_that_fails_is_tried_again_as_often_as_the_flag_says(
     attempts = count(1)
     build = ModelBuilder.build
 
-    async def fails_twice(builder: ModelBuilder, files: ModelFiles, config: ModelConfig) -> Built:
+    async def fails_twice(
+        builder: ModelBuilder, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, Served]
+    ) -> Built:
         if next(attempts) <= 2:
             raise ModelLoadError("not yet")
-        return await build(builder, files, config)
+        return await build(builder, files, config, unchanged)
 
     monkeypatch.setattr(ModelBuilder, "build", fails_twice)
     async with serving(tmp_path, load_retries=retries) as (control, _):

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from conch.errors import ConfigError
+from conch.repository.model_folders import is_model_name
 from conch.repository.watch import Fingerprint
 
 
@@ -34,11 +35,11 @@ def key_of(*parts: str) -> str:
 
 
 def by_model(entries: Iterable[Entry]) -> dict[str, tuple[Entry, ...]]:
-    """Sort the entries of a repository into its models: the folders at its top that are not hidden."""
+    """Sort the entries of a repository into its models: the folders at its top, but for those of other uses."""
     models: dict[str, list[Entry]] = {}
     for entry in entries:
         name, slash, path = entry.path.partition("/")
-        if slash and path and not name.startswith("."):
+        if slash and path and is_model_name(name):
             models.setdefault(name, []).append(Entry(path, entry.key, entry.size, entry.etag))
     return {name: tuple(sorted(found, key=lambda one: one.path)) for name, found in sorted(models.items())}
 

@@ -1,0 +1,52 @@
+"""What the log says about loads and unloads, in Triton's words."""
+
+from collections.abc import Iterable, Mapping
+from logging import getLogger
+from time import monotonic
+
+from conch.core.load_errors import code_name
+from conch.errors import ConchError
+from conch.repository.namespaces import ModelId
+
+_log = getLogger(__name__)
+
+
+class LoadLog:
+    """The log lines of one load; its duration is measured from the construction."""
+
+    def __init__(self, model: ModelId) -> None:
+        self._model = model
+        self._started = monotonic()
+
+    def loading(self, versions: Iterable[int]) -> None:
+        """Log that versions are being brought up."""
+        for version in versions:
+            _log.info("loading: %s:%d", self._model, version)
+
+    def loaded(self, versions: Iterable[int], kept: Iterable[int]) -> None:
+        """Log that versions are served now, and which of them were not restarted."""
+        unchanged = _joined(kept)
+        _log.info(
+            "successfully loaded '%s' version %s in %.3f s%s",
+            self._model,
+            _joined(versions),
+            monotonic() - self._started,
+            f"; version {unchanged} unchanged" if unchanged else "",
+        )
+
+    def rearranged(self, versions: Iterable[int]) -> None:
+        """Log that versions have other instances now."""
+        seconds = monotonic() - self._started
+        _log.info("rearranged the instances of '%s' version %s in %.3f s", self._model, _joined(versions), seconds)
+
+    def failed(self, failures: Mapping[int, ConchError], *, still_served: bool) -> None:
+        """Log why versions could not be brought up, and whether those from before stay in service."""
+        for version, error in sorted(failures.items()):
+            said = f"{code_name(error)}: {error.message}"
+            _log.error("failed to load '%s' version %d: %s", self._model, version, said)
+        consequence = "; it is served as before" if still_served else ""
+        _log.info("failed to load '%s' after %.3f s%s", self._model, monotonic() - self._started, consequence)
+
+
+def _joined(versions: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(versions)))

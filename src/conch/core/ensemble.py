@@ -49,7 +49,7 @@ class EnsembleModel(Served):
         """Whether the model of every step is ready and fits."""
         try:
             return not self.misfit and all(model.ready for model in self._models())
-        except NotFound:
+        except (NotFound, Unavailable):
             return False
 
     def refusal(self, now: int) -> QueueFull | None:

@@ -156,7 +156,7 @@ class Loader:
         if override is not None and not unavailable:
             return InvalidRequest(text, Code.INTERNAL)
         if not self._catalog.served(model):
-            self._catalog.note(model, 1, VersionState.UNAVAILABLE, error.message)
+            self._catalog.note(model, 1, VersionState.UNAVAILABLE, error.message, unread=True)
         return ModelLoadError(text, Code.UNAVAILABLE if unavailable else None)
 
     def refused(self, model: ModelId, files: ModelFiles, error: ModelLoadError) -> ModelLoadError:

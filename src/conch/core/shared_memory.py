@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from conch.backends.python_child.conch_child.fault_guard import FaultGuard
 from conch.core.cuda_regions import CudaRegion, OpenMemory, open_memory
-from conch.errors import Code, InvalidRequest, NotFound, Unavailable
+from conch.errors import Code, ConchError, InvalidRequest, NotFound, Unavailable
 from conch.tensor import Buffer, Source
 
 _OBJECTS = PurePosixPath("/dev/shm")  # noqa: S108 - where shm_open puts them
@@ -255,10 +255,10 @@ class SharedMemory:
 
 
 def _path(name: str, key: str) -> str:
-    """Return the file that is the object. Raises InvalidRequest for a key that is no object's, or not a client's."""
+    """Return the file that is the object. Raises ConchError for a key that is no object's, or not a client's."""
     plain = key.removeprefix("/")
     if not plain or "/" in plain or "\0" in plain or plain in (".", ".."):
-        raise InvalidRequest(
+        raise ConchError(
             f"Unable to open shared memory region: '{key}': a key is '/' and a name without any further '/'"
         )
     if plain.startswith(_RESERVED_PREFIX):
@@ -270,12 +270,12 @@ def _path(name: str, key: str) -> str:
 
 
 def _open(path: str, key: str) -> int:
-    """Open an object as shm_open does. Raises InvalidRequest."""
+    """Open an object as shm_open does. Raises ConchError, INTERNAL as in Triton."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise InvalidRequest(f"Unable to open shared memory region: '{key}': {error.strerror}") from None
+        raise ConchError(f"Unable to open shared memory region: '{key}': {error.strerror}") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise InvalidRequest(f"Unable to open shared memory region: '{key}': it is no shared memory object")
+        raise ConchError(f"Unable to open shared memory region: '{key}': it is no shared memory object")
     return descriptor

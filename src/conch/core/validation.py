@@ -44,18 +44,26 @@ class RequestValidator:
                 self._accepted[form] = request.batch_size
         else:
             request.batch_size = batch_size
-        for tensor in request.inputs:
+        for tensor in reversed(request.inputs):
             self._check_size(request, tensor)
 
     def _check_form(self, request: InferRequest) -> None:
         """Check everything but the data."""
+        inputs = request.inputs
+        given = {tensor.name for tensor in inputs}
+        if len(given) != len(inputs):
+            names = [tensor.name for tensor in inputs]
+            twice = next(name for index, name in enumerate(names) if name in names[:index])
+            raise _refused(request, f"input '{twice}' already exists in request")
         for name in request.outputs:
             if name not in self._outputs:
                 raise InvalidRequest(f"unexpected inference output '{name}' for model '{self._model}'")
-        self._check_names(request)
+        if given != self._required:
+            self._check_names(request, given)
+        # Triton keeps inputs in a hash table whose newest entry comes first, and so names the last of several.
         if self._max_batch_size > 0:
             request.batch_size = self._check_batch(request)
-        for tensor in request.inputs:
+        for tensor in reversed(inputs):
             spec = self._inputs[tensor.name]
             if tensor.datatype != spec.datatype:
                 raise _refused(
@@ -64,60 +72,78 @@ class RequestValidator:
                     f"but model '{self._model}' expects '{spec.datatype}'",
                 )
             self._check_shape(request, tensor, spec)
+        if self._max_batch_size > 0:
+            for tensor in reversed(inputs):
+                if tensor.shape[0] == 0:
+                    self._refuse_empty_batch(request, tensor)
 
-    def _check_names(self, request: InferRequest) -> None:
-        inputs = request.inputs
-        given = {tensor.name for tensor in inputs}
-        if len(given) == len(inputs) and given == self._required:
-            return
-        for tensor in inputs:
-            if tensor.name not in self._inputs:
-                raise InvalidRequest(f"unexpected inference input '{tensor.name}' for model '{self._model}'")
-        if len(given) != len(inputs):
-            names = [tensor.name for tensor in inputs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise _refused(request, f"input '{twice}' already exists in request")
+    def _check_names(self, request: InferRequest, given: set[str]) -> None:
+        least, most = len(self._required), len(self._inputs)
+        names = [tensor.name for tensor in reversed(request.inputs)]
+        unknown = [name for name in names if name not in self._inputs]
+        if unknown and least <= len(given) <= most:
+            raise InvalidRequest(f"unexpected inference input '{unknown[0]}' for model '{self._model}'")
         missing = sorted(self._required - given)
-        if missing:
-            least, most = len(self._required), len(self._inputs)
+        if missing or unknown:
             expected = f"{most} inputs" if least == most else f"number of inputs between {least} and {most}"
+            surplus = f" There is no input {_names(unknown)} in the model." if unknown else ""
             raise _refused(
                 request,
-                f"expected {expected} but got {len(inputs)} inputs for model '{self._model}'. "
-                f"Got input(s) {_names(sorted(given))}, but missing required input(s) {_names(missing)}. "
-                "Please provide all required input(s).",
+                f"expected {expected} but got {len(given)} inputs for model '{self._model}'. "
+                f"Got input(s) {_names(names)}, but missing required input(s) {_names(missing)}. "
+                f"Please provide all required input(s).{surplus}",
             )
 
     def _check_batch(self, request: InferRequest) -> int:
-        batch_size = -1
-        for tensor in request.inputs:
-            first = tensor.shape[0] if tensor.shape else -1
-            if batch_size < 0:
-                batch_size = first
-            if first != batch_size or len(tensor.shape) == 0:
+        batch_size = 0
+        for tensor in reversed(request.inputs):
+            shape = tensor.shape
+            if len(shape) == 0:
+                raise _refused(
+                    request,
+                    f"input '{tensor.name}' has no shape but model requires batch dimension for '{self._model}'",
+                )
+            if batch_size == 0:
+                batch_size = shape[0]
+            elif shape[0] != batch_size:
                 raise _refused(
                     request,
                     f"input '{tensor.name}' batch size does not match other inputs for '{self._model}': "
-                    f"its shape is {_shape(tensor.shape)}, the batch size of the others is {batch_size}",
+                    f"its shape is {_shape(shape)}, the batch size of the others is {batch_size}",
                 )
         if batch_size > self._max_batch_size:
             self._refuse_batch(request)
-        if batch_size == 0:
-            name = request.inputs[0].name
-            raise _refused(
-                request,
-                f"input byte size mismatch for input '{name}' for model '{self._model}': "
-                "its batch dimension is 0, a batch needs at least one item",
-            )
         return max(batch_size, 1)
 
+    def _refuse_empty_batch(self, request: InferRequest, tensor: Tensor) -> None:
+        count = prod(tensor.shape[1:]) * request.batch_size
+        why = "its batch dimension is 0, a batch needs at least one item"
+        if tensor.datatype == BYTES:
+            raise _refused(
+                request,
+                f"expected {count} string elements for inference input '{tensor.name}' for model '{self._model}', "
+                f"got 0: {why}",
+            )
+        raise _refused(
+            request,
+            f"input byte size mismatch for input '{tensor.name}' for model '{self._model}'. "
+            f"Expected {count * ITEM_SIZES[tensor.datatype]}, got 0: {why}",
+        )
+
     def _refuse_batch(self, request: InferRequest) -> None:
+        hint = ""
         for tensor in request.inputs:
             spec = self._inputs[tensor.name]
-            # Without its batch dimension the shape would fit: the likelier mistake, and the more helpful message.
+            # Without its batch dimension the shape would fit: the likelier mistake.
             if len(tensor.shape) == len(spec.dims):
-                raise self._wrong_shape(request, tensor, spec)
-        raise _refused(request, f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'")
+                hint = (
+                    f"; the shape of input '{tensor.name}' is {_shape(tensor.shape)}, expected "
+                    f"{_shape((-1, *spec.dims))}.{_BATCH_NOTE}"
+                )
+                break
+        raise _refused(
+            request, f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'{hint}"
+        )
 
     def _check_shape(self, request: InferRequest, tensor: Tensor, spec: TensorSpec) -> None:
         shape = tensor.shape[1:] if self._max_batch_size > 0 else tensor.shape
@@ -152,26 +178,33 @@ class RequestValidator:
     def _check_elements(self, request: InferRequest, tensor: Tensor) -> None:
         view = memoryview(tensor.data)
         expected, found, position, end = prod(tensor.shape), 0, 0, len(view)
-        where = f"for inference input '{tensor.name}' for model '{self._model}'"
         while position < end:
+            if found == expected:
+                raise _refused(
+                    request,
+                    f"unexpected number of string elements {found + 1} {self._where(tensor)}, expecting {expected}",
+                )
             if position + 4 > end:
                 raise _refused(
                     request,
-                    f"incomplete string length indicator {where}, expecting 4 bytes but only {end - position} bytes "
-                    "available. Please make sure the string length indicator is in one buffer.",
+                    f"incomplete string length indicator {self._where(tensor)}, expecting 4 bytes but only "
+                    f"{end - position} bytes available. Please make sure the string length indicator is in one buffer.",
                 )
             (length,) = _LENGTH.unpack_from(view, position)
             position += 4
             if position + length > end:
-                raise _refused(
-                    request,
-                    f"incomplete string data {where}, expecting string of length {length} "
-                    f"but only {end - position} bytes available",
+                # Triton's backends notice this one, which name neither the request nor the model.
+                raise InvalidRequest(
+                    f"incomplete string data for inference input '{tensor.name}', expecting string of length {length} "
+                    f"but only {end - position} bytes available"
                 )
             position += length
             found += 1
         if found != expected:
-            raise _refused(request, f"unexpected number of string elements {found} {where}, expecting {expected}")
+            raise _refused(request, f"expected {expected} string elements {self._where(tensor)}, got {found}")
+
+    def _where(self, tensor: Tensor) -> str:
+        return f"for inference input '{tensor.name}' for model '{self._model}'"
 
 
 def _refused(request: InferRequest, text: str) -> InvalidRequest:

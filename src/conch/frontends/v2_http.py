@@ -30,6 +30,7 @@ from conch.protocol.regions import NO_REGIONS
 
 _MAX_VERSION = 2**63 - 1
 _VERSION_DIGITS = 19
+_MAX_SHOWN_DIGITS = 40
 _TEXT = content_type(b"text/plain")
 
 _GET = (b"GET",)
@@ -107,7 +108,7 @@ class V2Http:
         if target is not None:
             name, version, action = target
             of_models = self._of_models.get(action)
-            if of_models is None:
+            if of_models is None or (version and action == ("trace", "setting")):
                 send_not_found(reply)
             elif self._admits(of_models, request, reply):
                 of_models.answer(request, reply, name, _version(version))
@@ -199,11 +200,8 @@ class V2Http:
         versions = self._inference.versions(name) if version is None else [version]
         reply.send(200, JSON, documents.model_metadata(model.config, versions))
 
-    def _model_trace(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
-        if version is not None:
-            send_not_found(reply)
-        else:
-            self._settings.model_trace(request, reply, name)
+    def _model_trace(self, request: HttpRequest, reply: HttpReply, name: str, _version: int | None) -> None:
+        self._settings.model_trace(request, reply, name)
 
     def _model_config(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         reply.send(200, JSON, documents.model_config(self._inference.model(name, version).config))
@@ -231,8 +229,9 @@ def _version(digits: str) -> int | None:
         return None
     # Converting takes time quadratic in the number of digits, so those are looked at first.
     if len(digits) > _VERSION_DIGITS or int(digits) > _MAX_VERSION:
+        shown = digits if len(digits) <= _MAX_SHOWN_DIGITS else f"{digits[:_MAX_SHOWN_DIGITS]}…"
         raise InvalidRequest(
-            f"failed to get model version from specified version string '{digits[:_VERSION_DIGITS]}…' (details: stol), "
+            f"failed to get model version from specified version string '{shown}' (details: stol), "
             "version should be an integral value > 0"
         )
     return int(digits)

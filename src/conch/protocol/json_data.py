@@ -16,6 +16,7 @@ from conch.protocol.json_document import array, shown
 from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes, unpack_bytes
 
 MAX_DEPTH = 100
+_MAX_INT64 = 2**63 - 1
 
 # Datatype → code of `struct`, for everything that JSON numbers and booleans can express.
 _CODES = {
@@ -49,12 +50,16 @@ def pack(name: str, datatype: str, data: Any, count: int) -> bytes:
     if list in types:
         flat = _flatten(flat, name)
         types = set(map(type, flat))
-    if len(flat) != count:
+    allowed = _types(datatype)
+    # Triton leaves the number of strings to the check of the tensor, which names it.
+    if len(flat) != count and datatype != BYTES:
+        within = flat[:count]
+        if not allowed.issuperset(map(type, within)):
+            raise _wrong_element(name, datatype, within, allowed)
         raise InvalidRequest(
             "Unable to parse 'data': Shape does not match true shape of 'data' field; "
             f"the shape of input '{name}' needs {count} elements, 'data' has {len(flat)}"
         )
-    allowed = _types(datatype)
     if not types <= allowed:
         raise _wrong_element(name, datatype, flat, allowed)
     if datatype == BYTES:
@@ -188,8 +193,9 @@ def _wrong_element(name: str, datatype: str, flat: list[Any], allowed: frozenset
     index = next(index for index, element in enumerate(flat) if type(element) not in allowed)
     wanted = _wanted_by(datatype)
     seen_as = "double" if wanted == "number" else wanted
+    what = "JSON bytes array" if datatype == BYTES else "'data'"
     return InvalidRequest(
-        f"Unable to parse 'data': attempt to access JSON non-{wanted} as {seen_as}; "
+        f"Unable to parse {what}: attempt to access JSON non-{wanted} as {seen_as}; "
         f"element {index} of input '{name}' ({datatype}) is {shown(flat[index])}"
     )
 
@@ -198,7 +204,9 @@ def _out_of_range(name: str, datatype: str, flat: list[int]) -> InvalidRequest:
     limits = np.iinfo(NUMPY_DTYPES[datatype])
     lowest, highest = int(limits.min), int(limits.max)
     index = next(index for index, element in enumerate(flat) if not lowest <= element <= highest)
-    cause = "attempt to access JSON non-unsigned-integer as unsigned-integer; " if flat[index] < 0 == lowest else ""
+    wanted = _wanted_by(datatype)
+    is_other_type = flat[index] < 0 if lowest == 0 else flat[index] > _MAX_INT64
+    cause = f"attempt to access JSON non-{wanted} as {wanted}; " if is_other_type else ""
     return InvalidRequest(
         f"Unable to parse 'data': {cause}element {index} of input '{name}' is {shown(flat[index])}, "
         f"which does not fit {datatype} ({lowest} to {highest})"

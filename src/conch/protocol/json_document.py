@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from conch.errors import InvalidRequest
+from conch.protocol.json_errors import describe
 from conch.tensor import Buffer
 
 MAX_UINT64 = 2**64 - 1
@@ -33,14 +34,14 @@ def parse(text: Buffer) -> Any:
     raw = bytes(text)
     if raw.startswith(_BYTE_ORDER_MARK) or b"NaN" in raw or b"Infinity" in raw or "UTF-8" in problem.msg:
         return _parse_leniently(raw.removeprefix(_BYTE_ORDER_MARK))
-    raise _malformed(problem.msg, problem.pos)
+    raise _malformed(problem.msg, problem.pos, raw)
 
 
 def _parse_leniently(raw: bytes) -> Any:
     try:
         return json.loads(raw.decode("utf-8", "surrogateescape"), parse_int=_integer, parse_float=_finite)
     except json.JSONDecodeError as error:
-        raise _malformed(error.msg, error.pos) from None
+        raise _malformed(error.msg, error.pos, raw) from None
     except RecursionError:
         raise InvalidRequest("failed to parse the request JSON buffer: nested too deeply") from None
     except ValueError as error:
@@ -61,8 +62,8 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _malformed(reason: str, position: int) -> InvalidRequest:
-    return InvalidRequest(f"failed to parse the request JSON buffer: {reason}. at {position}")
+def _malformed(reason: str, position: int, raw: bytes) -> InvalidRequest:
+    return InvalidRequest(f"failed to parse the request JSON buffer: {describe(reason, position, raw)}")
 
 
 def member(parent: Any, key: str) -> Any:

@@ -8,8 +8,8 @@ and where its bytes lie, codecs do not know: they are given a look-up, and read 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from conch.errors import InvalidRequest, Unsupported
-from conch.request import InferResponse
+from conch.errors import BackendError, InvalidRequest, Unsupported
+from conch.request import InferRequest, InferResponse
 from conch.tensor import BYTES, Buffer, Destination, Source, Tensor, byte_size
 
 REGION: Final = "shared_memory_region"
@@ -58,7 +58,7 @@ class Window(NamedTuple):
     offset: int
     size: int
 
-    def input(self, regions: Regions, name: str, datatype: str, shape: Sequence[int], model: str) -> Tensor:
+    def input(self, regions: Regions, name: str, datatype: str, shape: Sequence[int], request: InferRequest) -> Tensor:
         """Return the input that is there. Raises ConchError if it is not, or if its size is not that of the shape.
 
         Its bytes stay in the region until they are asked for.
@@ -67,8 +67,8 @@ class Window(NamedTuple):
         # Before the bytes are read: a region may be far larger than anything that was ever in it.
         if datatype != BYTES and self.size != (expected := byte_size(datatype, shape)):
             raise InvalidRequest(
-                f"input byte size mismatch for input '{name}' for model '{model}'. Expected {expected}, "
-                f"got {self.size} in shared memory region '{self.region}'"
+                f"[request id: {request.id or '<id_unknown>'}] input byte size mismatch for input '{name}' for model "
+                f"'{request.model_name}'. Expected {expected}, got {self.size} in shared memory region '{self.region}'"
             )
         return Tensor(name, datatype, shape, source=part)
 
@@ -91,9 +91,9 @@ def sizeless(name: str) -> InvalidRequest:
 
 
 def put(tensor: Tensor, part: Part) -> None:
-    """Write an output into shared memory. Raises InvalidRequest if it is too large for its place."""
+    """Write an output into shared memory. Raises BackendError if it is too large for its place, 500 as in Triton."""
     if tensor.nbytes > part.size:
-        raise InvalidRequest(
+        raise BackendError(
             f"shared memory size specified with the request for output '{tensor.name}' ({part.size} bytes) "
             f"should be at least {tensor.nbytes} bytes to hold the results"
         )

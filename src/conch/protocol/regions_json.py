@@ -8,7 +8,7 @@ import orjson
 
 from conch.errors import InvalidRequest
 from conch.protocol.json_document import parse, text, unsigned
-from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Window, sizeless, stray_key
+from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Regions, Window, sizeless, stray_key
 from conch.tensor import Buffer
 
 
@@ -64,17 +64,19 @@ class RegionRow(Protocol):
         """Size of the region."""
 
 
-def read_window(parameters: dict[str, Any], name: str) -> Window | None:
-    """Return where a tensor is by its parameters, None if they name no region. Raises InvalidRequest."""
+def read_window(parameters: dict[str, Any], name: str, regions: Regions) -> Window | None:
+    """Return where a tensor is by its parameters, None if they name no region. Raises ConchError."""
     if REGION not in parameters:
         error = stray_key(parameters, name)
         if error is not None:
             raise error
         return None
     region = text(parameters[REGION], REGION)
+    offset = unsigned(parameters.get(OFFSET, 0), OFFSET)
     if BYTE_SIZE not in parameters:
+        regions.part(region, offset, 0)  # an unknown region is named first, as in Triton
         raise sizeless(name)
-    return Window(region, unsigned(parameters.get(OFFSET, 0), OFFSET), unsigned(parameters[BYTE_SIZE], BYTE_SIZE))
+    return Window(region, offset, unsigned(parameters[BYTE_SIZE], BYTE_SIZE))
 
 
 def read_registration(body: Buffer) -> Registration:

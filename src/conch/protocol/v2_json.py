@@ -15,6 +15,7 @@ from conch.errors import BackendError, InvalidRequest
 from conch.model_config import ModelConfig
 from conch.protocol.json_data import encode, encode_exactly, pack
 from conch.protocol.json_document import (
+    MAX_UINT64,
     array,
     boolean,
     member,
@@ -100,16 +101,18 @@ def decode_request(
         view = memoryview(body)
         header, tail = view[:header_length], view[header_length:]
     document = parse(header)
-    entries = array(member(document, "inputs"), "inputs")
+    if type(document) is not dict:
+        document = _NO_PARAMETERS  # without members, so that the first that is needed is named
     request = InferRequest(model_name, [], version=version, timeline=timeline)
     if "id" in document:
         request.id = text(document["id"], "id")
     binary_default = False
     if "parameters" in document:
         binary_default = read_parameters(request, parameters_of(document))
+    entries = array(member(document, "inputs"), "inputs")
     position = 0
     for entry in entries:
-        tensor, position = _read_input(entry, tail, position, model_name, regions)
+        tensor, position = _read_input(request, entry, tail, position, regions)
         request.inputs.append(tensor)
     if position != len(tail):
         raise InvalidRequest(
@@ -141,7 +144,7 @@ def decode_raw_request(
     spec = config.inputs[0]
     if spec.datatype == BYTES:
         if spec.dims != (1,):
-            raise _refused_raw(f"For BYTES datatype raw input '{spec.name}', the model must have input shape [1]")
+            raise _refused_raw(f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]")
         data: Buffer = pack_bytes([body])
         dims = [1]
     else:
@@ -228,8 +231,8 @@ def read_parameters(request: InferRequest, parameters: dict[str, Any]) -> bool:
 
 
 def _sequence_id(value: Any) -> int | str:
-    if type(value) is int:
-        return unsigned(value, "sequence_id")
+    if type(value) is int and 0 <= value <= MAX_UINT64:
+        return value
     return text(value, "sequence_id")
 
 
@@ -249,25 +252,27 @@ def _parameter(key: str, value: Any) -> ParameterValue:
     )
 
 
-def _read_input(entry: Any, tail: memoryview, position: int, model_name: str, regions: Regions) -> tuple[Tensor, int]:
+def _read_input(
+    request: InferRequest, entry: Any, tail: memoryview, position: int, regions: Regions
+) -> tuple[Tensor, int]:
     """Read one input, its data being JSON, in shared memory, or the bytes of `tail` at `position`.
 
     Return the position behind them.
     """
     if type(entry) is not dict:
-        raise mistyped("inputs", "object", entry)
+        raise _one_source("no field is set; each of 'inputs' is an object, not " + shown(entry))
     parameters = parameters_of(entry) if "parameters" in entry else _NO_PARAMETERS
     source = _source(entry, parameters)
     name = text(member(entry, "name"), "name")
     datatype = text(member(entry, "datatype"), "datatype")
+    shape = _shape(name, member(entry, "shape"))
     if datatype not in DATATYPES:
         raise InvalidRequest(
             f"invalid datatype for input {name}: {shown(datatype)} is none of {', '.join(sorted(DATATYPES))}"
         )
-    shape = _shape(name, member(entry, "shape"))
-    window = read_window(parameters, name) if parameters else None
+    window = read_window(parameters, name, regions) if parameters else None
     if window is not None:
-        return window.input(regions, name, datatype, shape, model_name), position
+        return window.input(regions, name, datatype, shape, request), position
     if source == "data":
         if datatype in ("FP16", "BF16"):
             raise InvalidRequest(
@@ -278,7 +283,8 @@ def _read_input(entry: Any, tail: memoryview, position: int, model_name: str, re
     end = position + unsigned(parameters["binary_data_size"], "binary_data_size")
     if end > len(tail):
         raise InvalidRequest(
-            f"unexpected size for input '{name}', expecting {end - len(tail)} additional bytes for model '{model_name}'"
+            f"unexpected size for input '{name}', expecting {end - len(tail)} additional bytes "
+            f"for model '{request.model_name}'"
         )
     return Tensor(name, datatype, shape, tail[position:end]), end
 
@@ -294,10 +300,13 @@ def _source(entry: dict[str, Any], parameters: dict[str, Any]) -> str:
         fields.append("shared_memory_region")
     if len(fields) == 1:
         return fields[0]
-    raise InvalidRequest(
+    raise _one_source(f"set {' '.join(repr(field) for field in fields)}" if fields else "no field is set")
+
+
+def _one_source(but: str) -> InvalidRequest:
+    return InvalidRequest(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-        "'shared_memory_region' in 'parameters'. But "
-        + (f"set {' '.join(repr(field) for field in fields)}" if fields else "no field is set")
+        f"'shared_memory_region' in 'parameters'. But {but}"
     )
 
 
@@ -317,16 +326,16 @@ def _read_outputs(request: InferRequest, entries: list[Any], binary_default: boo
     for entry in entries:
         name = text(member(entry, "name"), "name")
         parameters = parameters_of(entry) if "parameters" in entry else _NO_PARAMETERS
+        if "classification" in parameters:
+            options.classes[name] = _class_count(name, parameters["classification"])
         binary = parameters.get("binary_data", False)
         if type(binary) is not bool:
             raise mistyped("binary_data", "boolean", binary)
         options.binary[name] = binary
-        if "classification" in parameters:
-            options.classes[name] = _class_count(name, parameters["classification"])
         if REGION in parameters and (binary or "classification" in parameters):
             key = "binary_data" if binary else "classification"
             raise InvalidRequest(f"Output can't set both '{REGION}' and '{key}'")
-        window = read_window(parameters, name) if parameters else None
+        window = read_window(parameters, name, regions) if parameters else None
         if window is not None:
             options.parts[name] = window.output(regions)
             request.destinations = options.parts

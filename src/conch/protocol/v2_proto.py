@@ -86,7 +86,7 @@ class InferMessage(NamedTuple):
         options = _DEFAULT_OPTIONS
         if message.parameters:
             options = ResponseOptions(empty_final_response=decode_parameters(message.parameters, request))
-        request.inputs = self._inputs(regions)
+        request.inputs = self._inputs(request, regions)
         if message.outputs:
             names, classification, parts = self._outputs(regions)
             request.outputs = names
@@ -96,7 +96,7 @@ class InferMessage(NamedTuple):
                 options = ResponseOptions(classification, options.empty_final_response, parts)
         return request, options
 
-    def _inputs(self, regions: Regions) -> list[Tensor]:
+    def _inputs(self, request: InferRequest, regions: Regions) -> list[Tensor]:
         message, raw_contents = self.message, self.raw_contents
         tensors: list[Tensor] = []
         used = 0
@@ -119,7 +119,7 @@ class InferMessage(NamedTuple):
                         f"unexpected 'content' provided when using shared memory for input tensor '{name}' "
                         f"for model '{message.model_name}'"
                     )
-                tensors.append(window.input(regions, name, datatype, shape, message.model_name))
+                tensors.append(window.input(regions, name, datatype, shape, request))
                 continue
             if entry.HasField("contents"):
                 if raw_contents:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conch.core.shared_memory import SharedMemory
-from conch.errors import InvalidRequest, NotFound, Unavailable
+from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_nothing_is_kept_of_a_region_that_has_gone(memory: Object) -> None:
         regions.register("r", f"/{memory.name}", 0, 4096)
     with pytest.raises(InvalidRequest, match="invalid args"):
         regions.register("s", f"/{memory.name}", 0, 4097)
-    with pytest.raises(InvalidRequest, match="Unable to open"):
+    with pytest.raises(ConchError, match="Unable to open"):
         regions.register("s", "/conch-test-nonesuch", 0, 1)
     assert kept() == before + 2
     regions.unregister("r")

@@ -85,7 +85,7 @@ def test_wrong_datatype() -> None:
 
 def test_wrong_shape() -> None:
     text = refusal(*pair(1, 3))
-    assert "unexpected shape for input 'INPUT0' for model 'addsub'. Expected [-1,4], got [1,3]. NOTE: Setting" in text
+    assert "unexpected shape for input 'INPUT1' for model 'addsub'. Expected [-1,4], got [1,3]. NOTE: Setting" in text
 
 
 def test_wrong_shape_without_batching() -> None:
@@ -93,10 +93,15 @@ def test_wrong_shape_without_batching() -> None:
     assert text.endswith("Expected [2], got [1]. ")
 
 
-@pytest.mark.parametrize("other", [(2, 4), ()])
-def test_batch_sizes_differ(other: tuple[int, ...]) -> None:
-    text = refusal(ints("INPUT0", 1, 4), ints("INPUT1", *other))
-    assert "input 'INPUT1' batch size does not match other inputs for 'addsub'" in text
+def test_batch_sizes_differ() -> None:
+    text = refusal(ints("INPUT0", 1, 4), ints("INPUT1", 2, 4))
+    assert "input 'INPUT0' batch size does not match other inputs for 'addsub'" in text
+    assert text.endswith("its shape is [1,4], the batch size of the others is 2")
+
+
+def test_no_dimensions_at_all() -> None:
+    text = refusal(ints("INPUT0", 1, 4), ints("INPUT1"))
+    assert text.endswith("input 'INPUT1' has no shape but model requires batch dimension for 'addsub'")
 
 
 def test_batch_too_large() -> None:
@@ -104,11 +109,22 @@ def test_batch_too_large() -> None:
 
 
 def test_batch_of_nothing() -> None:
-    assert "input byte size mismatch for input 'INPUT0' for model 'addsub'" in refusal(*pair(0, 4))
+    text = refusal(*pair(0, 4))
+    assert "input byte size mismatch for input 'INPUT1' for model 'addsub'. Expected 16, got 0: its batch" in text
+    text = refusal(ints("INPUT0", 1, 4), ints("INPUT1", 0, 4))
+    assert "input byte size mismatch for input 'INPUT1' for model 'addsub'. Expected 16, got 0: its batch" in text
 
 
-def test_missing_batch_dimension_is_told_as_a_wrong_shape() -> None:
-    assert "Expected [-1,4], got [5]" in refusal(*pair(5))
+def test_a_missing_batch_dimension_is_hinted_at() -> None:
+    text = refusal(*pair(5))
+    assert "inference request batch-size must be <= 4 for 'addsub'; the shape of input 'INPUT0' is [5]" in text
+    assert "expected [-1,4]. NOTE: Setting a non-zero max_batch_size" in text
+
+
+def test_the_number_of_inputs_is_checked_before_their_names() -> None:
+    text = refusal(ints("ZZZ", 1, 4))
+    assert "expected number of inputs between 2 and 3 but got 1 inputs" in text
+    assert "Got input(s) ['ZZZ'], but missing required input(s) ['INPUT0','INPUT1']" in text
 
 
 def test_bytes_do_not_fill_the_shape() -> None:
@@ -119,7 +135,11 @@ def test_bytes_do_not_fill_the_shape() -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"\1\0\0\0a", "unexpected number of string elements 1 for inference input 'IN' for model 'text', expecting 2"),
+        (b"\1\0\0\0a", "expected 2 string elements for inference input 'IN' for model 'text', got 1"),
+        (
+            b"\1\0\0\0a" * 4,
+            "unexpected number of string elements 3 for inference input 'IN' for model 'text', expecting 2",
+        ),
         (b"\1\0\0\0a\1\0", "incomplete string length indicator for inference input 'IN' for model 'text', expecting 4"),
         (b"\1\0\0\0a\xc8\0\0\0hi", "expecting string of length 200 but only 2 bytes available"),
     ],

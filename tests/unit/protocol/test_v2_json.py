@@ -169,7 +169,7 @@ def test_strings_of_bytes_that_are_not_utf8():
         ),
         pytest.param({}, "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'", id="3 {}"),
         pytest.param({"inputs": {}}, "Unable to parse 'inputs': attempt to access JSON non-array as array", id="4"),
-        pytest.param({"inputs": [1]}, "Unable to parse 'inputs': attempt to access JSON non-object", id="4 no object"),
+        pytest.param({"inputs": [1]}, "But no field is set; each of 'inputs' is an object, not 1", id="4 no object"),
         pytest.param(with_input(datatype="FLOAT"), "invalid datatype for input INPUT0", id="10"),
         pytest.param(with_input(datatype="int32"), "invalid datatype for input INPUT0", id="10 lower case"),
         *(
@@ -243,7 +243,7 @@ def test_strings_of_bytes_that_are_not_utf8():
         ),
         pytest.param(
             with_input(datatype="BYTES", data=["a", 1]),
-            "Unable to parse 'data': attempt to access JSON non-string as string",
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
             id="21 BYTES",
         ),
         pytest.param(with_input(data=1), "Unable to parse 'data': attempt to access JSON non-array as array", id="22"),

@@ -13,6 +13,7 @@ from conch.flag_values import (
     AT_LEAST_ONE,
     BACKEND_SETTING,
     BOOLEAN,
+    BYTES,
     BYTES_ABOVE_ZERO,
     CACHE,
     CACHE_SIZE,
@@ -100,6 +101,14 @@ class ServerOptions:
     )
     lora_separator: str = _flag(
         "_lora_", "OpenAI", "What stands between a model's name and its LoRA adapter's in the OpenAI API.", TEXT
+    )
+
+    request_memory_limit: int = _flag(
+        0,
+        "Server",
+        "Bytes that request bodies may occupy at once, over all connections of all ports; requests beyond it are told "
+        "to try again later. 0: a quarter of the memory that is free at start, at least 256 MiB.",
+        BYTES,
     )
 
     log_verbose: int = _flag(0, "Logging", "Verbosity: 0 for none, 1 and above for more.", LEVEL)

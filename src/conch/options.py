@@ -1,11 +1,9 @@
 """What the server was told at start: one frozen value, read from flags and environment, checked once.
 
 Every field of `ServerOptions` is a flag, under Triton's name where Triton has it: `http_port` is `--http-port` and, in
-the environment, `CONCH_HTTP_PORT`. Type, default and help stand at the field and nowhere else. A flag beats its
-environment variable, which beats the default.
+the environment, `CONCH_HTTP_PORT`. Type, default and help stand at the field and nowhere else. `option_parser` reads them.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal
 
@@ -41,19 +39,9 @@ from conch.flag_values import (
     ResourceLimit,
     ValueKind,
 )
-from conch.flags import Flag, Given, Standing, misspelt_variables, read_arguments, read_environment
+from conch.flags import Flag
 from conch.foreign_flags import FOREIGN_FLAGS
-from conch.option_checks import problems_of
 from conch.trace_options import OLDER_FLAGS, TRACE_SETTING, TraceSetting
-
-
-class OptionError(Exception):
-    """The command line or the environment is wrong. `problems` has one sentence for each mistake."""
-
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(self.problems))
-
 
 # ---- the flags -------------------------------------------------------------------------------------------------------
 
@@ -348,7 +336,7 @@ class ServerOptions:
 
 
 # Triton's older name of the opposite of auto-completion. It has no field: it sets another flag's.
-_STRICT_MODEL_CONFIG = Flag(
+STRICT_MODEL_CONFIG = Flag(
     "strict-model-config",
     "Deprecated",
     "true is --disable-auto-complete-config, false is the default.",
@@ -361,48 +349,4 @@ OWN_FLAGS: tuple[Flag, ...] = tuple(
     for one in fields(ServerOptions)
     if one.metadata
 )
-FLAGS: tuple[Flag, ...] = (*OWN_FLAGS, *FOREIGN_FLAGS, *OLDER_FLAGS, _STRICT_MODEL_CONFIG)
-
-
-# ---- reading and checking --------------------------------------------------------------------------------------------
-
-
-def parse(argv: Iterable[str], environ: Mapping[str, str]) -> ServerOptions:
-    """Make the options from the words after `conch serve` and the environment. Looks at files, changes nothing.
-
-    Raises OptionError with every problem found.
-    """
-    problems: list[str] = []
-    on_line = read_arguments(FLAGS, argv, problems)
-    named = {given.flag for given in on_line}
-    given = [one for one in read_environment(FLAGS, environ, problems) if one.flag not in named] + on_line
-    notices = misspelt_variables(FLAGS, environ)
-    values: dict[str, Any] = {}
-    for one in given:
-        _apply(one, values, notices, problems)
-    options = ServerOptions(**values, notices=tuple(dict.fromkeys(notices)))
-    problems += problems_of(options)
-    if problems:
-        raise OptionError(dict.fromkeys(problems))
-    return options
-
-
-def _apply(given: Given, values: dict[str, Any], notices: list[str], problems: list[str]) -> None:
-    """Enter one value, or say why it has none."""
-    flag, name = given.flag, given.flag.attribute
-    if flag is _STRICT_MODEL_CONFIG:
-        notices.append(f"{given.source} is deprecated; use --disable-auto-complete-config")
-        values["disable_auto_complete_config"] = given.value or values.get("disable_auto_complete_config", False)
-    elif flag.replaced_by:
-        notices.append(f"{given.source} is deprecated; use --{flag.replaced_by}")
-        name = flag.replaced_by.replace("-", "_")
-        values[name] = (given.value, *values.get(name, ()))  # what its successor says counts more
-    elif flag.standing is Standing.REFUSED:
-        if not flag.harmless(given.value):
-            problems.append(f"{given.source} is not supported: {flag.reason}")
-    elif flag.standing is Standing.IGNORED:
-        notices.append(f"{given.source} has no effect: {flag.reason}")
-    elif flag.repeatable:
-        values[name] = (*values.get(name, ()), given.value)
-    else:
-        values[name] = given.value
+FLAGS: tuple[Flag, ...] = (*OWN_FLAGS, *FOREIGN_FLAGS, *OLDER_FLAGS, STRICT_MODEL_CONFIG)

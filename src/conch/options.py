@@ -1,7 +1,8 @@
 """What the server was told at start: one frozen value, read from flags and environment, checked once.
 
 Every field of `ServerOptions` is a flag, under Triton's name where Triton has it: `http_port` is `--http-port` and, in
-the environment, `CONCH_HTTP_PORT`. Type, default and help stand at the field and nowhere else. `option_parser` reads them.
+the environment, `CONCH_HTTP_PORT`. Type, default and help stand at the field and nowhere else. `option_parser` reads
+them.
 """
 
 from dataclasses import Field, dataclass, field, fields

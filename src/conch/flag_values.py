@@ -78,6 +78,7 @@ def choice(*allowed: str) -> ValueKind:
 BOOLEAN = ValueKind("true|false", "true or false (also on/off, yes/no, 1/0)", _read_boolean)
 LEVEL = ValueKind("n", "a level: 0 for none, 1 and above for more", _read_level)
 TEXT = ValueKind("text", "text", str)
+KEY = ValueKind("key", "text", str, secret=True)
 PATH = ValueKind("path", "a path", str)
 PATTERN = ValueKind("regex", "a regular expression", _read_pattern)
 PORT = integer("port", 0, 65535)

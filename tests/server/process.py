@@ -1,5 +1,6 @@
 """A real `conch serve` in a process of its own, on ports that the system chooses."""
 
+import os
 import re
 import resource
 import signal
@@ -44,6 +45,8 @@ class ConchProcess:
             *(f"--{name}-port=0" for name in _LISTENING),
             "--http-address=127.0.0.1",
             "--grpc-address=127.0.0.1",
+            # Tests look into the server by /proc, which is for root only else.
+            *(["--process-debugging=true"] if os.geteuid() else []),
             *flags,
         ]
         self.ports: dict[str, int] = {}

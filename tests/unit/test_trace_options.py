@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.option_parser import OptionError, parse
-from conch.options import ServerOptions
+from conch.options import OptionError, ServerOptions, parse
 from conch.trace_options import TraceOptions
 
 

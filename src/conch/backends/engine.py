@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.backends.child_environment import ChildEnvironment
 from conch.backends.embedding import EmbeddingModels
 from conch.backends.engine_tensors import engine_document
 from conch.backends.fork_server import ForkServer
@@ -62,7 +63,8 @@ class EngineBackend(Backend):
     makes_embeddings = False
 
     def __init__(self, fork_server: ForkServer | None = None) -> None:
-        """Make the backend; `fork_server` is one that has been started ahead of time."""
+        """Make the backend; `fork_server` is one that has been started ahead of time; engines get its environment."""
+        self.environment = fork_server.environment if fork_server is not None else ChildEnvironment()
         self._embedding = EmbeddingModels(self.name, fork_server)
 
     async def stop(self) -> None:

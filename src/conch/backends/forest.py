@@ -5,7 +5,6 @@ read in a process of their own, under limits, that looks at the trees and writes
 server reads no other. The only module that knows `treelite`.
 """
 
-import os
 import resource
 import signal
 import subprocess
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import treelite
 
+from conch.backends.child_environment import ChildEnvironment
 from conch.backends.forest_files import check_form
 
 VERSION = f"treelite {treelite.__version__}"
@@ -79,7 +79,7 @@ def read_forest(path: Path, kind: str, *, lenient: bool = False, limits: ReadLim
             ended = subprocess.run(
                 [sys.executable, "-P", "-m", __name__, *map(str, words)],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
-                env=os.environ | _ONE_THREAD, start_new_session=True, timeout=seconds * _PATIENCE,
+                env=ChildEnvironment().variables() | _ONE_THREAD, start_new_session=True, timeout=seconds * _PATIENCE,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise ValueError(f"it could not be read within {seconds * _PATIENCE} seconds") from error

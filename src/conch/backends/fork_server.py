@@ -18,6 +18,7 @@ from io import FileIO
 from pathlib import Path
 
 from conch.backends import python_child
+from conch.backends.child_environment import ChildEnvironment
 from conch.backends.launch import Connection, Exit, Process
 from conch.backends.python_child.conch_child import prctl
 from conch.backends.python_child.conch_child.wire import Message
@@ -55,9 +56,17 @@ class ForkServer:
     """Launches processes by forking them off a process that this starts. Belongs to one thread.
 
     `limit_s` is for a new process of it, which may have to import from a slow disk; then a fork takes milliseconds.
+    `environment` says which variables it gets, and with it the processes of all models.
     """
 
-    def __init__(self, command: Sequence[str] = (sys.executable, str(MAIN), "fork"), *, limit_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        command: Sequence[str] = (sys.executable, str(MAIN), "fork"),
+        *,
+        limit_s: float = 60.0,
+        environment: ChildEnvironment | None = None,
+    ) -> None:
+        self.environment = environment or ChildEnvironment()
         self._command = command
         self._limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,7 +96,7 @@ class ForkServer:
                     stdin=subprocess.DEVNULL,
                     stdout=self._output,
                     stderr=self._output,
-                    env=own_environment(),
+                    env=self.environment.variables(),
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )
@@ -182,9 +191,3 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     except ChildProcessError:  # or it has
         process.poll()
         return True
-
-
-def own_environment() -> dict[str, str]:
-    """Return the environment of models that run in this interpreter."""
-    # Lines appear in the log when they are printed, not when some buffer is full.
-    return {**os.environ, "PYTHONUNBUFFERED": "1"}

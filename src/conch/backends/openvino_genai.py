@@ -31,7 +31,14 @@ class OpenVinoGenaiBackend(EngineBackend):
     def engine(self, source: ModelSource) -> Engine:
         """Make the engine of a model version. Raises ModelLoadError if its packages are not there."""
         python = interpreter(source, "openvino_genai", "openvino-genai")
-        return ProcessEngine(source, self.name, python=python, memory=self._memory, stated_cache=_stated_cache)
+        return ProcessEngine(
+            source,
+            self.name,
+            python=python,
+            memory=self._memory,
+            stated_cache=_stated_cache,
+            environment=self.environment,
+        )
 
 
 def _stated_cache(options: Mapping[str, Any]) -> int | None:

@@ -17,7 +17,7 @@ class ScriptedBackend(EngineBackend):
 
     def engine(self, source: ModelSource) -> Engine:
         """Make the engine of a model version."""
-        return ProcessEngine(source, self.name)
+        return ProcessEngine(source, self.name, environment=self.environment)
 
 
 backend = ScriptedBackend

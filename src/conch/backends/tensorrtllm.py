@@ -47,7 +47,8 @@ class TensorRtLlmBackend(EngineBackend):
     def engine(self, source: ModelSource) -> Engine:
         """Make the engine of a model version. Raises ConfigError, or ModelLoadError if its packages are not there."""
         refuse_parameters(source.config.name, source.config.parameters)
-        return ProcessEngine(source, self.name, python=interpreter(source, "tensorrt_llm", "tensorrtllm"))
+        python = interpreter(source, "tensorrt_llm", "tensorrtllm")
+        return ProcessEngine(source, self.name, python=python, environment=self.environment)
 
 
 def refuse_parameters(model: str, parameters: Mapping[str, str]) -> None:

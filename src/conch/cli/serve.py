@@ -23,7 +23,7 @@ def serve(arguments: Sequence[str]) -> int:
 
         print_help()
         return 0
-    from conch.option_parser import OptionError, parse
+    from conch.options import OptionError, parse
 
     try:
         options = parse(arguments, os.environ)
@@ -32,6 +32,11 @@ def serve(arguments: Sequence[str]) -> int:
             print(f"conch serve: {problem}", file=sys.stderr)
         print("conch serve --help lists all flags.", file=sys.stderr)
         return _USAGE_ERROR
+    from conch.cli.process_secrets import hide_secrets, protect_memory
+
+    hide_secrets(arguments)
+    if not options.process_debugging:
+        protect_memory()
     with _fork_server(options) as fork_server:
         # All of what is imported stays: the collector would walk through it again and again and find nothing.
         gc.disable()
@@ -49,10 +54,11 @@ def serve(arguments: Sequence[str]) -> int:
 @contextmanager
 def _fork_server(options: "ServerOptions") -> Iterator["ForkServer"]:
     """Make the fork server. If there are Python models to come, it starts while the rest of the program is imported."""
+    from conch.backends.child_environment import ChildEnvironment
     from conch.backends.fork_server import ForkServer
     from conch.errors import ModelLoadError
 
-    server = ForkServer()
+    server = ForkServer(environment=ChildEnvironment(options.model_env_allow, options.model_env_deny))
     waits_for_orders = options.model_control_mode == "explicit" and not options.load_model
     if not waits_for_orders and any(any(Path(root).glob("*/*/model.py")) for root in options.model_repository):
         with suppress(ModelLoadError):  # the first model that needs it says so again

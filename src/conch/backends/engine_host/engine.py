@@ -8,10 +8,10 @@ from typing import Any
 from conch.accelerators.visible import CUDA_VARIABLE, narrowed
 from conch.backends import engine_child
 from conch.backends.base import ModelSource
+from conch.backends.child_environment import ChildEnvironment
 from conch.backends.engine import Engine
 from conch.backends.engine_host.engine_process import EngineProcess
 from conch.backends.engine_host.memory import EngineMemory, read_options, size_of
-from conch.backends.fork_server import own_environment
 from conch.backends.launch import Launcher, Program
 from conch.backends.progress import reported
 from conch.backends.python_host.settings import stub_timeout_s
@@ -29,8 +29,8 @@ class ProcessEngine(Engine):
 
     `python` is the interpreter, by default the server's own; `memory` shares out what there is among engines, and
     `stated_cache` reads from `model.json` how many bytes of it the KV cache takes, None where it takes what it is
-    offered. The setting `stub-timeout-seconds` bounds a load; without it, a load may take any time. Raises ConfigError
-    for a value that makes no sense.
+    offered. `environment` says which variables the process gets. The setting `stub-timeout-seconds` bounds a load;
+    without it, a load may take any time. Raises ConfigError for a value that makes no sense.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class ProcessEngine(Engine):
         python: Path | None = None,
         memory: EngineMemory | None = None,
         stated_cache: Callable[[Mapping[str, Any]], int | None] = lambda _: 0,
+        environment: ChildEnvironment | None = None,
     ) -> None:
         self.load = EngineLoad()
         self.info: EngineInfo
@@ -49,6 +50,7 @@ class ProcessEngine(Engine):
         self._python = python
         self._memory = memory or EngineMemory()
         self._stated_cache = stated_cache
+        self._environment = environment or ChildEnvironment()
         self._load_limit_s = stub_timeout_s(source.config.backend, source.settings)
         self._name = source.config.name
         self._processes = Succession("engine", self._name, self._bring_up, lambda: self.on_ready_change())
@@ -85,7 +87,7 @@ class ProcessEngine(Engine):
             await process.kill()
 
     def _launcher(self) -> Launcher:
-        environment = own_environment()
+        environment = self._environment.variables()
         gpus = {gpu for group in self._source.config.instance_groups for gpu in group.gpus}
         if gpus:
             environment[CUDA_VARIABLE] = narrowed(environment, sorted(gpus))

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from conch.backends.base import ModelSource
-from conch.backends.fork_server import MAIN, ForkServer, own_environment
+from conch.backends.fork_server import MAIN, ForkServer
 from conch.backends.launch import Launcher, Program
 from conch.errors import ModelLoadError
 
@@ -48,7 +48,7 @@ class Environments:
             raise ModelLoadError(
                 f"{PARAMETER} '{path}' has no bin/python: it must be an environment or an archive of one"
             )
-        return Program([str(program), str(MAIN)], _environment(root))
+        return Program([str(program), str(MAIN)], _environment(root, self._fork_server.environment.variables()))
 
     async def _unpacked(self, archive: Path) -> Path:
         try:
@@ -86,8 +86,7 @@ def _unpack(archive: Path, parent: Path) -> Path:
     return target
 
 
-def _environment(root: Path) -> dict[str, str]:
-    variables = own_environment()
+def _environment(root: Path, variables: dict[str, str]) -> dict[str, str]:
     for name in ("PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX"):
         variables.pop(name, None)
     variables["VIRTUAL_ENV"] = str(root)

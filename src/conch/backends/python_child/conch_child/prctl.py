@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 _SET_PDEATHSIG = 1
+_SET_DUMPABLE = 4
 _SET_NAME = 15
 _SET_CHILD_SUBREAPER = 36
 _GET_CHILD_SUBREAPER = 37
@@ -22,6 +23,11 @@ def die_with_parent() -> None:
 def renounce_privileges() -> None:
     """Gain no rights by running a program, not even one that is setuid; for this process and all that it starts."""
     _prctl(_SET_NO_NEW_PRIVS, 1)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Let processes of the same user look into this one by /proc and ptrace, and the kernel dump its core, or not."""
+    _prctl(_SET_DUMPABLE, int(dumpable))
 
 
 def adopts() -> bool:

@@ -1,0 +1,65 @@
+"""Keeps the keys of this process from other processes: its command line, its first environment, its memory.
+
+What a process was started with stays readable in /proc, whatever it does with its own variables: the command line to
+everybody on the machine, the environment to processes of the same user, which those of models are by default.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from conch.backends.python_child.conch_child import prctl
+from conch.options import OWN_FLAGS
+
+# Of /proc/self/stat, counted from the state: where arguments and environment begin and end.
+_ARGUMENTS = slice(45, 47)
+_ENVIRONMENT = slice(47, 49)
+
+
+def hide_secrets(arguments: Sequence[str]) -> None:
+    """Overwrite the values of secret flags where other processes can read them, and take them out of `os.environ`."""
+    secrets = {flag.name for flag in OWN_FLAGS if flag.kind.secret}
+    variables = [flag.variable for flag in OWN_FLAGS if flag.kind.secret and flag.variable in os.environ]
+    values = [*_values(arguments, secrets), *(os.environ.pop(variable) for variable in variables)]
+    if values:
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        for part in (_ARGUMENTS, _ENVIRONMENT):
+            start, end = map(int, fields[part])
+            _overwrite(start, end, values)
+
+
+def protect_memory() -> None:
+    """Let no process of the same user read this one's memory, environment or descriptors, and dump no core."""
+    prctl.set_dumpable(False)
+
+
+def _values(arguments: Sequence[str], secrets: set[str]) -> Iterator[str]:
+    """Return the values of secret flags, and the passwords in addresses."""
+    flag = ""
+    for word in arguments:
+        name, equals, value = word[2:].partition("=") if word.startswith("--") else ("", "", word)
+        if not equals and word.startswith("--"):
+            flag = name
+            continue
+        if (name or flag) in secrets:
+            yield value
+        elif "@" in value and "://" in value:
+            password = urlsplit(value).password
+            if password:
+                yield password
+        flag = ""
+
+
+def _overwrite(start: int, end: int, values: Sequence[str]) -> None:
+    if not start or end <= start:
+        return
+    memory = ctypes.string_at(start, end - start)
+    for value in sorted(values, key=len, reverse=True):
+        secret = os.fsencode(value)
+        at = memory.find(secret) if secret else -1
+        while at >= 0:
+            memory = memory[:at] + b"*" * len(secret) + memory[at + len(secret) :]
+            ctypes.memset(start + at, ord("*"), len(secret))
+            at = memory.find(secret)

@@ -16,7 +16,9 @@ def write_encoder(folder: Path, table: NDArray[np.float32]) -> None:
     """Write a model whose vector of a text is the mean of the rows of `table` [len(WORDS), size] for its words."""
     folder.mkdir(parents=True)
     ov.save_model(_network(table), folder / "openvino_model.xml", compress_to_fp16=False)
-    ov.save_model(_tokenizer(WORDS), folder / "openvino_tokenizer.xml")
+    tokenizer, detokenizer = _tokenizer(WORDS)
+    ov.save_model(tokenizer, folder / "openvino_tokenizer.xml")
+    ov.save_model(detokenizer, folder / "openvino_detokenizer.xml")
     (folder / "config.json").write_text(json.dumps({"hidden_size": table.shape[1], "max_position_embeddings": 5}))
 
 
@@ -31,10 +33,10 @@ def _network(table: NDArray[np.float32]) -> ov.Model:
     return ov.Model([result], [input_ids, mask])
 
 
-def _tokenizer(words: Sequence[str]) -> ov.Model:
+def _tokenizer(words: Sequence[str]) -> tuple[ov.Model, ov.Model]:
     # Its package is loaded late: it registers operations with OpenVINO for the whole process.
     from openvino_tokenizers import tokenizer_pipeline as steps
-    from openvino_tokenizers.utils import change_outputs_type
+    from openvino_tokenizers.utils import change_inputs_type, change_outputs_type
 
     pipeline = steps.TokenizerPipeline()
     pipeline.add_steps(
@@ -46,4 +48,8 @@ def _tokenizer(words: Sequence[str]) -> ov.Model:
             steps.PaddingStep(token="[PAD]", _token_id=0),
         ]
     )
-    return change_outputs_type(pipeline.get_tokenizer_ov_subgraph(), ov.Type.i64)
+    pieces = [word[2:] if word.startswith("##") else f" {word}" for word in words]
+    decoding = steps.TokenizerPipeline()
+    decoding.add_steps([steps.VocabDecoderStep(vocab=pieces, skip_tokens=[0]), steps.FuseStep()])
+    tokenizer = change_outputs_type(pipeline.get_tokenizer_ov_subgraph(), ov.Type.i64)
+    return tokenizer, change_inputs_type(decoding.get_detokenizer_ov_subgraph(), ov.Type.i64)

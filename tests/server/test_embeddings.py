@@ -125,6 +125,38 @@ def test_token_ids_go_to_a_model_that_takes_them(server: ConchProcess, client: o
     assert (alone.usage.prompt_tokens, both.usage.prompt_tokens) == (len(tokens), len(tokens) + 1)
 
 
+def test_token_ids_of_a_pipeline_go_to_its_encoder(client: openai.OpenAI) -> None:
+    given = client.embeddings.create(model="sentences", input=[[5, 6, 7], [8]])
+    direct = client.embeddings.create(model="sentence_encoder", input=[[5, 6, 7], [8]])
+    assert [each.embedding for each in given.data] == [each.embedding for each in direct.data]
+    assert (given.model, given.usage.prompt_tokens) == ("sentences", 4)
+    cut = client.embeddings.create(
+        model="sentences", input=[[5, 6, 7, 1], [8]], extra_body={"truncate_prompt_tokens": 3}
+    )
+    assert [each.embedding for each in cut.data] == [each.embedding for each in given.data]
+
+
+def test_an_engine_takes_token_ids_and_truncates(client: openai.OpenAI) -> None:
+    plain = client.embeddings.create(model="mean", input=["two threes one", "one"])
+    by_ids = client.embeddings.create(model="mean", input=[[3, 4, 5, 2], [2]])
+    assert np.allclose([each.embedding for each in by_ids.data], [each.embedding for each in plain.data], atol=1e-6)
+    assert by_ids.usage.prompt_tokens == 5
+    long = "one two three one two three"
+    for extra, text in (
+        ({"truncate_prompt_tokens": -1}, "one two three one two"),
+        ({"truncate_prompt_tokens": 2}, "one two"),
+        ({"truncate_prompt_tokens": 2, "truncation_side": "left"}, "two three"),
+    ):
+        cut = client.embeddings.create(model="mean", input=long, extra_body=extra)
+        wanted = client.embeddings.create(model="mean", input=text)
+        assert np.allclose(cut.data[0].embedding, wanted.data[0].embedding, atol=1e-6), extra
+    with pytest.raises(openai.BadRequestError, match="text_input: token id 9999 is not one of"):
+        client.embeddings.create(model="mean", input=[9999])
+    assert client.embeddings.create(model="letters", input="a", extra_body={"truncate_prompt_tokens": -1}).data
+    with pytest.raises(openai.BadRequestError, match="'truncate_prompt_tokens' is not supported"):
+        client.embeddings.create(model="letters", input="a", extra_body={"truncate_prompt_tokens": 3})
+
+
 def test_vectors_are_cut_where_the_model_is_made_for_it(client: openai.OpenAI) -> None:
     whole, cut = [
         client.embeddings.create(model="sentences", input="load a model", dimensions=size).data[0].embedding

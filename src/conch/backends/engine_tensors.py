@@ -59,6 +59,8 @@ def embedding_document(document: Mapping[str, Any], size: int) -> dict[str, Any]
     ]
     completed["input"] = _merged(name, "input", document.get("input", ()), texts)
     completed["output"] = _merged(name, "output", document.get("output", ()), vectors)
+    # It takes token ids, and truncates (llm/embedding_form.py).
+    completed["parameters"] = {**document.get("parameters", {}), "tokenizes": {"string_value": "true"}}
     return _placed(completed)
 
 

@@ -15,7 +15,7 @@ from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
 from conch.frontends.openai_errors import JSON, send_error
-from conch.llm.embedding_form import EmbeddingForm
+from conch.llm.embedding_form import TOKEN_IDS_MODEL, EmbeddingForm
 from conch.observability.observer import Observer
 from conch.observability.request_trace import Trace
 from conch.protocol.openai_embeddings import EmbeddingCall, embeddings, read_embedding
@@ -52,14 +52,25 @@ class EmbeddingsEndpoint:
         trace = begin_trace(self._observer, request, call.model, timeline) if self._observer.on else None
         try:
             model = self._find(call.model)
-            form = EmbeddingForm(model.config)
+            model, form = self._form(model, call)
             _check_dimensions(form, call)
-            requests = form.requests(call.inputs, model.version, timeline)
+            requests = form.requests(
+                call.inputs, model.version, timeline, truncate=call.truncate, keep_last=call.keep_last
+            )
             _Exchange(reply, model, form, call, requests, trace).begin()
         except ConchError as error:
             if trace is not None:
                 trace.refused(error)
             raise
+
+    def _form(self, model: Served, call: EmbeddingCall) -> tuple[Served, EmbeddingForm]:
+        """Return the model that the inputs are for, and its form: token ids may be for another one."""
+        form = EmbeddingForm(model.config)
+        other = model.config.parameters.get(TOKEN_IDS_MODEL, "")
+        if not other or form.takes_tokens or isinstance(call.inputs[0], str):
+            return model, form
+        model = self._find(other)
+        return model, EmbeddingForm(model.config)
 
     def _find(self, name: str) -> Served:
         try:

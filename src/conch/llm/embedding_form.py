@@ -4,6 +4,11 @@ Any model will do that has one required input, for texts (BYTES, one element for
 of any length), and one floating-point output that is a vector for each text. Where a further output `num_input_tokens`
 holds integers, those are the texts' numbers of tokens. The parameter `matryoshka_dimensions` of the configuration,
 "64,128" for example, lists the lengths that the model's vectors may be cut to.
+
+A model of texts with the parameter `tokenizes` has its tokenizer at hand: it takes token ids as texts that hold JSON
+arrays, in requests with the parameter `token_ids`, and `truncate_prompt_tokens` and `truncation_side` as parameters.
+The parameter `token_ids_model` of another names a model, its encoder for example, that takes the token ids in its
+place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,14 +17,17 @@ from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from conch.errors import BackendError, InvalidRequest, Unsupported
 from conch.model_config import ModelConfig
-from conch.request import InferRequest, InferResponse, Timeline
+from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
 from conch.tensor import BYTES, NUMPY_DTYPES, Tensor
 
 NUM_INPUT_TOKENS = "num_input_tokens"
 MATRYOSHKA_DIMENSIONS = "matryoshka_dimensions"
+TOKENIZES = "tokenizes"
+TOKEN_IDS_MODEL = "token_ids_model"  # noqa: S105 - no password
 
 _FLOATS = ("FP16", "FP32", "FP64")
 _INTEGERS = ("INT32", "INT64", "UINT32", "UINT64")
@@ -57,17 +65,44 @@ class EmbeddingForm:
         self._batches = config.max_batch_size > 0
         self._at_once = self._most_at_once(config)
         self._cuts = _cuts(config)
+        self._tokenizes = config.parameters.get(TOKENIZES, "").lower() == "true"
 
-    def requests(self, inputs: Inputs, version: int, timeline: Timeline) -> Iterator[tuple[list[int], InferRequest]]:
+    def requests(
+        self,
+        inputs: Inputs,
+        version: int,
+        timeline: Timeline,
+        *,
+        truncate: int | None = None,
+        keep_last: bool = False,
+    ) -> Iterator[tuple[list[int], InferRequest]]:
         """Return inference requests for all texts, each with the places in `inputs` of those that it holds.
 
-        Raises Unsupported if the texts are not in the form that the model takes.
+        `truncate` keeps so many tokens of each, -1 as many as the model takes. Raises Unsupported if the texts are not
+        in the form that the model takes, or if it cannot truncate them.
         """
         tokens = not isinstance(inputs[0], str)
-        if tokens != self.takes_tokens:
+        parameters: dict[str, ParameterValue] = {}
+        if self._tokenizes:
+            if tokens:
+                parameters["token_ids"] = True
+                inputs = [orjson.dumps([*each]).decode() for each in inputs]
+            if truncate is not None:
+                parameters["truncate_prompt_tokens"] = truncate
+                parameters["truncation_side"] = "left" if keep_last else "right"
+        elif tokens != self.takes_tokens:
             taken, given = ("token ids", "text") if self.takes_tokens else ("text", "token ids")
             raise Unsupported(f"The model `{self._model}` takes {taken}, 'input' holds {given}.")
-        return ((places, self._request(inputs, places, version, timeline)) for places in self._groups(inputs))
+        elif truncate is not None and truncate > 0:
+            if not tokens:
+                raise Unsupported(
+                    f"'truncate_prompt_tokens' is not supported: the model `{self._model}` takes text, and its tokens "
+                    "are not known; -1 leaves it to the model."
+                )
+            inputs = [each[-truncate:] if keep_last else each[:truncate] for each in inputs]
+        return (
+            (places, self._request(inputs, places, version, timeline, parameters)) for places in self._groups(inputs)
+        )
 
     def vectors(self, request: InferRequest, response: InferResponse) -> Vectors:
         """Read the answer to one of the requests. Raises BackendError if there are not as many vectors as texts."""
@@ -105,10 +140,22 @@ class EmbeddingForm:
             f"'dimensions' {dimensions} is not supported: a vector of the model `{self._model}` {known} and {cuts}."
         )
 
-    def _request(self, inputs: Inputs, places: list[int], version: int, timeline: Timeline) -> InferRequest:
+    def _request(
+        self,
+        inputs: Inputs,
+        places: list[int],
+        version: int,
+        timeline: Timeline,
+        parameters: dict[str, ParameterValue],
+    ) -> InferRequest:
         tensor = self._tensor([inputs[place] for place in places])
         return InferRequest(
-            self._model, [tensor], version=version, outputs=self._outputs, timeline=Timeline(timeline.received)
+            self._model,
+            [tensor],
+            version=version,
+            outputs=self._outputs,
+            parameters=dict(parameters),
+            timeline=Timeline(timeline.received),
         )
 
     def _groups(self, inputs: Inputs) -> Iterator[list[int]]:

@@ -18,12 +18,17 @@ MAX_INPUTS = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingCall:
-    """What is asked for. `inputs` are texts, or texts as token ids; none is empty, and all are of one kind."""
+    """What is asked for. `inputs` are texts, or texts as token ids; none is empty, and all are of one kind.
+
+    `truncate` is how many tokens of each are kept, the last ones if `keep_last`; -1 as many as the model takes.
+    """
 
     model: str
     inputs: Sequence[str | Sequence[int]]
     encoding: Literal["float", "base64"] = "float"
     dimensions: int | None = None
+    truncate: int | None = None
+    keep_last: bool = False
 
 
 def read_embedding(body: Buffer) -> EmbeddingCall:
@@ -41,11 +46,36 @@ def read_embedding(body: Buffer) -> EmbeddingCall:
     dimensions = fields.integer("dimensions")
     if dimensions is not None and dimensions < 1:
         raise fields.wrong("dimensions", f"'dimensions' must be at least 1, got {dimensions}")
-    fields.take("user")
+    truncate, side = fields.integer("truncate_prompt_tokens"), fields.text("truncation_side") or "right"
+    if truncate is not None and (truncate < -1 or truncate == 0):
+        text = f"'truncate_prompt_tokens' must be -1 or at least 1, got {truncate}"
+        raise fields.wrong("truncate_prompt_tokens", text)
+    if side not in ("left", "right"):
+        raise fields.wrong("truncation_side", f"'truncation_side' must be 'left' or 'right', got '{side}'")
+    _read_extensions(fields)
     fields.done()
     return EmbeddingCall(
-        model=model, inputs=inputs, encoding="float" if encoding == "float" else "base64", dimensions=dimensions
+        model=model,
+        inputs=inputs,
+        encoding="float" if encoding == "float" else "base64",
+        dimensions=dimensions,
+        truncate=truncate,
+        keep_last=side == "left",
     )
+
+
+def _read_extensions(fields: Fields) -> None:
+    """Read vLLM's further fields, whose defaults clients send: what is no default is refused by name."""
+    for name in ("user", "request_id", "mm_processor_kwargs"):
+        fields.take(name)
+    fields.refuse("add_special_tokens", lambda value: value is True, "the model adds those that it needs")
+    fields.refuse("priority", lambda value: value == 0, "texts are embedded in their order")
+    fields.refuse("cache_salt", lambda value: value == "", "nothing is cached among requests")
+    fields.refuse("padding", lambda value: value == "do_not_pad", "the model pads where it needs to")
+    fields.refuse("embed_dtype", lambda value: value == "float32", "vectors are float32")
+    fields.refuse("endianness", lambda value: value in ("native", "little"), "base64 is little-endian")
+    for name in ("normalize", "use_activation"):
+        fields.refuse(name, lambda _: False, "the model decides about the length of its vectors")
 
 
 def embeddings(name: str, vectors: Sequence[npt.NDArray[np.float32]], prompt_tokens: int, encoding: str) -> bytes:

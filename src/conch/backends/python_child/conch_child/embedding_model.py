@@ -19,13 +19,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple, Union
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 # Vectors [texts, size] and the texts' numbers of tokens.
 Embedded = Tuple[Any, Sequence[int]]
+# A text or its token ids; how many tokens of it are kept, 0 being all and -1 as many as the model takes; if the last.
+Text = Tuple[Union[str, List[int]], int, bool]
 
 _KEYS: Dict[str, type] = {
     "task": str,
@@ -56,8 +58,8 @@ class TritonPythonModel:
             return [self._alone(request) for request in requests]
 
     def _together(self, requests: List[Any]) -> List[Any]:
-        given = [pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy().ravel() for request in requests]
-        vectors, counts = self._model.embed([text.decode() for texts in given for text in texts])
+        given = [_texts(request) for request in requests]
+        vectors, counts = self._model.embed([text for texts in given for text in texts])
         responses, start = [], 0
         for texts in given:
             end = start + len(texts)
@@ -101,9 +103,15 @@ class OpenVino:
         device = options.get("device", "CPU")
         self._pipeline = genai.TextEmbeddingPipeline(str(folder), device, config, **options.get("properties", {}))
         self._tokenizer = genai.Tokenizer(str(folder))
+        decodes = (folder / "openvino_detokenizer.xml").is_file()
+        self._vocabulary = max(self._tokenizer.get_vocab().values(), default=-1) + 1 if decodes else 0
 
-    def embed(self, texts: List[str]) -> Embedded:
-        """Return the vectors. The library tells no numbers of tokens and cuts nothing, so these are counted first."""
+    def embed(self, given: List[Text]) -> Embedded:
+        """Return the vectors. The library tells no numbers of tokens and cuts nothing, so these are counted first.
+
+        It takes texts alone: token ids, and what a truncation has left, are decoded.
+        """
+        texts = [self._text(*each) for each in given]
         mask = self._tokenizer.encode([self._instruction + text for text in texts]).attention_mask.data
         counts = mask.sum(axis=1)
         longest = int(counts.max())
@@ -113,6 +121,31 @@ class OpenVino:
                 "Please reduce its length.".format(self._limit, longest)
             )
         return np.array(self._pipeline.embed_documents(texts), np.float32), counts
+
+    def _text(self, text: Union[str, List[int]], kept: int, last: bool) -> str:
+        if isinstance(text, str) and not kept:
+            return text
+        if isinstance(text, str):
+            added = self._count(self._instruction, True)
+            token_ids = [int(each) for each in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]]
+        else:
+            added, token_ids = 0, text
+        kept = kept if kept >= 0 else self._limit
+        if not kept or len(token_ids) + added <= kept:
+            return text if isinstance(text, str) else self._decoded(token_ids)
+        room = max(kept - added, 1)
+        return self._decoded(token_ids[-room:] if last else token_ids[:room])
+
+    def _count(self, text: str, special: bool) -> int:
+        return int(self._tokenizer.encode(text, add_special_tokens=special).input_ids.data.size)
+
+    def _decoded(self, token_ids: List[int]) -> str:
+        if not self._vocabulary:
+            raise ValueError("token ids and truncation need openvino_detokenizer.xml beside the model")
+        unknown = max(token_ids, default=0)
+        if unknown >= self._vocabulary:
+            raise ValueError("token id {} is not one of the model's {}".format(unknown, self._vocabulary))
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
 
 class Vllm:
@@ -132,10 +165,11 @@ class Vllm:
                 arguments[name] = str(directory / arguments[name])
         self._engine = LLM(**arguments)
 
-    def embed(self, texts: List[str]) -> Embedded:
+    def embed(self, given: List[Text]) -> Embedded:
         """Return the vectors. Raises ValueError for a text that is too long."""
+        prompts = [self._prompt(*each) for each in given]
         try:
-            outputs = self._engine.embed(texts, use_tqdm=False)
+            outputs = self._engine.embed(prompts, use_tqdm=False)
         except Exception as error:
             # In some versions it is a ValueError, in others it is not.
             if type(error).__name__ == "VLLMValidationError":
@@ -143,6 +177,29 @@ class Vllm:
             raise
         vectors = np.array([output.outputs.embedding for output in outputs], np.float32)
         return vectors, [len(output.prompt_token_ids) for output in outputs]
+
+    def _prompt(self, text: Union[str, List[int]], kept: int, last: bool) -> Any:
+        if isinstance(text, str) and not kept:
+            return text
+        token_ids = self._engine.get_tokenizer().encode(text) if isinstance(text, str) else text
+        if kept < 0:
+            kept = self._engine.llm_engine.model_config.max_model_len
+        if kept:
+            token_ids = token_ids[-kept:] if last else token_ids[:kept]
+        return {"prompt_token_ids": token_ids}
+
+
+def _texts(request: Any) -> List[Text]:
+    """Return the texts of a request. Raises ValueError for what is no UTF-8, or no token ids."""
+    parameters = json.loads(request.parameters() or "{}")
+    kept, last = int(parameters.get("truncate_prompt_tokens", 0)), parameters.get("truncation_side") == "left"
+    texts = [text.decode() for text in pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy().ravel()]
+    if not parameters.get("token_ids"):
+        return [(text, kept, last) for text in texts]
+    token_ids = [json.loads(text) for text in texts]
+    if not all(isinstance(ids, list) and all(type(each) is int for each in ids) for ids in token_ids):
+        raise ValueError("with 'token_ids' each text must be a JSON array of integers")
+    return [(ids, kept, last) for ids in token_ids]
 
 
 def _checked(options: Dict[str, Any], path: Path) -> Dict[str, Any]:

@@ -5,6 +5,7 @@ Triton's. Reading is strict: a flag that is not known, a value that does not fit
 all problems, and all of them are reported at once.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,6 +14,12 @@ from enum import Enum
 from conch.flag_values import ValueKind
 
 ENVIRONMENT_PREFIX = "CONCH_"
+
+_NEAR_VARIABLE = 0.75  # how alike a variable and the one that was probably meant are
+_FLAG = re.compile(r"--([a-z0-9][a-z0-9_-]*)")
+_VARIABLE = re.compile(rf"{ENVIRONMENT_PREFIX}[A-Z0-9_]+")
+_SERVICE_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?$")
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
 class Standing(Enum):
@@ -108,16 +115,30 @@ def read_environment(flags: Sequence[Flag], environ: Mapping[str, str], problems
 def misspelt_variables(flags: Sequence[Flag], environ: Mapping[str, str]) -> list[str]:
     """Return a notice for each variable that looks like a flag's but is none.
 
-    Only near misses: variables of this prefix may be there for other reasons, such as a Kubernetes service of the name.
+    Other programs may set variables of this prefix, so none is an error. Those that Kubernetes and Docker set for a
+    service of the name `conch` are passed over.
     """
-    known = {flag.variable for flag in flags}
+    known = sorted({flag.variable for flag in flags})
     notices = []
-    for name in sorted(environ):
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
-            near = get_close_matches(name, known, n=1, cutoff=0.9)
-            if near:
-                notices.append(f"environment variable {name} stands for no flag; did you mean {near[0]}?")
+    for name, value in sorted(environ.items()):
+        if not name.upper().startswith(ENVIRONMENT_PREFIX) or name in known or _of_a_service(name, value):
+            continue
+        near = get_close_matches(name.upper(), known, n=1, cutoff=_NEAR_VARIABLE)
+        meant = f"did you mean {near[0]}?" if near else "it is ignored"
+        notices.append(f"environment variable {name} stands for no flag; {meant}")
     return notices
+
+
+def flags_named(flags: Sequence[Flag], problems: Iterable[str]) -> frozenset[str]:
+    """Return the names of the flags that problems name, by their variables or as suggestions, too."""
+    by_variable = {flag.variable: flag.name for flag in flags}
+    text = "\n".join(problems)
+    names = {name.replace("_", "-") for name in _FLAG.findall(text)}
+    return frozenset(names | {by_variable[name] for name in _VARIABLE.findall(text) if name in by_variable})
+
+
+def _of_a_service(name: str, value: str) -> bool:
+    return bool(_SERVICE_NAME.search(name) or (name.endswith("_PORT") and _SERVICE_ADDRESS.match(value)))
 
 
 def _read_value(flag: Flag, text: str, source: str, given: list[Given], problems: list[str]) -> None:

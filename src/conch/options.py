@@ -41,7 +41,7 @@ from conch.flag_values import (
     BackendSetting,
     ResourceLimit,
 )
-from conch.flags import Flag, Given, Standing, misspelt_variables, read_arguments, read_environment
+from conch.flags import Flag, Given, Standing, flags_named, misspelt_variables, read_arguments, read_environment
 from conch.foreign_flags import FOREIGN_FLAGS
 from conch.option_checks import problems_of
 from conch.separation_options import SeparationOptions
@@ -353,14 +353,17 @@ def parse(argv: Iterable[str], environ: Mapping[str, str]) -> ServerOptions:
     on_line = read_arguments(FLAGS, argv, problems)
     named = {given.flag for given in on_line}
     given = [one for one in read_environment(FLAGS, environ, problems) if one.flag not in named] + on_line
-    notices = misspelt_variables(FLAGS, environ)
+    misspelt = misspelt_variables(FLAGS, environ)
+    notices = list(misspelt)
     values: dict[str, Any] = {}
     for one in given:
         _apply(one, values, notices, problems)
     options = ServerOptions(**values, notices=tuple(dict.fromkeys(notices)))
-    problems += problems_of(options)
+    # What contradicts a flag that could not be read is not a second mistake.
+    unread = flags_named(FLAGS, problems)
+    problems += [problem for problem in problems_of(options) if not unread & flags_named(FLAGS, [problem])]
     if problems:
-        raise OptionError(dict.fromkeys(problems))
+        raise OptionError(dict.fromkeys((*problems, *misspelt)))
     return options
 
 

@@ -99,6 +99,7 @@ class Server:
                 "tensorrtllm": others,
             }
         )
+        repositories = Repositories(_repositories(options))
         self._builder = ModelBuilder(
             self._backends,
             self._catalog,
@@ -110,9 +111,10 @@ class Server:
             limiter=_limiter(options),
             allow_native_extensions=options.allow_native_extensions,
             summaries=options.summary_latencies,
+            suggestion=repositories.suggestion,
         )
         self.control = ModelControl(
-            Repositories(_repositories(options)),
+            repositories,
             self._builder,
             self._catalog,
             explicit=options.model_control_mode == "explicit",

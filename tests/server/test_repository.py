@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
-from tests.server.models import ECHO, tensor, write_config, write_identity, write_python
+from tests.server.models import ECHO, tensor, write_config, write_ensemble, write_identity, write_python
 from tests.server.process import ConchProcess
 
 ONE_INT = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
@@ -245,3 +245,34 @@ def test_a_model_passed_as_the_repository_is_recognised(tmp_path: Path) -> None:
     assert server.process.wait(30) == 1
     assert "looks like a model, not a repository" in server.text
     assert f"--model-repository={tmp_path / 'models'}" in server.text
+
+
+def test_what_is_wrong_with_a_folder_is_said_with_what_would_be_right(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_identity(models, "detector", "INT32", 1)
+    for name, folder in ("named", "v1"), ("padded", "001"), ("bare", "variables"):
+        write_config(models, name, f'backend: "identity" {ONE_INT}')
+        (models / name / "1").rename(models / name / folder)
+    (models / "unsorted").mkdir()
+    (models / "unsorted" / "model.onnx").touch()
+    (models / "saved" / "1" / "model.savedmodel").mkdir(parents=True)
+    write_config(models, "alias", f'backend: "tensorrt_llm" {ONE_INT}')
+    write_config(models, "typo", f'backend: "identiy" {ONE_INT}')
+    ends = f"input {tensor('IN', 'INT32', 1)}", f"output {tensor('OUT', 'INT32', 1)}"
+    write_ensemble(models, "ensemble", *ends, ("detectr", {"INPUT0": "IN"}, {"OUTPUT0": "OUT"}))
+    expected = {
+        "named": "the folder 'v1' is not named by its number alone: rename it to '1'",
+        "padded": "the folder '001' is not named by its number alone: rename it to '1'",
+        "bare": "in a folder named by its version, such as '1'; found 'config.pbtxt', 'variables'",
+        "unsorted": "'model.onnx' must be in a version folder: move it to '1/model.onnx'",
+        "saved": "unable to find backend 'tensorflow', which this server does not have; convert the model to ONNX",
+        "alias": "unable to find backend 'tensorrt_llm'; did you mean 'tensorrtllm'?",
+        "typo": "unable to find backend 'identiy'; did you mean 'identity'?",
+        "ensemble": "'detectr' is not found; did you mean 'detector'?",
+    }
+    with ConchProcess(models, "--exit-on-error=false", log=tmp_path / "log", wait="live") as server:
+        server.until_logged("failed to load all models: 8 of 9 failed: ")
+        said = {row["name"]: row.get("reason", "") for row in index(server)}
+    assert said.pop("detector") == ""
+    assert {name: text for name, text in said.items() if expected[name] not in text} == {}
+    assert "model.graphdef" not in said["unsorted"]

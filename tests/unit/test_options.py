@@ -107,10 +107,13 @@ def test_a_wrong_variable_is_named_as_such(repository: str) -> None:
 
 
 def test_a_near_miss_in_the_environment_is_noticed_and_a_stranger_is_not(repository: str) -> None:
-    options = parse([repository], {"CONCH_HTTP_PROT": "81", "CONCH_SERVICE_HOST": "10.0.0.1"})
+    service = {"CONCH_SERVICE_HOST": "10.0.0.1", "CONCH_PORT": "tcp://10.0.0.1:8000", "CONCH_PORT_8000_TCP": "x"}
+    options = parse([repository], {"CONCH_HTTP_PROT": "81", "CONCH_COLOUR": "red", "conch_id": "x", **service})
     assert options.http_port == 8000
     assert options.notices == (
+        "environment variable CONCH_COLOUR stands for no flag; it is ignored",
         "environment variable CONCH_HTTP_PROT stands for no flag; did you mean CONCH_HTTP_PORT?",
+        "environment variable conch_id stands for no flag; did you mean CONCH_ID?",
     )
 
 
@@ -161,12 +164,35 @@ def test_a_flag_does_not_swallow_the_next_one(repository: str) -> None:
 
 
 def test_all_mistakes_are_told_at_once() -> None:
-    assert problems(["--http-port=x", "--grcp-port=1", "--metrics-port=8001"], {"CONCH_LOG_INFO": "si"}) == (
+    arguments = ["--http-port=x", "--grcp-port=1", "--metrics-port=8003", "--openai-port=8003"]
+    assert problems(arguments, {"CONCH_LOG_INFO": "si"}) == (
         "--http-port: got 'x', but wants a whole number (port), 0 to 65535",
         "unknown flag '--grcp-port'; did you mean '--grpc-port'?",
         "CONCH_LOG_INFO: got 'si', but wants true or false (also on/off, yes/no, 1/0)",
         "--model-repository is missing: name the directory that holds the models",
-        "--grpc-port and --metrics-port are both 8001 at 0.0.0.0; each service needs a port of its own",
+        "--metrics-port and --openai-port are both 8003 at 0.0.0.0; each service needs a port of its own",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "only"),
+    [
+        (["--model-repo=/m"], {}, "unknown flag '--model-repo'; did you mean '--model-repository'?"),
+        (["{r}", "--model-control-mode=explict", "--load-model=m"], {}, "--model-control-mode: got 'explict'"),
+        (["{r}", "--grcp-port=9001", "--metrics-port=8001"], {}, "unknown flag '--grcp-port'"),
+        (["{r}", "--metrics-port=8001"], {"CONCH_GRPC_PORT": "x"}, "CONCH_GRPC_PORT: got 'x'"),
+        (["{r}", "--grpc-use-ssl=true", f"--grpc-server-key={__file__}", "--grpc-server-crt=x"], {}, "unknown flag"),
+    ],
+)
+def test_one_mistake_is_one_problem(repository: str, arguments: list[str], environ: dict[str, str], only: str) -> None:
+    (found,) = problems([each.replace("{r}", repository) for each in arguments], environ)
+    assert found.startswith(only)
+
+
+def test_a_misspelt_variable_is_named_beside_the_problem_that_it_makes() -> None:
+    assert problems([], {"CONCH_MODEL_REPO": "/m"}) == (
+        "--model-repository is missing: name the directory that holds the models",
+        "environment variable CONCH_MODEL_REPO stands for no flag; did you mean CONCH_MODEL_REPOSITORY?",
     )
 
 

@@ -5,6 +5,7 @@ A package brings a backend by an entry point of the group `conch.backends`: `x =
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -38,6 +39,31 @@ _REQUIREMENTS = {
     "tensorrt": ("tensorrt", "tensorrt"),
     "tensorrtllm": ("numpy", "python"),
     "vllm": ("numpy", "python"),
+}
+
+
+# Names that other tools and libraries have for them.
+_ALIASES = {
+    "libtorch": "pytorch",
+    "onnx": "onnxruntime",
+    "onnxruntime_onnx": "onnxruntime",
+    "ort": "onnxruntime",
+    "openvino-genai": "openvino_genai",
+    "py": "python",
+    "pytorch_libtorch": "pytorch",
+    "tensorrt-llm": "tensorrtllm",
+    "tensorrt_llm": "tensorrtllm",
+    "tensorrt_plan": "tensorrt",
+    "torch": "pytorch",
+    "trt": "tensorrt",
+    "trtllm": "tensorrtllm",
+    "xgboost": "fil",
+    "lightgbm": "fil",
+}
+# Backends of Triton's that are not there, and what takes their place.
+_ELSEWHERE = {
+    "tensorflow": "convert the model to ONNX (tf2onnx) for 'onnxruntime', or call TensorFlow in a 'python' model",
+    "dali": "decode and resize in a 'python' model",
 }
 
 
@@ -107,8 +133,14 @@ def requirement(name: str) -> tuple[str, str] | None:
 
 
 def _unknown(name: str) -> ModelLoadError:
-    known = ", ".join(sorted({*_REQUIREMENTS, *(each.name for each in entry_points(group=ENTRY_POINTS))}))
-    return ModelLoadError(f"unable to find backend '{name}'; this server has: {known}")
+    known = sorted({*_REQUIREMENTS, *(each.name for each in entry_points(group=ENTRY_POINTS))})
+    said = f"unable to find backend '{name}'"
+    if advice := _ELSEWHERE.get(name):
+        said += f", which this server does not have; {advice}"
+    else:
+        wanted = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), known, n=1)), "")
+        said += f"; did you mean '{wanted}'?" if wanted else ""
+    return ModelLoadError(f"{said}; this server has: {', '.join(known)}".replace("?;", "?"))
 
 
 def _own_module(name: str) -> Any:

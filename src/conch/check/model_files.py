@@ -26,7 +26,7 @@ def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
     """Check versions and files; return the model, completed from its file if that could be read, and what is wrong."""
     findings = list(_version_names(model))
     try:
-        versions = chosen_versions(model.config, model.files.versions_on_disk)
+        versions = chosen_versions(model.config, model.files.versions_on_disk, model.directory)
     except ModelLoadError as error:
         return model, [*findings, Finding(rules.VERSION_NONE, model.folder.locate(error.message), error.message)]
     findings += _absent_versions(model)

@@ -79,6 +79,7 @@ class ModelBuilder:
         limiter: RateLimiter | None = None,
         allow_native_extensions: bool = False,
         summaries: bool = False,
+        suggestion: Callable[[str], str] = lambda _name: "",
     ) -> None:
         self._backends = backends
         self._catalog = catalog
@@ -91,6 +92,7 @@ class ModelBuilder:
         self._limiter = limiter
         self._allow_native_extensions = allow_native_extensions
         self._summaries = summaries
+        self._suggestion = suggestion
 
     @property
     def _gpu_numbers(self) -> list[int]:
@@ -128,7 +130,7 @@ class ModelBuilder:
         Those that are served from `unchanged` files are kept if their configuration is the same, too.
         Raises ModelLoadError or ConfigError if that cannot begin.
         """
-        versions = chosen_versions(config, files.versions_on_disk)
+        versions = await asyncio.to_thread(chosen_versions, config, files.versions_on_disk, files.directory)
         labels = await asyncio.to_thread(read_labels, config, files.directory)
         flow: Flow | None = None
         if config.is_ensemble:
@@ -189,7 +191,8 @@ class ModelBuilder:
             except (NotFound, InvalidRequest) as error:
                 missing.append(step.model_name)
                 model = ModelId(step.model_namespace or namespace, step.model_name)
-                causes.append(f"step {number}: {self._why_not_there(model) or error.message}")
+                cause = self._why_not_there(model) or error.message + self._suggestion(model.name)
+                causes.append(f"step {number}: {cause}")
         if missing:
             names = ", ".join(dict.fromkeys(missing))
             raise ConfigError(

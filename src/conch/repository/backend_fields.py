@@ -17,11 +17,12 @@ class _Format:
     platform: str  # "" where Triton has no platform name for the backend
     filename: str
     is_directory: bool | None  # None: both a file and a directory will do
+    is_served: bool = True  # by this server; the others are known so that an error can name them
 
 
 _FORMATS = (
-    _Format("tensorflow", "tensorflow_savedmodel", "model.savedmodel", is_directory=True),
-    _Format("tensorflow", "tensorflow_graphdef", "model.graphdef", is_directory=False),
+    _Format("tensorflow", "tensorflow_savedmodel", "model.savedmodel", is_directory=True, is_served=False),
+    _Format("tensorflow", "tensorflow_graphdef", "model.graphdef", is_directory=False, is_served=False),
     _Format("tensorrt", "tensorrt_plan", "model.plan", is_directory=False),
     _Format("onnxruntime", "onnxruntime_onnx", "model.onnx", is_directory=None),
     _Format("openvino", "", "model.xml", is_directory=None),
@@ -29,6 +30,9 @@ _FORMATS = (
     _Format("pytorch", "torch_aoti", "model.pt2", is_directory=False),
     _Format("python", "", "model.py", is_directory=None),
 )
+
+
+_MAX_NAMES = 20
 
 
 def fill_backend_fields(message: ConfigMessage, name: str, version_files: Mapping[str, bool]) -> None:
@@ -79,14 +83,14 @@ def _check_pair(message: ConfigMessage, found: _Format) -> None:
 
 def _fill_from_model_name(message: ConfigMessage, name: str, version_files: Mapping[str, bool]) -> None:
     if message.platform:
-        known = ", ".join(each.platform for each in _FORMATS if each.platform)
+        known = ", ".join(each.platform for each in _FORMATS if each.platform and each.is_served)
         raise ConfigError(
             f"unexpected platform type '{message.platform}' for {name}; known: {known}, {ENSEMBLE_PLATFORM}"
         )
     backend = name.partition(".")[2]
     if not backend or message.default_model_filename:
-        looked_for = ", ".join(each.filename for each in _FORMATS)
-        present = ", ".join(sorted(version_files)) or "nothing"
+        looked_for = ", ".join(each.filename for each in _FORMATS if each.is_served)
+        present = ", ".join(sorted(version_files)[:_MAX_NAMES]) or "nothing"
         raise ConfigError(
             f"Invalid model name: Could not determine backend for model '{name}' with no backend in model "
             "configuration. Expected model name of the form 'model.<backend_name>', a 'backend' in config.pbtxt, or "

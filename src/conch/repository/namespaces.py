@@ -60,8 +60,13 @@ class Repositories:
             return [ModelId("", name)]
         found = [ModelId(namespace, name) for namespace, each in self._by_namespace.items() if each.has(name)]
         if not found:
-            raise NotFound(f"model '{name}' is in none of the model repositories ({', '.join(self._by_namespace)})")
+            places = ", ".join(self._by_namespace)
+            raise NotFound(f"model '{name}' is in none of the model repositories ({places}){self.suggestion(name)}")
         return found
+
+    def suggestion(self, name: str) -> str:
+        """Return the end of a sentence that names the model which was probably meant; see `Repository.suggestion`."""
+        return next(filter(None, (each.suggestion(name) for each in self._by_namespace.values())), "")
 
     def step(self, name: str, namespace: str, own: str) -> ModelId:
         """Return which model the step of an ensemble means.

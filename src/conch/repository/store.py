@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from os import fstat
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,14 @@ from conch.repository.roots import LocalRoot, Place, Root
 from conch.repository.unserved import refuse_namespaces, refuse_unserved
 from conch.repository.validate import validate_configuration
 from conch.repository.values import to_model_config
+from conch.repository.version_hints import missing_version
 from conch.repository.versions import version_files, versions_on_disk
 from conch.repository.watch import Fingerprint
 from conch.triton_messages import ModelConfig as ConfigMessage
 
 _CONFIG_FILE = "config.pbtxt"
 _LONGEST_NAME = 255  # of a file, on any file system in use
+_NEAR = 0.7  # how alike a name and the one that was probably meant are
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,14 @@ class Repository:
         """Return the names that are in more than one root. Raises ConfigError."""
         counts = Counter(name for root in self._roots for name in root.names())
         return frozenset(name for name, count in counts.items() if count > 1)
+
+    def suggestion(self, name: str) -> str:
+        """Return the end of a sentence that names the model which was probably meant, "" if none is near."""
+        try:
+            near = get_close_matches(name, self.names(), n=1, cutoff=_NEAR)
+        except ConfigError:
+            return ""
+        return f"; did you mean '{near[0]}'?" if near else ""
 
     def snapshot(self) -> dict[str, Fingerprint]:
         """Return the fingerprints of all models, for `watch.changes`. Raises as `names` and `fingerprint`."""
@@ -150,7 +161,12 @@ class Repository:
                 f"unexpected directory name '{name}' for model '{message.name}', directory name must equal model name"
             )
         message.name = name
-        fill_backend_fields(message, name, version_files(directory, versions[0]) if versions else {})
+        try:
+            fill_backend_fields(message, name, version_files(directory, versions[0]) if versions else {})
+        except ConfigError as error:
+            if versions:
+                raise
+            raise ConfigError(f"{error.message} There is no version directory: {missing_version(directory)}") from error
         try:
             validate_configuration(message)
             refuse_unserved(message)
@@ -187,7 +203,8 @@ class Repository:
     def _find(self, name: str) -> Place:
         found = [(root, place) for root in self._roots if (place := root.find(name)) is not None]
         if not found:
-            raise NotFound(f"model '{name}' is not in the model repository ({', '.join(map(str, self._roots))})")
+            places = ", ".join(map(str, self._roots))
+            raise NotFound(f"model '{name}' is not in the model repository ({places}){self.suggestion(name)}")
         if len(found) > 1:
             raise ConfigError(
                 f"model '{name}' is ambiguous: it is in {' and in '.join(str(root) for root, _ in found)}"

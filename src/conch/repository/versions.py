@@ -6,6 +6,7 @@ from pathlib import Path
 
 from conch.errors import ModelLoadError
 from conch.model_config import ModelConfig, VersionPolicyKind
+from conch.repository.version_hints import missing_version
 
 # Triton keeps versions in 64-bit integers.
 _LONGEST = len(str(2**63 - 1)) - 1
@@ -29,10 +30,11 @@ def version_files(directory: Path, version: int) -> dict[str, bool]:
         return {}
 
 
-def chosen_versions(config: ModelConfig, versions: Sequence[int]) -> tuple[int, ...]:
+def chosen_versions(config: ModelConfig, versions: Sequence[int], directory: Path | None = None) -> tuple[int, ...]:
     """Return which of the versions on disk the version policy serves, ascending.
 
-    Versions that the policy names but that are not there are left out. Raises ModelLoadError if none remains.
+    Versions that the policy names but that are not there are left out. Raises ModelLoadError if none remains; given
+    the model's `directory`, the error says what was found there in place of versions.
     """
     policy = config.version_policy
     present = sorted(set(versions))
@@ -47,6 +49,7 @@ def chosen_versions(config: ModelConfig, versions: Sequence[int]) -> tuple[int, 
         raise ModelLoadError(
             f"at least one version must be available under the version policy of model '{config.name}' "
             f"(policy: {policy.kind.value}, versions on disk: {on_disk})"
+            + (f"; {missing_version(directory)}" if directory is not None and not present else "")
         )
     return tuple(chosen)
 

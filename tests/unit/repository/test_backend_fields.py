@@ -67,7 +67,7 @@ def test_by_the_name_of_the_model() -> None:
         ("", "Could not determine backend for model 'm' with no backend in model configuration."),
         ("", "in the version directory, which holds weights.bin."),
         ('default_model_filename: "net.bin"', "Could not determine backend for model 'm'"),
-        ('platform: "keras"', "unexpected platform type 'keras' for m; known: tensorflow_savedmodel,"),
+        ('platform: "keras"', "unexpected platform type 'keras' for m; known: tensorrt_plan,"),
         (
             'platform: "pytorch_libtorch" backend: "onnxruntime"',
             "unexpected 'platform' and 'backend' pair, got:pytorch_libtorch, onnxruntime",

@@ -129,10 +129,15 @@ def misspelt_variables(flags: Sequence[Flag], environ: Mapping[str, str]) -> lis
     return notices
 
 
-def flags_named(flags: Sequence[Flag], problems: Iterable[str]) -> frozenset[str]:
-    """Return the names of the flags that problems name, by their variables or as suggestions, too."""
+def independent(flags: Sequence[Flag], problems: Iterable[str], found: Iterable[str]) -> list[str]:
+    """Return what was `found` that is not due to earlier problems: that names no flag which one of those names."""
+    unread = _flags_named(flags, "\n".join(problems))
+    return [each for each in found if not unread & _flags_named(flags, each)]
+
+
+def _flags_named(flags: Sequence[Flag], text: str) -> frozenset[str]:
+    """Return the names of the flags in a text, those of variables and of suggestions included."""
     by_variable = {flag.variable: flag.name for flag in flags}
-    text = "\n".join(problems)
     names = {name.replace("_", "-") for name in _FLAG.findall(text)}
     return frozenset(names | {by_variable[name] for name in _VARIABLE.findall(text) if name in by_variable})
 

@@ -41,7 +41,7 @@ from conch.flag_values import (
     BackendSetting,
     ResourceLimit,
 )
-from conch.flags import Flag, Given, Standing, flags_named, misspelt_variables, read_arguments, read_environment
+from conch.flags import Flag, Given, Standing, independent, misspelt_variables, read_arguments, read_environment
 from conch.foreign_flags import FOREIGN_FLAGS
 from conch.option_checks import problems_of
 from conch.separation_options import SeparationOptions
@@ -359,9 +359,7 @@ def parse(argv: Iterable[str], environ: Mapping[str, str]) -> ServerOptions:
     for one in given:
         _apply(one, values, notices, problems)
     options = ServerOptions(**values, notices=tuple(dict.fromkeys(notices)))
-    # What contradicts a flag that could not be read is not a second mistake.
-    unread = flags_named(FLAGS, problems)
-    problems += [problem for problem in problems_of(options) if not unread & flags_named(FLAGS, [problem])]
+    problems += independent(FLAGS, problems, problems_of(options))
     if problems:
         raise OptionError(dict.fromkeys((*problems, *misspelt)))
     return options

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.backends.engine_child.conch_engine import openvino_options, tensorrtllm_arguments, vllm_arguments
-from conch.backends.engine_child.conch_engine.driver import Refused
+from conch.backends.engine_child.conch_engine.driver import DamagedModel, Refused
 from conch.backends.engine_child.conch_engine.model_json import read_json
 from conch.backends.engine_child.conch_engine.scripted import ScriptedDriver
 from conch.backends.engine_tensors import engine_document
@@ -63,6 +63,8 @@ def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:
         return
     try:
         weights = ENGINES[model.config.backend](directory)
+    except DamagedModel as damaged:
+        yield Finding(repository_rules.FILE_DAMAGED, Place(directory), f"model '{model.name}': {damaged.text}")
     except Refused as refused:
         yield _refused(model, directory, refused.text)
     except ImportError as error:

@@ -165,7 +165,9 @@ async def _serve(
     try:
         engine = make(writer)
     except Exception as error:
-        text = error.text if isinstance(error, Refused) else traceback.format_exc().rstrip()
+        text = error.text if isinstance(error, Refused) else f"{type(error).__name__}: {error}".rstrip()
+        if not isinstance(error, Refused):
+            writer.write(encode((messages.LOG, messages.ERROR, traceback.format_exc().rstrip())))
         writer.write(encode((messages.LOADED, text, {})))
         writer.close()
         await writer.wait_closed()

@@ -23,6 +23,10 @@ class Refused(Exception):
         self.code = code
 
 
+class DamagedModel(Refused):
+    """A model's file is not in its format, or not complete."""
+
+
 def completion_room(context: int, prompt_tokens: int, max_tokens: int | None) -> int:
     """Return how many tokens a completion may have: `max_tokens`, or what the context leaves.
 

@@ -72,6 +72,13 @@ class _Request:
 _New = tuple[_Sequence, list[int], Optional[str], list[float]]
 
 
+def _reason(error: RuntimeError) -> str:
+    """Return what the library says, without the lines that say where in its sources."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("Exception from ", "Check "))]
+    return "; ".join(said or lines) or type(error).__name__
+
+
 class OpenVinoDriver(Driver):
     """A `ContinuousBatchingPipeline` and what it works on."""
 
@@ -99,7 +106,11 @@ class OpenVinoDriver(Driver):
         scheduler = genai.SchedulerConfig()
         for name, value in chosen.scheduler.items():
             setattr(scheduler, name, value)
-        self._pipeline = genai.ContinuousBatchingPipeline(str(chosen.model), scheduler, chosen.device, properties)
+        try:
+            self._pipeline = genai.ContinuousBatchingPipeline(str(chosen.model), scheduler, chosen.device, properties)
+        except RuntimeError as error:
+            self.log(messages.ERROR, f"cannot load '{chosen.model}': {error}")
+            raise Refused(f"{chosen.model}: OpenVINO GenAI cannot load it: {_reason(error)}") from error
         self._tokenizer = self._pipeline.get_tokenizer()
         self._eos = self._tokenizer.get_eos_token_id()
         vocabulary = self._tokenizer.get_vocab()

@@ -9,10 +9,14 @@ from typing import Any
 
 from . import cache_size, messages
 from .cache_size import GIB
-from .driver import Log, Refused
+from .driver import DamagedModel, Log, Refused
 from .model_json import read_json
 
 _MAX_SEQUENCES = 256
+_GGUF_HEAD = b"GGUF"
+_LFS_HEAD = b"version https://git-lfs"
+# What the library reads beside openvino_model.xml.
+_IR_FILES = ("openvino_model.bin", "openvino_tokenizer.xml", "openvino_tokenizer.bin", "openvino_detokenizer.xml")
 _USUAL_CONTEXT = 4096
 
 # Keys of model.json → types. Names are the library's; max_model_len is vLLM's.
@@ -131,6 +135,11 @@ def _model(directory: Path, named: str) -> Path:
             raise Refused(f"{directory / 'model.json'}: 'model' is not at '{path}'")
         return path
     if (directory / "openvino_model.xml").is_file():
+        if missing := [name for name in _IR_FILES if not (directory / name).is_file()]:
+            raise DamagedModel(
+                f"{directory}: the model is incomplete, {', '.join(missing)} is missing; "
+                "`optimum-cli export openvino` writes all files of a model into one folder"
+            )
         return directory
     files = sorted(directory.glob("*.gguf"))
     if len(files) != 1:
@@ -147,9 +156,20 @@ def _trained_context(model: Path) -> int:
     if model.is_dir():
         config = read_json(model / "config.json")
         return int(config.get("max_position_embeddings") or config.get("n_positions") or 0)
+    with model.open("rb") as file:
+        head = file.read(len(_LFS_HEAD))
+    if not head.startswith(_GGUF_HEAD):
+        pointer = "; it is a Git LFS pointer: run `git lfs pull`" if head == _LFS_HEAD else ""
+        raise DamagedModel(f"{model}: not a GGUF file, or damaged: it begins with {head[:4]!r}, not b'GGUF'{pointer}")
     from gguf import GGUFReader
 
-    for name, entry in GGUFReader(model).fields.items():
-        if name.endswith(".context_length"):
-            return int(entry.contents())
+    try:
+        for name, entry in GGUFReader(model).fields.items():
+            if name.endswith(".context_length"):
+                return int(entry.contents())
+    except Exception as error:  # of any kind, depending on where the file ends or is damaged
+        cause = f"{type(error).__name__}: {error}"
+        raise DamagedModel(
+            f"{model}: the GGUF file is damaged or incomplete ({cause}); copy or convert it again"
+        ) from error
     return 0

@@ -38,8 +38,9 @@ def serve(connection: socket.socket) -> None:
     except Refused as refused:
         connection.sendall(encode((messages.LOADED, refused.text, {})))
         return
-    except Exception:
-        connection.sendall(encode((messages.LOADED, traceback.format_exc().rstrip(), {})))
+    except Exception as error:
+        log(messages.ERROR, traceback.format_exc().rstrip())
+        connection.sendall(encode((messages.LOADED, f"{type(error).__name__}: {error}", {})))
         return
     connection.sendall(encode((messages.LOADED, "", info)))
     _StepLoop(connection, decoder, driver).run(backlog)

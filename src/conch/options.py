@@ -1,11 +1,10 @@
 """What the server was told at start: one frozen value, read from flags and environment, checked once.
 
 Every field of `ServerOptions` is a flag, under Triton's name where Triton has it: `http_port` is `--http-port` and, in
-the environment, `CONCH_HTTP_PORT`. Type, default and help stand at the field and nowhere else. A flag beats its
-environment variable, which beats the default.
+the environment, `CONCH_HTTP_PORT`. Type, default and help stand at the field and nowhere else. `option_parser` reads
+them.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from conch.flag_values import (
     AT_LEAST_ONE,
     BACKEND_SETTING,
     BOOLEAN,
+    BYTES,
     BYTES_ABOVE_ZERO,
     CACHE,
     CACHE_SIZE,
@@ -41,20 +41,10 @@ from conch.flag_values import (
     BackendSetting,
     ResourceLimit,
 )
-from conch.flags import Flag, Given, Standing, independent, misspelt_variables, read_arguments, read_environment
+from conch.flags import Flag
 from conch.foreign_flags import FOREIGN_FLAGS
-from conch.option_checks import problems_of
 from conch.separation_options import SeparationOptions
 from conch.trace_options import OLDER_FLAGS, TRACE_SETTING, TraceSetting
-
-
-class OptionError(Exception):
-    """The command line or the environment is wrong. `problems` has one sentence for each mistake."""
-
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(self.problems))
-
 
 # ---- the flags -------------------------------------------------------------------------------------------------------
 
@@ -86,6 +76,14 @@ class ServerOptions(SeparationOptions):
     )
     lora_separator: str = _flag(
         "_lora_", "OpenAI", "What stands between a model's name and its LoRA adapter's in the OpenAI API.", TEXT
+    )
+
+    request_memory_limit: int = _flag(
+        0,
+        "Server",
+        "Bytes that request bodies may occupy at once, over all connections of all ports; requests beyond it are told "
+        "to try again later. 0: a quarter of the memory that is free at start, at least 256 MiB.",
+        BYTES,
     )
 
     log_verbose: int = _flag(0, "Logging", "Verbosity: 0 for none, 1 and above for more.", LEVEL)
@@ -325,7 +323,7 @@ class ServerOptions(SeparationOptions):
 
 
 # Triton's older name of the opposite of auto-completion. It has no field: it sets another flag's.
-_STRICT_MODEL_CONFIG = Flag(
+STRICT_MODEL_CONFIG = Flag(
     "strict-model-config",
     "Deprecated",
     "true is --disable-auto-complete-config, false is the default.",
@@ -338,49 +336,4 @@ OWN_FLAGS: tuple[Flag, ...] = tuple(
     for one in fields(ServerOptions)
     if one.metadata
 )
-FLAGS: tuple[Flag, ...] = (*OWN_FLAGS, *FOREIGN_FLAGS, *OLDER_FLAGS, _STRICT_MODEL_CONFIG)
-
-
-# ---- reading and checking --------------------------------------------------------------------------------------------
-
-
-def parse(argv: Iterable[str], environ: Mapping[str, str]) -> ServerOptions:
-    """Make the options from the words after `conch serve` and the environment. Looks at files, changes nothing.
-
-    Raises OptionError with every problem found.
-    """
-    problems: list[str] = []
-    on_line = read_arguments(FLAGS, argv, problems)
-    named = {given.flag for given in on_line}
-    given = [one for one in read_environment(FLAGS, environ, problems) if one.flag not in named] + on_line
-    misspelt = misspelt_variables(FLAGS, environ)
-    notices = list(misspelt)
-    values: dict[str, Any] = {}
-    for one in given:
-        _apply(one, values, notices, problems)
-    options = ServerOptions(**values, notices=tuple(dict.fromkeys(notices)))
-    problems += independent(FLAGS, problems, problems_of(options))
-    if problems:
-        raise OptionError(dict.fromkeys((*problems, *misspelt)))
-    return options
-
-
-def _apply(given: Given, values: dict[str, Any], notices: list[str], problems: list[str]) -> None:
-    """Enter one value, or say why it has none."""
-    flag, name = given.flag, given.flag.attribute
-    if flag is _STRICT_MODEL_CONFIG:
-        notices.append(f"{given.source} is deprecated; use --disable-auto-complete-config")
-        values["disable_auto_complete_config"] = given.value or values.get("disable_auto_complete_config", False)
-    elif flag.replaced_by:
-        notices.append(f"{given.source} is deprecated; use --{flag.replaced_by}")
-        name = flag.replaced_by.replace("-", "_")
-        values[name] = (given.value, *values.get(name, ()))  # what its successor says counts more
-    elif flag.standing is Standing.REFUSED:
-        if not flag.harmless(given.value):
-            problems.append(f"{given.source} is not supported: {flag.reason}")
-    elif flag.standing is Standing.IGNORED:
-        notices.append(f"{given.source} has no effect: {flag.reason}")
-    elif flag.repeatable:
-        values[name] = (*values.get(name, ()), given.value)
-    else:
-        values[name] = given.value
+FLAGS: tuple[Flag, ...] = (*OWN_FLAGS, *FOREIGN_FLAGS, *OLDER_FLAGS, STRICT_MODEL_CONFIG)

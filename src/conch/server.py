@@ -14,6 +14,7 @@ from typing import NamedTuple
 import uvloop
 
 from conch.accelerators.discovery import discover_gpus
+from conch.backends.engine_host.free_memory import free_memory
 from conch.backends.engine_host.memory import EngineMemory
 from conch.backends.fork_server import ForkServer
 from conch.backends.python_child.conch_child import heap
@@ -30,6 +31,7 @@ from conch.core.rate_limiter import RateLimiter
 from conch.core.shared_memory import SharedMemory
 from conch.core.start_report import StartReport
 from conch.errors import ConchError, ConfigError
+from conch.frontends.body_budget import BodyBudget
 from conch.frontends.descriptors import use_all_descriptors
 from conch.frontends.grpc_server import GrpcFrontend
 from conch.frontends.http_message import HttpLimits
@@ -41,7 +43,7 @@ from conch.frontends.openai_port import OpenAiPort
 from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_http import V2Http
 from conch.observability import logs
-from conch.observability.metrics import Metrics
+from conch.observability.metrics import Metrics, RequestMemory
 from conch.observability.model_table import ModelRow, model_table
 from conch.observability.observer import Observer
 from conch.options import ServerOptions
@@ -53,6 +55,10 @@ from conch.stop_signals import stop_signals
 _log = logging.getLogger(__name__)
 
 _MOMENT_S = 0.5
+
+# Of the memory that is free at start.
+_REQUEST_MEMORY_SHARE = 4
+_MIN_REQUEST_MEMORY_BYTES = 256 * 2**20
 
 
 class _Service(NamedTuple):
@@ -79,6 +85,7 @@ class Server:
         self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self._shared_memory = SharedMemory() if options.allow_client_shm else None
         self._observer = Observer()
+        self._budget = BodyBudget(options.request_memory_limit or _default_request_memory())
         self._log = log or logs.LogSettings.of(options)
         self._accepting = False
         self.inference = Inference(
@@ -160,21 +167,41 @@ class Server:
                 shared_memory=self._shared_memory,
                 observer=self._observer,
                 log=self._log,
+                budget=self._budget,
             )
             address, port, reuse = options.http_address, options.http_port, options.reuse_http_port
             router = HttpRouter(v2, OpenAiPort(self.inference, openai, None))
-            http = HttpServer(router, address, port, limits=limits, body_limit=v2.body_limit, reuse_port=reuse)
+            http = HttpServer(
+                router,
+                address,
+                port,
+                limits=limits,
+                body_limit=v2.body_limit,
+                refusal=router.refusal,
+                budget=self._budget,
+                reuse_port=reuse,
+            )
             yield _Service("http", "HTTPService", address, port, http)
         if options.openai_port >= 0:
             address, port = options.openai_address or options.http_address, options.openai_port
             handler = OpenAiPort(self.inference, openai, metrics)
-            yield _Service("openai", "OpenAI Service", address, port, HttpServer(handler, address, port, limits=limits))
+            listener = HttpServer(handler, address, port, limits=limits, refusal=handler.refusal, budget=self._budget)
+            yield _Service("openai", "OpenAI Service", address, port, listener)
         if options.allow_grpc:
-            grpc = GrpcFrontend(self.inference, self.control, options, self._shared_memory, self._observer, self._log)
+            grpc = GrpcFrontend(
+                self.inference,
+                self.control,
+                options,
+                self._shared_memory,
+                self._observer,
+                self._log,
+                self._budget,
+            )
             yield _Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, grpc)
         if metrics is not None:
             address, port = options.metrics_address, options.metrics_port
-            yield _Service("metrics", "Metrics Service", address, port, HttpServer(metrics, address, port))
+            listener = HttpServer(metrics, address, port, refusal=metrics.refusal, budget=self._budget)
+            yield _Service("metrics", "Metrics Service", address, port, listener)
 
     @property
     def requests_in_flight(self) -> int:
@@ -258,7 +285,12 @@ class Server:
             samples=lambda: [sample for backend in self._backends for sample in backend.custom_metrics()],
             options=self._options,
             cache=None if self._cache is None else self._cache.statistics,
+            request_memory=self._request_memory,
         )
+
+    def _request_memory(self) -> RequestMemory:
+        budget = self._budget
+        return RequestMemory(budget.limit_bytes, budget.used_bytes, budget.refused, budget.evicted)
 
 
 @contextmanager
@@ -286,6 +318,15 @@ def _repositories(options: ServerOptions) -> Iterator[Repository]:
             auto_complete=not options.disable_auto_complete_config,
             namespace=namespace,
         )
+
+
+def _default_request_memory() -> int:
+    """Return the bytes that request bodies may occupy where no flag sets it."""
+    try:
+        free = free_memory()
+    except OSError:  # no /proc
+        free = 0
+    return max(free // _REQUEST_MEMORY_SHARE, _MIN_REQUEST_MEMORY_BYTES)
 
 
 def _limiter(options: ServerOptions) -> RateLimiter | None:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from conch.options import parse
+from conch.option_parser import parse
 from conch.server import Server
 from tests.accelerators.nvml import A100, H100, machine_with
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity

@@ -12,6 +12,7 @@ from hpack import Decoder
 from tritonclient.grpc import service_pb2
 
 from conch.errors import ConchError
+from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.grpc_calls import Calls
 from conch.frontends.http2.connection import Http2Connection
 from conch.frontends.http2.limits import Http2Limits
@@ -52,6 +53,7 @@ class GrpcWorld:
             Restrictions(),
             compression="none",
             header_limit=4096,
+            budget=BodyBudget(DEFAULT_LIMIT_BYTES),
         )
         self.interpret = calls.interpret
         self.accept = lambda opener, stream: opener(stream)

@@ -23,7 +23,7 @@ PROBE = b"POST /v2/models/open/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r
     len(_PROBE_BODY),
     _PROBE_BODY,
 )
-_REFUSALS = (400, 431)
+_REFUSALS = (400, 404, 405, 431)
 
 
 async def talk(
@@ -150,7 +150,7 @@ class InferTarget:
         if form & 16:
             fields.append(b"Accept-Encoding: gzip")
         head = b"".join(field + b"\r\n" for field in [*fields, b"Content-Length: %d" % len(body)])
-        return b"POST /v2/models/%s/infer HTTP/1.1\r\n%s\r\n%s" % (model.encode(), head, body)
+        return b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: x\r\n%s\r\n%s" % (model.encode(), head, body)
 
     def _check_memory(self, model: str, body: bytes, length: int | None) -> None:
         """Hold decoding with a memory against decoding without, for this body and one much like it."""
@@ -218,7 +218,7 @@ class RepositoryTarget:
                 outcomes.append("right")
             except ConchError:
                 outcomes.append("refused")
-        head = b"POST /v2/repository/models/nothing/%s HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
+        head = b"POST /v2/repository/models/nothing/%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
         for action in (b"load", b"unload"):
             # Loading is switched off here.
             await talk(self._place, [head % (action, len(data)) + data], allowed=(503,))

@@ -51,6 +51,7 @@ def binary_request(model: str, size: int) -> bytes:
     head = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
     lines = [
         f"POST /v2/models/{model}/infer HTTP/1.1",
+        "Host: x",
         f"Inference-Header-Content-Length: {len(head)}",
         f"Content-Length: {len(head) + size}",
     ]

@@ -52,5 +52,5 @@ async def test_a_server_that_does_not_answer_is_found_out(tmp_path: Path, monkey
     async with world(tmp_path) as place:
         monkeypatch.setattr(place, "handler", lambda request, reply: place.handled.append(request.method))
         report = Report("none")
-        await run_case(place, ConnectionTarget(place), b"GET /v2 HTTP/1.1\r\n\r\n", report)
+        await run_case(place, ConnectionTarget(place), b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n", report)
         assert ["hangs" in text for text in report.findings] == [True]

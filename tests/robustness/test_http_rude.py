@@ -59,7 +59,8 @@ def test_senders_that_fall_silent(conch: ConchProcess) -> None:
 
 
 def test_a_body_that_is_announced_and_not_sent(conch: ConchProcess) -> None:
-    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nInference-Header-Content-Length: 99\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\n"
+    head += b"Inference-Header-Content-Length: 99\r\nContent-Length: %d\r\n\r\n"
     with endured(conch, 64 * MIB) as others, ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(http(conch)).sendall(head % (2**31 - 1) + b"{")
@@ -68,7 +69,7 @@ def test_a_body_that_is_announced_and_not_sent(conch: ConchProcess) -> None:
 
 def test_readers_that_do_not_read(conch: ConchProcess) -> None:
     """What is held for a client is at most the answer to one request, whatever it asks beyond that."""
-    requests = b"GET /v2/models/echo/config HTTP/1.1\r\n\r\n" * 300_000
+    requests = b"GET /v2/models/echo/config HTTP/1.1\r\nHost: x\r\n\r\n" * 300_000
     large = binary_request("echo", 4 * MIB)
     with endured(conch, 160 * MIB) as others, ExitStack() as stack:
         for _ in range(3):
@@ -164,8 +165,8 @@ def test_hundreds_of_requests_in_one_write(conch: ConchProcess) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        pytest.param(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 100_000, id="many"),
-        pytest.param(b"GET / HTTP/1.1\r\nA: b\r\nLong: " + b"a" * 5_000_000, id="long"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 100_000, id="many"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\nLong: " + b"a" * 5_000_000, id="long"),
         pytest.param(b"GET /" + b"a" * 5_000_000, id="target"),
     ],
 )
@@ -206,7 +207,7 @@ def test_header_floods(conch: ConchProcess, head: bytes) -> None:
     ],
 )
 def test_what_two_readers_may_read_in_two_ways_is_refused(conch: ConchProcess, fields: bytes) -> None:
-    smuggled = b"GET /v2 HTTP/1.1\r\n\r\n"
+    smuggled = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
     with http(conch) as client:
         client.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\nhello" + smuggled)
         answer = read_all(client)
@@ -229,7 +230,9 @@ def test_what_two_readers_may_read_in_two_ways_is_refused(conch: ConchProcess, f
 )
 def test_chunks_that_are_none(conch: ConchProcess, chunks: bytes) -> None:
     with http(conch) as client:
-        client.sendall(b"POST /v2/repository/index HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + GET)
+        client.sendall(
+            b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + GET
+        )
         answer = read_all(client)
     assert answer.count(b"HTTP/1.1 ") == 1
     assert status(answer) == 400

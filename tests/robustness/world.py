@@ -12,8 +12,9 @@ from typing import Any
 
 import psutil
 
+from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.http_connection import HttpConnection
-from conch.frontends.http_message import HttpLimits, HttpRequest
+from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.v2_http import V2Http
 from conch.options import ServerOptions
@@ -73,6 +74,7 @@ class World:
         self.now = 0.0
         self.limits = HttpLimits(body_bytes=MAX_INPUT_BYTES, head_bytes=4096, head_fields=32)
         self.connections: set[HttpConnection] = set()
+        self.budget = BodyBudget(DEFAULT_LIMIT_BYTES)
         self._routes = V2Http(
             server.inference, server.control, max_input_bytes=MAX_INPUT_BYTES, header_forward_pattern="X-Forward.*"
         )
@@ -88,6 +90,13 @@ class World:
     @property
     def body_limit(self) -> Callable[[HttpRequest], int]:
         return self._routes.body_limit
+
+    @property
+    def refusal(self) -> Callable[[HttpRequest], HttpRefusal | None]:
+        return self._refusal
+
+    def _refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        return self._routes.refusal(request)
 
     def opened(self, connection: HttpConnection) -> bool:
         self.connections.add(connection)

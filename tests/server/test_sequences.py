@@ -198,7 +198,9 @@ def test_a_client_that_hangs_up_ends_its_sequence(
     )
     body %= b'"sequence_start":true'
     with socket.create_connection(conch.http.split(":")) as connection:
-        connection.sendall(b"POST /v2/models/sum/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        connection.sendall(
+            b"POST /v2/models/sum/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
         until_begun(models)
         other = Later(client, 7, sequence_id=2, sequence_start=True, sequence_end=True)
         until_pending(conch, 1)

@@ -9,7 +9,8 @@ import pytest
 from conch.flag_values import BackendSetting, ResourceLimit
 from conch.flags import Standing
 from conch.foreign_flags import FOREIGN_FLAGS
-from conch.options import FLAGS, OWN_FLAGS, OptionError, ServerOptions, parse
+from conch.option_parser import OptionError, parse
+from conch.options import FLAGS, OWN_FLAGS, ServerOptions
 
 
 @pytest.fixture

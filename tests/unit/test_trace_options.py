@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from conch.options import OptionError, ServerOptions, parse
+from conch.option_parser import OptionError, parse
+from conch.options import ServerOptions
 from conch.trace_options import TraceOptions
 
 

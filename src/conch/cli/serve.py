@@ -23,7 +23,7 @@ def serve(arguments: Sequence[str]) -> int:
 
         print_help()
         return 0
-    from conch.options import OptionError, parse
+    from conch.option_parser import OptionError, parse
 
     try:
         options = parse(arguments, os.environ)

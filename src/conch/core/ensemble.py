@@ -4,13 +4,22 @@ Each step starts as soon as all tensors that it takes exist, so independent step
 from stage to stage as it is: no copy, no network, no task. Scheduling is the inner models' business.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from time import monotonic_ns
 
-from conch.core.ensemble_flow import Flow
+from conch.core.ensemble_flow import Flow, needed_steps
 from conch.core.ensemble_slots import StepSlots
-from conch.core.ensemble_step import StepTimes, step_request, take_outputs, with_origins
+from conch.core.ensemble_step import (
+    SequencePosition,
+    StepTimes,
+    ensemble_response,
+    given_tensors,
+    step_position,
+    step_request,
+    take_outputs,
+    with_origins,
+)
 from conch.core.ensemble_stream import StreamRun
 from conch.core.pending import Pending, State
 from conch.core.served import Served
@@ -42,6 +51,10 @@ class EnsembleModel(Served):
         limit = config.max_inflight_requests
         self._slots = [StepSlots(limit) for _ in config.ensemble_steps] if limit else []
         self._is_stream = bool(limit or self.flow.depth)
+        self._needed = needed_steps(config)
+        self._all_steps = frozenset(range(len(config.ensemble_steps)))
+        # Those without which there is no answer, whatever outputs a request asks for.
+        self._always_needed = self._all_steps.intersection(*self._needed.values())
         self._validator = RequestValidator(config)
 
     @property
@@ -54,9 +67,13 @@ class EnsembleModel(Served):
 
     def refusal(self, now: int) -> QueueFull | None:
         """Return the refusal of the first step that has no room: work for a later one to refuse would be wasted."""
-        for step, model in zip(self.config.ensemble_steps, self._models(), strict=True):
-            error = model.refusal(now)
+        return self._refusal_of(self._always_needed, now)
+
+    def _refusal_of(self, needed: Set[int], now: int) -> QueueFull | None:
+        for number, model in enumerate(self._models()):
+            error = model.refusal(now) if number in needed else None
             if error is not None:
+                step = self.config.ensemble_steps[number]
                 return QueueFull(self.located(step, error.message), retry_after_s=error.retry_after_s)
         return None
 
@@ -74,8 +91,11 @@ class EnsembleModel(Served):
         self._validator.check(request)
         if self.misfit:
             raise Unavailable(self.misfit)
+        needed = self._all_steps
+        if request.outputs:
+            needed = frozenset[int]().union(*[self._needed[name] for name in request.outputs])
         if not request.admitted:
-            self.refuse_when_full(request.timeline)
+            self.refuse_for(self._refusal_of(needed, request.timeline.received), request.timeline)
         models = self._models()
         self.enter()
         for model in models:
@@ -83,10 +103,11 @@ class EnsembleModel(Served):
         if self._is_stream:
             # The first response may be written over what later steps are still to take.
             request.fetch_inputs()
-            stream = StreamRun(self, request, respond, models, self.flow, self._slots)
+            flow = self.flow if needed == self._all_steps else self.flow.only(needed)
+            stream = StreamRun(self, request, respond, models, flow, self._slots)
             stream.advance()
             return stream.pending
-        run = _Run(self, request, respond, models)
+        run = _Run(self, request, respond, models, needed)
         run.advance()
         return run.pending
 
@@ -138,7 +159,12 @@ class _Run:
     """One request on its way through the graph."""
 
     def __init__(
-        self, ensemble: EnsembleModel, request: InferRequest, respond: Respond, models: Sequence[Served]
+        self,
+        ensemble: EnsembleModel,
+        request: InferRequest,
+        respond: Respond,
+        models: Sequence[Served],
+        needed: Set[int],
     ) -> None:
         self.pending = Pending(request, respond, self)
         self.pending.state = State.EXECUTING
@@ -147,10 +173,8 @@ class _Run:
         self.times = StepTimes()
         self._ensemble = ensemble
         self._models = models  # of the steps
-        self._tensors = {tensor.name: tensor for tensor in request.inputs}
-        # Optional inputs that the client left out; steps that would take them go without.
-        self._absent = {spec.name for spec in ensemble.config.inputs} - self._tensors.keys()
-        self._waiting = list(enumerate(ensemble.config.ensemble_steps))
+        self._tensors = given_tensors(request, ensemble.config)
+        self._waiting = [entry for entry in enumerate(ensemble.config.ensemble_steps) if entry[0] in needed]
         self._running: dict[int, Pending] = {}
 
     @property
@@ -176,11 +200,12 @@ class _Run:
             self._answer()
 
     def _can_start(self, step: EnsembleStep) -> bool:
-        return all(tensor in self._tensors or tensor in self._absent for tensor in step.input_map.values())
+        return all(tensor in self._tensors for tensor in step.input_map.values())
 
     def _start(self, number: int, step: EnsembleStep) -> None:
-        inner = step_request(self.pending.request, step, self._tensors, self._absent)
-        answered = partial(self._step_answered, number, step, inner)
+        position = step_position(self.pending.request, step, self._tensors)
+        inner = step_request(self.pending.request, step, self._tensors, position)
+        answered = partial(self._step_answered, number, step, inner, position)
         try:
             self._running[number] = self._models[number].submit_within(self.pending.request.span, inner, answered)
             if inner.caller is not None:
@@ -193,6 +218,7 @@ class _Run:
         number: int,
         step: EnsembleStep,
         inner: InferRequest,
+        position: SequencePosition,
         answer: InferResponse | ConchError | None,
         _final: bool,
     ) -> None:
@@ -204,17 +230,15 @@ class _Run:
             return
         self.times.add(inner.timeline)
         try:
-            take_outputs(step, answer, self._tensors)
+            take_outputs(step, answer, position, self._tensors)
         except ConchError as error:
             self._fail(step, error)
         else:
             self.advance()
 
     def _answer(self) -> None:
-        request, config = self.pending.request, self._ensemble.config
-        names = request.outputs or [spec.name for spec in config.outputs]
-        outputs = [self._tensors[name] for name in names]
-        self.pending.finish(InferResponse(config.name, self._ensemble.version, outputs, id=request.id))
+        ensemble = self._ensemble
+        self.pending.finish(ensemble_response(self.pending.request, ensemble.config, ensemble.version, self._tensors))
 
     def _fail(self, step: EnsembleStep, error: ConchError) -> None:
         """Answer with the step's error, told where it happened, and let the other steps go."""

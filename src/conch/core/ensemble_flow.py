@@ -1,4 +1,4 @@
-"""How responses multiply on their way through an ensemble that has decoupled models among its steps.
+"""Which steps of an ensemble a request needs, and how responses multiply where decoupled models are among them.
 
 A decoupled step gives any number of responses, and what takes a tensor of it runs once for each. So every step has a
 level: how many decoupled steps lie before it. Tensors of lower levels are the same for all of its runs. For this to
@@ -6,7 +6,7 @@ be of one meaning, decoupled steps must follow each other: between responses of 
 which of the one belongs to which of the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from conch.errors import ConfigError
@@ -25,9 +25,32 @@ class Flow:
         """How many decoupled steps there are, one after the other; 0 makes the ensemble an ordinary model."""
         return sum(self.decoupled)
 
+    def only(self, needed: Container[int]) -> "Flow":
+        """Return how responses flow through these steps alone, which need no other steps."""
+        numbers = range(len(self.levels))
+        levels = tuple(self.levels[number] if number in needed else -1 for number in numbers)
+        return Flow(levels, tuple(self.decoupled[number] and number in needed for number in numbers))
+
     def steps_at(self, level: int) -> list[int]:
         """Return the numbers of the steps of a level."""
         return [number for number, at in enumerate(self.levels) if at == level]
+
+
+def needed_steps(ensemble: ModelConfig) -> dict[str, frozenset[int]]:
+    """Return for each output of an ensemble the numbers of the steps that must run for it."""
+    steps = ensemble.ensemble_steps
+    makers = {tensor: number for number, step in enumerate(steps) for tensor in step.output_map.values()}
+    needed: dict[str, frozenset[int]] = {}
+    for spec in ensemble.outputs:
+        found: set[int] = set()
+        due = [spec.name]
+        while due:
+            number = makers.get(due.pop())
+            if number is not None and number not in found:
+                found.add(number)
+                due += steps[number].input_map.values()
+        needed[spec.name] = frozenset(found)
+    return needed
 
 
 def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:

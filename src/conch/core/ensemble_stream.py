@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING
 
 from conch.core.ensemble_flow import Flow
 from conch.core.ensemble_slots import StepSlots
-from conch.core.ensemble_step import StepTimes, step_request, take_outputs, with_origins
+from conch.core.ensemble_step import (
+    SequencePosition,
+    StageTensor,
+    StepTimes,
+    ensemble_response,
+    given_tensors,
+    step_position,
+    step_request,
+    take_outputs,
+    with_origins,
+)
 from conch.core.pending import Pending, State
 from conch.core.served import Served
 from conch.errors import ConchError, Unavailable
 from conch.model_config import EnsembleStep
 from conch.request import InferRequest, InferResponse, Respond
-from conch.tensor import Tensor
 
 if TYPE_CHECKING:
     from conch.core.ensemble import EnsembleModel
@@ -34,13 +43,13 @@ class _Branch:
 
     __slots__ = ("branches", "due", "level", "own", "running", "size", "tensors", "waiting")
 
-    def __init__(self, level: int, waiting: Sequence[int], own: dict[str, Tensor]) -> None:
+    def __init__(self, level: int, waiting: Sequence[int], own: dict[str, StageTensor]) -> None:
         self.level = level
         self.waiting = list(waiting)  # steps that have not been started, nor wait for a place
         self.due = len(waiting)  # steps that have not ended
         self.running: dict[int, Pending] = {}
         self.own = own
-        self.tensors: ChainMap[str, Tensor] = ChainMap(own)
+        self.tensors: ChainMap[str, StageTensor] = ChainMap(own)
         self.branches: list[_Branch] = []  # in the order of their responses, until theirs have been sent
         self.size = 0  # of the response that opened it, in bytes
 
@@ -73,9 +82,7 @@ class StreamRun:
         self._models = models
         self._flow = flow
         self._slots = slots
-        self._root = _Branch(0, flow.steps_at(0), {tensor.name: tensor for tensor in request.inputs})
-        # Optional inputs that the client left out; steps that would take them go without.
-        self._absent = {spec.name for spec in ensemble.config.inputs} - self._root.own.keys()
+        self._root = _Branch(0, flow.steps_at(0), given_tensors(request, ensemble.config))
         self._held = 0  # bytes
 
     @property
@@ -109,16 +116,17 @@ class StreamRun:
                     self._start(branch, number)
 
     def _can_start(self, branch: _Branch, number: int) -> bool:
-        tensors = self._step(number).input_map.values()
-        return all(tensor in branch.tensors or tensor in self._absent for tensor in tensors)
+        return all(tensor in branch.tensors for tensor in self._step(number).input_map.values())
 
     def _step(self, number: int) -> EnsembleStep:
         return self._ensemble.config.ensemble_steps[number]
 
     def _start(self, branch: _Branch, number: int) -> None:
-        inner = step_request(self.pending.request, self._step(number), branch.tensors, self._absent)
+        step = self._step(number)
+        position = step_position(self.pending.request, step, branch.tensors)
+        inner = step_request(self.pending.request, step, branch.tensors, position)
         try:
-            answered = partial(self._answered, branch, number, inner)
+            answered = partial(self._answered, branch, number, inner, position)
             pending = self._models[number].submit_within(self.pending.request.span, inner, answered)
         except ConchError as error:
             if self._slots:
@@ -134,7 +142,13 @@ class StreamRun:
             self._fail(number, error)
 
     def _answered(
-        self, branch: _Branch, number: int, inner: InferRequest, answer: InferResponse | ConchError | None, final: bool
+        self,
+        branch: _Branch,
+        number: int,
+        inner: InferRequest,
+        position: SequencePosition,
+        answer: InferResponse | ConchError | None,
+        final: bool,
     ) -> None:
         if final:
             branch.running.pop(number, None)
@@ -151,23 +165,23 @@ class StreamRun:
         try:
             if self._flow.decoupled[number]:
                 if answer is not None and answer.outputs:
-                    self._open(branch, number, answer)
+                    self._open(branch, number, answer, position)
             elif answer is None:
                 raise ConchError("the model gave no response")
             else:
-                take_outputs(self._step(number), answer, branch.own)
+                take_outputs(self._step(number), answer, position, branch.own)
                 self._advance(branch)
         except ConchError as error:
             self._fail(number, error)
         self._deliver()
 
-    def _open(self, parent: _Branch, number: int, answer: InferResponse) -> None:
+    def _open(self, parent: _Branch, number: int, answer: InferResponse, position: SequencePosition) -> None:
         """Let a response of a decoupled step flow on. Raises ConchError if it cannot."""
-        own: dict[str, Tensor] = {}
-        take_outputs(self._step(number), answer, own)
+        own: dict[str, StageTensor] = {}
+        take_outputs(self._step(number), answer, position, own)
         branch = _Branch(parent.level + 1, self._flow.steps_at(parent.level + 1), own)
         branch.tensors = ChainMap(own, *parent.tensors.maps)
-        branch.size = sum(tensor.nbytes for tensor in own.values())
+        branch.size = sum(made.tensor.nbytes for made in own.values() if made.tensor is not None)
         self._held += branch.size
         if self._held > _MOST_HELD:
             raise Unavailable(
@@ -208,8 +222,7 @@ class StreamRun:
         names = request.outputs or [spec.name for spec in config.outputs]
         if not all(name in branch.tensors for name in names):  # a step of an outer branch is still at it
             return None
-        outputs = [branch.tensors[name] for name in names]
-        return InferResponse(config.name, self._ensemble.version, outputs, id=request.id)
+        return ensemble_response(request, config, self._ensemble.version, branch.tensors)
 
     def _fail(self, number: int, error: ConchError) -> None:
         """End with a step's error, told where it happened, and cancel the other steps and the rest of this one."""

@@ -77,7 +77,10 @@ class Served(ABC):
 
     def refuse_when_full(self, timeline: Timeline) -> None:
         """Raise QueueFull if there is no room for any request that must be executed."""
-        error = self.refusal(timeline.received)
+        self.refuse_for(self.refusal(timeline.received), timeline)
+
+    def refuse_for(self, error: QueueFull | None, timeline: Timeline) -> None:
+        """Count and raise a refusal, if there is one."""
         if error is None:
             return
         self.statistics.count_failure(monotonic_ns() - timeline.received, error.reason)

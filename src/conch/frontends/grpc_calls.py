@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from conch.errors import Unavailable, Unsupported
+from conch.frontends.body_budget import BodyBudget
 from conch.frontends.grpc_answers import AnswerForm
 from conch.frontends.grpc_request import GrpcRequest, read_request
 from conch.frontends.grpc_stream import StreamCall
@@ -35,11 +36,13 @@ class Calls:
         *,
         compression: str,
         header_limit: int,
+        budget: BodyBudget,
     ) -> None:
         """Assign. `compression` is the level of answers, `header_limit` the most metadata in bytes."""
         self._methods = methods
         self._endpoint = endpoint
         self._restrictions = restrictions
+        self._budget = budget
         self._compression = compression
         self._header_limit = header_limit
         self._categories = {path: method.category for path, method in methods.items()}
@@ -76,16 +79,16 @@ class Calls:
             raise Unavailable(f"This protocol is restricted, expecting header '{header}'")
 
     def _opener(self, request: GrpcRequest, form: AnswerForm) -> Opener:
-        endpoint, turns = self._endpoint, self._turns
+        endpoint, turns, budget = self._endpoint, self._turns, self._budget
         if request.path == _INFER:
-            return lambda stream: InferCall(endpoint, turns, request, form, stream)
+            return lambda stream: InferCall(endpoint, turns, request, form, stream, budget)
         if request.path == _STREAM_INFER:
             return lambda stream: self._open_stream(request, form, stream)
         method = self._methods[request.path]
-        return lambda stream: TaskCall(method, self._tasks, request, form, stream)
+        return lambda stream: TaskCall(method, self._tasks, request, form, stream, budget)
 
     def _open_stream(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> StreamCall:
-        call = StreamCall(self._endpoint, request, form, stream, self._streams.discard)
+        call = StreamCall(self._endpoint, request, form, stream, self._streams.discard, self._budget)
         self._streams.add(call)
         return call
 

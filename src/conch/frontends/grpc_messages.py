@@ -39,6 +39,17 @@ class MessageReader:
         self._compressed = False
 
     @property
+    def held_bytes(self) -> int:
+        """How much is held of a message that has not come whole."""
+        return self._filled if self._body is not None else 0
+
+    def clear(self) -> None:
+        """Free what has come."""
+        self._body = None
+        self._data = b""
+        self._position = 0
+
+    @property
     def midway(self) -> bool:
         """Whether something has come that is not a whole message."""
         return self._body is not None or bool(self._prefix) or self._position < len(self._data)

@@ -5,6 +5,7 @@ import os
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.core.shared_memory import SharedMemory
+from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.grpc_calls import Calls, Opener
 from conch.frontends.grpc_options import http2_limits, tls_context
 from conch.frontends.http2.server import Http2Server
@@ -28,7 +29,9 @@ class GrpcFrontend:
         shared_memory: SharedMemory | None = None,
         observer: Observer | None = None,
         log: LogSettings | None = None,
+        budget: BodyBudget | None = None,
     ) -> None:
+        self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
         self._options = options
         self._observer = observer or Observer()
         self._service = InferenceService(inference, control, options.id, shared_memory, self._observer, log)
@@ -58,6 +61,7 @@ class GrpcFrontend:
             ),
             compression=options.grpc_infer_response_compression_level,
             header_limit=limits.header_bytes,
+            budget=self._budget,
         )
         server: Http2Server[Opener] = Http2Server(
             options.grpc_address,

@@ -53,6 +53,12 @@ class GrpcError(Exception):
         self.message = message
 
 
+def no_memory() -> GrpcError:
+    """Return the refusal of a call for whose message there is no memory now."""
+    message = "the memory for request bodies set by --request-memory-limit is in use; try again later"
+    return GrpcError(Status.RESOURCE_EXHAUSTED, message)
+
+
 def error_fields(error: ConchError | GrpcError) -> list[tuple[bytes, bytes]]:
     """Return the trailers that tell of an error, and where it is known of the time after which to try again."""
     status = error.status if isinstance(error, GrpcError) else STATUS_CODES[error.code]

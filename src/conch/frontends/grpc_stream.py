@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from conch.errors import ConchError, InvalidRequest
+from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.frontends.grpc_answers import AnswerForm
 from conch.frontends.grpc_messages import MessageReader
 from conch.frontends.grpc_request import GrpcRequest
-from conch.frontends.grpc_status import OK_TRAILERS, GrpcError, Status, error_block, error_trailers
+from conch.frontends.grpc_status import OK_TRAILERS, GrpcError, Status, error_block, error_trailers, no_memory
 from conch.frontends.grpc_unary import unexpected
 from conch.frontends.http2.stream import Http2Stream
 from conch.frontends.v2_grpc_infer import InferEndpoint
@@ -28,7 +29,10 @@ class StreamCall:
         form: AnswerForm,
         stream: Http2Stream,
         closed: Callable[["StreamCall"], None],
+        budget: BodyBudget,
     ) -> None:
+        self._budget = budget
+        self._upload: BodyUpload | None = None  # of a message that has not come whole, and of what is not read
         self._form = form
         self._stream = stream
         self._closed = closed
@@ -50,10 +54,13 @@ class StreamCall:
         self._ended = ended
         if self._unread or self.inference.full:
             self._unread.append(bytes(data))
+            self._unread_bytes += len(data)
+            self._charge_held()
             return False
         self._reader.add(data)
         self._read()
         self._reader.keep()
+        self._charge_held()
         return True
 
     def aborted(self) -> None:
@@ -95,6 +102,7 @@ class StreamCall:
     def resume(self) -> None:
         """Hear that there is room again."""
         self._read()
+        self._charge_held()
 
     def _read(self) -> None:
         """Serve what has come, as far as there is room."""
@@ -105,9 +113,10 @@ class StreamCall:
             while not self.inference.full and not self._stream.closed:
                 message = self._reader.next()
                 if message is not None:
-                    self.inference.receive(message)
+                    self.inference.receive(self._charged(message))
                 elif self._unread:
                     data = self._unread.popleft()
+                    self._unread_bytes -= len(data)
                     self._reader.add(data)
                     self._stream.took(len(data))
                 elif self._ended:
@@ -142,7 +151,44 @@ class StreamCall:
     def _expired(self) -> None:
         self._stop(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
 
+    def _charged(self, message: Buffer) -> Buffer:
+        """Charge a whole message until it is freed. Raises GrpcError."""
+        if len(message) <= UNCHARGED_BYTES:
+            return message
+        if self._upload is not None:
+            self._upload.release()
+            self._upload = None
+        kept = self._budget.keep(message)
+        if kept is None:
+            raise no_memory()
+        return kept
+
+    def _charge_held(self) -> None:
+        """Charge what has come and is not a whole message, or not read; end the call if there is no memory for it."""
+        held = self._reader.held_bytes + self._unread_bytes
+        upload = self._upload
+        if upload is not None and held < upload.size:
+            upload.release()
+            upload = self._upload = None
+        if (held <= UNCHARGED_BYTES and upload is None) or self._stream.closed:
+            return
+        if upload is None:
+            upload = self._upload = self._budget.upload(self._evict)
+        if held > upload.size and not upload.grow(held - upload.size):
+            self._stop(no_memory())
+
+    def _evict(self) -> None:
+        """End a call that makes no progress while others need the memory."""
+        self._upload = None
+        self._stop(no_memory())
+
     def _release(self) -> None:
+        self._unread.clear()
+        self._unread_bytes = 0
+        self._reader.clear()
+        if self._upload is not None:
+            self._upload.release()
+            self._upload = None
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

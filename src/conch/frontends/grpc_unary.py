@@ -8,10 +8,11 @@ from functools import partial
 
 from conch.core.pending import Pending
 from conch.errors import ConchError, InvalidRequest
+from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.frontends.grpc_answers import AnswerForm
 from conch.frontends.grpc_messages import PREFIX, PREFIX_SIZE, MessageReader
 from conch.frontends.grpc_request import GrpcRequest
-from conch.frontends.grpc_status import OK_TRAILERS, GrpcError, Status, error_block
+from conch.frontends.grpc_status import OK_TRAILERS, GrpcError, Status, error_block, no_memory
 from conch.frontends.http2.stream import Http2Stream
 from conch.frontends.turns import Turns
 from conch.frontends.v2_grpc import Method
@@ -24,12 +25,25 @@ _log = logging.getLogger(__name__)
 class UnaryCall(ABC):
     """One such call: the receiver of its stream."""
 
-    __slots__ = ("_deadline", "_form", "_message", "_reader", "_request", "_stream")
+    __slots__ = (
+        "_budget",
+        "_charged",
+        "_deadline",
+        "_form",
+        "_message",
+        "_reader",
+        "_request",
+        "_stream",
+        "_upload",
+    )
 
     unhurried = False
 
-    def __init__(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> None:
+    def __init__(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream, budget: BodyBudget) -> None:
         self._request = request
+        self._budget = budget
+        self._upload: BodyUpload | None = None  # of a request that comes in pieces
+        self._charged = 0  # bytes, until the call is over
         self._form = form
         self._stream = stream
         self._reader: MessageReader | None = None  # made for a request that comes in pieces
@@ -56,6 +70,10 @@ class UnaryCall(ABC):
             message = self._whole(data) if ended and self._reader is None else None
             if message is None:
                 message = self._assembled(data, ended)
+            elif len(message) > UNCHARGED_BYTES:
+                if not self._budget.take(len(message)):
+                    raise no_memory()
+                self._charged = len(message)
             if message is not None:
                 self._serve(message)
         except (ConchError, GrpcError) as error:
@@ -66,7 +84,7 @@ class UnaryCall(ABC):
 
     def aborted(self) -> None:
         """Cancel: the client has gone."""
-        self._disarm()
+        self._release()
         self._cancel()
 
     def drained(self) -> None:  # noqa: B027 - not to be overridden
@@ -89,21 +107,43 @@ class UnaryCall(ABC):
         except InvalidRequest as error:
             self._fail(error)
             return
-        self._disarm()
+        self._release()
         self._stream.answer(self._form.head, parts, size, OK_TRAILERS)
 
     def _fail(self, error: ConchError | GrpcError) -> None:
-        self._disarm()
+        self._release()
         self._stream.answer_head(error_block(error))
 
     def _expired(self) -> None:
         self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
         self._cancel()
 
-    def _disarm(self) -> None:
+    def _release(self) -> None:
+        """Release the timer and the memory of a call that is over."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+        if self._charged:
+            self._budget.give(self._charged)
+            self._charged = 0
+        if self._upload is not None:
+            self._upload.release()
+            self._upload = None
+        self._reader = None
+        self._message = None
+
+    def _evict(self) -> None:
+        """Refuse a request that makes no progress while others need the memory."""
+        self._upload = None
+        self._fail(no_memory())
+
+    def _charge(self, size: int) -> None:
+        """Charge a request that comes in pieces, of which `size` bytes are held. Raises GrpcError."""
+        upload = self._upload
+        if upload is None:
+            upload = self._upload = self._budget.upload(self._evict)
+        if size > upload.size and not upload.grow(size - upload.size):
+            raise no_memory()
 
     @staticmethod
     def _whole(data: Buffer) -> Buffer | None:
@@ -126,6 +166,9 @@ class UnaryCall(ABC):
             if self._message is not None:
                 raise InvalidRequest("more than one message in a call that takes one")
             self._message = message
+            self._charge(len(message))
+        else:
+            self._charge(reader.held_bytes)
         if reader.midway and (ended or self._message is not None):
             whole = self._message is not None
             raise InvalidRequest("data behind the message of the call" if whole else "the call ends within a message")
@@ -134,7 +177,8 @@ class UnaryCall(ABC):
         if self._message is None:
             raise InvalidRequest("a call without a message")
         message, self._message = self._message, None
-        return message
+        upload, self._upload = self._upload, None
+        return message if upload is None else upload.finish(message)
 
 
 class InferCall(UnaryCall):
@@ -143,9 +187,15 @@ class InferCall(UnaryCall):
     __slots__ = ("_admitted", "_endpoint", "_turns")
 
     def __init__(
-        self, endpoint: InferEndpoint, turns: Turns, request: GrpcRequest, form: AnswerForm, stream: Http2Stream
+        self,
+        endpoint: InferEndpoint,
+        turns: Turns,
+        request: GrpcRequest,
+        form: AnswerForm,
+        stream: Http2Stream,
+        budget: BodyBudget,
     ) -> None:
-        super().__init__(request, form, stream)
+        super().__init__(request, form, stream, budget)
         self._endpoint = endpoint
         self._turns = turns
         self._admitted: Pending | None = None
@@ -193,8 +243,9 @@ class TaskCall(UnaryCall):
         request: GrpcRequest,
         form: AnswerForm,
         stream: Http2Stream,
+        budget: BodyBudget,
     ) -> None:
-        super().__init__(request, form, stream)
+        super().__init__(request, form, stream, budget)
         self._method = method
         self._tasks = tasks
 

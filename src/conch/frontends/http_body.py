@@ -15,30 +15,39 @@ from conch.tensor import Buffer
 class BodyReceiver(asyncio.BufferedProtocol):
     """Stands in for the connection's protocol until the body is full. Everything but data goes to the connection."""
 
-    def __init__(self, connection: asyncio.Protocol, begun: Buffer, size: int, full: Callable[[], None]) -> None:
-        """Go on with a body of which `begun` has come. Raises MemoryError if there is no room for `size` bytes."""
+    def __init__(self, connection: asyncio.Protocol, begun: Buffer, size: int, received: Callable[[int], None]) -> None:
+        """Go on with a body of which `begun` has come. Raises MemoryError if there is no room for `size` bytes.
+
+        `received` is called with the number of bytes that have come, after each read.
+        """
         # Memory is taken when it is written to: who announces a large body and does not send it costs nothing.
         self.body = np.empty(size, np.uint8).data
         self.position = len(begun)
         self.body[: self.position] = begun
         self._connection = connection
-        self._full = full
+        self._received = received
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the rest of the body, and never more
-        """Offer the part that is still missing."""
+        """Return the part that is still missing."""
         return self.body[self.position :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hear how much of it was filled."""
+        """Count what was received."""
         self.position += nbytes
-        if self.position == len(self.body):
-            self._full()
+        self._received(self.position)
+
+    def push(self, data: bytes) -> int:
+        """Take data that were read before. Returns how much of them belongs to the body."""
+        taken = min(len(data), len(self.body) - self.position)
+        self.body[self.position : self.position + taken] = data[:taken]
+        self.buffer_updated(taken)
+        return taken
 
     def eof_received(self) -> None:
         """Close: what was announced will not come."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Hear that the connection is gone."""
+        """Pass on that the connection is gone."""
         self._connection.connection_lost(error)
 
     def pause_writing(self) -> None:

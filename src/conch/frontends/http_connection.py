@@ -6,27 +6,27 @@ answers cannot overtake each other, and a client cannot make the server hold mor
 
 import asyncio
 import logging
+import time
 from collections import deque
 from typing import cast
 
-import httptools
-
+from conch.frontends.body_budget import UNCHARGED_BYTES
 from conch.frontends.http_body import BodyReceiver
-from conch.frontends.http_message import HttpRefusal, HttpRequest, error_in_json, request_path
+from conch.frontends.http_message import HttpRefusal, HttpRequest, error_in_json, no_memory
 from conch.frontends.http_owner import ConnectionOwner
+from conch.frontends.http_reader import RequestReader
 from conch.frontends.http_repeat import RepeatedHead
 from conch.frontends.http_reply import HttpReply
 from conch.tensor import Buffer
 
 _log = logging.getLogger(__name__)
 
-# Above this size the rest of a body is received in place instead of passing through the parser.
-_IN_PLACE_BYTES = 65_536
+# What is given to the parser at a time, and for how long before other connections have their turn.
+_SLICE_BYTES = 16_384
+_SLICE_S = 0.002
 # How long a client that was refused may go on sending before the connection is closed over it. Closing at once would
 # make its system throw away the refusal.
 _LINGER_S = 3.0
-# Of a head that has not come whole, method, version and ends of lines cannot be told from what counts: at most so many.
-_UNCOUNTED_BYTES = 32
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -37,9 +37,12 @@ class HttpConnection:
         self._owner = owner
         self._limits = owner.limits
         self._transport: asyncio.Transport
-        self._parser = httptools.HttpRequestParser(self)
+        self._reader = RequestReader(owner, self)
         self._repeated = RepeatedHead()
         self._receiver: BodyReceiver | None = None
+        # What was read and is not parsed yet; while there is any, nothing is read.
+        self._backlog = b""
+        self._resuming = False  # whether parsing the backlog is scheduled
         # Requests that are complete, the oldest first; a refusal is the last.
         self._waiting: deque[HttpRequest | HttpRefusal] = deque()
         self._advancing = False
@@ -54,16 +57,7 @@ class HttpConnection:
         self._stuck_since = 0.0  # since when it has been so many
         # Set when the server stops: the answer that is due is the last one.
         self.ending = False
-        # The request that is coming in.
-        self._url = b""
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._request: HttpRequest | None = None  # known from the end of its head to the end of its body
-        self._body: Buffer = b""
-        self._body_size = 0  # as announced
-        self._body_limit = 0
-        self._received = 0  # bytes of the whole request, but for those read along with the one before
-        self._read = 0  # bytes of the last read
-        self._barren = 0  # bytes that came late and held nothing of its body
+        self._charged = 0  # bytes of the request that is being answered
 
     @property
     def protocol(self) -> asyncio.Protocol:
@@ -80,10 +74,14 @@ class HttpConnection:
             self._refuse(HttpRefusal(503, "this server has as many connections as it takes"))
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - why it left does not matter
-        """Let go of everything; a request that is being answered is told."""
+        """Release all resources, and cancel the request that is being answered."""
         self._owner.closed(self)
         self._deaf = True
         self._waiting.clear()
+        self._reader.close()
+        self._receiver = None
+        self._backlog = b""
+        self._discharge()
         self.resume_writing()
         reply, self._reply = self._reply, None
         if reply is not None:
@@ -93,7 +91,10 @@ class HttpConnection:
         """Parse what came, and start what is complete."""
         if self._deaf:
             return
-        if not self._received:
+        if self._backlog:
+            self._backlog += data
+            return
+        if not self._reader.received:
             self._since = self._owner.now
             if self._reply is None and not self._waiting:
                 repeated = self._repeated.recognise(data)
@@ -101,175 +102,122 @@ class HttpConnection:
                     self._waiting.append(repeated)
                     self._advance()
                     return
-        self._read = len(data)
-        self._received += self._read
-        self._parse(data)
-        if self._body_size > _IN_PLACE_BYTES and self._receiver is None and not self._deaf:
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Parse data in slices. What is left when the time is up, or while requests wait, is parsed later."""
+        size = len(data)
+        fresh = not self._reader.received
+        if size <= _SLICE_BYTES:
+            self._parse(data, data if fresh else b"")
+            return
+        position = 0
+        until = time.monotonic() + _SLICE_S
+        while position < size and not self._deaf:
+            if self._receiver is not None:
+                position += self._receiver.push(data[position:])
+                continue
+            # A body of known size passes the parser at once.
+            end = position + max(_SLICE_BYTES, self._reader.missing)
+            self._parse(data[position:end], data if fresh and end >= size else b"")
+            position = end
+            if position < size and (self._waiting or time.monotonic() > until):
+                self._backlog = data[position:]
+                self._regulate()
+                return
+
+    def _resume(self) -> None:
+        """Parse what was read earlier."""
+        self._resuming = False
+        if self._deaf or self._waiting or not self._writable:
+            return
+        data, self._backlog = self._backlog, b""
+        self._take(data)
+        self._regulate()
+
+    def _parse(self, data: bytes, whole: bytes) -> None:
+        """Parse a slice; `whole` is all that was read between two requests, if this is the end of it."""
+        reader = self._reader
+        reader.feed(data)
+        if whole and len(self._waiting) == 1 and not reader.received and not self._deaf:
+            request = self._waiting[0]
+            if isinstance(request, HttpRequest):
+                self._repeated.learn(whole, request)
+        if reader.in_place and not self._deaf:
             self._receive_in_place()
         if self._waiting:
             self._advance()
-
-    def _parse(self, data: bytes) -> None:
-        whole = self._received == len(data)  # nothing came before
-        try:
-            size = len(self._body)
-            self._parser.feed_data(data)
-            if self._received > self._limits.head_bytes and len(self._body) == size:
-                self._barren += len(data)
-                self._check_size(self._barren - _UNCOUNTED_BYTES)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserCallbackError as error:
-            cause = error.__context__
-            self._give_up(cause if isinstance(cause, HttpRefusal) else HttpRefusal.malformed(cause or error))
-        except httptools.HttpParserError as error:
-            self._give_up(HttpRefusal.malformed(error))
-        except HttpRefusal as refusal:
-            self._give_up(refusal)
-        if whole and len(self._waiting) == 1 and not self._received and not self._deaf:
-            request = self._waiting[0]
-            if isinstance(request, HttpRequest):
-                self._repeated.learn(data, request)
 
     def eof_received(self) -> bool:
         """Close, since a client that closes its side has gone; but one that announced it waits for its answer."""
         return self._reply is not None and self._reply.last
 
-    # Called by the parser.
+    # Called by the reader.
 
-    def on_message_begin(self) -> None:
-        """Note that a request has begun, even if all that has come of it was read along with the one before."""
-        self._received = self._received or 1
-
-    def on_url(self, url: bytes) -> None:
-        """Take a piece of the target."""
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field. Trailers, which nobody wants, are dropped."""
-        if self._request is None:
-            self._fields.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """Decide, before any of the body is taken, whether and how it is."""
-        fields = self._fields
-        if len(fields) > self._limits.head_fields:
-            raise HttpRefusal(431, f"more than {self._limits.head_fields} header fields")
-        if self._received > self._limits.head_bytes or self._read > self._limits.head_bytes:
-            # What was read may hold more than the head. Each field has a colon, a space and an end of line beside it.
-            self._check_size(len(self._url) + sum(len(name) + len(value) + 4 for name, value in fields))
-        parser = self._parser
-        request = self._request = HttpRequest(parser.get_method(), request_path(self._url), fields)
-        self._fields = []
-        self._url = b""
-        headers = request.headers
-        if not parser.should_keep_alive() or b"connection" in headers:
-            request.old_version = parser.get_http_version() == "1.0"
-            request.keep_alive = parser.should_keep_alive() and not request.old_version
-        self._body_limit = self._limits.body_bytes
-        size = headers.get(b"content-length")
-        if size is not None:
-            self._expect_body(request, int(size))
-        if b"expect" in headers and headers[b"expect"].lower() == b"100-continue" and self._reply is None:
-            self._transport.write(_CONTINUE)
-
-    def on_body(self, data: bytes) -> None:
-        """Take a piece of the body."""
-        body = self._body
-        if not body:
-            self._body = data
-        elif isinstance(body, bytearray):
-            body += data
-        else:
-            self._body = bytearray(body) + data
-        if len(self._body) > self._body_limit and not self._body_size:
-            assert self._request is not None
-            self._allow_body(self._request, len(self._body))
-
-    def on_message_complete(self) -> None:
-        """Put a request that is complete behind those that came before it."""
-        request = self._request
-        assert request is not None
-        request.body = self._body
-        self._request = None
-        self._body = b""
-        self._body_size = 0
-        self._received = self._barren = 0
+    def complete(self, request: HttpRequest) -> None:
+        """Put a request behind those that came before it."""
         self._waiting.append(request)
 
-    # Receiving.
+    def take_back(self) -> HttpRequest:
+        """Return the request that is the last in the queue."""
+        return cast("HttpRequest", self._waiting.pop())
 
-    def _check_size(self, size: int) -> None:
-        """Refuse a head that is too large, or as much of what is neither head nor body."""
-        if size > self._limits.head_bytes:
-            raise HttpRefusal(431, f"request line and header fields exceed {self._limits.head_bytes} bytes")
+    def refuse(self, refusal: HttpRefusal) -> None:
+        """Take nothing more from this client; the refusal follows the answers that are due."""
+        if self._deaf:
+            return
+        self._deaf = True
+        self._reader.drop()
+        if self._receiver is not None:
+            self._receiver = None
+            self._switch_to(self.protocol)
+        self._waiting.append(refusal)
 
-    def _expect_body(self, request: HttpRequest, size: int) -> None:
-        if size > self._body_limit:
-            self._allow_body(request, size)
-        self._body_size = size
+    def evict(self) -> None:
+        """Refuse the request that is coming in: others need the memory."""
+        self.refuse(no_memory())
+        self._advance()
 
-    def _allow_body(self, request: HttpRequest, size: int) -> None:
-        """Ask the handler whether this request may have a body larger than others."""
-        default = self._limits.body_bytes
-        limit = default if self._owner.body_limit is None else self._owner.body_limit(request)
-        if size > limit:
-            setting = " set by --http-max-input-size" if limit == default else ""
-            raise HttpRefusal(400, f"request body of {size} bytes exceeds the maximum of {limit} bytes{setting}")
-        self._body_limit = limit
+    def expected(self) -> None:
+        """Let the client send the body, if that is what it waits for."""
+        if self._reply is None:
+            self._transport.write(_CONTINUE)
 
     def _receive_in_place(self) -> None:
         """Have the rest of an announced body written to where it belongs."""
         try:
-            self._receiver = BodyReceiver(self.protocol, self._body, self._body_size, self._received_in_place)
-        except MemoryError:
-            self._give_up(HttpRefusal(503, f"no memory for a request body of {self._body_size} bytes"))
+            self._receiver = self._reader.receiver(self.protocol, self._received_part)
+        except HttpRefusal as refusal:
+            self.refuse(refusal)
         else:
-            self._body = self._receiver.body
             self._switch_to(self._receiver)
 
-    def _received_in_place(self) -> None:
-        self._receiver = None
-        # The old parser still waits for the body.
-        self._parser = httptools.HttpRequestParser(self)
-        self._switch_to(self.protocol)
-        if not self._deaf:
-            self.on_message_complete()
-            self._advance()
+    def _received_part(self, position: int) -> None:
+        """Go on when a body that is received in place is complete."""
+        try:
+            if not self._reader.received_in_place(position):
+                return
+        except HttpRefusal as refusal:
+            self.refuse(refusal)
+        else:
+            self._receiver = None
+            self._switch_to(self.protocol)
+        self._advance()
+
+    def _discharge(self) -> None:
+        """Return what the request that was answered is charged."""
+        if self._charged:
+            self._owner.budget.give(self._charged)
+            self._charged = 0
 
     def _switch_to(self, protocol: asyncio.BaseProtocol) -> None:
+        if self._transport.is_closing():
+            return
         # How data are delivered is settled when reading starts.
         self._transport.pause_reading()
         self._transport.set_protocol(protocol)
         if self._reading:
             self._transport.resume_reading()
-
-    def _decline_upgrade(self, rest: bytes) -> None:
-        """Go on in HTTP/1.1. The parser has ended the request at its head; its body, if any, is in the rest."""
-        request = self._waiting.pop()
-        assert isinstance(request, HttpRequest)
-        headers = request.headers
-        if request.method == b"CONNECT" or b"transfer-encoding" in headers:
-            self._give_up(HttpRefusal(400, "this server does not switch protocols"))
-            return
-        self._parser = httptools.HttpRequestParser(self)
-        self._request = request
-        self._body_size = size = int(headers.get(b"content-length", b"0"))
-        self._body = rest[:size]
-        if len(self._body) < size:
-            self._received = len(rest) or 1
-            self._receive_in_place()
-            return
-        self.on_message_complete()
-        if rest[size:]:
-            # Nothing can follow before the answer tells by which protocol.
-            self._give_up(HttpRefusal(400, "data behind a request to switch protocols"))
-
-    def _give_up(self, refusal: HttpRefusal) -> None:
-        """Take nothing more from this client; the refusal follows the answers that are due."""
-        self._deaf = True
-        self._request = None
-        self._waiting.append(refusal)
 
     # Answering.
 
@@ -284,6 +232,10 @@ class HttpConnection:
                 self._refuse(request)
                 break
             reply = self._reply = HttpReply(self, request)
+            size = len(request.body)
+            if size > UNCHARGED_BYTES and not self._charge_answer(request.body, size):
+                reply.send(503, *no_memory().content())
+                continue
             try:
                 self._owner.handler(request, reply)
             except Exception:
@@ -296,9 +248,18 @@ class HttpConnection:
         if self._waiting or not self._reading:
             self._regulate()
 
+    def _charge_answer(self, body: Buffer, size: int) -> bool:
+        """Charge a complete body until it is answered, unless it is charged until it is freed; False for no room."""
+        if not isinstance(body, memoryview):
+            if not self._owner.budget.take(size):
+                return False
+            self._charged = size
+        return True
+
     def finished(self, keep_alive: bool) -> None:
         """Hear from a reply that it is complete."""
         self._reply = None
+        self._discharge()
         self._since = self._owner.now
         if not keep_alive:
             self._close()
@@ -342,6 +303,11 @@ class HttpConnection:
     def _regulate(self) -> None:
         """Read only if there is nothing to catch up with."""
         wanted = self._writable and not self._waiting
+        if wanted and self._backlog:
+            wanted = False
+            if not self._resuming and not self._deaf:
+                self._resuming = True
+                asyncio.get_running_loop().call_soon(self._resume)
         if wanted == self._reading or self._transport.is_closing():
             return
         self._reading = wanted
@@ -361,6 +327,8 @@ class HttpConnection:
         """Close when everything written has gone out."""
         self._deaf = True
         self._waiting.clear()
+        self._reader.drop()
+        self._backlog = b""
         self._transport.close()
 
     # Called by the server.
@@ -368,7 +336,7 @@ class HttpConnection:
     def finish(self) -> None:
         """Close, at once if the connection is idle, else after the answer that is due."""
         self.ending = True
-        if self._reply is None and not self._waiting and not self._received:
+        if self._reply is None and not self._waiting and not self._reader.received and not self._backlog:
             self._close()
 
     def abort(self) -> None:
@@ -391,8 +359,8 @@ class HttpConnection:
         elif self._deaf:
             if waited > _LINGER_S:
                 self._transport.abort()
-        elif self._received:
-            received = self._receiver.position if self._receiver is not None else self._received
+        elif self._reader.received:
+            received = self._receiver.position if self._receiver is not None else self._reader.received
             if waited > limits.receive_grace_s + received / limits.receive_bytes_per_s:
                 self._refuse(HttpRefusal(408, f"request not complete after {waited:.0f} s"))
         elif waited > limits.idle_s:

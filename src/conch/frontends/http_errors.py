@@ -3,7 +3,7 @@
 from math import ceil
 
 from conch.errors import Code, ConchError
-from conch.frontends.http_message import content_type, header
+from conch.frontends.http_message import HttpRefusal, content_type, header
 from conch.frontends.http_reply import HttpReply
 from conch.protocol import documents
 
@@ -30,11 +30,21 @@ def send_error(reply: HttpReply, error: ConchError) -> None:
     reply.send(STATUS[error.code], headers, documents.error(error.message))
 
 
+def send_refusal(reply: HttpReply, refusal: HttpRefusal) -> None:
+    """Answer with a refusal; the connection goes on."""
+    reply.send(refusal.status, *refusal.content())
+
+
 def send_not_found(reply: HttpReply) -> None:
     """Answer that there is nothing at this path."""
-    reply.send(404, JSON, documents.error("Not Found"))
+    send_refusal(reply, not_found())
 
 
-def send_wrong_method(reply: HttpReply) -> None:
-    """Answer that what is at this path is not for this method."""
-    reply.send(405, JSON, documents.error("Method Not Allowed"))
+def not_found() -> HttpRefusal:
+    """Return the refusal of a path where there is nothing."""
+    return HttpRefusal(404, "Not Found")
+
+
+def wrong_method() -> HttpRefusal:
+    """Return the refusal of a method that the path does not have."""
+    return HttpRefusal(405, "Method Not Allowed")

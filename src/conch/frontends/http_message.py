@@ -71,19 +71,29 @@ class HttpRequest:
 class HttpRefusal(Exception):
     """The listener itself answers, and gives up the connection, since what follows on it cannot be trusted."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, headers: bytes = b"", body: bytes | None = None) -> None:
+        """Assign. `headers` are further header lines; `body` is a whole body, of which they give the type."""
         super().__init__(message)
         self.status = status
         self.message = message
+        self._headers = headers
+        self._body = body
 
     @classmethod
     def malformed(cls, error: BaseException) -> "HttpRefusal":
         """Refuse what is not HTTP, for the reason that the parser gave."""
         return cls(400, f"malformed HTTP request: {error}")
 
+    def content(self) -> tuple[bytes, bytes]:
+        """Return headers and body of the answer."""
+        if self._body is not None:
+            return self._headers, self._body
+        headers, body = error_in_json(self.message)
+        return headers + self._headers, body
+
     def answer(self) -> bytes:
         """Return all that is sent."""
-        headers, body = error_in_json(self.message)
+        headers, body = self.content()
         return sized_head(self.status, headers, len(body), keep_alive=False) + body
 
 
@@ -124,3 +134,9 @@ def streamed_head(status: int, headers: bytes, chunked: bool, keep_alive: bool) 
     """Write everything that stands before a body that ends with its last chunk, or with the connection."""
     coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
     return b"%s%s%s%s\r\n" % (_STATUS_LINES[status], headers, b"" if keep_alive else _CLOSE, coding)
+
+
+def no_memory() -> HttpRefusal:
+    """Return the refusal of a request for whose body there is no memory now."""
+    message = "the memory for request bodies set by --request-memory-limit is in use; try again later"
+    return HttpRefusal(503, message, header(b"Retry-After", b"1"))

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from conch.frontends.http_message import HttpLimits, HttpRequest
+from conch.frontends.body_budget import BodyBudget
+from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http_reply import HttpReply
 
 if TYPE_CHECKING:  # each knows the other
@@ -17,6 +18,9 @@ class ConnectionOwner(Protocol):
 
     handler: Handler
     body_limit: Callable[[HttpRequest], int] | None
+    # Why a request whose head has come is refused whatever its body is; None if it is not.
+    refusal: Callable[[HttpRequest], HttpRefusal | None] | None
+    budget: BodyBudget
     limits: HttpLimits
     now: float  # monotonic seconds, brought up to date once a second
 

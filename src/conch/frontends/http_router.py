@@ -3,7 +3,7 @@
 Clients and probes written for vLLM find its paths on the port of its API, which is this one as well.
 """
 
-from conch.frontends.http_message import HttpRequest
+from conch.frontends.http_message import HttpRefusal, HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.openai_http import DETOKENIZE, PREFIX, TOKENIZE
 from conch.frontends.openai_port import OpenAiPort
@@ -20,9 +20,13 @@ class HttpRouter:
         self._openai = openai
         self.body_limit = v2.body_limit
 
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if that depends on the body."""
+        return self._of(request).refusal(request)
+
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
-        if request.path.startswith(PREFIX) or request.path in _VLLM:
-            self._openai(request, reply)
-        else:
-            self._v2(request, reply)
+        self._of(request)(request, reply)
+
+    def _of(self, request: HttpRequest) -> OpenAiPort | V2Http:
+        return self._openai if request.path.startswith(PREFIX) or request.path in _VLLM else self._v2

@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.http_connection import HttpConnection
 from conch.frontends.http_errors import JSON
-from conch.frontends.http_message import HttpLimits, HttpRequest
+from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http_owner import Handler
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.listener import Listener
@@ -32,13 +33,21 @@ class HttpServer(Listener[HttpConnection]):
         *,
         limits: HttpLimits | None = None,
         body_limit: Callable[[HttpRequest], int] | None = None,
+        refusal: Callable[[HttpRequest], HttpRefusal | None] | None = None,
+        budget: BodyBudget | None = None,
         reuse_port: bool = False,
     ) -> None:
-        """Assign. `body_limit` tells how large a body may be for a request that exceeds the limit of the others."""
+        """Assign. `body_limit` returns how large a body may be for a request that exceeds the limit of the others.
+
+        `refusal` returns why a request is refused before any of its body is taken, None if it is not; `budget` is the
+        memory for bodies, which servers may share.
+        """
         self.limits = limits or HttpLimits()
         super().__init__(host, port, connections=self.limits.connections, reuse_port=reuse_port)
         self.handler: Handler = _InTurns(handler)
         self.body_limit = body_limit
+        self.refusal = refusal
+        self.budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
 
     async def stop(self, timeout_s: float) -> None:
         """Take no more connections, close the idle ones, let the rest finish for `timeout_s`, then cut them off."""

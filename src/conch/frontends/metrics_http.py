@@ -1,28 +1,41 @@
-"""The metrics port: `GET /metrics` for Prometheus."""
+"""The metrics port: `GET /metrics` for Prometheus, and a page that links to it."""
 
 from collections.abc import Callable
 
-import orjson
-
-from conch.frontends.http_message import NO_HEADERS, HttpRequest, content_type
+from conch.frontends.http_errors import not_found, send_refusal, wrong_method
+from conch.frontends.http_message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http_reply import HttpReply
 
 _EXPOSITION = content_type(b"text/plain; version=0.0.4; charset=utf-8")
-_JSON = content_type(b"application/json")
+_HTML = content_type(b"text/html; charset=utf-8")
+_PATHS = ("/metrics", "/metrics/")
+_PAGE = b"""<!DOCTYPE html>
+<html lang="en">
+<head><title>Conch metrics</title></head>
+<body><h1>Conch metrics</h1><ul><li><a href="/metrics">/metrics</a>: metrics for Prometheus</li></ul></body>
+</html>
+"""
 
 
 class MetricsHttp:
-    """Handler of the metrics port. Other paths are answered with an empty 200, as Triton does."""
+    """Handler of the metrics port."""
 
     def __init__(self, exposition: Callable[[], bytes]) -> None:
         """Assign. `exposition` makes the text of a scrape (exposition format 0.0.4)."""
         self._exposition = exposition
 
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if it is answered."""
+        if request.path not in _PATHS and request.path != "/":
+            return not_found()
+        return None if request.method in (b"GET", b"HEAD") else wrong_method()
+
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
-        if request.method != b"GET":
-            reply.send(405, _JSON, orjson.dumps({"error": "Method Not Allowed"}))
-        elif request.path == "/metrics":
+        refusal = self.refusal(request)
+        if refusal is not None:
+            send_refusal(reply, refusal)
+        elif request.path in _PATHS:
             reply.send(200, _EXPOSITION, self._exposition())
         else:
-            reply.send(200, NO_HEADERS)
+            reply.send(200, _HTML, _PAGE)

@@ -11,13 +11,13 @@ from conch.core.generative import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.errors import ConchError, InvalidRequest, NotFound
-from conch.frontends.http_message import HttpRequest
+from conch.frontends.http_message import HttpRefusal, HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
 from conch.frontends.openai_chat_output import OutputForm
 from conch.frontends.openai_chat_prompt import HERMES, describes_tools, render_prompt
 from conch.frontends.openai_embeddings import EmbeddingsEndpoint
-from conch.frontends.openai_errors import send_error
+from conch.frontends.openai_errors import refusal_of, send_error, send_refusal
 from conch.frontends.openai_exchange import Exchange
 from conch.frontends.openai_forms import ChatForm, CompletionForm
 from conch.frontends.openai_models import PATH as MODELS
@@ -68,24 +68,41 @@ class OpenAiHttp:
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
+        refusal = self.refusal(request)
+        if refusal is not None:
+            send_refusal(reply, refusal)
+            return
+        post = self._posts.get(request.path)
         try:
-            if not self._has_key(request):
-                send_error(reply, InvalidRequest("Incorrect API key provided."), 401, "invalid_api_key")
+            if post is not None:
+                post(request, reply)
             else:
-                self._route(request, reply)
+                self._models.answer(request.path, request.method, reply)
         except ConchError as error:
             send_error(reply, error)
 
-    def admits(self, category: str, request: HttpRequest, reply: HttpReply) -> bool:
-        """Whether this client may call what belongs to this category of restrictions; if not, it is told so."""
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if that depends on the body."""
+        if not self._has_key(request):
+            return refusal_of(InvalidRequest("Incorrect API key provided."), 401, "invalid_api_key")
+        path, method = request.path, request.method
+        if path in self._posts:
+            return self.denied("inference", request) if method == b"POST" else wrong_method(request)
+        if path == MODELS or path.startswith(MODELS + "/"):
+            refusal = self.denied("metadata" if method == b"GET" else "model-repository", request)
+            if refusal is not None or self._models.has(path, method):
+                return refusal
+        return refusal_of(NotFound(f"Invalid URL ({method.decode()} {path})"), 404, "unknown_url")
+
+    def denied(self, category: str, request: HttpRequest) -> HttpRefusal | None:
+        """Return why this client may not call what belongs to this category of restrictions, None if it may."""
         if self._restrictions is None:
-            return True
+            return None
         header = self._restrictions.missing(category, lambda key: request.headers.get(key.encode(), b""))
         if header is None:
-            return True
-        refusal = InvalidRequest(f"This API is restricted, expecting header '{header}' with valid value")
-        send_error(reply, refusal, 401, "invalid_auth")
-        return False
+            return None
+        error = InvalidRequest(f"This API is restricted, expecting header '{header}' with valid value")
+        return refusal_of(error, 401, "invalid_auth")
 
     def _has_key(self, request: HttpRequest) -> bool:
         if not self._keys:
@@ -94,21 +111,6 @@ class OpenAiHttp:
         # All of them are compared, each in constant time: how long it takes tells nothing.
         matches = [hmac.compare_digest(sent.strip(), key) for key in self._keys]
         return scheme.lower() == b"bearer" and any(matches)
-
-    def _route(self, request: HttpRequest, reply: HttpReply) -> None:
-        path, method = request.path, request.method
-        post = self._posts.get(path)
-        if post is not None:
-            if method != b"POST":
-                send_error(reply, InvalidRequest(f"Not allowed to {method.decode()} on {path}"), 405)
-            elif self.admits("inference", request, reply):
-                post(request, reply)
-            return
-        if path == MODELS or path.startswith(MODELS + "/"):
-            category = "metadata" if method == b"GET" else "model-repository"
-            if not self.admits(category, request, reply) or self._models.answers(path, method, reply):
-                return
-        send_error(reply, NotFound(f"Invalid URL ({method.decode()} {path})"), 404, "unknown_url")
 
     def _chat(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
@@ -208,6 +210,11 @@ class OpenAiHttp:
             span=span,
         )
         return partial(model.generate, request)
+
+
+def wrong_method(request: HttpRequest) -> HttpRefusal:
+    """Return the refusal of a method that the path does not have."""
+    return refusal_of(InvalidRequest(f"Not allowed to {request.method.decode()} on {request.path}"), 405)
 
 
 def _call_id(request: HttpRequest, call: Call) -> str:

@@ -61,19 +61,24 @@ class OpenAiModels:
         listed = ", ".join(sorted(names)) or "no model that generates"
         raise InvalidRequest(f"you must provide a 'model' parameter: the server has {listed}")
 
-    def answers(self, path: str, method: bytes, reply: HttpReply) -> bool:
-        """Answer what is asked of `/v1/models` and below it; False if that is nothing. Raises ConchError."""
+    @staticmethod
+    def has(path: str, method: bytes) -> bool:
+        """Whether `/v1/models` or a path below it answers to this method."""
         name, _, action = path[len(PATH) + 1 :].partition("/")
-        if path == PATH and method == b"GET":
-            reply.send(200, JSON, openai_replies.models(self._entries()))
-        elif name and not action and method == b"GET":
-            reply.send(200, JSON, openai_replies.model(self._entry(*self._shown(name))))
-        elif name and action in ("load", "unload") and method == b"POST":
+        if method == b"GET":
+            return path == PATH or bool(name and not action)
+        return method == b"POST" and bool(name) and action in ("load", "unload")
+
+    def answer(self, path: str, method: bytes, reply: HttpReply) -> None:
+        """Answer a request for which `has` is true. Raises ConchError."""
+        name, _, action = path[len(PATH) + 1 :].partition("/")
+        if method == b"POST":
             self._require_explicit()
             self._tasks.run(reply, (self._load if action == "load" else self._unload)(name, reply))
+        elif name:
+            reply.send(200, JSON, openai_replies.model(self._entry(*self._shown(name))))
         else:
-            return False
-        return True
+            reply.send(200, JSON, openai_replies.models(self._entries()))
 
     async def _load(self, name: str, reply: HttpReply) -> None:
         if self._served(name) is not None:

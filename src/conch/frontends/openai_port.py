@@ -10,12 +10,11 @@ import orjson
 
 import conch
 from conch.core.inference import Inference
-from conch.errors import InvalidRequest
-from conch.frontends.http_message import NO_HEADERS, HttpRequest
+from conch.frontends.http_message import NO_HEADERS, HttpRefusal, HttpRequest
 from conch.frontends.http_owner import Handler
 from conch.frontends.http_reply import HttpReply
-from conch.frontends.openai_errors import JSON, send_error
-from conch.frontends.openai_http import OpenAiHttp
+from conch.frontends.openai_errors import JSON, send_refusal
+from conch.frontends.openai_http import OpenAiHttp, wrong_method
 
 _NOT_READY = 400  # Triton's
 _NO_ENGINE = 503  # vLLM's
@@ -36,14 +35,22 @@ class OpenAiPort:
             "/version": lambda reply: reply.send(200, JSON, orjson.dumps({"version": conch.__version__})),
         }
 
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if that depends on the body."""
+        if request.path in self._gets:
+            return self._openai.denied("health", request) if request.method == b"GET" else wrong_method(request)
+        if request.path == "/metrics" and self._metrics is not None:
+            return None
+        return self._openai.refusal(request)
+
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
         get = self._gets.get(request.path)
-        if get is not None and request.method == b"GET":
-            if self._openai.admits("health", request, reply):
-                get(reply)
+        refusal = self.refusal(request)
+        if refusal is not None:
+            send_refusal(reply, refusal)
         elif get is not None:
-            send_error(reply, InvalidRequest(f"Not allowed to {request.method.decode()} on {request.path}"), 405)
+            get(reply)
         elif request.path == "/metrics" and self._metrics is not None:
             self._metrics(request, reply)
         else:

@@ -13,8 +13,9 @@ from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.core.shared_memory import SharedMemory
 from conch.errors import ConchError, InvalidRequest, Unsupported
-from conch.frontends.http_errors import JSON, send_error, send_not_found, send_wrong_method
-from conch.frontends.http_message import HttpRequest, content_type
+from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
+from conch.frontends.http_errors import JSON, not_found, send_error, send_not_found, send_refusal, wrong_method
+from conch.frontends.http_message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_tasks import ReplyTasks
 from conch.frontends.restrictions import Restrictions
@@ -69,6 +70,7 @@ class V2Http:
         shared_memory: SharedMemory | None = None,
         observer: Observer | None = None,
         log: LogSettings | None = None,
+        budget: BodyBudget | None = None,
     ) -> None:
         """Assign. `max_input_bytes` bounds JSON and what decompresses; binary tensors may be larger."""
         self._inference = inference
@@ -81,6 +83,7 @@ class V2Http:
             header_forward_pattern=header_forward_pattern,
             regions=shared_memory or NO_REGIONS,
             observer=observer,
+            budget=budget or BodyBudget(DEFAULT_LIMIT_BYTES),
         )
         self._generate = GenerateEndpoints(inference, observer)
         self._shared_memory = SharedMemoryEndpoints(shared_memory)
@@ -95,6 +98,16 @@ class V2Http:
     def body_limit(self, request: HttpRequest) -> int:
         """Return how large the body of this request may be, in bytes."""
         return self._infer.body_limit(request)
+
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if that depends on the body."""
+        target = _split_model_path(request.path)
+        endpoint: _Endpoint | _ModelEndpoint | None
+        if target is not None:
+            endpoint = self._of_models.get(target[2])
+        else:
+            endpoint = self._of_server.get(request.path) or self._of_repository(request.path)
+        return not_found() if endpoint is None else self._denied(endpoint, request)
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
@@ -120,16 +133,19 @@ class V2Http:
             of_server.answer(request, reply)
 
     def _admits(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest, reply: HttpReply) -> bool:
-        """Whether this client may call this endpoint with this method; if not, it is told so."""
+        """Whether this client may call this endpoint with this method; if not, answer so."""
+        refusal = self._denied(endpoint, request)
+        if refusal is not None:
+            send_refusal(reply, refusal)
+        return refusal is None
+
+    def _denied(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest) -> HttpRefusal | None:
+        """Return why this client may not call this endpoint with this method, None if it may."""
         if self._restrictions is not None:
             header = self._restrictions.missing(endpoint.category, lambda key: request.headers.get(key.encode(), b""))
             if header is not None:
-                reply.send(403, JSON, documents.error(f"This API is restricted, expecting header '{header}'"))
-                return False
-        if request.method not in endpoint.methods:
-            send_wrong_method(reply)
-            return False
-        return True
+                return HttpRefusal(403, f"This API is restricted, expecting header '{header}'")
+        return None if request.method in endpoint.methods else wrong_method()
 
     def _server_endpoints(self) -> dict[str, _Endpoint]:
         return {

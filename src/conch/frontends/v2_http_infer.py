@@ -4,9 +4,10 @@ import re
 
 from conch.core.inference import Inference
 from conch.core.served import Served
-from conch.errors import ConchError, ConfigError, InvalidRequest, Unsupported
+from conch.errors import ConchError, ConfigError, InvalidRequest, Unavailable, Unsupported
+from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget
 from conch.frontends.http_errors import JSON, STATUS, send_error
-from conch.frontends.http_message import HttpRequest, content_type, header
+from conch.frontends.http_message import HttpRequest, content_type, header, no_memory
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
 from conch.observability.observer import Observer
@@ -45,6 +46,7 @@ class InferEndpoint:
         header_forward_pattern: str,
         regions: Regions = NO_REGIONS,
         observer: Observer,
+        budget: BodyBudget,
     ) -> None:
         """Assign. Headers whose names the pattern is found in become parameters of the request; "" forwards none.
 
@@ -52,6 +54,7 @@ class InferEndpoint:
         """
         self._inference = inference
         self._observer = observer
+        self._budget = budget
         self._max_input_bytes = max_input_bytes
         self._repeated = RepeatedBodies(regions)
         try:
@@ -119,7 +122,7 @@ class InferEndpoint:
         body, headers = request.body, request.headers
         coding = headers.get(b"content-encoding")
         if coding is not None:
-            body = decompress(body, coding, self._max_input_bytes)
+            body = self._charged(decompress(body, coding, self._max_input_bytes))
         header_length = read_header_length(headers.get(_LENGTH_HEADER), len(body))
         if header_length == 0:
             return decode_raw_request(model.config, version, body, timeline)
@@ -130,6 +133,15 @@ class InferEndpoint:
                 "set by --http-max-input-size"
             )
         return self._repeated.decode(model.config.name, version, body, header_length, timeline)
+
+    def _charged(self, plain: Buffer) -> Buffer:
+        """Charge what was decompressed until it is freed. Raises Unavailable."""
+        if len(plain) <= UNCHARGED_BYTES:
+            return plain
+        kept = self._budget.keep(plain)
+        if kept is None:
+            raise Unavailable(no_memory().message, retry_after_s=1.0)
+        return kept
 
     def _forward_headers(self, pattern: re.Pattern[str], request: HttpRequest, infer_request: InferRequest) -> None:
         for raw_name, value in request.fields:

@@ -58,6 +58,26 @@ class HostFamily:
     value: Callable[[HostUsage], float]
 
 
+@dataclass(frozen=True, slots=True)
+class RequestMemory:
+    """The memory for request bodies: its bound, what is in use, requests refused and uploads evicted for want of it."""
+
+    limit_bytes: int
+    used_bytes: int
+    refused: int
+    evicted: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFamily:
+    """A family with one series for the memory of request bodies."""
+
+    name: str
+    kind: Kind
+    help: str
+    value: Callable[[RequestMemory], float]
+
+
 def _us(duration: Duration) -> int:
     return duration.ns // 1000
 
@@ -207,13 +227,40 @@ HOST = (
     HostFamily("nv_cpu_memory_total_bytes", "Memory of the machine in bytes.", lambda u: u.memory_total_bytes),
     HostFamily("nv_cpu_memory_used_bytes", "Memory in use in bytes.", lambda u: u.memory_used_bytes),
 )
+REQUEST_MEMORY = (
+    MemoryFamily(
+        "conch_request_memory_limit_bytes",
+        "gauge",
+        "Bytes that request bodies may occupy, of all connections.",
+        lambda m: m.limit_bytes,
+    ),
+    MemoryFamily(
+        "conch_request_memory_used_bytes",
+        "gauge",
+        "Bytes that request bodies occupy now.",
+        lambda m: m.used_bytes,
+    ),
+    MemoryFamily(
+        "conch_request_memory_refused_total",
+        "counter",
+        "Requests that were refused because request bodies occupy all memory that they may.",
+        lambda m: m.refused,
+    ),
+    MemoryFamily(
+        "conch_request_memory_evicted_total",
+        "counter",
+        "Uploads without progress that were ended because others needed the memory.",
+        lambda m: m.evicted,
+    ),
+)
 
 
 class Metrics:
     """The metrics of one server.
 
     `statistics` gives every model version that is there; `samples` what the models have measured themselves;
-    `cache` counts for the response cache, None where there is none.
+    `cache` counts for the response cache, `request_memory` measures the memory for request bodies; None where there is
+    none.
     """
 
     def __init__(
@@ -223,11 +270,13 @@ class Metrics:
         samples: Callable[[], Iterable[MetricSample]],
         options: ServerOptions,
         cache: CacheStatistics | None = None,
+        request_memory: Callable[[], RequestMemory] | None = None,
     ) -> None:
         self._statistics = statistics
         self._samples = samples
         self._options = options
         self._cache = cache
+        self._request_memory = request_memory
         self._host = HostMeter(options.metrics_interval_ms / 1000) if options.allow_cpu_metrics else None
 
     def render(self) -> bytes:
@@ -236,7 +285,12 @@ class Metrics:
 
     def collect(self) -> list[Family]:
         """Return all families. A model's own families may not take the names of the server's."""
-        families = [*self._of_models(list(self._statistics())), *self._of_cache(), *self._of_host()]
+        families = [
+            *self._of_models(list(self._statistics())),
+            *self._of_cache(),
+            *self._of_host(),
+            *self._of_requests(),
+        ]
         families += custom_families(self._samples(), reserved={family.name for family in families})
         return families
 
@@ -263,6 +317,12 @@ class Metrics:
         if self._cache is not None:
             for family in SERVER_CACHE:
                 yield Family(family.name, "gauge", family.help, [Point(family.value(self._cache))])
+
+    def _of_requests(self) -> Iterator[Family]:
+        if self._request_memory is not None:
+            memory = self._request_memory()
+            for family in REQUEST_MEMORY:
+                yield Family(family.name, family.kind, family.help, [Point(family.value(memory))])
 
     def _of_host(self) -> Iterator[Family]:
         usage = self._host.usage() if self._host else None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from conch.core.contract import check_ensemble, misfit_notices
 from conch.core.ensemble import EnsembleModel
 from conch.core.model import ServedModel
-from conch.errors import BackendError, Cancelled, ConchError, ConfigError, FailureReason, QueueFull
+from conch.errors import BackendError, Cancelled, Code, ConchError, ConfigError, FailureReason, QueueFull
 from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
-from conch.request import InferResponse
+from conch.request import SEQUENCE_END, SEQUENCE_START, InferResponse
 from conch.tensor import Tensor
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 
@@ -85,9 +86,130 @@ async def test_only_requested_outputs_are_answered() -> None:
     model, workers = await served(DIAMOND)
     caller = Caller()
     model.submit(request(outputs=("z",)), caller)
-    for name in "abc":
-        workers[name].answer()
+    workers["a"].answer()
+    assert workers["b"].batches == []  # nothing that was asked for needs it
+    workers["c"].answer()
     assert [t.name for t in caller.answer.outputs] == ["z"]
+
+
+async def test_a_step_runs_if_another_one_needs_it_though_its_output_is_not_requested() -> None:
+    steps = step("a", {"IN": "IN"}, {"OUT": "x"}), step("b", {"IN": "x"}, {"OUT": "y"})
+    model, workers = await served(ensemble(*steps, outputs=("x", "y")))
+    last, first = Caller(), Caller()
+    model.submit(request(outputs=("y",)), last)
+    workers["a"].answer()
+    workers["b"].answer()
+    assert [t.name for t in last.answer.outputs] == ["y"]
+    model.submit(request(outputs=("x",)), first)
+    workers["a"].answer()
+    assert workers["b"].batches == []
+    assert [t.name for t in first.answer.outputs] == ["x"]
+
+
+async def test_a_step_that_does_not_run_refuses_nothing() -> None:
+    model, workers = await served(DIAMOND, max_queue_size=1)
+    for _ in range(2):
+        model.submit(request(), Caller())
+        workers["a"].answer()  # one executes in b and in c, the other waits there
+    for _ in range(2):
+        workers["c"].answer()
+    assert model.refusal(0) is None
+    model.submit(request(outputs=("z",)), caller := Caller())
+    workers["a"].answer()
+    workers["c"].answer()
+    assert [t.name for t in caller.answer.outputs] == ["z"]
+    with pytest.raises(QueueFull, match="step 'b'"):
+        model.submit(request(), Caller())
+
+
+def two_inputs(*, optional: bool) -> ModelConfig:
+    return config("b", inputs=(TensorSpec("IN", "FP32", (2,)), TensorSpec("MORE", "FP32", (2,), optional=optional)))
+
+
+async def omitting(*, optional: bool, outputs: tuple[str, ...] = ("OUT",)) -> tuple[Caller, ScriptedInstance]:
+    """An ensemble whose first step never gives its output MORE; the answers of its second step are up to the test."""
+    steps = step("a", {"IN": "IN"}, {"OUT": "x", "MORE": "m"}), step("b", {"IN": "x", "MORE": "m"}, {"OUT": "OUT"})
+    gives = tuple(TensorSpec(name, "FP32", (2,)) for name in ("OUT", "MORE"))
+    configs = {"a": config("a", outputs=gives), "b": two_inputs(optional=optional)}
+    workers = {name: ScriptedInstance() for name in configs}
+    loop = asyncio.get_running_loop()
+    models = {name: ServedModel(configs[name], 1, {}, [workers[name]], loop) for name in configs}
+    for each in models.values():
+        await each.start()
+    model = EnsembleModel(ensemble(*steps, outputs=outputs), 1, {}, lambda s: models[s.model_name])
+    model.submit(request(), caller := Caller())
+    workers["a"].answer()
+    return caller, workers["b"]
+
+
+async def test_an_optional_input_is_left_out_if_the_response_before_it_lacks_it() -> None:
+    caller, worker = await omitting(optional=True)
+    assert [t.name for t in worker.batches[0].executions[0].request.inputs] == ["IN"]
+    worker.answer()
+    assert [t.name for t in caller.answer.outputs] == ["OUT"]
+
+
+async def test_a_required_input_that_the_response_before_it_lacks_is_named_with_its_origin() -> None:
+    caller, _ = await omitting(optional=False)
+    error = caller.answer
+    assert error.code is Code.INVALID_ARG
+    assert "step 'b': [request id: <id_unknown>] expected 2 inputs but got 1 inputs for model 'b'." in error.message
+    assert " ('MORE' is tensor 'm', output 'MORE' of step 'a', which its response lacks)" in error.message
+
+
+async def test_an_output_of_the_ensemble_is_left_out_if_its_step_lacks_it() -> None:
+    caller, worker = await omitting(optional=True, outputs=("OUT", "m"))
+    worker.answer()
+    assert [t.name for t in caller.answer.outputs] == ["OUT"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (0, False, False)),
+        ({"correlation_id": 5, "flags": SEQUENCE_START}, (5, True, False)),
+        ({"correlation_id": "s", "flags": SEQUENCE_START | SEQUENCE_END}, ("s", True, True)),
+    ],
+)
+async def test_a_response_says_where_in_its_sequence_it_is(
+    fields: dict[str, Any], expected: tuple[int | str, bool, bool]
+) -> None:
+    model, workers = await served(DIAMOND)
+    model.submit(request(**fields), caller := Caller())
+    for name in "abc":
+        asked = workers[name].batches[0].executions[0].request
+        assert (asked.correlation_id, asked.flags) == (fields.get("correlation_id", 0), fields.get("flags", 0))
+        workers[name].answer()
+    keys = ("sequence_id", "sequence_start", "sequence_end")
+    assert caller.answer.parameters == dict(zip(keys, expected, strict=True))
+
+
+def answered(worker: ScriptedInstance, **parameters: Any) -> None:
+    """Answer with parameters."""
+    batch = worker.batches.pop(0)
+    outputs = [Tensor.from_numpy("OUT", np.zeros(2, np.float32))]
+    batch.executions[0].finish(InferResponse("m", 1, outputs, parameters=parameters))
+    batch.release()
+
+
+async def test_a_steps_response_moves_what_follows_to_another_sequence() -> None:
+    model, workers = await served(DIAMOND)
+    model.submit(request(correlation_id=5, flags=SEQUENCE_START), caller := Caller())
+    answered(workers["a"], sequence_id=9, sequence_end=True, other=1)
+    for name in "bc":
+        asked = workers[name].batches[0].executions[0].request
+        assert (asked.correlation_id, asked.flags) == (9, SEQUENCE_END)
+        workers[name].answer()
+    assert caller.answer.parameters == {"sequence_id": 9, "sequence_start": False, "sequence_end": True}
+
+
+@pytest.mark.parametrize("parameters", [{"sequence_id": True}, {"sequence_id": 1.5}, {"sequence_start": 1}])
+async def test_a_position_of_the_wrong_type_is_refused(parameters: dict[str, Any]) -> None:
+    model, workers = await served(DIAMOND)
+    model.submit(request(), caller := Caller())
+    answered(workers["a"], **parameters)
+    assert caller.answer.code is Code.INVALID_ARG
+    assert f"expect parameter '{next(iter(parameters))}' of the response to be" in caller.answer.message
 
 
 async def test_a_steps_error_names_ensemble_and_step_and_cancels_the_others() -> None:

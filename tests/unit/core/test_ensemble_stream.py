@@ -32,14 +32,16 @@ def chain(*names: str, limit: int = 0) -> ModelConfig:
 class World:
     """An ensemble whose models, with names that begin with d decoupled, do what the test says."""
 
-    def __init__(self, model_config: ModelConfig) -> None:
+    def __init__(self, model_config: ModelConfig, **fields: object) -> None:
+        """Assign; `fields` are those of the models' configurations."""
         self.config = model_config
+        self.fields = fields
         self.workers: dict[str, list[ScriptedInstance]] = {}
         self.models: dict[str, ServedModel] = {}
 
     async def start(self, instances: int = 16) -> EnsembleModel:
         configs = {
-            name: replace(config(name), decoupled=name.startswith("d"))
+            name: replace(config(name, **self.fields), decoupled=name.startswith("d"))
             for name in {each.model_name for each in self.config.ensemble_steps}
         }
         for name, each in configs.items():
@@ -218,9 +220,41 @@ async def test_an_output_that_a_response_lacks_is_named() -> None:
     producer.send(InferResponse("d", 1, []))  # of no consequence, as without an ensemble
     producer.send(InferResponse("d", 1, [Tensor.from_numpy("OTHER", np.zeros(1, np.float32))]))
     assert caller.answer.message == (
-        "in ensemble 'e', step 'd': model 'd' gave no output 'OUT', which is the ensemble's tensor 't0': "
-        "its response has 'OTHER'"
+        "in ensemble 'e', step 'a': [request id: <id_unknown>] expected 1 inputs but got 0 inputs for model 'a'. "
+        "Got input(s) [], but missing required input(s) ['IN']. Please provide all required input(s). "
+        "('IN' is tensor 't0', output 'OUT' of step 'd', which its response lacks)"
     )
+
+
+async def test_a_decoupled_step_whose_outputs_are_not_requested_does_not_run() -> None:
+    steps = (step("a", "IN", "t0"), step("d", "t0", "OUT"))
+    outputs = (TensorSpec("t0", "FP32", (2,)), TensorSpec("OUT", "FP32", (2,)))
+    world = World(replace(chain("a", "d"), ensemble_steps=steps, outputs=outputs))
+    model = await world.start()
+    first, second = Caller(), Caller()
+    model.submit(request(outputs=("t0",)), first)
+    answer_plain(world, "a", world.executions("a")[0])
+    assert world.executions("d") == []
+    assert (first.finals, sent(first)) == (1, [1])
+    model.submit(request(outputs=("OUT",)), second)
+    answer_plain(world, "a", world.executions("a")[0])
+    producer = world.executions("d")[0]
+    producer.send(response(5, 5))
+    world.end("d", producer, response(6, 6))
+    assert (second.finals, sent(second)) == (1, [5, 6])
+
+
+async def test_an_output_that_one_response_lacks_is_left_out_of_what_follows_that_one() -> None:
+    steps = (EnsembleStep("d", -1, {"IN": "IN"}, {"OUT": "OUT", "MORE": "MORE"}),)
+    outputs = (TensorSpec("OUT", "FP32", (2,)), TensorSpec("MORE", "FP32", (2,)))
+    world = World(replace(chain("d"), ensemble_steps=steps, outputs=outputs), outputs=outputs)
+    caller = Caller()
+    (await world.start()).submit(request(), caller)
+    producer = world.executions("d")[0]
+    more = Tensor.from_numpy("MORE", np.zeros(2, np.float32))
+    producer.send(InferResponse("d", 1, [*response(1, 1).outputs, more]))
+    world.end("d", producer, response(2, 2))
+    assert [[tensor.name for tensor in answer.outputs] for answer in caller.answers] == [["OUT", "MORE"], ["OUT"]]
 
 
 def test_decoupled_steps_side_by_side_are_refused() -> None:

@@ -168,7 +168,7 @@ def serve(listen, inference, control):
 
     def start(**options) -> HttpServer:
         handler = V2Http(inference, control, **options)
-        return listen(handler, body_limit=handler.body_limit)
+        return listen(handler, body_limit=handler.body_limit, refusal=handler.refusal)
 
     return start
 

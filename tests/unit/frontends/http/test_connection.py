@@ -4,15 +4,17 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import psutil
 import pytest
 
-from conch.frontends.http_message import NO_HEADERS, HttpRequest
+from conch.frontends.body_budget import BodyBudget
+from conch.frontends.http_message import NO_HEADERS, HttpRefusal, HttpRequest
 from conch.frontends.http_reply import HttpReply
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
-CHUNKED = b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def echo(request: HttpRequest, reply: HttpReply) -> None:
@@ -22,6 +24,14 @@ def echo(request: HttpRequest, reply: HttpReply) -> None:
 def post(path: bytes, body: bytes, *fields: bytes) -> bytes:
     head = b"".join(field + b"\r\n" for field in fields)
     return b"POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s" % (path, head, len(body), body)
+
+
+def until(done: Callable[[], bool], timeout_s: float = 20) -> None:
+    """Wait for what the server does in its own time."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class Holding:
@@ -95,7 +105,7 @@ def test_trailers_are_not_fields_of_the_next_request(listen, connect):
 
     peer = connect(listen(show))
     peer.send(CHUNKED + b"3\r\nabc\r\n0\r\nSecret: 1\r\nOther: 2\r\n\r\n" + GET)
-    assert [peer.receive()[2] for _ in range(2)] == [b"transfer-encoding;", b"host;"]
+    assert [peer.receive()[2] for _ in range(2)] == [b"host;transfer-encoding;", b"host;"]
 
 
 def test_bytes_of_a_body_that_look_like_the_last_request(listen, connect):
@@ -103,7 +113,7 @@ def test_bytes_of_a_body_that_look_like_the_last_request(listen, connect):
     peer = connect(listen(echo))
     peer.send(GET)
     assert peer.receive()[2] == b"GET /a "
-    peer.send(GET + b"POST /b HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(GET))
+    peer.send(GET + b"POST /b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(GET))
     assert peer.receive()[2] == b"GET /a "
     peer.send(GET)
     assert peer.receive()[2] == b"POST /b " + GET
@@ -184,15 +194,18 @@ def test_a_whole_url_as_target(listen, connect):
         pytest.param(b"nonsense\r\n\r\n", id="no request line"),
         pytest.param(b"GET /a HTTP/9.9\r\n\r\n", id="unknown version"),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", id="TLS"),
-        pytest.param(b"GET /a HTTP/1.1\r\nno colon\r\n\r\n", id="no header"),
-        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: x\r\n\r\n", id="no number"),
-        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: -1\r\n\r\n", id="negative"),
-        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n", id="overflow"),
-        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", id="two lengths"),
+        pytest.param(b"GET /a HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", id="no header"),
+        pytest.param(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", id="no number"),
+        pytest.param(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", id="negative"),
+        pytest.param(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n", id="overflow"),
         pytest.param(
-            b"POST /a HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", id="length and chunks"
+            b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", id="two lengths"
         ),
-        pytest.param(b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", id="no chunk size"),
+        pytest.param(
+            b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            id="length and chunks",
+        ),
+        pytest.param(b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", id="no chunk size"),
         pytest.param(b"CONNECT host:1 HTTP/1.1\r\nHost: x\r\n\r\n", id="CONNECT"),
     ],
 )
@@ -235,7 +248,7 @@ def test_a_client_that_sends_its_oversize_body_anyway_still_reads_the_refusal(li
 
 def test_chunks_beyond_the_limit_are_refused(listen, connect):
     peer = connect(listen(echo, limits={"body_bytes": 1000}))
-    peer.send(b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"64\r\n" + b"x" * 100 + b"\r\n")
+    peer.send(b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"64\r\n" + b"x" * 100 + b"\r\n")
     peer.send((b"64\r\n" + b"x" * 100 + b"\r\n") * 10)
     assert peer.receive()[0] == 400
     assert peer.rest() == b""
@@ -249,7 +262,9 @@ def test_a_handler_may_allow_more_to_some(listen, connect):
     peer.send(post(b"/p", b"x" * 100, b"Large: yes"))
     assert peer.receive()[0] == 200
     peer.send(
-        b"POST /c HTTP/1.1\r\nLarge: 1\r\nTransfer-Encoding: chunked\r\n\r\n32\r\n" + b"x" * 50 + b"\r\n0\r\n\r\n"
+        b"POST /c HTTP/1.1\r\nHost: x\r\nLarge: 1\r\nTransfer-Encoding: chunked\r\n\r\n32\r\n"
+        + b"x" * 50
+        + b"\r\n0\r\n\r\n"
     )
     assert peer.receive()[0] == 200
     peer.send(post(b"/p", b"x" * 101, b"Large: yes"))
@@ -259,14 +274,14 @@ def test_a_handler_may_allow_more_to_some(listen, connect):
 @pytest.mark.parametrize(
     "head",
     [
-        pytest.param(b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", id="long target"),
-        pytest.param(b"GET /a HTTP/1.1\r\nLong: " + b"a" * 70_000 + b"\r\n\r\n", id="long field"),
-        pytest.param(b"GET /a HTTP/1.1\r\nEndless: " + b"a" * 700_000, id="endless field"),
+        pytest.param(b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", id="long target"),
+        pytest.param(b"GET /a HTTP/1.1\r\nHost: x\r\nLong: " + b"a" * 70_000 + b"\r\n\r\n", id="long field"),
+        pytest.param(b"GET /a HTTP/1.1\r\nHost: x\r\nEndless: " + b"a" * 700_000, id="endless field"),
         pytest.param(b"GET /a HTTP/1.1\r\nHost: x\r\nEndless: " + b"a" * 700_000, id="another field before it"),
         pytest.param(CHUNKED + b"0\r\nEndless: " + b"a" * 700_000, id="endless trailer"),
         pytest.param(CHUNKED + b"0\r\n" + b"Trailer: a\r\n" * 70_000, id="many trailers"),
         pytest.param(CHUNKED + b"1;" + b"e" * 700_000, id="endless extension of a chunk"),
-        pytest.param(b"GET /a HTTP/1.1\r\n" + b"A: b\r\n" * 129 + b"\r\n", id="many fields"),
+        pytest.param(b"GET /a HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 129 + b"\r\n", id="many fields"),
     ],
 )
 def test_heads_beyond_the_limits_are_refused(listen, connect, head):
@@ -277,7 +292,7 @@ def test_heads_beyond_the_limits_are_refused(listen, connect, head):
 
 def test_the_size_of_a_head_is_the_same_whatever_was_read_along_with_it(listen, connect):
     server = listen(echo, limits={"head_bytes": 1000})
-    fits, exceeds = (b"GET /a HTTP/1.1\r\nLong: " + b"a" * size + b"\r\n\r\n" for size in (980, 1100))
+    fits, exceeds = (b"GET /a HTTP/1.1\r\nHost: x\r\nLong: " + b"a" * size + b"\r\n\r\n" for size in (980, 1100))
     for parts in ((fits + exceeds,), (fits, exceeds), (fits[:-1], fits[-1:] + exceeds)):
         peer = connect(server)
         for part in parts:
@@ -297,7 +312,7 @@ def test_an_upgrade_is_declined_by_answering(listen, connect, body):
 
 def test_nothing_may_follow_a_request_to_switch_protocols(listen, connect):
     peer = connect(listen(echo))
-    peer.send((b"GET /u HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n") * 3000)
+    peer.send((b"GET /u HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n") * 3000)
     assert peer.receive()[2] == b"GET /u "
     assert peer.receive()[0] == 400
     assert peer.rest() == b""
@@ -362,7 +377,9 @@ def test_a_client_that_leaves_is_noticed(listen, connect, loop_thread):
     loop_thread.call(lambda: reply.send(200, NO_HEADERS, b"too late"))
 
 
-@pytest.mark.parametrize("head", [b"GET /a HTTP/1.0\r\n\r\n", b"GET /a HTTP/1.1\r\nConnection: close\r\n\r\n"])
+@pytest.mark.parametrize(
+    "head", [b"GET /a HTTP/1.0\r\n\r\n", b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"]
+)
 def test_a_client_that_has_announced_its_last_request_may_close_its_side(listen, connect, loop_thread, head):
     handler = Holding()
     peer = connect(listen(handler))
@@ -460,8 +477,8 @@ def test_an_idle_connection_is_closed_in_the_end(listen, connect):
     "beginning",
     [
         pytest.param(b"GET /a HT", id="head"),
-        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc", id="body"),
-        pytest.param(b"POST /a HTTP/1.1\r\nContent-Length: 1000000\r\n\r\nabc", id="body in place"),
+        pytest.param(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc", id="body"),
+        pytest.param(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc", id="body in place"),
     ],
 )
 def test_a_request_that_does_not_get_complete_is_given_up(listen, connect, beginning):
@@ -474,7 +491,7 @@ def test_a_request_that_does_not_get_complete_is_given_up(listen, connect, begin
 def test_a_client_that_reads_slowly_gets_all_of_its_answer(listen, connect):
     size = 30_000_000
     peer = connect(listen(lambda _, reply: reply.send(200, NO_HEADERS, bytes(size)), limits={"stalled_write_s": 1.5}))
-    peer.send(b"GET /a HTTP/1.1\r\nConnection: close\r\n\r\n")
+    peer.send(b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     got = 0
     for _ in range(5):  # longer than a stall may last, and than a client that was refused is waited for
         got += len(peer.socket.recv(1_000_000))
@@ -504,18 +521,18 @@ def test_answers_wait_for_a_client_that_does_not_read_them(listen, connect, loop
 
 
 def test_a_large_body_that_is_only_announced_takes_no_memory(listen, connect):
-    server = listen(echo, body_limit=lambda _: 2**62)
+    server = listen(echo, body_limit=lambda _: 2**62, budget=BodyBudget(2**62))
     process = psutil.Process()
     before = process.memory_info().rss
     for _ in range(5):
         peer = connect(server)
-        peer.send(b"POST /p HTTP/1.1\r\nContent-Length: %d\r\n\r\nabc" % 2**30)
+        peer.send(b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\nabc" % 2**30)
         other = connect(server)
         other.send(GET)
         assert other.receive()[2] == b"GET /a "
     assert process.memory_info().rss - before < 2**28
     peer = connect(server)
-    peer.send(b"POST /p HTTP/1.1\r\nContent-Length: %d\r\n\r\nabc" % 2**61)
+    peer.send(b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\nabc" % 2**61)
     assert peer.receive()[0] == 503
     assert peer.rest() == b""
 
@@ -564,3 +581,114 @@ def test_stopping_does_not_wait_for_ever(listen, connect, loop_thread):
     loop_thread.run(server.stop(0.01))
     assert handler.left.get(timeout=20) == "/a"
     assert server.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        pytest.param(b"GET /a HTTP/1.1\r\n\r\n", b"must have a Host", id="no host"),
+        pytest.param(b"GET /a HTTP/1.1\r\nHost: x\r\nhost: x\r\n\r\n", b"more than one Host", id="two hosts"),
+        pytest.param(
+            b"GET /a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n",
+            b"more than one Authorization",
+            id="two keys",
+        ),
+        pytest.param(b"GET /a HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n", b"more than one Host", id="HTTP/1.0"),
+    ],
+)
+def test_heads_that_two_readers_may_understand_in_two_ways(listen, connect, head, said):
+    peer = connect(listen(echo))
+    peer.send(head + GET)
+    status, headers, body = peer.receive()
+    assert (status, headers["connection"]) == (400, "close")
+    assert said in body
+    assert peer.rest() == b""
+
+
+def test_http_1_0_needs_no_host(listen, connect):
+    peer = connect(listen(echo))
+    peer.send(b"GET /a HTTP/1.0\r\n\r\n")
+    assert peer.receive()[0] == 200
+
+
+@pytest.mark.parametrize("fields", [b"Content-Length: 1000\r\n", b"Transfer-Encoding: chunked\r\n"])
+@pytest.mark.parametrize("expect", [b"", b"Expect: 100-continue\r\n"])
+def test_a_head_that_is_reason_to_refuse_is_answered_before_the_body(listen, connect, fields, expect):
+    handled = []
+
+    def handler(request, reply):
+        handled.append(request)
+        echo(request, reply)
+
+    server = listen(handler, refusal=lambda request: HttpRefusal(404, "no") if request.path == "/c" else None)
+    peer = connect(server)
+    peer.send(GET + b"POST /c HTTP/1.1\r\nHost: x\r\n" + fields + expect + b"\r\n")
+    assert peer.receive()[0] == 200
+    status, headers, _ = peer.receive()
+    assert (status, headers["connection"]) == (404, "close")
+    assert peer.rest() == b""
+    assert len(handled) == 1
+
+
+def test_a_body_in_too_many_chunks(listen, connect):
+    peer = connect(listen(echo))
+    peer.send(CHUNKED + b"1\r\nx\r\n" * 65_536 + b"0\r\n\r\n")
+    assert len(peer.receive()[2]) == len("POST /c ") + 65_536
+    peer.send(CHUNKED + b"1\r\nx\r\n" * 65_600)
+    status, _, body = peer.receive()
+    assert (status, b"65536 chunks" in body) == (400, True)
+
+
+def test_a_body_beyond_the_memory_for_all_bodies(listen, connect):
+    peer = connect(listen(echo, budget=BodyBudget(100_000)))
+    peer.send(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\n\r\n")
+    status, _, body = peer.receive()
+    assert (status, b"--request-memory-limit" in body) == (400, True)
+
+
+@pytest.mark.parametrize("begun", [b"Content-Length: 90000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n15f90\r\n"])
+def test_bodies_of_all_connections_share_one_memory(listen, connect, loop_thread, begun):
+    budget = BodyBudget(100_000)
+    server = listen(echo, budget=budget)
+    first = connect(server)
+    first.send(b"POST /a HTTP/1.1\r\nHost: x\r\n" + begun + b"x" * 80_000)
+    until(lambda: loop_thread.call(lambda: budget.used_bytes) == 80_000)
+    second = connect(server)
+    second.send(post(b"/b", b"y" * 50_000))
+    status, headers, _ = second.receive()
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert budget.refused == 1
+    first.close()
+    until(lambda: loop_thread.call(lambda: budget.used_bytes) == 0)
+    third = connect(server)
+    third.send(post(b"/b", b"y" * 50_000))
+    assert third.receive()[0] == 200
+    until(lambda: loop_thread.call(lambda: budget.used_bytes) == 0)
+
+
+def test_an_upload_without_progress_makes_room_for_others(listen, connect, loop_thread, monkeypatch):
+    monkeypatch.setattr("conch.frontends.body_budget._WINDOW_S", 0.01)
+    budget = BodyBudget(100_000)
+    server = listen(echo, budget=budget)
+    slow = connect(server)
+    slow.send(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + b"x" * 80_000)
+    until(lambda: loop_thread.call(lambda: budget.used_bytes) == 80_000)
+    until(lambda: all(one.stalled(time.monotonic()) for one in loop_thread.call(lambda: list(budget._uploads))), 10)
+    other = connect(server)
+    other.send(post(b"/b", b"y" * 50_000))
+    assert other.receive()[0] == 200
+    status, headers, _ = slow.receive()
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert (budget.evicted, budget.refused) == (1, 0)
+
+
+def test_what_is_read_at_once_is_parsed_in_slices_without_loss_or_disorder(listen, connect):
+    """Among small requests there are bodies that reach over slices, and one that is received in place."""
+    bodies = [b"%d" % i * (1 + i % 7 * 3000) for i in range(40)] + [b"z" * 200_000]
+    peer = connect(listen(echo))
+    sender = threading.Thread(target=lambda: peer.send(b"".join(GET * 50 + post(b"/p", body) for body in bodies)))
+    sender.start()
+    for body in bodies:
+        assert [peer.receive()[2] for _ in range(50)] == [b"GET /a "] * 50
+        assert peer.receive()[2] == b"POST /p " + body
+    sender.join()

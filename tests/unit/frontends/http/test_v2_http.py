@@ -199,7 +199,7 @@ def test_an_end_without_a_response_is_an_error(connect, server, inference, loop_
     inference.hold = True
     peer = connect(server)
     body = json.dumps(identity()).encode()
-    peer.send(b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(body), body))
+    peer.send(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(body), body))
     admitted = wait_for_admission(inference, loop_thread)
     loop_thread.call(lambda: admitted.respond(None, True))
     status, _, answer = peer.receive()
@@ -211,7 +211,7 @@ def test_a_client_that_leaves_cancels_its_request(connect, server, inference, lo
     inference.hold = True
     peer = connect(server)
     body = json.dumps(identity()).encode()
-    peer.send(b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(body), body))
+    peer.send(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(body), body))
     admitted = wait_for_admission(inference, loop_thread)
     assert not admitted.cancelled.is_set()
     peer.close()

@@ -1,0 +1,188 @@
+"""Request bodies: memory of uploads that are broken off, and the bound on what all connections hold together."""
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
+
+from tests.robustness import grpc_input as h2
+from tests.robustness.rude import MIB, connect, read_all, until, write_models
+from tests.server.process import ConchProcess
+
+LIMIT = 64 * MIB
+UPLOAD = 48 * MIB
+INFER = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: 99\r\n"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    root = tmp_path_factory.mktemp("memory")
+    write_models(root / "models")
+    with ConchProcess(root / "models", f"--request-memory-limit={LIMIT}", log=root / "conch.log") as server:
+        yield server
+
+
+def by_length(server: ConchProcess, size: int = 48) -> socket.socket:
+    client = connect(server.ports["http"])
+    client.sendall(INFER + b"Content-Length: %d\r\n\r\n" % (60 * MIB) + bytes(size * MIB))
+    return client
+
+
+def by_chunks(server: ConchProcess, size: int = 48) -> socket.socket:
+    client = connect(server.ports["http"])
+    client.sendall(INFER + b"Transfer-Encoding: chunked\r\n\r\n" + (b"100000\r\n" + bytes(MIB) + b"\r\n") * size)
+    return client
+
+
+def by_grpc(server: ConchProcess, size: int = 48, method: str = "ModelInfer") -> socket.socket:
+    client = connect(server.ports["grpc"])
+    prefix = b"\0" + struct.pack(">I", 60 * MIB)
+    client.sendall(
+        h2.OPEN + h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.block(method)) + h2.frame(h2.DATA, 0, 1, prefix)
+    )
+    piece = h2.frame(h2.DATA, 0, 1, bytes(16_384))
+    for _ in range(size):
+        client.sendall(piece * 64)
+    return client
+
+
+def by_grpc_stream(server: ConchProcess, size: int = 48) -> socket.socket:
+    return by_grpc(server, size, "ModelStreamInfer")
+
+
+UPLOADS = [by_length, by_chunks, by_grpc, by_grpc_stream]
+
+
+def used(server: ConchProcess) -> int:
+    return metric(server, "used_bytes")
+
+
+def metric(server: ConchProcess, name: str) -> int:
+    lines = server.metrics().splitlines()
+    return int(float(next(line for line in lines if line.startswith(f"conch_request_memory_{name}")).split()[1]))
+
+
+def infer(server: ConchProcess, size: int) -> None:
+    """Ask over HTTP and over gRPC, with a tensor of so many bytes."""
+    for module, address in ((http_client, server.http), (grpc_client, server.grpc)):
+        with module.InferenceServerClient(address) as client:
+            given = module.InferInput("INPUT0", [size // 4], "FP32")
+            given.set_data_from_numpy(np.zeros(size // 4, np.float32))
+            assert client.infer("echo", [given]).as_numpy("OUTPUT0").nbytes == size
+
+
+@pytest.mark.parametrize("upload", UPLOADS)
+def test_an_upload_that_is_broken_off_leaves_no_memory_behind(
+    server: ConchProcess, upload: Callable[..., socket.socket]
+) -> None:
+    process = psutil.Process(server.process.pid)
+    for _ in range(3):
+        client = upload(server)
+        until(lambda: used(server) > UPLOAD - MIB, "the upload is not counted")
+        client.close()
+        until(lambda: used(server) < MIB, "the upload is still counted")
+    # The C library keeps up to 64 MiB; three uploads are more than twice that.
+    assert process.memory_info().rss < 250 * MIB
+    infer(server, MIB)
+
+
+@pytest.mark.parametrize("upload", UPLOADS)
+def test_others_are_refused_while_there_is_no_memory_and_served_again(
+    server: ConchProcess, upload: Callable[..., socket.socket]
+) -> None:
+    refused = metric(server, "refused_total")
+    with upload(server) as held:
+        until(lambda: used(server) > UPLOAD - MIB, "the upload is not counted")
+        with connect(server.ports["http"]) as other:
+            other.sendall(INFER + b"Content-Length: %d\r\n\r\n" % (24 * MIB))
+            head = read_all(other)
+        evicted = metric(server, "evicted_total")
+        if evicted == 0:
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nRetry-After: 1\r\n" in head
+            assert metric(server, "refused_total") > refused
+        held.close()
+    until(lambda: used(server) < MIB, "the upload is still counted")
+    infer(server, 20 * MIB)
+
+
+def test_uploads_without_progress_do_not_starve_others(server: ConchProcess) -> None:
+    """Of every kind there is one that holds memory and sends nothing more; they have to go when others need it."""
+    before = metric(server, "evicted_total")
+    with ExitStack() as stack:
+        held = [stack.enter_context(upload(server, 14)) for upload in UPLOADS]
+        until(lambda: used(server) > 55 * MIB, "the uploads are not counted")
+
+        def served() -> bool:
+            with connect(server.ports["http"]) as client:
+                client.sendall(INFER + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % (62 * MIB))
+                return client.recv(1000).startswith(b"HTTP/1.1 100 ")
+
+        until(served, "others are not served")
+        assert metric(server, "evicted_total") == before + len(UPLOADS)
+        for client in held[:2]:
+            assert read_all(client).startswith(b"HTTP/1.1 503 ")
+        for client in held[2:]:
+            client.sendall(h2.frame(h2.PING, 0, 0, b"12345678"))
+            got = b""
+            while b"12345678" not in got:
+                got += client.recv(65_536)
+            assert b"grpc-status" in got
+
+
+def test_grpc_calls_beyond_the_memory_are_told_so(server: ConchProcess) -> None:
+    with grpc_client.InferenceServerClient(server.grpc) as client:
+        given = grpc_client.InferInput("INPUT0", [20 * MIB], "FP32")
+        given.set_data_from_numpy(np.zeros(20 * MIB, np.float32))
+        with pytest.raises(InferenceServerException, match=r"RESOURCE_EXHAUSTED.*--request-memory-limit"):
+            client.infer("echo", [given])
+    infer(server, MIB)
+
+
+@pytest.mark.parametrize(
+    "line", ["POST /nothing", "POST /v2/health/live", "POST /v1/nothing", "GET /v2/models/echo/infer"]
+)
+@pytest.mark.parametrize("framing", ["Content-Length: 1000000000", "Transfer-Encoding: chunked"])
+def test_a_wrong_path_or_method_is_answered_before_the_body(server: ConchProcess, line: str, framing: str) -> None:
+    with connect(server.ports["http"]) as client:
+        client.sendall(f"{line} HTTP/1.1\r\nHost: x\r\n{framing}\r\nExpect: 100-continue\r\n\r\n".encode())
+        answer = read_all(client)
+    assert answer[9:12] in (b"404", b"405")
+    assert b"\r\nConnection: close\r\n" in answer
+    assert b"100 Continue" not in answer
+
+
+def test_a_missing_key_is_answered_before_the_body(tmp_path: Path) -> None:
+    write_models(tmp_path / "models")
+    flags = ["--http-restricted-api=inference:key=sesame", "--openai-api-key=sesame"]
+    with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "conch.log") as conch, ExitStack() as stack:
+        for path, status in (("/v2/models/echo/infer", b"403"), ("/v1/completions", b"401")):
+            client = stack.enter_context(connect(conch.ports["http"]))
+            client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n".encode())
+            assert read_all(client)[9:12] == status
+
+
+def test_answers_that_nobody_reads_are_counted(server: ConchProcess) -> None:
+    """An answer of the identity model is its request: it is held, and counted, until the client has read it."""
+    message = service_pb2.ModelInferRequest(model_name="echo", raw_input_contents=[bytes(20 * MIB)])
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=[5 * MIB])
+    data = h2.message(message.SerializeToString())
+    with connect(server.ports["grpc"]) as client:
+        client.sendall(h2.OPEN + h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.block("ModelInfer")))
+        pieces = [data[at : at + 16_000] for at in range(0, len(data), 16_000)]
+        client.sendall(
+            b"".join(h2.frame(h2.DATA, 0, 1, piece) for piece in pieces) + h2.frame(h2.DATA, h2.END_STREAM, 1)
+        )
+        until(lambda: used(server) >= 20 * MIB, "the request is not counted")
+        infer(server, MIB)
+        assert used(server) >= 20 * MIB
+    until(lambda: used(server) < MIB, "the request is still counted")

@@ -95,15 +95,13 @@ class Server:
         calls = Calls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
         python = {"fork_server": fork_server, "calls": calls}
         engines = {"fork_server": fork_server, "memory": EngineMemory()}
-        others = {"fork_server": fork_server}
         self._backends = BackendRegistry(
             {
                 "python": python,
                 "pytorch": python,
                 "openvino_genai": engines,
                 "vllm": engines,
-                "scripted": others,
-                "tensorrtllm": others,
+                **{name: {"fork_server": fork_server} for name in ("scripted", "tensorrtllm")},
             }
         )
         repositories = Repositories(_repositories(options))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.server.models import tensor, write_python
 from tests.server.process import ConchProcess
 from tests.server.test_openai import write_scripted
 
@@ -23,6 +24,8 @@ SCRIPT: dict[str, Any] = {
         {"match": "weather", "reply": "It rains all day."},
         {"match": "fall apart", "reply": "I do fall", "error": "the engine has a fault"},
         {"match": "slowly", "reply": "word " * 400},
+        {"match": "accents", "reply": "Caf\u00e9 \u2713"},
+        {"match": "short", "reply": "Two words"},
     ],
     "reply": "Well.",
     "step_ms": 10,
@@ -33,6 +36,9 @@ SCRIPT: dict[str, Any] = {
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     folder = tmp_path_factory.mktemp("chat")
     write_scripted(folder / "repository" / "words", SCRIPT)
+    # Listed by /v1/models as well, but nothing to talk with.
+    vectors = f"input {tensor('TEXT', 'STRING', 1)} output {tensor('VECTOR', 'FP32', 3)}"
+    write_python(folder / "repository", "vectors", vectors, "return None")
     with ConchProcess(folder / "repository", f"--openai-api-key={KEY}", log=folder / "log") as process:
         yield process
 
@@ -53,6 +59,22 @@ def test_a_prompt_from_a_pipe_is_answered_with_its_speed(server: ConchProcess) -
     assert (result.returncode, result.stdout) == (0, "It rains all day.\n"), result.stderr
     assert "[4 tokens, first token after " in result.stderr
     assert "tokens/s]" in result.stderr
+
+
+def test_of_few_tokens_no_rate_is_told(server: ConchProcess) -> None:
+    result = said(server, text="be short")
+    assert result.stderr.startswith("[2 tokens, first token after ")
+    assert "tokens/s" not in result.stderr
+    assert json.loads(said(server, "--json", "be short").stdout)["tokens_per_second"] is None
+
+
+def test_a_terminal_of_ascii_gets_escapes(server: ConchProcess) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = {**os.environ, **ascii_only, "OPENAI_API_KEY": KEY}
+    result = subprocess.run(
+        command(server), input="with accents: \u00e9".encode(), env=environment, capture_output=True, timeout=60
+    )
+    assert (result.returncode, result.stdout) == (0, b"Caf\\xe9 \\u2713\n"), result.stderr
 
 
 def test_json_for_programs(server: ConchProcess) -> None:

@@ -124,6 +124,10 @@ def test_the_lines_the_times_and_the_file(server: ConchProcess, place: Path) -> 
     assert total
     assert 0 < min(times.values()) <= max(times.values()) <= float(total[1])
     assert lines[5:] == ["PASS: vLLM example"]
+    assert (place / "words.txt").read_text() == (
+        f"How is the weather?It rains all day.\n{SEPARATOR}Who are you, {{prompt}}?Well, {{no}} idea.\n{SEPARATOR}"
+    )
+    subprocess.run([*command, "--template=llama2"], cwd=place, check=True, capture_output=True, timeout=60)
     start = "<s>[INST]<<SYS>>\nKeep short answers of no more than 100 sentences.\n<</SYS>>\n\n"
     assert (place / "words.txt").read_text() == (
         f"{start}How is the weather?\n[/INST]It rains all day.\n{SEPARATOR}"

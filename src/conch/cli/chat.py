@@ -65,8 +65,7 @@ class _Talk:
             raise
         self._messages.append({"role": "assistant", "content": answer.text})
         if self._as_json:
-            told = {"model": self.model, **asdict(answer), "tokens_per_second": answer.tokens_per_second}
-            print(json.dumps(told), flush=True)
+            print(json.dumps({"model": self.model, **asdict(answer)}), flush=True)
         else:
             print(flush=True)
             print(_speed(answer), file=sys.stderr, flush=True)
@@ -94,9 +93,14 @@ def _converse(talk: _Talk) -> int:
 def _speed(answer: Answer) -> str:
     if answer.finish_reason == "interrupted":
         return "[interrupted]"
-    first = f"first token after {answer.first_s * 1000:.0f} ms, " if answer.first_s is not None else ""
-    cut = ", cut at the limit of tokens" if answer.finish_reason == "length" else ""
-    return f"[{answer.completion_tokens} tokens, {first}{answer.tokens_per_second:.0f} tokens/s{cut}]"
+    told = [f"{answer.completion_tokens} token{'s' if answer.completion_tokens != 1 else ''}"]
+    if answer.first_s is not None:
+        told.append(f"first token after {answer.first_s * 1000:.0f} ms")
+    if answer.tokens_per_second is not None:
+        told.append(f"{answer.tokens_per_second:.0f} tokens/s")
+    if answer.finish_reason == "length":
+        told.append("cut at the limit of tokens")
+    return f"[{', '.join(told)}]"
 
 
 def _only_model(client: OpenAIClient) -> str:
@@ -114,7 +118,7 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("prompt", nargs="*", help="what to say; without it a talk begins")
     parser.add_argument("--url", default="http://localhost:8000/v1", help="of the API (default: %(default)s)")
-    parser.add_argument("--model", default="", help="name of the model; not needed if the server has but one")
+    parser.add_argument("--model", default="", help="name of the model; not needed if one generates")
     parser.add_argument("--system", default="", metavar="TEXT", help="system prompt")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token each time")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="at most this many tokens in an answer")

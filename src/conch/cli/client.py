@@ -50,7 +50,7 @@ def _parser() -> ArgumentParser:
     asked = prompts.add_argument_group("what is asked")
     asked.add_argument("-m", "--model-name", "--model", required=True, metavar="NAME", help="name of the model")
     asked.add_argument("--input-prompts", default="prompts.txt", metavar="FILE", help="a prompt in each line")
-    asked.add_argument("--template", default="llama2", metavar="NAME|FILE", help=_TEMPLATE_HELP)
+    asked.add_argument("--template", default="none", metavar="NAME|FILE", help=_TEMPLATE_HELP)
     asked.add_argument("--system", metavar="TEXT", help=f"what {{system}} stands for (default: {DEFAULT_SYSTEM})")
     asked.add_argument("--iterations", type=_positive, default=1, metavar="N", help="how often the file is sent")
     asked.add_argument("--offset", type=int, default=0, metavar="N", help="the number of the first request")

@@ -1,7 +1,9 @@
 """The `conch` command. Each sub-command is a function in a module, both of its name, imported when it is run."""
 
 import sys
+from codecs import lookup
 from importlib import import_module
+from io import TextIOWrapper
 
 # Sub-command → what it does. It reads its own arguments and returns the exit status.
 _COMMANDS = {
@@ -16,11 +18,21 @@ _COMMANDS = {
 
 def main() -> None:
     """Run the command line of this process and exit with its status."""
+    _escape_what_the_terminal_cannot_show()
     arguments = sys.argv[1:]
     if arguments and arguments[0] in _COMMANDS:
         name = arguments[0]
         sys.exit(getattr(import_module(f"conch.cli.{name}"), name)(arguments[1:]))
     _explain(arguments or ["--help"])
+
+
+def _escape_what_the_terminal_cannot_show() -> None:
+    r"""Print characters outside of the terminal's encoding as \u2713; read UTF-8 where it says it is ASCII."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, TextIOWrapper) and lookup(sys.stdin.encoding).name == "ascii":
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
 
 
 def _explain(arguments: list[str]) -> None:

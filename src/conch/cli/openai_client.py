@@ -12,6 +12,10 @@ from conch.errors import ConchError, InvalidRequest, Unavailable
 
 _TIMEOUT_S = 600
 _DATA = b"data:"
+# Pieces that are read one right behind the other had been waiting in a buffer: when they came is not known.
+_BURST_S = 0.001
+# Of fewer tokens a rate says nothing.
+_MIN_RATED_TOKENS = 3
 
 
 @dataclass(slots=True)
@@ -24,13 +28,35 @@ class Answer:
     completion_tokens: int = 0
     first_s: float | None = None
     total_s: float = 0.0
+    tokens_per_second: float | None = None  # from the first token on; None of too few
 
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens over the time from the first to the last; over the whole time if there is but one."""
-        if self.completion_tokens > 1 and self.first_s is not None and self.total_s > self.first_s:
-            return (self.completion_tokens - 1) / (self.total_s - self.first_s)
-        return self.completion_tokens / self.total_s if self.total_s else 0.0
+
+@dataclass(slots=True)
+class Pace:
+    """When the pieces of an answer were read, seconds since the request was sent."""
+
+    pieces: int = 0
+    in_first_burst: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    def add(self, now: float) -> None:
+        """Take a piece that was read now."""
+        if not self.pieces:
+            self.first_s = now
+        if self.in_first_burst == self.pieces and (not self.pieces or now - self.last_s < _BURST_S):
+            self.in_first_burst += 1
+        self.pieces += 1
+        self.last_s = now
+
+    def rate(self, tokens: int) -> float | None:
+        """Return tokens per second: of those behind the first burst, or over all of the time if there are none."""
+        if tokens < _MIN_RATED_TOKENS or not self.pieces:
+            return None
+        later = tokens * (1 - self.in_first_burst / self.pieces)
+        if later < 1:
+            return tokens / self.last_s if self.last_s else None
+        return later / (self.last_s - self.first_s)
 
 
 class OpenAIClient:
@@ -48,10 +74,16 @@ class OpenAIClient:
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def models(self) -> list[str]:
-        """Return the models that the server has. Raises ConchError."""
+        """Return the models that generate, without their adapters. Raises ConchError.
+
+        A model without a context, `max_model_len`, makes embeddings; servers other than vLLM's kind do not say.
+        """
         connection = self._connection()
         try:
-            return [model["id"] for model in json.loads(self._ask(connection, "GET", "/models").read())["data"]]
+            listed = json.loads(self._ask(connection, "GET", "/models").read())["data"]
+            return [
+                model["id"] for model in listed if model.get("max_model_len", 1) is not None and not model.get("parent")
+            ]
         except (OSError, HTTPException, ValueError, KeyError) as error:
             raise Unavailable(f"{self._url}: {error}") from None
         finally:
@@ -68,17 +100,20 @@ class OpenAIClient:
         body = json.dumps({**request, "stream_options": {"include_usage": True}})
         connection = self._connection()
         started = time.monotonic()
+        pace = Pace()
         try:
             for line in self._ask(connection, "POST", "/chat/completions", body):
                 if line.startswith(_DATA) and (data := line[len(_DATA) :].strip()) != b"[DONE]":
                     piece = _read(json.loads(data), answer)
                     answer.total_s = time.monotonic() - started
                     if piece:
+                        pace.add(answer.total_s)
                         answer.first_s = answer.total_s if answer.first_s is None else answer.first_s
                         yield piece
         except (OSError, HTTPException, ValueError) as error:
             raise Unavailable(f"{self._url}: {error or type(error).__name__}") from None
         finally:
+            answer.tokens_per_second = pace.rate(answer.completion_tokens)
             connection.close()
         if answer.finish_reason is None:
             raise Unavailable(f"{self._url}: the answer broke off")

@@ -64,7 +64,7 @@ LOAD = (
 SLEEP = "vllm:engine_sleep_state"
 _SLEEP_HELP = "1 for the state that the engine is in: awake, or stopped until the next request (discard_all)."
 CACHE = "vllm:cache_config_info"
-_CACHE_HELP = "Size of the KV cache, in labels; None where the engine does not say. The value is 1."
+_CACHE_HELP = "Size of the KV cache, in labels: those that the engine tells. The value is 1."
 TOKENS = (
     TokenFamily("vllm:prompt_tokens_total", "Tokens of prompts.", lambda s: s.prompt_tokens),
     TokenFamily(
@@ -165,7 +165,7 @@ def _cache(model: GenerationStatistics) -> dict[str, str]:
         "kv_cache_memory_bytes": info.kv_cache_bytes,
     }
     return {
-        **{name: str(value or None) for name, value in figures.items()},
+        **{name: str(value) for name, value in figures.items() if value},
         "enable_prefix_caching": str(info.prefix_caching),
     }
 

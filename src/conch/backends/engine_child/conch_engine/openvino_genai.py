@@ -31,6 +31,7 @@ _CACHED = (
     "log probabilities of the prompt ('prompt_logprobs', or 'echo' with 'logprobs') need "
     '"enable_prefix_caching": false in model.json: OpenVINO GenAI has none of a prefix that it takes from the cache'
 )
+_CPU_BLOCK_TOKENS = 32  # the library's, which it does not tell
 # How often it is looked whether a structure has been compiled.
 _LOOK_MS = 2
 # Of the random numbers that the library is seeded with.
@@ -122,6 +123,7 @@ class OpenVinoDriver(Driver):
             "max_running": chosen.scheduler["max_num_seqs"],
             # Which the library reserves with the first request; by blocks it is not known before.
             "kv_cache_bytes": chosen.scheduler.get("cache_size", 0) * GIB,
+            **_blocks(chosen),
             "prefix_caching": chosen.scheduler["enable_prefix_caching"],
             "chat_template": self._tokenizer.chat_template or "",
             "special_tokens": {
@@ -363,6 +365,16 @@ class OpenVinoDriver(Driver):
                 raise Refused(f"token id {unknown} is out of the vocabulary: the model has {self._vocabulary} tokens")
             token_ids = np.array([prompt], np.int64)
         return np.array([truncated(token_ids[0], params, self._options.context_length)], np.int64)
+
+
+def _blocks(options: Options) -> dict[str, int]:
+    """Return what is known of the cache's blocks: their size on CPUs, and their number if model.json has it."""
+    if options.device != "CPU":
+        return {}
+    return {
+        "kv_block_size": _CPU_BLOCK_TOKENS,
+        "kv_cache_tokens": options.scheduler.get("num_kv_blocks", 0) * _CPU_BLOCK_TOKENS,
+    }
 
 
 def _without_prompt(

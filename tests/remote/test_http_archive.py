@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conch.cli.repo import repo
 from conch.errors import ConfigError, NotFound, Unavailable
 from conch.repository.remote.archive import ArchiveLimits
 from conch.repository.remote.cache import Cache
@@ -224,3 +225,23 @@ def test_credentials_stay_with_their_host(served: Served, tmp_path: Path) -> Non
     assert "authorization" in first.seen[0].headers
     assert served.peer is not None
     assert not any("authorization" in seen.headers for seen in served.peer.seen)
+
+
+def test_pull_tells_what_it_has_fetched(served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    served.body = tarred({**MODEL, "b/1/weights.bin": b"two", "docs/readme.md": b"# Models"})
+    target = tmp_path / "pulled"
+    url = served.url("models.tar.gz")
+    command = ["pull", url, str(target), "--repository-cache", str(tmp_path / "cache")]
+    assert repo(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    left_out = "left out: docs, which has neither config.pbtxt nor a version's folder"
+    assert lines[-3:] == [f"{target / 'a'}", f"{target / 'b'}", left_out]
+    assert sorted(path.name for path in target.iterdir()) == ["a", "b"]
+    assert repo([*command, "--model", "b"]) == 0
+    said = capsys.readouterr().out
+    assert "0/0 bytes" not in said
+    assert said.splitlines()[-3:] == [f"the cache holds all of {url}", f"{target / 'b'}  (unchanged)", left_out]
+    assert repo([*command, "--model", "c"]) == 1
+    said = capsys.readouterr().err
+    assert "there is no model 'c'" in said
+    assert "there are a, b\n" in said

@@ -92,6 +92,48 @@ def test_what_was_added_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[
                 assert (client.infer(name, [tensor]).as_numpy("OUT") == result).all()
 
 
+def test_a_models_folder_is_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "mine" / "same"
+    write_identity(source, FP32, ["n", 400])
+    (source / "1" / "__pycache__").mkdir()
+    models = tmp_path / "models"
+    assert add(source, "--repository", models) == 0, capsys.readouterr().err
+    assert tree(models) == [f"same/{name}" for name in tree(source)]
+    assert f"conch serve --model-repository={models}" in capsys.readouterr().out
+    assert add(source, "--repository", models) == 1
+    assert "--force replaces it" in capsys.readouterr().err
+    assert add(source, "--repository", models, "--force", "--link") == 0
+    assert (models / "same" / "1" / "model.onnx").is_symlink()
+    assert add(source, "--repository", models, "--name", "other", "--backend", "openvino") == 1
+    assert "config.pbtxt has the backend" in capsys.readouterr().err
+    assert add(models / "same", "--repository", models, "--force") == 1
+    assert "cannot be added to itself" in capsys.readouterr().err
+
+
+def write_zipmap(path: Path) -> None:
+    """Write what skl2onnx makes of a classifier: labels, and a map of probabilities for each row."""
+    vector = helper.make_tensor_value_info("X", TensorProto.FLOAT, [None, 2])
+    value = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    probabilities = helper.make_value_info(
+        "output_probability", helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, value))
+    )
+    node = helper.make_node("ZipMap", ["X"], ["output_probability"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    graph = helper.make_graph([node], "graph", [vector], [probabilities])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+
+
+def test_a_classifier_with_zipmap_is_refused_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_zipmap(tmp_path / "iris.onnx")
+    assert add(tmp_path / "iris.onnx", "--repository", tmp_path / "models") == 1
+    said = capsys.readouterr().err
+    assert "output 'output_probability' of" in said
+    assert "options={'zipmap': False}" in said
+    assert not (tmp_path / "models").exists()
+
+
 def test_a_checkpoint_is_for_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "llama"
     source.mkdir()
@@ -152,7 +194,7 @@ def test_names_stay_inside_and_what_is_there_stays(tmp_path: Path, capsys: pytes
         ({"a.txt": b"?"}, "a.txt", "is none of .gguf, .onnx, .xml, .pt, .pt2"),
         ({"a.txt": b"?"}, "", "holds no model"),
         ({"a.gguf": b"GGUF", "b.gguf": b"GGUF"}, "", "one of which must be named: a.gguf, b.gguf"),
-        ({"config.pbtxt": b""}, "", "is a model of a repository already"),
+        ({"config.pbtxt": b""}, "", "Could not determine backend for model"),
         ({"openvino_model.xml": b"<net/>", "openvino_tokenizer.xml": b"<net/>"}, "", "openvino_model.bin is missing"),
     ],
 )
@@ -240,12 +282,15 @@ def test_models_come_from_the_hub(
         assert sorted(hub.fetched) == [
             *("config.json", "many-Q8.gguf", "model.safetensors", "sub/one-Q8_0.gguf", "tokenizer.json"),
         ]
+        assert from_hub(hub, tmp_path, "team/llama", "--name", "again").returncode == 0  # hf:// goes without saying
         # What is there already is refused before anything is fetched.
         assert add("hf://team/many-GGUF/many-Q4.gguf", "--name", "llama", "--repository", tmp_path / "models") == 1
         assert len(hub.fetched) == 5
-    copied = [f"llama/1/checkpoint/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json")]
+    written = ("1/checkpoint/config.json", "1/checkpoint/model.safetensors", "1/checkpoint/tokenizer.json")
+    written += ("1/model.json", "config.pbtxt")  # type: ignore[assignment]
     assert tree(tmp_path / "models") == [
-        *copied,
+        *(f"again/{name}" for name in written),
+        *(f"llama/{name}" for name in written[:3]),
         *("llama/1/model.json", "llama/config.pbtxt", "many-Q8/1/model.gguf", "many-Q8/config.pbtxt"),
         *("one-GGUF/1/model.gguf", "one-GGUF/config.pbtxt"),
     ]
@@ -271,6 +316,7 @@ def test_what_the_hub_does_not_give_is_explained(
         refused("hf://meta/llama", f"{hub.endpoint}/meta/llama is gated: accept its terms there, and set HF_TOKEN")
         for wrong in ("hf://", "hf://team", "hf://team/one/../two.gguf"):
             refused(wrong, "must be like hf://org/name")
+    refused("team/one", "there is no 'team/one' here, and as hf://team/one", "HF_ENDPOINT names a mirror")
     refused("hf://team/one", "HF_ENDPOINT names a mirror", "add their PATH")  # now there is no Hub
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.delitem(sys.modules, "conch.cli.hub_download")

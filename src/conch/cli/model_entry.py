@@ -19,6 +19,7 @@ from conch.errors import InvalidRequest
 from conch.tensor import BYTES
 from conch.triton_messages import ModelConfig as ConfigMessage
 
+_NO_TENSOR = "ONNX type 0"
 _LFS_HEAD = b"version https://git-lfs"
 _CONVERSION = "optimum-cli export openvino --model {source} FOLDER"
 
@@ -128,9 +129,17 @@ def _onnx(path: Path, asked: Asked) -> Entry:
     backend = _backend(asked, "onnxruntime", "openvino")
     _check_content(path)
     try:
-        external = read_onnx(path).external
+        model = read_onnx(path)
     except (NotOnnx, ValueError) as error:
         raise InvalidRequest(f"'{path}' is no ONNX model: {error}") from None
+    external = model.external
+    for info in model.signature.outputs:
+        if info.native_type == _NO_TENSOR:
+            raise InvalidRequest(
+                f"output '{info.name}' of '{path}' is no tensor but a sequence or a map, as ZipMap of scikit-learn's "
+                "converter makes them: convert with options={'zipmap': False}, which leaves an array of probabilities "
+                "in its place: skl2onnx.to_onnx(model, X, options={'zipmap': False})"
+            )
     files = {"model.onnx": path}
     for name in external:
         if Path(name).is_absolute() or ".." in Path(name).parts:

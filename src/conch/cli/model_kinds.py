@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from conch.errors import InvalidRequest
 
@@ -31,10 +31,15 @@ class Found:
     names: tuple[str, ...]
 
 
+def is_model_folder(path: Path) -> bool:
+    """Whether this is a model's folder of a repository: it has a configuration or folders of versions."""
+    return path.is_dir() and any(
+        each.name == "config.pbtxt" or (each.is_dir() and each.name.isdecimal()) for each in path.iterdir()
+    )
+
+
 def find_model(names: Sequence[str], where: str) -> Found:
     """Tell what a folder with these files holds. Raises InvalidRequest if it is nothing, or may be several things."""
-    if "config.pbtxt" in names:
-        raise InvalidRequest(f"{where} is a model of a repository already: copy the folder")
     if "openvino_model.xml" in names and "openvino_tokenizer.xml" in names:
         _demand(names, ("openvino_model.bin", "openvino_tokenizer.bin", "openvino_detokenizer.xml"), where)
         return Found(

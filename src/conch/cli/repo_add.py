@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -16,12 +17,14 @@ from rich.filesize import decimal
 from conch.check.finding import Severity
 from conch.check.run import check_paths
 from conch.cli.model_entry import Asked, Entry, entry_of
-from conch.errors import ConfigError, InvalidRequest, Unavailable
+from conch.cli.model_kinds import SINGLE_FILES, is_model_folder
+from conch.errors import ConchError, ConfigError, InvalidRequest, Unavailable
 from conch.repository.placing import placed
 from conch.repository.store import check_name
 
 _VERSION = "1"
 _HUB = "hf://"
+_HUB_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[^/]+)?", re.ASCII)
 # Names of files that say nothing: the folder they are in says more.
 _NAMELESS = ("model", "openvino_model", "pytorch_model")
 # What a backend imports, and what brings that.
@@ -38,15 +41,18 @@ _NEEDS = {
 def add(given: Namespace) -> int:
     """Add a model and tell what was written; return 0. Raises ConchError."""
     console = Console(highlight=False, soft_wrap=True)
-    hub = _hub() if given.source.startswith(_HUB) else None
-    location = hub.parse_location(given.source) if hub is not None else None
+    url = _hub_url(given.source)
+    if not url and is_model_folder(Path(given.source)):
+        return _add_folder(given, console)
+    hub = _hub() if url else None
+    location = hub.parse_location(url) if hub is not None else None
     name = given.name or (location.name if location is not None else _name(Path(given.source)))
     check_name(name)
     target = Path(given.repository, name)
     _check_target(target, force=given.force)  # before gigabytes are fetched
     source = Path(given.source)
     if hub is not None:
-        source = hub.fetch(location, lambda text: console.print(text, markup=False))
+        source = _fetched(hub, location, given.source, console)
     entry = entry_of(source, Asked(given.backend, given.input, given.output, given.max_batch_size))
     if given.link and source.resolve().is_relative_to(target.resolve()):
         raise InvalidRequest(f"'{source}' is in '{target}', which is to be replaced: it cannot be linked to")
@@ -57,6 +63,52 @@ def add(given: Namespace) -> int:
             _write(folder, entry, put)
         _check(folder)
     _tell(console, target, entry)
+    return 0
+
+
+def _hub_url(source: str) -> str:
+    """Return the URL of a model on the Hub, which `org/name` stands for if it is no path; "" for a path."""
+    if source.startswith(_HUB):
+        return source
+    is_repo = _HUB_REPO.fullmatch(source) and not source.lower().endswith(SINGLE_FILES)
+    return _HUB + source if is_repo and not Path(source).exists() else ""
+
+
+def _fetched(hub: ModuleType, location: Any, source: str, console: Console) -> Path:
+    try:
+        fetched: Path = hub.fetch(location, lambda text: console.print(text, markup=False))
+    except ConchError as error:
+        if source.startswith(_HUB):
+            raise
+        # It may have been meant for a path.
+        raise Unavailable(f"there is no '{source}' here, and as {_HUB}{source}: {error.message}") from error
+    return fetched
+
+
+def _add_folder(given: Namespace, console: Console) -> int:
+    """Add a model's folder, as it lies in a repository, with all of its versions."""
+    source = Path(given.source).absolute()
+    if given.backend or given.input or given.output:
+        raise InvalidRequest(f"'{source}' is a model's folder: its config.pbtxt has the backend, inputs and outputs")
+    name = given.name or source.name
+    check_name(name)
+    target = Path(given.repository, name)
+    _check_target(target, force=given.force)
+    if source.is_relative_to(target.absolute()) or target.absolute().is_relative_to(source):
+        raise InvalidRequest(f"'{source}' cannot be added to itself")
+    put = _link if given.link else shutil.copyfile
+    files = [path for path in sorted(source.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    with placed(target, replace=given.force) as folder:
+        for version in source.iterdir():
+            if version.is_dir() and version.name.isdecimal():  # that of an ensemble may be empty
+                (folder / version.name).mkdir()
+        for path in files:
+            place = folder / path.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            put(path.resolve(), place)
+        _check(folder)
+    _list(console, target)
+    console.print(f"serve it:      conch serve --model-repository={target.parent}", markup=False)
     return 0
 
 
@@ -119,9 +171,13 @@ def _check(folder: Path) -> None:
             raise ConfigError(finding.message)
 
 
-def _tell(console: Console, target: Path, entry: Entry) -> None:
+def _list(console: Console, target: Path) -> None:
     for path in sorted(path for path in target.rglob("*") if path.is_file()):
         console.print(f"{decimal(path.stat().st_size):>10}  {path}", markup=False)
+
+
+def _tell(console: Console, target: Path, entry: Entry) -> None:
+    _list(console, target)
     package, cure = _NEEDS[entry.backend]
     notes = [*entry.notes]
     if find_spec(package) is None:

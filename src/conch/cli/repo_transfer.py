@@ -51,18 +51,33 @@ def pull(repository: str, path: str, models: Sequence[str], *, cache: str, repla
         task = progress.add_task(repository.rpartition("@")[2].partition("?")[0], total=None)
         url = repository if "://" in repository else f"oci://{repository}"
         mirror = open_mirror(url, cache, progress=lambda count: progress.advance(task, count))
-        names = _chosen(mirror.look(), models, str(mirror))
+        there = mirror.look()
+        foreign = {name for name, files in there.items() if not _is_model([path for path, *_ in files])}
+        names = _chosen(there.keys() - foreign.difference(models), models, str(mirror))
         target = Path(path)
+        written = []
         for name in names:
             place = mirror.find(name)
             if place is None:
                 raise NotFound(f"model '{name}' has just been removed from {mirror}")
-            _write(place.directory, target / name, replace=replace)
+            written.append(_write(place.directory, target / name, replace=replace))
             shutil.rmtree(place.directory, ignore_errors=True)
-        progress.update(task, total=progress.tasks[0].completed)
-    for name in names:
-        console.print(f"{target / name}", highlight=False, soft_wrap=True)
+        fetched = progress.tasks[0].completed
+        progress.update(task, total=fetched, visible=fetched > 0)
+    if not fetched:
+        console.print(f"the cache holds all of {mirror}", highlight=False, soft_wrap=True, markup=False)
+    for name, new in zip(names, written, strict=True):
+        state = "" if new else "  (unchanged)"
+        console.print(f"{target / name}{state}", highlight=False, soft_wrap=True, markup=False)
+    for name in sorted(foreign.difference(models)):
+        text = f"left out: {name}, which has neither config.pbtxt nor a version's folder"
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
     return 0
+
+
+def _is_model(files: Sequence[str]) -> bool:
+    """Whether a folder with these files, by their paths in it, is a model's."""
+    return any(path == "config.pbtxt" or path.partition("/")[0].isdecimal() for path in files)
 
 
 def _chosen(there: Iterable[str], wanted: Sequence[str], where: str) -> list[str]:
@@ -75,12 +90,12 @@ def _chosen(there: Iterable[str], wanted: Sequence[str], where: str) -> list[str
     return sorted(set(wanted)) or known
 
 
-def _write(source: Path, target: Path, *, replace: bool) -> None:
-    """Put a copy of a model where it is to be, complete or not at all."""
+def _write(source: Path, target: Path, *, replace: bool) -> bool:
+    """Put a copy of a model where it is to be, complete or not at all; return False if the same was there already."""
     if target.exists():
         try:
             if _alike(source, target):
-                return
+                return False
         except OSError as error:
             raise Unavailable(f"'{target}' cannot be read: {error.strerror or error}") from error
         if not replace:
@@ -88,6 +103,7 @@ def _write(source: Path, target: Path, *, replace: bool) -> None:
     with placed(target, replace=True) as folder:
         # Copied, not linked: what the user does to these files must not reach the cache.
         shutil.copytree(source, folder, copy_function=_copy, dirs_exist_ok=True)
+    return True
 
 
 def _copy(source: str, target: str) -> None:

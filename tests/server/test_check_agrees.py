@@ -1,5 +1,6 @@
 """`conch check` and a real server on the same models: what the one calls an error, the other does not load."""
 
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 import tritonclient.http as client
 from onnx import helper
 
-from conch.check.finding import Severity
+from conch.check.finding import Finding, Severity
 from conch.check.run import check_paths
 from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.onnxruntime.onnx_models import FP32, write_model
+from tests.server.check_cases import CASES, python, write_cases
 from tests.server.models import tensor, write_config, write_ensemble
 from tests.server.process import ConchProcess
 
@@ -153,3 +155,65 @@ def test_language_models_load_unless_it_says_that_they_do_not(tmp_path: Path) ->
     assert refused.keys() == expected
     assert not expected & {"right", "bare", "gguf"}
     assert len(expected) == 10
+
+
+# A package that the check does not find may be in the environment of the serving machine.
+NOT_HERE = {"python-import"}
+
+
+def test_it_agrees_on_what_users_have_in_their_folders(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    write_cases(root)
+    expected = failing(root)
+    notices = {(each.place.path.relative_to(root).parts[0], each.rule.id) for each in check_paths([root]).findings}
+    missing_here = {name for name, rule in notices if rule in NOT_HERE}
+    assert missing_here == {"python-missing-import"}
+    with ConchProcess(root, "--exit-on-error=false", log=tmp_path / "log", wait="live") as server:
+        server.until_logged(LOADED)
+        refused = not_loaded(server)
+    assert {name: reasons for name, reasons in refused.items() if name not in expected | missing_here} == {}
+    assert expected - refused.keys() == set()
+    assert len(CASES) >= 100
+    assert len(expected) > 50
+    assert len(CASES.keys() - expected) > 25
+
+
+def found(root: Path, *rules: str) -> list[Finding]:
+    return [each for each in check_paths([root]).findings if each.rule.id in rules]
+
+
+def test_one_folder_that_cannot_be_read_does_not_end_the_check(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    write_cases(root, {"good": CASES["config-good"], "locked": CASES["config-good"], "wrong": CASES["config-negative"]})
+    (root / "locked").chmod(0)
+    is_root = os.geteuid() == 0
+    if is_root:  # whom no mode keeps out
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o755)
+        os.seteuid(65534)
+    try:
+        [unreadable] = found(root, "file-unreadable")
+        assert unreadable.place.path.is_relative_to(root / "locked")
+        assert found(root, "config-invalid")
+    finally:
+        if is_root:
+            os.seteuid(0)
+        (root / "locked").chmod(0o755)
+
+
+def test_a_missing_import_is_reported_once(tmp_path: Path) -> None:
+    code = "import nowhere.a\nimport nowhere.b\nfrom nowhere import c\n"
+    write_cases(tmp_path / "models", {"model": python(code * 3)})
+    [finding] = found(tmp_path / "models", "python-import")
+    assert finding.message == "there is no module 'nowhere' in this environment (and 8 more places)"
+
+
+def test_an_absolute_path_may_exist_where_the_model_is_served(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    write_config(root, "llama", 'backend: "vllm"')
+    (root / "llama" / "1" / "model.json").write_text('{"model": "/data/llama"}')
+    write_config(root, "near", 'backend: "vllm"')
+    (root / "near" / "1" / "model.json").write_text('{"model": "./llama"}')
+    assert failing(root) == {"near"}
+    [notice] = found(root, "path-elsewhere")
+    assert "/data/llama does not exist on this machine" in notice.message

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.cores import usable_cores
 from conch.backends.forest import VERSION, Forest, read_forest
-from conch.backends.forest_files import FILENAMES
-from conch.backends.model_file import model_path
+from conch.backends.forest_files import locate_forest
 from conch.backends.signature import Signature, TensorInfo, check_signature, completed
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import ConfigError, ModelLoadError, Unsupported
@@ -27,7 +26,6 @@ _INPUT, _OUTPUT = "input__0", "output__0"
 _FLOATS = ("FP32", "FP64")
 
 _SWITCHES = {"true": True, "1": True, "false": False, "0": False}
-_PICKLES = (".pkl", ".pickle", ".joblib")
 # They place trees in the memory of a GPU, and answers do not depend on them.
 _WITHOUT_EFFECT = (
     "algo",
@@ -168,15 +166,7 @@ def _info(name: str, width: int, config: ModelConfig) -> TensorInfo:
 
 def _read(source: ModelSource, whose: str) -> Forest:
     parameters = source.config.parameters
-    kind = parameters.get("model_type") or _kind_there(source)
-    if kind not in FILENAMES:
-        known = ", ".join(FILENAMES)
-        raise ConfigError(
-            f"parameter 'model_type' of model '{source.config.name}' must be one of {known}; got '{kind}'"
-        )
-    filename = FILENAMES[kind]
-    _refuse_pickles(source, source.config.default_model_filename or filename)
-    path = model_path(source, filename, whose)
+    path, kind = locate_forest(source, whose)
     lenient = _switch(parameters, "xgboost_allow_unknown_field")
     try:
         return read_forest(path, kind, lenient=lenient)
@@ -184,27 +174,6 @@ def _read(source: ModelSource, whose: str) -> Forest:
         raise ModelLoadError(
             f"treelite error: {error} ('{path}', read as {kind}, for model instance '{whose}')"
         ) from error
-
-
-def _kind_there(source: ModelSource) -> str:
-    """Return the model type whose file is in the version's folder; Triton's default if there is none."""
-    folder = source.version_directory
-    return next((kind for kind, filename in FILENAMES.items() if (folder / filename).exists()), "xgboost")
-
-
-def _refuse_pickles(source: ModelSource, filename: str) -> None:
-    """Raise ModelLoadError for a model that is a pickle: to load one is to run whatever code is in it."""
-    folder = source.version_directory
-    names = (
-        [] if (folder / filename).exists() or not folder.is_dir() else sorted(each.name for each in folder.iterdir())
-    )
-    for name in (filename, *names):
-        if name.endswith(_PICKLES):
-            raise ModelLoadError(
-                f"'{folder / name}' is a pickle, which could run any code when it is loaded, and is never read; where "
-                "it was trained, save it by treelite.sklearn.import_model(model).serialize('checkpoint.tl') "
-                "(model_type treelite_checkpoint), by XGBoost's or LightGBM's save_model, or as ONNX by skl2onnx"
-            )
 
 
 def _switch(parameters: Mapping[str, str], name: str) -> bool:

@@ -6,6 +6,10 @@ Only what costs nothing to tell: by which bytes a form begins, and whether a tex
 import re
 from pathlib import Path
 
+from conch.backends.base import ModelSource
+from conch.backends.model_file import model_path
+from conch.errors import ConfigError, ModelLoadError
+
 # The file that Triton looks for, by `model_type`.
 FILENAMES = {
     "xgboost": "xgboost.model",
@@ -26,6 +30,44 @@ _BEGINNINGS = {
 # XGBoost's old form began with the first of its numbers before it had a mark.
 _WITHOUT_MARK = "xgboost"
 _LONGEST_BEGINNING = 64
+_PICKLES = (".pkl", ".pickle", ".joblib")
+
+
+def locate_forest(source: ModelSource, whose: str) -> tuple[Path, str]:
+    """Return the path of a model's file and its `model_type`; `whose` is named in errors.
+
+    Raises ConfigError for an unknown model type, ModelLoadError for a file that is missing or a pickle.
+    """
+    kind = source.config.parameters.get("model_type") or _kind_there(source)
+    if kind not in FILENAMES:
+        known = ", ".join(FILENAMES)
+        raise ConfigError(
+            f"parameter 'model_type' of model '{source.config.name}' must be one of {known}; got '{kind}'"
+        )
+    filename = FILENAMES[kind]
+    _refuse_pickles(source, source.config.default_model_filename or filename)
+    return model_path(source, filename, whose), kind
+
+
+def _kind_there(source: ModelSource) -> str:
+    """Return the model type whose file is in the version's folder; Triton's default if there is none."""
+    folder = source.version_directory
+    return next((kind for kind, filename in FILENAMES.items() if (folder / filename).exists()), "xgboost")
+
+
+def _refuse_pickles(source: ModelSource, filename: str) -> None:
+    """Raise ModelLoadError for a model that is a pickle: to load one is to run whatever code is in it."""
+    folder = source.version_directory
+    names = (
+        [] if (folder / filename).exists() or not folder.is_dir() else sorted(each.name for each in folder.iterdir())
+    )
+    for name in (filename, *names):
+        if name.endswith(_PICKLES):
+            raise ModelLoadError(
+                f"'{folder / name}' is a pickle, which could run any code when it is loaded, and is never read; where "
+                "it was trained, save it by treelite.sklearn.import_model(model).serialize('checkpoint.tl') "
+                "(model_type treelite_checkpoint), by XGBoost's or LightGBM's save_model, or as ONNX by skl2onnx"
+            )
 
 
 def check_form(path: Path, kind: str) -> None:

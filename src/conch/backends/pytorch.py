@@ -7,9 +7,7 @@ instance, as models of the python backend do: it can hold no interpreter lock of
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
@@ -19,24 +17,28 @@ from conch.backends.fork_server import ForkServer
 from conch.backends.python import PythonBackend
 from conch.backends.python_host.adapter import Adapter
 from conch.backends.pytorch_archive import Format, exported_signature, open_archive, refuse_file_operators
+from conch.backends.pytorch_files import (
+    MODEL_FILE,
+    cannot_complete,
+    check_exported,
+    code_path,
+    file_path,
+    input_names,
+    is_code,
+)
 from conch.backends.pytorch_naming import input_places, output_places
 from conch.backends.pytorch_script import SharedByProcess, TorchScriptInstance, has_cuda, read_arguments
 from conch.backends.pytorch_settings import parse_settings
 from conch.backends.signature import (
-    Signature,
-    check_signature,
     complete_document,
     default_max_batch_size,
     needs_completion,
 )
-from conch.errors import Code, ConfigError, ModelLoadError
-from conch.model_config import InstanceKind, ModelConfig
+from conch.errors import ConfigError, ModelLoadError
+from conch.model_config import InstanceKind
 from conch.observability.custom_metrics import MetricSample
 from conch.tensor import BYTES
 
-_MODEL_FILE = "model.pt"
-_PACKAGE_FILE = "model.pt2"
-_CODE_FILE = "model.py"
 _ADAPTER = "conch_child.torch_model"
 
 
@@ -44,7 +46,7 @@ class PyTorchBackend(Backend):
     """PyTorch models of every kind."""
 
     name = "pytorch"
-    default_model_filename = _MODEL_FILE
+    default_model_filename = MODEL_FILE
 
     def __init__(self, fork_server: ForkServer | None = None, calls: ModelCalls | None = None) -> None:
         """Make the backend; the arguments are those of the python backend, for what runs in processes."""
@@ -70,8 +72,8 @@ class PyTorchBackend(Backend):
     def instance(self, plan: InstancePlan) -> Instance:
         """Make an instance. Raises ModelLoadError, naming the cure, if the file is not there or none to be loaded."""
         source = plan.source
-        if not _is_code(source):
-            archive = open_archive(_file_path(source))
+        if not is_code(source):
+            archive = open_archive(file_path(source))
             if archive.format is Format.TORCHSCRIPT:
                 return TorchScriptInstance(plan, archive.path, self._shared)
         return self._python.instance(plan, partial(_adapter, plan))
@@ -84,43 +86,11 @@ class PyTorchBackend(Backend):
 backend = PyTorchBackend
 
 
-def _is_code(source: ModelSource) -> bool:
-    runtime = source.config.document.get("runtime", "")
-    if runtime not in ("", _CODE_FILE):
-        raise ConfigError(
-            f"runtime of model '{source.config.name}' is '{runtime}'; the pytorch backend has '{_CODE_FILE}'"
-        )
-    return bool(runtime) or source.config.default_model_filename.endswith(".py")
-
-
-def _code_path(source: ModelSource) -> Path:
-    filename = source.config.default_model_filename
-    path = source.version_directory / (filename if filename.endswith(".py") else _CODE_FILE)
-    if not path.is_file():
-        raise ModelLoadError(f"unable to find '{path}' for model '{source.config.name}'", Code.UNAVAILABLE)
-    return path
-
-
-def _file_path(source: ModelSource) -> Path:
-    directory = source.version_directory
-    path = directory / (source.config.default_model_filename or _MODEL_FILE)
-    # Triton takes model.pt2 only for platform torch_aoti, which a configuration need not say here.
-    for candidate in (path, directory / _PACKAGE_FILE) if path.name == _MODEL_FILE else (path,):
-        if candidate.is_file():
-            return candidate
-    present = sorted(each.name for each in directory.glob("*"))
-    cure = f'; to serve {_CODE_FILE}, write runtime: "{_CODE_FILE}" in config.pbtxt' if _CODE_FILE in present else ""
-    raise ModelLoadError(
-        f"unable to find '{path}' for model '{source.config.name}': there is {', '.join(present) or 'nothing'}{cure}",
-        Code.UNAVAILABLE,
-    )
-
-
 def _complete(source: ModelSource) -> Mapping[str, Any]:
     document = source.config.document
-    if _is_code(source):
-        raise _cannot_complete(document["name"], "code says", ())
-    archive = open_archive(_file_path(source))
+    if is_code(source):
+        raise cannot_complete(document["name"], "code says")
+    archive = open_archive(file_path(source))
     if archive.format is Format.EXPORTED:
         return complete_document(document, exported_signature(archive), default_max_batch_size(source.settings))
     arguments: Sequence[str] = ()
@@ -131,33 +101,7 @@ def _complete(source: ModelSource) -> Mapping[str, Any]:
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0]
             raise ModelLoadError(f"failed to load model '{document['name']}': {reason} ('{archive.path}')") from error
-    raise _cannot_complete(document["name"], f"a {archive.format.value} file says", arguments)
-
-
-def _cannot_complete(model: str, who: str, arguments: Sequence[str]) -> ConfigError:
-    names = arguments or ("INPUT__0",)
-    inputs = " ".join(f'input {{ name: "{name}" data_type: TYPE_FP32 dims: [ -1 ] }}' for name in names)
-    return ConfigError(
-        f"autofill failed for model '{model}': {who} nothing of datatypes and shapes; declare them in config.pbtxt, "
-        f"one input for each argument of forward and one output for each tensor that it returns, like this: {inputs} "
-        'output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1 ] }; a program of torch.export needs none of this'
-    )
-
-
-def _input_names(config: ModelConfig) -> list[str]:
-    made = [name for each in config.batch_inputs for name in each.targets]
-    return [*(spec.name for spec in config.inputs), *made]
-
-
-def _check_exported(config: ModelConfig, signature: Signature, inputs: Mapping[str, int]) -> None:
-    """Hold a configuration against a program, whose tensors are given the names by which the configuration has them."""
-    outputs = output_places(config.name, [spec.name for spec in config.outputs])
-    names = {place: name for name, place in inputs.items()}, {place: name for name, place in outputs.items()}
-    renamed = [
-        tuple(replace(info, name=by_place.get(place, info.name)) for place, info in enumerate(infos))
-        for by_place, infos in zip(names, (signature.inputs, signature.outputs), strict=True)
-    ]
-    check_signature(config, Signature(inputs=renamed[0], outputs=renamed[1]))
+    raise cannot_complete(document["name"], f"a {archive.format.value} file says", arguments)
 
 
 def _adapter(plan: InstancePlan) -> Adapter:
@@ -167,21 +111,21 @@ def _adapter(plan: InstancePlan) -> Adapter:
     for spec in (*config.inputs, *config.outputs):
         if spec.datatype == BYTES:
             raise ConfigError(f"model '{config.name}': '{spec.name}' is TYPE_STRING, which only TorchScript can take")
-    names = _input_names(config)
+    names = input_names(config)
     state = ""
-    if _is_code(source):
-        kind, path = "module", _code_path(source)
+    if is_code(source):
+        kind, path = "module", code_path(source)
         # Triton's way for them: by order.
         places = {name: place for place, name in enumerate(names)}
         if path.with_suffix(".pt").is_file():
             state = str(path.with_suffix(".pt"))
     else:
-        archive = open_archive(_file_path(source))
+        archive = open_archive(file_path(source))
         kind, path = archive.format.name.lower(), archive.path
         if archive.format is Format.EXPORTED:
             signature = exported_signature(archive)
             places = input_places(config.name, names, [info.name for info in signature.inputs])
-            _check_exported(config, signature, places)
+            check_exported(config, signature, places)
         else:
             places = input_places(config.name, names)
     task = {

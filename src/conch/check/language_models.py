@@ -29,6 +29,8 @@ from conch.repository.finish import finish
 _GGUF_HEAD = b"GGUF"
 # A check is about the repository, not about this machine: whether there is room for a model is seen when it is loaded.
 _AMPLE: dict[str, Any] = {"free": 1 << 60, "capacity": 1 << 60, "promised": {}, "gpu_shares": {}}
+# How readers of `model.json` and `multi_lora.json` speak of a path that is not there.
+_ELSEWHERE = re.compile(r"(?:there is no|is not at|folder with an IR,) '(/[^']+)'")
 _AT = re.compile(r"line (\d+) column (\d+)")
 
 
@@ -89,7 +91,14 @@ def _gguf(model: CheckedModel, path: Path) -> Iterator[Finding]:
 
 
 def _refused(model: CheckedModel, directory: Path, text: str) -> Finding:
-    """Put what an engine says to the file that it names."""
+    """Put what an engine says to the file that it names.
+
+    An absolute path outside of the model's folder may exist where the models are served, and is a notice only.
+    """
+    elsewhere = _ELSEWHERE.search(text)
+    if elsewhere and not Path(elsewhere[1]).is_relative_to(directory.parent):
+        said = f"model '{model.name}': {elsewhere[1]} does not exist on this machine"
+        return Finding(rules.PATH_ELSEWHERE, Place(directory / "model.json"), said)
     path, separator, rest = text.partition(": ")
     named = Path(path)
     if not separator or named.parent != directory:

@@ -9,6 +9,13 @@ ENGINE_ARGUMENTS = Rule(
     "The server refuses the model, with the same words.",
     "Change what the message names.",
 )
+PATH_ELSEWHERE = Rule(
+    "path-elsewhere",
+    Severity.NOTICE,
+    "An absolute path that does not exist here",
+    "A server on this machine refuses the model; where it is served, the path may exist.",
+    "Make sure that the path exists on the serving machine, or name a file in the model's folder.",
+)
 CHAT_TEMPLATE = Rule(
     "chat-template",
     Severity.ERROR,

@@ -1,20 +1,18 @@
 """Versions and model files: there, readable, of the right name and kind, and in agreement with the configuration."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from conch.backends.signature import check_signature, complete_document, default_max_batch_size, needs_completion
+from conch.backends.pytorch_files import MODEL_FILE
 from conch.check import repository_rules as rules
-from conch.check.configs import is_known, named_gpus
+from conch.check.configs import is_known
 from conch.check.finding import Finding, Place
+from conch.check.framework_files import check_inside, unread
 from conch.check.language_models import ENGINES, check_language_model
 from conch.check.model import CheckedModel
-from conch.check.onnx_file import NotOnnx, OnnxFile, read_onnx
 from conch.check.readable import check_readable
-from conch.errors import ConfigError, ModelLoadError
+from conch.errors import ModelLoadError
 from conch.model_config import VersionPolicyKind
-from conch.repository.finish import finish
 from conch.repository.versions import chosen_versions
 
 _READ_ELSEWHERE = ("python", "identity")  # by other rules, or nothing is there to be read
@@ -33,6 +31,7 @@ def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
     if model.config.is_ensemble:
         return model, findings
     findings += _environment(model)
+    findings += _warmup_files(model)
     if model.config.backend in ENGINES:
         model, wrong = check_language_model(model, versions)
         return model, [*findings, *wrong]
@@ -40,16 +39,23 @@ def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
         path = model.directory / str(version) / model.config.default_model_filename
         named = bool(model.config.default_model_filename) and model.config.backend != "identity"
         wrong = list(check_readable(model, path)) if named else []
+        if wrong and not path.exists() and _is_found_elsewhere(model.config.backend, path):
+            wrong = []
         findings += wrong
         if wrong or model.config.backend in _READ_ELSEWHERE or not is_known(model.config.backend):
             continue
-        if named and model.config.backend in ("onnxruntime", "openvino") and path.suffix == ".onnx":
-            model, wrong = _check_onnx(model, path / "model.onnx" if path.is_dir() else path)
-            findings += wrong
+        inside = check_inside(model, version, path)
+        if inside is None:
+            findings.append(unread(path, model, model.config.backend))
         else:
-            said = f"what is inside {path.name} of model '{model.name}' was not checked: needs backend "
-            findings.append(Finding(rules.MODEL_UNREAD, Place(path), f"{said}'{model.config.backend}', started"))
+            model, wrong = inside
+            findings += wrong
     return model, findings
+
+
+def _is_found_elsewhere(backend: str, path: Path) -> bool:
+    """Whether a model that has no `model.pt` is a program of torch.export beside it, which the server takes instead."""
+    return backend == "pytorch" and path.name == MODEL_FILE and path.with_suffix(".pt2").is_file()
 
 
 def _version_names(model: CheckedModel) -> Iterator[Finding]:
@@ -71,6 +77,16 @@ def _absent_versions(model: CheckedModel) -> Iterator[Finding]:
                 yield Finding(rules.VERSION_ABSENT, model.folder.locate(said), said)
 
 
+def _warmup_files(model: CheckedModel) -> Iterator[Finding]:
+    """Data of warm-up requests, in the folder `warmup` of the model."""
+    for warmup in model.config.warmups:
+        for each in warmup.inputs:
+            path = model.directory / "warmup" / each.filename
+            if each.filename and not path.is_file():
+                said = f"input '{each.name}' of model_warmup '{warmup.name}' needs {path}, which is not there"
+                yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{each.filename}'"), said)
+
+
 def _environment(model: CheckedModel) -> Iterator[Finding]:
     """A Python model's own environment, unless it lies where only the server's machine can tell."""
     path = model.config.parameters.get(_ENVIRONMENT, "")
@@ -79,36 +95,3 @@ def _environment(model: CheckedModel) -> Iterator[Finding]:
         if not resolved.exists():
             said = f"{_ENVIRONMENT} of model '{model.name}' names '{path}', there is no {resolved}"
             yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{_ENVIRONMENT}'"), said)
-
-
-def _check_onnx(model: CheckedModel, path: Path) -> tuple[CheckedModel, list[Finding]]:
-    try:
-        onnx = read_onnx(path)
-    except NotOnnx as error:
-        said = f"{path.name} of model '{model.name}' is no ONNX model: {error}"
-        return model, [Finding(rules.FILE_DAMAGED, Place(path), said)]
-    missing = [name for name in onnx.external if not (path.parent / name).is_file()]
-    if missing:
-        said = f"{path.name} of model '{model.name}' keeps weights in '{missing[0]}', which is not beside it"
-        return model, [Finding(rules.FILE_MISSING, Place(path), said)]
-    document: Mapping[str, Any] = model.files.document
-    if not onnx.shaped and needs_completion(document):
-        said = (
-            f"outputs of model '{model.name}' were not checked: {path.name} gives no shape; needs onnxruntime, started"
-        )
-        return model, [Finding(rules.MODEL_UNREAD, Place(path), said)]
-    return _held_against(model, onnx, document)
-
-
-def _held_against(
-    model: CheckedModel, onnx: OnnxFile, document: Mapping[str, Any]
-) -> tuple[CheckedModel, list[Finding]]:
-    """Complete the configuration as the server would, and compare the two as the server does."""
-    try:
-        if needs_completion(document):
-            document = complete_document(document, onnx.signature, default_max_batch_size({}))
-        config = finish(document, backend=None, gpus=named_gpus(model.files)).config
-        check_signature(config, onnx.signature)
-    except ConfigError as error:
-        return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
-    return model.completed(config), []

@@ -15,7 +15,9 @@ _GRAPH = 7  # of ModelProto
 _INITIALIZER, _INPUT, _OUTPUT = 5, 11, 12  # of GraphProto
 _TENSOR_NAME, _EXTERNAL_DATA = 8, 13  # of TensorProto
 _NAME, _TYPE = 1, 2  # of ValueInfoProto
-_TENSOR_TYPE = 1  # of TypeProto
+_TENSOR_TYPE, _SEQUENCE_TYPE, _MAP_TYPE, _SPARSE_TYPE, _OPTIONAL_TYPE = 1, 4, 5, 8, 9  # of TypeProto
+_ELEMENT_TYPE = 1  # of TypeProto.Sequence and TypeProto.Optional
+_MAX_TYPE_DEPTH = 8
 _ELEMENT, _SHAPE = 1, 2  # of TypeProto.Tensor
 _DIMENSION = 1  # of TensorShapeProto
 _SIZE = 1  # of Dimension, which may have a name in its place
@@ -107,7 +109,8 @@ def _info(view: memoryview) -> tuple[TensorInfo, bool]:
         elif number == _TYPE:
             for kind, tensor in _fields(_message(value)):
                 if kind != _TENSOR_TYPE:
-                    continue
+                    # Nothing that the server could send; its shape says nothing.
+                    return TensorInfo(name, "", (), _spelt(kind, tensor)), True
                 for inner, part in _fields(_message(tensor)):
                     if inner == _ELEMENT and isinstance(part, int):
                         element = part
@@ -115,6 +118,21 @@ def _info(view: memoryview) -> tuple[TensorInfo, bool]:
                         shaped = True
                         dims = [_size(_message(one)) for at, one in _fields(_message(part)) if at == _DIMENSION]
     return TensorInfo(name, _DATATYPES.get(element, ""), tuple(dims), f"ONNX type {element}"), shaped
+
+
+def _spelt(kind: int, value: int | memoryview, depth: int = 0) -> str:
+    """A type that is not a tensor, as onnxruntime spells it: `seq(map(…))`."""
+    if depth > _MAX_TYPE_DEPTH:
+        raise NotOnnx("a type of types without end")
+    if kind == _MAP_TYPE:
+        return "map(…)"
+    if kind not in (_SEQUENCE_TYPE, _OPTIONAL_TYPE):
+        return "tensor(…)" if kind == _TENSOR_TYPE else "sparse_tensor(…)"
+    inner = "…"
+    for number, part in _fields(_message(value)):
+        if number == _ELEMENT_TYPE:
+            inner = next((_spelt(each, one, depth + 1) for each, one in _fields(_message(part))), "…")
+    return f"{'seq' if kind == _SEQUENCE_TYPE else 'optional'}({inner})"
 
 
 def _size(view: memoryview) -> int:

@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conch.backends import python_child
 from conch.check import python_rules as rules
-from conch.check.finding import Finding
+from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.python_file import API_MODULE, MODEL_CLASS, Function, PythonFile
 
@@ -152,8 +152,18 @@ def check_habits(file: PythonFile) -> Iterator[Finding]:
                 yield Finding(rules.PYTHON_SLEEP, file.place(node), f"time.sleep in {function.name}")
 
 
-def check_imports(file: PythonFile, beside: set[str]) -> Iterator[Finding]:
-    """Notice imports that this environment does not have. `beside` are the model's own modules. Nothing is imported."""
+def check_imports(files: Sequence[PythonFile], beside: set[str]) -> Iterator[Finding]:
+    """Notice imports that this environment lacks, each once. `beside` are the model's own modules; none is imported."""
+    places: dict[str, list[Place]] = {}
+    for file in files:
+        for name, place in _missing_imports(file, beside):
+            places.setdefault(name, []).append(place)
+    for name, found in places.items():
+        more = f" (and {len(found) - 1} more places)" if len(found) > 1 else ""
+        yield Finding(rules.PYTHON_IMPORT, found[0], f"there is no module '{name}' in this environment{more}")
+
+
+def _missing_imports(file: PythonFile, beside: set[str]) -> Iterator[tuple[str, Place]]:
     for node in file.nodes:
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -165,7 +175,7 @@ def check_imports(file: PythonFile, beside: set[str]) -> Iterator[Finding]:
             continue  # the model knows that it may fail
         for name in {module.partition(".")[0] for module in modules}:
             if name not in beside and name not in _PROVIDED and not _is_installed(name):
-                yield Finding(rules.PYTHON_IMPORT, file.place(node), f"there is no module '{name}' in this environment")
+                yield name, file.place(node)
 
 
 def _is_installed(name: str) -> bool:

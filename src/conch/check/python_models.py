@@ -63,8 +63,8 @@ def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
     for file in files:
         yield from check_names(file)
         yield from check_habits(file)
-        if not brings_environment:
-            yield from check_imports(file, beside)
+    if not brings_environment:
+        yield from check_imports(files, beside)
     yield from check_images(files)
 
 

@@ -72,7 +72,7 @@ PYTHON_OUTPUT = Rule(
     "python-output",
     _ERROR,
     "The model gives an output that is not declared",
-    "Clients cannot ask for it, and the server takes it for a mistake.",
+    "The server drops the output from every response, and a request that asks for it is refused.",
     "Declare the output in config.pbtxt, or give one that is there.",
 )
 PYTHON_OUTPUT_MISSING = Rule(
@@ -135,8 +135,8 @@ PYTHON_PRINT = Rule(
     "python-print",
     _NOTICE,
     "The model prints",
-    "Text goes to the server's standard output without level, time and model.",
-    "Use pb_utils.Logger.",
+    "Each line appears in the log at level INFO, under the instance's name; no other level is possible.",
+    "Use pb_utils.Logger, which has levels.",
 )
 PYTHON_SLEEP = Rule(
     "python-sleep",

@@ -40,6 +40,7 @@ class _Ground:
 
     repositories: dict[Path, list[Path]]
     files: list[Path]
+    unreadable: list[Finding]  # folders
 
 
 def check_paths(paths: Sequence[Path]) -> Report:
@@ -55,6 +56,7 @@ def check_paths(paths: Sequence[Path]) -> Report:
         ground = _survey(path)
         if not ground.repositories and not ground.files:
             findings.append(Finding(rules.REPOSITORY_EMPTY, Place(path), f"no model was found in {path}"))
+        findings += ground.unreadable
         for root, directories in ground.repositories.items():
             models += len(directories)
             findings += _check_repository(root, directories)
@@ -74,18 +76,28 @@ def _check_repository(root: Path, directories: Sequence[Path]) -> Iterator[Findi
     # Ensembles may be made of models that were not asked about.
     others = [path for path in sorted(root.iterdir()) if path not in directories and _is_model(path)]
     for directory in (*directories, *others):
-        model, findings = check_config(directory)
-        if model is not None:
-            model, more = check_files(model)
-            findings += (*more, *check_labels(model))
-            if model.config.backend == "python":
-                findings += check_python_model(model)
+        try:
+            model, findings = _check_model(directory)
+        except OSError as error:  # one folder must not keep the others from being checked
+            path = Path(error.filename or directory)
+            said = f"{path} cannot be read: {error.strerror}"
+            model, findings = None, [Finding(rules.FILE_UNREADABLE, Place(path), said)]
         checked[directory.name] = model
         if directory in directories:
             yield from findings
     for finding in check_ensembles(checked):
         if finding.place.path.parent in directories:
             yield finding
+
+
+def _check_model(directory: Path) -> tuple[CheckedModel | None, list[Finding]]:
+    model, findings = check_config(directory)
+    if model is not None:
+        model, more = check_files(model)
+        findings += (*more, *check_labels(model))
+        if model.config.backend == "python":
+            findings += check_python_model(model)
+    return model, findings
 
 
 def _duplicates(directories: Sequence[Path], named: dict[str, Path]) -> Iterator[Finding]:
@@ -118,11 +130,17 @@ def _survey(path: Path) -> _Ground:
         raise FileNotFoundError(f"there is no folder '{path}'")
     if _is_model(path) and not any(_is_model(child) for child in path.iterdir()):
         return _Ground(
-            {path.resolve().parent: [path.resolve()]} if path.name in ("", "..") else {path.parent: [path]}, []
+            {path.resolve().parent: [path.resolve()]} if path.name in ("", "..") else {path.parent: [path]}, [], []
         )
+    unreadable: list[Finding] = []
+
+    def note(error: OSError) -> None:
+        said = f"the folder {error.filename} cannot be read: {error.strerror}"
+        unreadable.append(Finding(rules.FILE_UNREADABLE, Place(Path(error.filename)), said))
+
     repositories: dict[Path, list[Path]] = {}
     files: list[Path] = []
-    for folder, subfolders, names in os.walk(path):
+    for folder, subfolders, names in os.walk(path, onerror=note):
         here = Path(folder)
         children = [here / name for name in sorted(subfolders) if _is_looked_into(here / name)]
         if any(map(_is_model, children)):
@@ -131,20 +149,23 @@ def _survey(path: Path) -> _Ground:
             children = []
         subfolders[:] = [child.name for child in children]
         files += [here / name for name in sorted(names) if _is_looked_at(name)]
-    return _Ground(repositories, files)
+    return _Ground(repositories, files, unreadable)
 
 
 def _is_model(path: Path) -> bool:
     if not path.is_dir() or path.name.startswith("."):
         return False
-    if (path / _CONFIG_FILE).exists():
-        return True
-    versions = [child for child in path.iterdir() if child.is_dir() and child.name.isdecimal()]
-    return any((version / name).exists() for version in versions for name in _MODEL_FILES)
+    try:
+        if (path / _CONFIG_FILE).exists():
+            return True
+        versions = [child for child in path.iterdir() if child.is_dir() and child.name.isdecimal()]
+        return any((version / name).exists() for version in versions for name in _MODEL_FILES)
+    except OSError:
+        return False  # a folder that cannot be read is reported where it is walked through
 
 
 def _is_looked_into(path: Path) -> bool:
-    return not path.name.startswith(".") and path.name not in _SKIPPED and not (path / "pyvenv.cfg").exists()
+    return not path.name.startswith(".") and path.name not in _SKIPPED and not os.path.exists(path / "pyvenv.cfg")
 
 
 def _is_looked_at(name: str) -> bool:

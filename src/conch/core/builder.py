@@ -29,7 +29,7 @@ from conch.core.rate_limiter import ModelLimiter, RateLimiter
 from conch.core.sequence_model import SequenceModel
 from conch.core.sequence_tensors import instance_config
 from conch.core.served import Served
-from conch.errors import ConchError, ConfigError, InvalidRequest, NotFound
+from conch.errors import ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
 from conch.model_config import InstanceKind, ModelConfig
 from conch.repository.finish import finish
 from conch.repository.labels import read_labels
@@ -106,8 +106,7 @@ class ModelBuilder:
             backend = await self._backends.get(files.config.backend)
             document: Mapping[str, Any] = files.document
             if self._auto_complete and files.versions_on_disk:
-                version = files.versions_on_disk[0]
-                source = self._source(files, files.config, version)
+                source = self._source(files, files.config, _version_to_ask(files))
                 if self.gpus and backend.can_use_gpus:
                     source = source_on(source, self.gpus, InstanceKind.GPU, self.gpus[0].number)
                 document = await backend.complete(source)
@@ -279,6 +278,14 @@ def _stays(served: Served, config: ModelConfig, flow: Flow | None) -> bool:
     if isinstance(served, EnsembleModel) and (served.misfit or served.flow != flow):
         return False
     return served.config.document == config.document
+
+
+def _version_to_ask(files: ModelFiles) -> int:
+    """Return the version that completes a configuration: the newest one that is served."""
+    try:
+        return chosen_versions(files.config, files.versions_on_disk)[-1]
+    except ModelLoadError:  # raised again when versions are built
+        return files.versions_on_disk[-1]
 
 
 def _same_but_configuration(files: ModelFiles, old: ModelFiles) -> bool:

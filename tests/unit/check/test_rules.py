@@ -139,7 +139,8 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("file-damaged", model_file("model.onnx", b"\x3a\xff\xff\x03cut short")),
     ("model-signature", onnx(TENSORS.replace("FP32", "INT64", 1) + "max_batch_size: 2")),
     ("model-signature", onnx("max_batch_size: 2", dims=(1, 4))),
-    ("model-unread", model_file("model.xml", b"<net/>", "openvino")),
+    ("file-damaged", model_file("model.xml", b"<net/>", "openvino")),
+    ("model-unread", model_file("m.tflite", b"TFL3", 'openvino" default_model_filename: "m.tflite')),
     ("label-file", labelled(None)),
     ("label-count", labelled(b"a\nb\nc\n")),
     ("label-line-ends", labelled(b"a\r\nb\r\nc\r\nd\r\n")),
@@ -180,6 +181,7 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ),
     ("engine-arguments", language_model("scripted", model_json='{"unknown": 1}')),
     ("engine-arguments", language_model("openvino_genai", model_json="{")),
+    ("path-elsewhere", language_model("vllm", model_json='{"model": "/nowhere/llama"}')),
     ("chat-template", language_model("vllm", model_json='{"model": "."}', chat_template_jinja="{% for %}")),
     ("flag-unknown", text("Dockerfile", 'CMD ["tritonserver", "--model-repository=/m", "--cpu-only"]\n')),
     (

@@ -1,0 +1,145 @@
+"""Inputs and outputs of OpenVINO's IR, read from its XML: no framework, no weights loaded.
+
+The file is a graph of layers and edges ("OpenVINO IR format"). Read are layers of the kinds Parameter and Result, the
+ports that lead to results, and which bytes of the weights constants refer to.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree as ET
+from xml.etree.ElementTree import Element
+
+from conch.backends.signature import Signature, TensorInfo
+
+# A graph without its weights is seldom larger than a few MB.
+_MAX_BYTES = 256 << 20
+_DATATYPES = {
+    "boolean": "BOOL",
+    "u8": "UINT8",
+    "u16": "UINT16",
+    "u32": "UINT32",
+    "u64": "UINT64",
+    "i8": "INT8",
+    "i16": "INT16",
+    "i32": "INT32",
+    "i64": "INT64",
+    "f16": "FP16",
+    "f32": "FP32",
+    "f64": "FP64",
+    "bf16": "BF16",
+}
+# Ports spell them otherwise than layers.
+_PRECISIONS = {name.upper(): name for name in _DATATYPES} | {
+    **{f"FP{bits}": f"f{bits}" for bits in (16, 32, 64)},
+    "BOOL": "boolean",
+}
+
+
+class NotIr(ValueError):
+    """The text is not OpenVINO IR."""
+
+
+@dataclass(frozen=True, slots=True)
+class IrFile:
+    """What the graph says. `weights_bytes` is the least size of the file of weights, 0 if it needs none.
+
+    Names of a tensor with several are joined with a comma, as in the file. An output without a known shape has no dims.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    weights_bytes: int
+
+    def signature(self, declared: set[str]) -> Signature:
+        """Return inputs and outputs: of several names that which is declared, or else the first by the alphabet."""
+        return Signature(_named(self.inputs, declared), _named(self.outputs, declared))
+
+
+@dataclass(slots=True)
+class _Graph:
+    parameters: list[TensorInfo] = field(default_factory=list)
+    results: list[tuple[str, Element]] = field(default_factory=list)
+    ports: dict[tuple[str, str], Element] = field(default_factory=dict)  # by layer and number
+    sources: dict[str, tuple[str, str]] = field(default_factory=dict)  # of a layer's only input
+    names: dict[str, str] = field(default_factory=dict)
+    weights_bytes: int = 0
+
+
+def read_ir(path: Path) -> IrFile:
+    """Read a file. Raises NotIr if it is not one, OSError if it cannot be read."""
+    if path.stat().st_size > _MAX_BYTES:
+        raise NotIr(f"a graph of more than {_MAX_BYTES} bytes")
+    try:
+        root = _parsed(path)
+    except ET.ParseError as error:
+        raise NotIr(f"not well-formed XML: {error}") from None
+    if root.tag != "net":
+        raise NotIr(f"its root is <{root.tag}>, that of IR is <net>")
+    graph = _Graph()
+    for layer in root.iterfind("layers/layer"):
+        _read_layer(layer, graph)
+    for edge in root.iterfind("edges/edge"):
+        graph.sources[edge.get("to-layer", "")] = (edge.get("from-layer", ""), edge.get("from-port", ""))
+    if not graph.results:
+        raise NotIr("it has no results")
+    return IrFile(tuple(graph.parameters), tuple(_outputs(graph)), graph.weights_bytes)
+
+
+def _parsed(path: Path) -> Element:
+    parser = ET.XMLParser()  # noqa: S314 - expat bounds the growth of entities; external ones are not read
+    return ET.parse(path, parser).getroot()  # noqa: S314 - as above
+
+
+def _read_layer(layer: Element, graph: _Graph) -> None:
+    number, kind, data = layer.get("id", ""), layer.get("type", ""), layer.find("data")
+    graph.names[number] = layer.get("name", "")
+    for output in layer.iterfind("output/port"):
+        graph.ports[number, output.get("id", "")] = output
+    if kind == "Parameter":
+        port = layer.find("output/port")
+        graph.parameters.append(
+            TensorInfo(
+                (port.get("names") if port is not None else "") or graph.names[number],
+                _DATATYPES.get(_attribute(data, "element_type"), ""),
+                _dims(port),
+                f"of OpenVINO's type '{_attribute(data, 'element_type')}'",
+            )
+        )
+    elif kind == "Result":
+        graph.results.append((number, layer))
+    elif kind == "Const":
+        sizes = (_attribute(data, "offset"), _attribute(data, "size"))
+        if not all(size.isdecimal() for size in sizes):
+            raise NotIr(f"constant '{graph.names[number]}' does not say where its values are")
+        graph.weights_bytes = max(graph.weights_bytes, sum(map(int, sizes)))
+
+
+def _outputs(graph: _Graph) -> Iterator[TensorInfo]:
+    for number, layer in graph.results:
+        source = graph.sources.get(number)
+        port = graph.ports.get(source) if source else None
+        if source is None or port is None:
+            raise NotIr(f"nothing leads to its result '{graph.names[number]}'")
+        kind = _PRECISIONS.get(port.get("precision", ""), port.get("precision", ""))
+        names = layer.get("output_names") or port.get("names") or graph.names[source[0]]
+        yield TensorInfo(names, _DATATYPES.get(kind, ""), _dims(port), f"of OpenVINO's type '{kind}'")
+
+
+def _attribute(element: Element | None, name: str) -> str:
+    return "" if element is None else element.get(name, "")
+
+
+def _dims(port: Element | None) -> tuple[int, ...]:
+    texts = [] if port is None else [(each.text or "").strip() for each in port.iterfind("dim")]
+    # A dimension with bounds is written `1..8`.
+    return tuple(int(text) if text.lstrip("-").isdecimal() else -1 for text in texts)
+
+
+def _named(infos: tuple[TensorInfo, ...], declared: set[str]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(_chosen(info.name, declared), info.datatype, info.dims, info.native_type) for info in infos)
+
+
+def _chosen(names: str, declared: set[str]) -> str:
+    every = sorted(names.split(","))
+    return next((name for name in every if name in declared), every[0])

@@ -165,7 +165,12 @@ def _is_model(path: Path) -> bool:
 
 
 def _is_looked_into(path: Path) -> bool:
-    return not path.name.startswith(".") and path.name not in _SKIPPED and not os.path.exists(path / "pyvenv.cfg")
+    if path.name.startswith(".") or path.name in _SKIPPED:
+        return False
+    try:
+        return not (path / "pyvenv.cfg").exists()
+    except OSError:
+        return True  # a folder that cannot be read is reported where it is walked through
 
 
 def _is_looked_at(name: str) -> bool:

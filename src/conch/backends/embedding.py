@@ -16,10 +16,11 @@ from conch.backends.engine_tensors import embedding_document
 from conch.backends.fork_server import ForkServer
 from conch.backends.python import PythonBackend
 from conch.backends.python_host.adapter import Adapter
+from conch.backends.sandbox import SETTINGS as SANDBOX_SETTINGS
 
 _ADAPTER = "conch_child.embedding_model"
 # What of an engine's settings means the same here.
-_SETTINGS = ("stub-timeout-seconds",)
+_SETTINGS = ("stub-timeout-seconds", *SANDBOX_SETTINGS)
 
 
 class EmbeddingModels:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from conch.backends import python_child
 from conch.backends.child_environment import ChildEnvironment
-from conch.backends.launch import Connection, Exit, Process
+from conch.backends.launch import Connection, Exit, Launcher, Process
 from conch.backends.python_child.conch_child import prctl
 from conch.backends.python_child.conch_child.wire import Message
 from conch.errors import Code, ModelLoadError
@@ -119,13 +119,17 @@ class ForkServer:
                 end.close()
         self._process = self._requests = self._output = None
 
+    def confined(self, rules: str) -> Launcher:
+        """Return what has processes forked that apply rules to themselves, see `conch_child.sandbox`."""
+        return _ConfinedForks(self, rules)
+
     async def launch(
-        self, name: str, connection: Connection, shared: Sequence[int], first: Awaitable[Message]
+        self, name: str, connection: Connection, shared: Sequence[int], first: Awaitable[Message], rules: str = ""
     ) -> Process:
         """Have a process forked; it is there when it has spoken. Raises ModelLoadError."""
         async with self._turns:
             with self._adopting():
-                self._request(name, connection, shared)
+                self._request(f"{name}\0{rules}" if rules else name, connection, shared)
                 connection.close_child_ends()
                 try:
                     async with asyncio.timeout(self._limit_s):
@@ -182,6 +186,20 @@ class ForkServer:
         if process is self._process:
             self.stop()
         return f"the fork server {Exit(process.returncode)}" + (f":\n{words}" if words else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _ConfinedForks:
+    """Launches processes that apply rules to themselves."""
+
+    fork_server: ForkServer
+    rules: str
+
+    async def launch(
+        self, name: str, connection: Connection, shared: Sequence[int], first: Awaitable[Message]
+    ) -> Process:
+        """Have a process forked. Raises ModelLoadError."""
+        return await self.fork_server.launch(name, connection, shared, first, self.rules)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from io import FileIO
 from typing import Protocol
 
+from conch.backends.python_child.conch_child.sandbox import VARIABLE
 from conch.backends.python_child.conch_child.wire import Message
 from conch.errors import ModelLoadError
 
@@ -83,6 +84,10 @@ class Program:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.command = command
         self._environment = environment
+
+    def confined(self, rules: str) -> "Program":
+        """Return the same program with rules that it applies to itself, see `conch_child.sandbox`."""
+        return Program(self.command, {**self._environment, VARIABLE: rules})
 
     async def launch(self, name: str, connection: Connection, shared: Sequence[int], _: Awaitable[Message]) -> Process:
         """Start it; it is there when its program has begun to run. Raises ModelLoadError."""

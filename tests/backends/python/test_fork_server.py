@@ -382,7 +382,7 @@ async def test_a_fork_that_fails_says_why_and_the_next_may_not(tmp_path: Path) -
 
 async def test_one_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
     write_model(tmp_path, SUICIDAL)
-    server = ForkServer(limit_s=1.0)
+    server = ForkServer(limit_s=3.0)
     async with instances(tmp_path, server):
         stuck = server.pid
         os.kill(stuck, signal.SIGSTOP)

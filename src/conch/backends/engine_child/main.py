@@ -17,10 +17,11 @@ from pathlib import Path
 def main() -> None:
     """Run one engine until the server says or shows that it is over."""
     _find_modules()
-    from conch_child import prctl
+    from conch_child import prctl, sandbox
 
     prctl.die_with_parent()
     prctl.renounce_privileges()
+    sandbox.confine_if_told()
     faulthandler.enable()
     control = int(sys.argv[1])
     os.set_inheritable(control, False)

@@ -15,6 +15,7 @@ from conch.backends.engine_host.memory import EngineMemory, read_options, size_o
 from conch.backends.launch import Launcher, Program
 from conch.backends.progress import reported
 from conch.backends.python_host.settings import stub_timeout_s
+from conch.backends.sandbox import confined
 from conch.backends.succession import Succession
 from conch.errors import ModelLoadError, Unavailable
 from conch.generation import EngineInfo, EngineLoad, Generation, GenerationRequest, Listen
@@ -91,7 +92,7 @@ class ProcessEngine(Engine):
         gpus = {gpu for group in self._source.config.instance_groups for gpu in group.gpus}
         if gpus:
             environment[CUDA_VARIABLE] = narrowed(environment, sorted(gpus))
-        return Program([str(self._python or sys.executable), str(MAIN)], environment)
+        return confined(Program([str(self._python or sys.executable), str(MAIN)], environment), self._source)
 
     def _options(self) -> Mapping[str, Any]:
         source = self._source

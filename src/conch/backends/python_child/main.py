@@ -19,10 +19,11 @@ def main() -> None:
     # At the end of the path, so that names in this folder hide none of the model's.
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [*(path for path in sys.path if path != here), here]
-    from conch_child import heap, prctl
+    from conch_child import heap, prctl, sandbox
 
     prctl.die_with_parent()
     prctl.renounce_privileges()
+    sandbox.confine_if_told()
     heap.keep_freed_memory()
     # A crash in native code leaves its Python stack in the server's log.
     faulthandler.enable()

@@ -10,6 +10,7 @@ from pathlib import Path
 from conch.backends.base import ModelSource
 from conch.backends.fork_server import MAIN, ForkServer
 from conch.backends.launch import Launcher, Program
+from conch.backends.sandbox import confined
 from conch.errors import ModelLoadError
 
 PARAMETER = "EXECUTION_ENV_PATH"
@@ -35,7 +36,13 @@ class Environments:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     async def launcher(self, source: ModelSource) -> Launcher:
-        """Return what starts a model's processes. Raises ModelLoadError if its environment is not there or is none."""
+        """Return what starts a model's processes, confined if settings say so.
+
+        Raises ModelLoadError if its environment is not there or is none, or as `sandbox.confined`.
+        """
+        return confined(await self._launcher(source), source)
+
+    async def _launcher(self, source: ModelSource) -> Launcher:
         value = source.config.parameters.get(PARAMETER, "")
         if not value:
             return self._fork_server

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 from typing import Any
 
 from conch_child import prctl
@@ -23,7 +24,9 @@ _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 def serve(connection: socket.socket, decoder: FrameDecoder, backlog: list[Message], options: dict[str, Any]) -> None:
     """Load the model and run it until the server ends the connection or says STOP."""
     os.register_at_fork(after_in_child=prctl.die_with_parent)
-    for name, value in {**_ENVIRONMENT, "VLLM_RPC_BASE_PATH": options["scratch"]}.items():
+    # In a sandbox, there is one folder to write to.
+    scratch = options["scratch"] if os.access(options["scratch"], os.W_OK) else tempfile.gettempdir()
+    for name, value in {**_ENVIRONMENT, "VLLM_RPC_BASE_PATH": scratch}.items():
         os.environ.setdefault(name, value)
     from .vllm_engine import VllmEngine
 

@@ -11,6 +11,7 @@ orphans meanwhile. So the server waits for it and learns its exit status, whatev
 from __future__ import annotations
 
 import errno
+import json
 import os
 import select
 import socket
@@ -18,13 +19,14 @@ import sys
 from contextlib import suppress
 from typing import List, Tuple
 
-from . import messages, prctl
+from . import messages, prctl, sandbox
 from .wire import encode
 
 # Control socket, standard output, standard error, and the two arenas.
 DESCRIPTORS = 5
 
-_LONGEST_NAME = 1 << 12
+# A name and, behind a zero byte, the rules of its sandbox.
+_LONGEST_NAME = 1 << 16
 
 
 def next_child(requests: socket.socket) -> Tuple[str, int, int, int]:
@@ -73,6 +75,7 @@ def _fork_orphan() -> int:
 
 def _settle_in(name: str, descriptors: List[int], parent: int, server: int) -> Tuple[str, int, int, int]:
     """Become what a process that has been started anew would be."""
+    name, _, rules = name.partition("\0")
     os.setsid()
     control, output, error, inputs, outputs = descriptors
     os.dup2(output, 1)
@@ -80,17 +83,29 @@ def _settle_in(name: str, descriptors: List[int], parent: int, server: int) -> T
     os.close(output)
     os.close(error)
     _await_end(parent)
-    prctl.die_with_parent()
-    if os.getppid() != server:
-        _cry(control, 0, "the server may not have children that others have started")
-        os._exit(1)
+    _follow(server, control)
     with suppress(OSError):  # for show only
         prctl.set_name("conch " + name)
+    if rules:
+        try:
+            sandbox.confine(json.loads(rules))
+        except (OSError, ValueError) as error:
+            _cry(control, 0, "its sandbox cannot be applied: {}".format(error))
+            os._exit(1)
+        _follow(server, control)
     # Generators that were seeded at import would give every process the same numbers; `random` sees to itself.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     _cry(control, os.getpid(), "")
     return name, control, inputs, outputs
+
+
+def _follow(server: int, control: int) -> None:
+    """End with the server. To be said again after a change of the user, which takes it back."""
+    prctl.die_with_parent()
+    if os.getppid() != server:
+        _cry(control, 0, "the server may not have children that others have started")
+        os._exit(1)
 
 
 def _await_end(process: int) -> None:

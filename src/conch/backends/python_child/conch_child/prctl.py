@@ -13,6 +13,8 @@ _SET_NAME = 15
 _SET_CHILD_SUBREAPER = 36
 _GET_CHILD_SUBREAPER = 37
 _SET_NO_NEW_PRIVS = 38
+_CAP_AMBIENT, _CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAPABILITY_VERSION = 0x20080522
 
 
 def die_with_parent() -> None:
@@ -28,6 +30,15 @@ def renounce_privileges() -> None:
 def set_dumpable(dumpable: bool) -> None:
     """Let processes of the same user look into this one by /proc and ptrace, and the kernel dump its core, or not."""
     _prctl(_SET_DUMPABLE, int(dumpable))
+
+
+def drop_capabilities() -> None:
+    """Give up what root may do beside being the owner of its files; with `renounce_privileges` for good."""
+    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    _prctl(_CAP_AMBIENT, _CAP_AMBIENT_CLEAR_ALL)
+    if ctypes.CDLL(None, use_errno=True).capset(header, none):
+        error = ctypes.get_errno()
+        raise OSError(error, "dropping capabilities failed: {}".format(os.strerror(error)))
 
 
 def adopts() -> bool:

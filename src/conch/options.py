@@ -86,7 +86,7 @@ class ServerOptions(SeparationOptions):
         BYTES,
     )
 
-    log_verbose: int = _flag(0, "Logging", "Verbosity: 0 for none, 1 and above for more.", LEVEL)
+    log_verbose: int = _flag(0, "Logging", "Verbosity: 0 for none, 1 for requests, instances and polls.", LEVEL)
     log_info: bool = _flag(True, "Logging", "Log at level info.", BOOLEAN)
     log_warning: bool = _flag(True, "Logging", "Log at level warning.", BOOLEAN)
     log_error: bool = _flag(True, "Logging", "Log at level error.", BOOLEAN)

@@ -55,6 +55,9 @@ class Span(Protocol):
     def hit(self) -> None:
         """Note that the answer is from the cache."""
 
+    def executed(self, requests: int) -> None:
+        """Note how many requests ran in one batch, this one among them."""
+
     def responded(self, response: "InferResponse") -> None:
         """Note a response that is not the last."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpc
 import tritonclient.http as triton
 
 from tests.server.models import ECHO, tensor, write_config, write_ensemble, write_identity, write_python
@@ -276,3 +277,29 @@ def test_what_is_wrong_with_a_folder_is_said_with_what_would_be_right(tmp_path: 
     assert said.pop("detector") == ""
     assert {name: text for name, text in said.items() if expected[name] not in text} == {}
     assert "model.graphdef" not in said["unsorted"]
+
+
+def test_verbosity_shows_requests_instances_and_reloads_and_can_be_changed(tmp_path: Path) -> None:
+    write_identity(tmp_path / "models", "m", "INT32", 1)
+    flags = (EXPLICIT, "--load-model=m", "--log-verbose=1")
+    with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log") as server:
+        server.until_logged(r"\"started instance 'm_0' \(CPU device 0\) in [\d.]+ s\"")
+        get(server, "/v2/models/m/config")
+        server.until_logged('"HTTP request: GET /v2/models/m/config"')
+        with grpc.InferenceServerClient(server.grpc) as client:
+            client.is_model_ready("m")
+        server.until_logged('"gRPC request: /inference.GRPCInferenceService/ModelReady"')
+        infer(server, "m")
+        server.until_logged(
+            '"request" .*protocol="http" model="m" version=1 status="OK".*requests_in_batch=1 .*total_us='
+        )
+        post(server, "/v2/repository/models/m/load")
+        server.until_logged("nothing of model 'm' has changed: it is not reloaded")
+        post(server, "/v2/logging", {"log_verbose_level": 0})
+        lines = len(server.text.splitlines())
+        infer(server, "m")
+        get(server, "/v2/models/m/config")
+        post(server, "/v2/repository/models/m/unload")
+        server.until_logged("successfully unloaded 'm'")
+        (line,) = server.text.splitlines()[lines:]
+        assert "successfully unloaded 'm'" in line

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from logging import getLogger
 from time import monotonic_ns
 
 from conch.backends.base import Instance
@@ -23,6 +24,8 @@ from conch.core.warmup import warm_up
 from conch.errors import ConchError, Unavailable
 from conch.model_config import ModelConfig
 from conch.request import InferRequest, InferResponse
+
+_log = getLogger(__name__)
 
 # How long requests wait for an instance when none is ready: long enough for a quick restart, short enough to be told.
 _STRANDED_S = 5.0
@@ -175,6 +178,8 @@ class InstanceModel(Served):
             timeline.started = batch.started
             timeline.input_done = batch.input_done or batch.started
             timeline.infer_done = batch.infer_done or timeline.done
+            if pending.request.span is not None:
+                pending.request.span.executed(len(batch.executions))
         if isinstance(answer, InferResponse) and self._reshaper.needed:
             self._reshaper.response(answer)
         error = answer if isinstance(answer, ConchError) else pending.failure
@@ -319,6 +324,9 @@ class InstanceModel(Served):
 
 
 async def _bring_up(instance: Instance) -> None:
+    started = monotonic_ns()
     await instance.start()
+    plan, seconds = instance.plan, (monotonic_ns() - started) / 1e9
+    _log.debug("started instance '%s' (%s device %d) in %.3f s", plan.name, plan.kind.name, plan.device_id, seconds)
     if instance.plan.source.config.warmups:
         await warm_up(instance)

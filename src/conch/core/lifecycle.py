@@ -161,6 +161,10 @@ class ModelControl:
     async def _follow(self, difference: Changes[ModelId]) -> None:
         duplicates = self._repositories.duplicates() if difference else frozenset()
         changed = [*difference.added, *difference.changed]
+        _log.debug(
+            "polled the model repository: %d models added, %d changed, %d removed",
+            *map(len, (difference.added, difference.changed, difference.removed)),
+        )
         for model in duplicates.intersection(changed):
             _log.error("failed to poll model '%s': not unique across all model repositories", model)
         for model in changed:
@@ -244,6 +248,7 @@ class ModelControl:
             if override is None and await self._unchanged(model):
                 if ordered:  # what is new was asked for, and that nobody can tell is no reason to say it is done
                     self._repositories.check_answers(model)
+                _log.debug("nothing of model '%s' has changed: it is not reloaded", model)
                 return
             log = LoadLog(model)
             for _ in range(_ATTEMPTS):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from logging import getLogger
 from typing import TypeAlias
 
 from conch.errors import Unavailable, Unsupported
@@ -20,6 +21,8 @@ from conch.tensor import Buffer
 
 # Opens one call. Bound to what equal heads have in common.
 Opener: TypeAlias = Callable[[Http2Stream], Receiver]
+
+_log = getLogger(__name__)
 
 _INFER = f"/{INFERENCE_SERVICE}/ModelInfer"
 _STREAM_INFER = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
@@ -84,8 +87,11 @@ class Calls:
             return lambda stream: InferCall(endpoint, turns, request, form, stream, budget)
         if request.path == _STREAM_INFER:
             return lambda stream: self._open_stream(request, form, stream)
-        method = self._methods[request.path]
-        return lambda stream: TaskCall(method, self._tasks, request, form, stream, budget)
+        return lambda stream: self._open_task(request, form, stream)
+
+    def _open_task(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> TaskCall:
+        _log.debug("gRPC request: %s", request.path)
+        return TaskCall(self._methods[request.path], self._tasks, request, form, stream, self._budget)
 
     def _open_stream(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> StreamCall:
         call = StreamCall(self._endpoint, request, form, stream, self._streams.discard, self._budget)

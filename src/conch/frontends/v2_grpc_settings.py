@@ -35,4 +35,5 @@ class SettingsCalls:
             if error.code is Code.UNAVAILABLE:  # which Triton says over HTTP only
                 raise InvalidRequest(error.message) from None
             raise
+        self._observer.follow_verbosity(self._log.log_verbose_level)
         return settings_proto.log_settings(self._log.document())

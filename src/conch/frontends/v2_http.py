@@ -6,6 +6,7 @@ Triton offers at a path and this server does not is refused by name rather than 
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from logging import getLogger
 from typing import NamedTuple
 
 import conch
@@ -29,11 +30,14 @@ from conch.observability.observer import Observer
 from conch.protocol import documents
 from conch.protocol.regions import NO_REGIONS
 
+_log = getLogger(__name__)
+
 _MAX_VERSION = 2**63 - 1
 _VERSION_DIGITS = 19
 _MAX_SHOWN_DIGITS = 40
 _TEXT = content_type(b"text/plain")
 
+_INFER = ("infer",)
 _GET = (b"GET",)
 _POST = (b"POST",)
 _EITHER = (b"GET", b"POST")
@@ -120,12 +124,15 @@ class V2Http:
         target = _split_model_path(request.path)
         if target is not None:
             name, version, action = target
+            if action != _INFER:  # which the log of requests has
+                _log.debug("HTTP request: %s %s", request.method.decode(), request.path)
             of_models = self._of_models.get(action)
             if of_models is None or (version and action == ("trace", "setting")):
                 send_not_found(reply)
             elif self._admits(of_models, request, reply):
                 of_models.answer(request, reply, name, _version(version))
             return
+        _log.debug("HTTP request: %s %s", request.method.decode(), request.path)
         of_server = self._of_server.get(request.path) or self._of_repository(request.path)
         if of_server is None:
             send_not_found(reply)
@@ -160,7 +167,7 @@ class V2Http:
     def _model_endpoints(self) -> dict[tuple[str, ...], _ModelEndpoint]:
         """By what follows the model's name and version in the path."""
         return {
-            ("infer",): _ModelEndpoint(_POST, "inference", self._infer),
+            _INFER: _ModelEndpoint(_POST, "inference", self._infer),
             ("ready",): _ModelEndpoint(_GET, "health", self._model_ready),
             (): _ModelEndpoint(_GET, "metadata", self._model_metadata),
             ("config",): _ModelEndpoint(_GET, "model-config", self._model_config),

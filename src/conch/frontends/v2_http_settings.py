@@ -31,6 +31,7 @@ class SettingsEndpoints:
         """Answer with the log's settings, changed first by a POST. Raises ConchError."""
         if request.method == b"POST":
             self._log.update(read_log_changes(request.body))
+            self._observer.follow_verbosity(self._log.log_verbose_level)
         reply.send(200, JSON, settings_document(self._log.document()))
 
     def _trace(self, request: HttpRequest, reply: HttpReply, model: str) -> None:

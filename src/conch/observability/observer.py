@@ -47,8 +47,11 @@ class Sink(Protocol):
 class Observer:
     """Life: `begin` for each request → `close`. But for the thread of its own it belongs to the event loop's thread."""
 
-    def __init__(self, traces: TraceOptions | None = None, log_requests: str = "off") -> None:
-        """Assign. Raises ConfigError if spans are wanted and the package that sends them is missing."""
+    def __init__(self, traces: TraceOptions | None = None, log_requests: str = "off", *, verbose: bool = False) -> None:
+        """Assign. `verbose` logs every request at verbosity 1, whatever `log_requests` leaves out.
+
+        Raises ConfigError if spans are wanted and the package that sends them is missing.
+        """
         options = traces or TraceOptions()
         self.settings = TraceSettings(options)
         self._mode_settings: dict[str, str] = {}
@@ -60,11 +63,10 @@ class Observer:
             self._sinks.append(spans)
         elif options.file:
             self._sinks.append(TraceFile(options.file))
-        self._logs = log_requests != "off"
-        self._errors_only = log_requests == "errors"
-        if self._logs:
-            self._sinks.append(RequestLog(errors_only=self._errors_only))
-        self.on = self._logs or self.settings.on  # whether `begin` is to be called
+        self._log_requests = log_requests
+        self._verbose = verbose
+        self._request_log: RequestLog | None = None
+        self.on = False  # whether `begin` is to be called
         self._number = count(1).__next__
         self._complete: list[Trace] = []
         self._complete_bytes = 0
@@ -74,11 +76,12 @@ class Observer:
         self._written = self._written_bytes = 0  # by the thread, which alone sets them
         self._dropping = False
         self._failing: set[Sink] = set()
+        self._refresh()
 
     @classmethod
     def of(cls, options: ServerOptions) -> "Observer":
         """Make the one that a server is told to have. Raises ConfigError."""
-        return cls(TraceOptions.of(options.trace_config), options.log_requests)
+        return cls(TraceOptions.of(options.trace_config), options.log_requests, verbose=options.log_verbose > 0)
 
     def begin(
         self, protocol: str, model: str, timeline: Timeline, traceparent: str = "", tracestate: str = ""
@@ -97,7 +100,7 @@ class Observer:
             sampled = rules.sample(forced=remote is not None)
         if rules.exhausted:
             self._refresh()
-        if not sampled and not self._logs:
+        if not sampled and self._request_log is None:
             return None
         return Trace(
             protocol,
@@ -119,6 +122,11 @@ class Observer:
         self.settings.update(model, changes)
         self._refresh()
 
+    def follow_verbosity(self, level: int) -> None:
+        """Log requests or stop logging them after a change of the log's verbosity."""
+        self._verbose = level > 0
+        self._refresh()
+
     async def close(self) -> None:
         """Write down what has been noted. Afterwards nothing is noted any more."""
         self.on = False
@@ -131,10 +139,18 @@ class Observer:
                 sink.close()
 
     def _refresh(self) -> None:
-        self.on = self._logs or self.settings.on
+        wanted = self._verbose or self._log_requests != "off"
+        if wanted and self._request_log is None:
+            self._request_log = RequestLog(self._log_requests)
+            self._sinks.append(self._request_log)
+        elif not wanted and self._request_log is not None:
+            self._sinks.remove(self._request_log)
+            self._request_log = None
+        self.on = wanted or self.settings.on
 
     def _completed(self, trace: Trace) -> None:
-        if self._errors_only and trace.rules is None and trace.error is None:
+        errors_only = self._log_requests == "errors" and not self._verbose
+        if errors_only and trace.rules is None and trace.error is None:
             return
         self._complete.append(trace)
         self._complete_bytes += trace.copied
@@ -165,7 +181,7 @@ class Observer:
 
     def _write_all(self) -> None:
         while (traces := self._batches.get()) is not None:
-            for sink in self._sinks:
+            for sink in tuple(self._sinks):
                 self._write(sink, traces)
             self._written += len(traces)
             self._written_bytes += sum(trace.copied for trace in traces)

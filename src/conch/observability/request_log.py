@@ -17,10 +17,10 @@ _MOST_STAGES = 64
 
 
 class RequestLog:
-    """Writes the lines of all requests, or of those that failed."""
+    """Writes the lines of requests: those that `--log-requests` asks for at level info, others at verbosity 1."""
 
-    def __init__(self, *, errors_only: bool) -> None:
-        self._errors_only = errors_only
+    def __init__(self, wanted: str) -> None:
+        self._wanted = wanted
 
     def __repr__(self) -> str:
         return "request log"
@@ -28,8 +28,10 @@ class RequestLog:
     def write(self, traces: Sequence[Trace]) -> None:
         """Write a line for each."""
         for trace in traces:
-            if trace.error is not None or not self._errors_only:
-                _log.info("request", extra={"fields": fields_of(trace)})
+            asked_for = self._wanted == "all" or (self._wanted == "errors" and trace.error is not None)
+            level = logging.INFO if asked_for else logging.DEBUG
+            if _log.isEnabledFor(level):
+                _log.log(level, "request", extra={"fields": fields_of(trace)})
 
     def close(self) -> None:
         """Nothing is held."""
@@ -49,6 +51,8 @@ def fields_of(trace: Trace) -> dict[str, Any]:
         fields["reason"] = error.reason.value
         fields["error"] = error.message[:_MOST_REASON]
     fields["batch_size"] = root.batch_size
+    if root.executed_together:
+        fields["requests_in_batch"] = root.executed_together
     fields |= _times(trace, root)
     fields["total_us"] = (trace.closed - trace.received) // 1000
     fields["bytes_in"] = root.input_bytes

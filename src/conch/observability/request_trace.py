@@ -177,6 +177,7 @@ class Span:
         "completion_tokens",
         "ended",
         "error",
+        "executed_together",
         "input_bytes",
         "model",
         "number",
@@ -204,6 +205,7 @@ class Span:
         self.begun = timeline.received  # when the request had been read
         self.batch_size = 0
         self.cached = False
+        self.executed_together = 0  # how many requests were in its batch
         self.ended = False
         self.error: ConchError | None = None
         self.input_bytes = self.output_bytes = self.responses = 0
@@ -235,6 +237,10 @@ class Span:
     def hit(self) -> None:
         """Note that the answer is from the cache."""
         self.cached = True
+
+    def executed(self, requests: int) -> None:
+        """Note how many requests ran in one batch."""
+        self.executed_together = requests
 
     def responded(self, response: InferResponse) -> None:
         """Note one response."""

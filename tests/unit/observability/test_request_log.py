@@ -67,12 +67,12 @@ def test_a_refused_request_has_a_line_with_the_reason() -> None:
     assert len(fields["error"]) < 400
 
 
-@pytest.mark.parametrize(("errors_only", "lines"), [(True, ["bad"]), (False, ["good", "bad"])])
+@pytest.mark.parametrize(("wanted", "lines"), [("errors", ["bad"]), ("all", ["good", "bad"]), ("off", [])])
 def test_lines_are_written_for_all_requests_or_those_that_failed(
-    caplog: pytest.LogCaptureFixture, errors_only: bool, lines: list[str]
+    caplog: pytest.LogCaptureFixture, wanted: str, lines: list[str]
 ) -> None:
     caplog.set_level(logging.INFO, "conch")
-    RequestLog(errors_only=errors_only).write([trace_of("good"), trace_of("bad", error=NotFound("no"))])
+    RequestLog(wanted).write([trace_of("good"), trace_of("bad", error=NotFound("no"))])
     assert [record.fields["model"] for record in caplog.records] == lines  # type: ignore[attr-defined]
 
 

@@ -185,6 +185,7 @@ def found(root: Path, *rules: str) -> list[Finding]:
 def test_one_folder_that_cannot_be_read_does_not_end_the_check(tmp_path: Path) -> None:
     root = tmp_path / "models"
     write_cases(root, {"good": CASES["config-good"], "locked": CASES["config-good"], "wrong": CASES["config-negative"]})
+    assert found(root, "config-invalid")  # which imports what another user may not be able to
     (root / "locked").chmod(0)
     is_root = os.geteuid() == 0
     if is_root:  # whom no mode keeps out

@@ -86,10 +86,32 @@ FLOODS = {
     "empty data": call(1, infer_message(1), end=False) + h2.frame(h2.DATA, 0, 1) * 100_000,
     "padding": call(1, infer_message(1), end=False) + h2.frame(h2.DATA, h2.PADDED, 1, b"\0") * 200_000,
     "unknown frames": h2.frame(77, 0, 0, b"?") * 100_000,
+    "window updates": h2.frame(h2.WINDOW, 0, 0, b"\0\0\0\1") * 400_000,
+    "window updates of a stream": call(1, infer_message(1), end=False)
+    + h2.frame(h2.WINDOW, 0, 1, b"\0\0\0\1") * 400_000,
+    "window updates that let one byte out each": WAITING + h2.frame(h2.WINDOW, 0, 20_001, b"\0\0\0\1") * 400_000,
+    "headers": b"".join(h2.frame(h2.HEADERS, h2.END_HEADERS, i, h2.block("ModelInfer")) for i in range(1, 60_001, 2)),
+    "headers of nothing": b"".join(
+        h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, i, h2.block("Nothing")) for i in range(1, 60_001, 2)
+    ),
+    "headers without a message": b"".join(
+        h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, i, h2.block("ModelInfer")) for i in range(1, 60_001, 2)
+    ),
+    "headers that change the table": b"".join(
+        h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, i, b"\x20\x3f\xe1\x1f" + h2.block("ServerLive"))
+        for i in range(1, 60_001, 2)
+    ),
+    "late headers": h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.block("Nothing"))
+    + h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, 1, h2.block("Nothing")) * 60_000,
+    "bytes of a message": call(1, b"\0\x7f\xff\xff\xff", end=False) + h2.frame(h2.DATA, 0, 1, b"x") * 200_000,
+    "padded bytes": call(1, b"\0\x7f\xff\xff\xff", end=False)
+    + h2.frame(h2.DATA, h2.PADDED, 1, b"\x20x" + bytes(32)) * 100_000,
+    "goaway": call(1, infer_message(1), end=False) + h2.frame(7, 0, 0, bytes(8)) * 100_000,
     "late data": call(1, infer_message(1)) + h2.frame(h2.DATA, 0, 1, b"x") * 100_000,
 }
-# These cost the client as much as the server, and are simply put up with.
-_HARMLESS = {"padding", "late data", "settings that change much"}
+
+# A client may send as many small frames of data as the server could serve small messages; their cost is bounded by turn.
+_HARMLESS = {"padding", "bytes of a message", "padded bytes"}
 
 
 @pytest.mark.parametrize("flood", FLOODS)

@@ -21,9 +21,8 @@ from conch.tensor import Buffer
 
 _log = logging.getLogger(__name__)
 
-# What is given to the parser at a time, and for how long before other connections have their turn.
+# What is given to the parser at a time.
 _SLICE_BYTES = 16_384
-_SLICE_S = 0.002
 # How long a client that was refused may go on sending before the connection is closed over it. Closing at once would
 # make its system throw away the refusal.
 _LINGER_S = 3.0
@@ -112,7 +111,7 @@ class HttpConnection:
             self._parse(data, data if fresh else b"")
             return
         position = 0
-        until = time.monotonic() + _SLICE_S
+        until = self._owner.slices.until()
         while position < size and not self._deaf:
             if self._receiver is not None:
                 position += self._receiver.push(data[position:])

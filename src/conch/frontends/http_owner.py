@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http_reply import HttpReply
+from conch.frontends.turns import Slices
 
 if TYPE_CHECKING:  # each knows the other
     from conch.frontends.http_connection import HttpConnection
@@ -21,6 +22,7 @@ class ConnectionOwner(Protocol):
     # Why a request whose head has come is refused whatever its body is; None if it is not.
     refusal: Callable[[HttpRequest], HttpRefusal | None] | None
     budget: BodyBudget
+    slices: Slices
     limits: HttpLimits
     now: float  # monotonic seconds, brought up to date once a second
 

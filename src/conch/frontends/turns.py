@@ -5,11 +5,38 @@ that is done would wait that long for its next batch, and idle while most of tho
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 
 # About a millisecond's worth of refusals.
 _PER_TURN = 32
+
+# How long the data of one connection are parsed in one turn, and how long while others have used up the turn.
+_SLICE_S = 0.002
+_SHORT_SLICE_S = 0.0002
+_SLICES_PER_TURN_S = 0.02
+
+
+class Slices:
+    """How long each connection of a listener may parse in a turn of the loop, so that none delays the others."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = 0.0
+        self._until = 0.0
+
+    def until(self) -> float:
+        """Return the monotonic time at which a connection that begins to parse now has to stop."""
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        now = time.monotonic()
+        turn = loop.time()  # of uvloop: does not change within a turn
+        if turn != self._turn:
+            self._turn = turn
+            self._until = now + _SLICES_PER_TURN_S
+        return now + (_SLICE_S if now < self._until else _SHORT_SLICE_S)
 
 
 class Turns:

@@ -46,6 +46,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
         self._gathering = False
+        self._backlog = False  # whether data that were read are left for the next turn; nothing is read until then
         self._closed_at: float | None = None  # when the last word was said
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,10 +73,28 @@ class Http2Connection(asyncio.BufferedProtocol):
         if self._closed_at is not None:
             return
         data: Buffer = self._owner.read_buffer[:nbytes]
-        self._gathering = True
         # In small frames much is looked at, which is quicker in bytes; in large ones it is copied once, to its place.
-        self.session.receive(data if nbytes > _VIEW_FROM else bytes(data))
+        if self._receive(data if nbytes > _VIEW_FROM else bytes(data)):
+            self._backlog = True
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)
+
+    def _receive(self, data: Buffer) -> bool:
+        """Have data read. Returns whether some of them are left for the next turn."""
+        self._gathering = True
+        more = self.session.receive(data)
         self._flush()
+        return more
+
+    def _go_on(self) -> None:
+        """Read what was left of earlier data."""
+        if self._closed_at is None and self._receive(b""):
+            self._loop.call_soon(self._go_on)
+            return
+        self._backlog = False
+        if self.writable and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def eof_received(self) -> None:
         """Close: a client that has closed its side has, as a rule, gone."""
@@ -91,7 +110,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         """Hear that it has caught up."""
         self.writable = True
         if not self._transport.is_closing():
-            self._transport.resume_reading()
+            if not self._backlog:
+                self._transport.resume_reading()
             self.session.resume()
 
     # Called by the session.

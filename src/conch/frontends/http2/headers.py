@@ -22,6 +22,8 @@ _MAX_REMEMBERED_BYTES = 1024
 _OF_A_CONNECTION = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 _OF_A_REQUEST = frozenset({b":method", b":scheme", b":path", b":authority"})
 _NEW_TABLE_SIZE = 0x20
+# Changes of the table's size at the beginning of one block (RFC 7541, section 4.2).
+_MAX_NEW_SIZES = 2
 _STATUS_FIELD = 8  # index of `:status: 200` in the static table; the name alone is its index as well
 
 
@@ -76,6 +78,8 @@ class HeaderBlocks(Generic[Head]):
     def _fields(self, block: bytes) -> Iterable[Field]:
         # A new size of the table can only stand at the beginning.
         self._table.changed = block[:1] != b"" and block[0] & 0xE0 == _NEW_TABLE_SIZE
+        if self._table.changed:
+            _check_new_sizes(block)
         try:
             return self._decoder.decode(block, raw=True)
         except OversizedHeaderListError:
@@ -108,6 +112,20 @@ def _request_head(fields: Iterable[Field]) -> RequestHead:
     if not method or not path or not pseudo.get(b":scheme"):
         raise StreamFault(ErrorCode.PROTOCOL_ERROR, "missing pseudo-field")
     return RequestHead(method, path, regular, size)
+
+
+def _check_new_sizes(block: bytes) -> None:
+    """Refuse a block that changes the size of the table more often than it may. Raises ConnectionFault."""
+    position = changes = 0
+    while position < len(block) and block[position] & 0xE0 == _NEW_TABLE_SIZE:
+        changes += 1
+        if changes > _MAX_NEW_SIZES:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "too many changes of the table's size")
+        if block[position] & 0x1F == 0x1F:  # the number goes on in the octets after it
+            position += 1
+            while position < len(block) and block[position] & 0x80:
+                position += 1
+        position += 1
 
 
 def _is_text(name: bytes, value: bytes) -> bool:

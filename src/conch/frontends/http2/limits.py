@@ -36,6 +36,8 @@ class Http2Limits:
     resets_per_s: float = 200.0
     trifles: int = 5000
     trifles_per_s: float = 500.0
+    small_frames: int = 20_000
+    small_frames_per_s: float = 20_000.0
     preface_s: float = 10.0
     receive_grace_s: float = 30.0
     receive_bytes_per_s: int = 1024

@@ -4,6 +4,8 @@ A frame of data is passed on as it arrives, in pieces if need be, so that no fra
 other frames are small and are passed on whole.
 """
 
+import time
+from math import inf
 from typing import Protocol
 
 from conch.frontends.http2.frames import (
@@ -24,6 +26,9 @@ from conch.frontends.http2.frames import (
 from conch.frontends.http2.limits import Http2Limits
 from conch.tensor import Buffer
 
+# So many frames are read between two looks at the clock, but for header blocks and large frames, which take longer.
+_FRAMES_PER_LOOK = 16
+_SMALL_BYTES = 128
 # Below this size a copy is cheaper than a view.
 _VIEW_FROM = 4096
 
@@ -83,8 +88,12 @@ class FrameReader:
         self._block_ends = False
         self._block_pieces = 0
 
-    def feed(self, data: Buffer) -> None:
-        """Take what has arrived. Of a view, nothing is kept."""
+    def feed(self, data: Buffer, until: float = inf) -> bool:
+        """Take what has arrived. Of a view, nothing is kept.
+
+        Returns whether some of it is left because the monotonic time `until` has passed; more must be fed then, if
+        only nothing.
+        """
         if self._preface:
             data = self._greet(bytes(data))
         if self._rest:
@@ -92,8 +101,13 @@ class FrameReader:
             self._rest = b""
         position = self._continue(data) if self._missing or self._padding else 0
         end = len(data)
+        frames = 0
         streams, limits = self._streams, self._limits
         while end - position >= HEAD_SIZE:
+            frames += 1
+            if frames % _FRAMES_PER_LOOK == 0 and time.monotonic() > until:
+                self._rest = bytes(data[position:])
+                return True
             high, low, kind, flags, stream = HEAD.unpack_from(data, position)
             size = high << 16 | low
             stream &= 0x7FFFFFFF
@@ -120,6 +134,8 @@ class FrameReader:
                 break
             position = following
             payload = bytes(data[start:following])
+            if kind == HEADERS or size > _SMALL_BYTES:
+                frames |= _FRAMES_PER_LOOK - 1
             if kind == HEADERS:
                 self._headers(stream, flags, payload)
             elif kind == CONTINUATION:
@@ -128,6 +144,12 @@ class FrameReader:
                 self._target.frame(kind, stream, flags, payload)
         if position < end:
             self._rest = bytes(data[position:])
+        return False
+
+    def clear(self) -> None:
+        """Free what has come of a frame or a header block that is not complete."""
+        self._rest = b""
+        self._block = bytearray()
 
     def _greet(self, data: bytes) -> bytes:
         """Take off the preface, or what has come of it."""

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 _LEAVE_PING = b"goodbye?"
 _KEEPALIVE_PING = b"anybody?"
+# Parameters of this size cost as much as a small frame.
+_SETTINGS_OF_A_TRIFLE_BYTES = 60
 # How long a client that does not answer the ping may go on asking after it was told not to.
 _LEAVE_S = 2.0
 
@@ -55,18 +57,22 @@ class Http2Session(Generic[Head]):
         more = limits.connection_window - frames.DEFAULT_WINDOW
         self._channel.write(frames.settings_frame(limits.settings()) + frames.window_update_frame(0, more))
 
-    def receive(self, data: Buffer) -> None:
-        """Take what has come from the client. Of a view, nothing is kept."""
+    def receive(self, data: Buffer) -> bool:
+        """Take what has come from the client. Of a view, nothing is kept.
+
+        Returns whether some of it is left for the next turn of the loop; more must be received then, if only nothing.
+        """
         if self._over:
-            return
+            return False
         self._heard = self._owner.now
         try:
-            self._reader.feed(data)
+            return self._reader.feed(data, self._owner.slices.until())
         except ConnectionFault as fault:
             self.fail(fault.code, fault.reason)
         except Exception:
             _log.exception("an HTTP/2 connection failed unexpectedly")
             self.fail(ErrorCode.INTERNAL_ERROR, "internal error")
+        return False
 
     def resume(self) -> None:
         """Hear that the client keeps up again with what is written."""
@@ -104,6 +110,7 @@ class Http2Session(Generic[Head]):
     def lost(self) -> None:
         """Hear that the connection is gone, or make it so: whoever works for it is told."""
         self._over = True
+        self._reader.clear()
         self._streams.abort()
 
     def sweep(self) -> None:
@@ -144,6 +151,7 @@ class Http2Session(Generic[Head]):
             case frames.GOAWAY:
                 if stream or len(payload) < 8:
                     raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "malformed GOAWAY")
+                self._trifle("GOAWAY")
                 self.leave_now()
             case frames.PUSH_PROMISE:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client cannot push")
@@ -161,7 +169,7 @@ class Http2Session(Generic[Head]):
     def _settings(self, stream: int, flags: int, payload: bytes) -> None:
         if stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
-        self._trifle("SETTINGS")
+        self._trifles.spend(self._owner.now, "SETTINGS", 1 + len(payload) // _SETTINGS_OF_A_TRIFLE_BYTES)
         if flags & frames.ACK:
             if payload:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS acknowledged with a payload")

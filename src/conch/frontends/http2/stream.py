@@ -23,6 +23,9 @@ from conch.tensor import Buffer
 _JOIN_BYTES = 32_768
 # What one stream may send before it is the next one's turn.
 _TURN_BYTES = 512 * 1024
+# Frames that open windows in answer to a write, and to so many bytes of one that windows hold back.
+_CREDIT_PER_WRITE = 4
+_BYTES_PER_CREDIT = 1024
 _LAST_HEADERS = END_HEADERS | END_STREAM
 
 
@@ -96,6 +99,7 @@ class Outlet:
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.frame_bytes = DEFAULT_FRAME_SIZE
+        self.window_credit = 0  # frames that the client may send to open windows, for the data that it was sent
         self.used = False  # whether something other than control went out since this was last asked
         self._waiting: dict[int, Http2Stream] = {}
 
@@ -207,6 +211,7 @@ class Http2Stream:
         self._window -= size
         outlet.window -= size
         outlet.used = True
+        outlet.window_credit += _CREDIT_PER_WRITE
         number = self.id
         write = outlet.channel.write if self._owner.alone else outlet.channel.write_soon
         write(
@@ -252,6 +257,7 @@ class Http2Stream:
             self._window -= size
             outlet.window -= size
             outlet.used = True
+            outlet.window_credit += _CREDIT_PER_WRITE
             outlet.channel.write_soon(b"".join((HEAD.pack(0, size, DATA, 0, self.id), *parts)))
             return
         waiting = self._outgoing_bytes
@@ -313,12 +319,14 @@ class Http2Stream:
         outlet.count(-allowed)
         self._stalled = 0.0
         parts: list[Buffer] = []
+        sent = allowed
         while allowed:
             size = min(allowed, outlet.frame_bytes)
             parts.append(frame_head(size, DATA, 0, self.id))
             self._move(size, parts)
             allowed -= size
         done = self._outgoing_bytes == 0
+        outlet.window_credit += _CREDIT_PER_WRITE if done else sent // _BYTES_PER_CREDIT
         if done:
             outlet.forget(self)
             if self._trailers is not None:

@@ -9,12 +9,20 @@ from conch.frontends.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from conch.frontends.http2.headers import HeaderBlocks, RequestHead
 from conch.frontends.http2.limits import Allowance, Http2Limits, ReceiveWindow
 from conch.frontends.http2.stream import Channel, Http2Stream, Outlet, Receiver
+from conch.frontends.turns import Slices
 from conch.tensor import Buffer
 
 Head = TypeVar("Head")
 
 # Streams that were reset here: what was under way to them is no fault.
 _REMEMBERED_RESETS = 256
+# Frames of data below this size, but for the last of a stream, are counted.
+_SMALL_BYTES = 128
+# What a request that is answered without being served costs, in frames that do nothing.
+_FUTILE_COST = 5
+# So many frames that open windows may be owed to a client at most.
+_MAX_WINDOW_CREDIT = 20_000
+_NEW_TABLE_SIZE = 0x20
 # Looking at so many streams costs as much as reading a small frame.
 _STREAMS_OF_A_TRIFLE = 10
 
@@ -23,6 +31,7 @@ class StreamsOwner(Protocol[Head]):
     """What the streams need of the server."""
 
     limits: Http2Limits
+    slices: Slices
     now: float  # monotonic seconds, brought up to date once a second or more often
     interpret: Callable[[RequestHead], Head]  # its result is remembered for equal header blocks; may raise StreamFault
     accept: Callable[[Head, Http2Stream], Receiver]
@@ -46,6 +55,7 @@ class Streams(Generic[Head]):
         self._open: dict[int, Http2Stream] = {}
         self._resets: deque[int] = deque(maxlen=_REMEMBERED_RESETS)
         self._given_up = Allowance(limits.resets, limits.resets_per_s, owner.now)
+        self._small = Allowance(limits.small_frames, limits.small_frames_per_s, owner.now)
         self.outlet = Outlet(channel, limits.held_bytes, self._resume)
         self._withheld = 0  # bytes by which the connection's window is not opened
         self._newest = 0  # stream that the client has opened
@@ -59,6 +69,8 @@ class Streams(Generic[Head]):
 
     def headers(self, stream: int, block: bytes, ended: bool) -> None:
         """Take a header block: a request, or trailers."""
+        if block[:1] and block[0] & 0xE0 == _NEW_TABLE_SIZE:
+            self._trifles.spend(self._owner.now, "changes of the header table", _FUTILE_COST)
         if stream <= self._newest:
             self._late_headers(stream, block, ended)
             return
@@ -83,13 +95,17 @@ class Streams(Generic[Head]):
         opened.receiver = self._owner.accept(head, opened)
         if not opened.closed:  # by an answer that needs no more than the head
             self._open[stream] = opened
-            if ended:
-                opened.receiver.data(b"", True)
+            if not ended:
+                return
+            opened.receiver.data(b"", True)
+        self._trifles.spend(self._owner.now, "requests that cannot be served", _FUTILE_COST)
 
     def data(self, stream: int, data: Buffer, size: int, ended: bool) -> None:
         """Take a piece of a DATA frame."""
         if not self._window.receive(size):
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
+        if size < _SMALL_BYTES and not ended:
+            self._small.spend(self._owner.now, "small frames")
         receiving = self._open.get(stream)
         if receiving is None or receiving.ended:
             self._give_back(0, self._window, size)
@@ -121,7 +137,12 @@ class Streams(Generic[Head]):
             self._drop(ended)
 
     def window_update(self, stream: int, increment: int) -> None:
-        """Take a WINDOW_UPDATE frame."""
+        """Take a WINDOW_UPDATE frame. Clients owe them to the data that they were sent; others do nothing."""
+        outlet = self.outlet
+        if outlet.window_credit > 0:
+            outlet.window_credit = min(outlet.window_credit, _MAX_WINDOW_CREDIT) - 1
+        else:
+            self._trifles.spend(self._owner.now, "WINDOW_UPDATE")
         if not stream:
             if not increment:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
@@ -220,6 +241,7 @@ class Streams(Generic[Head]):
         if receiving is None:
             if stream not in self._resets:
                 raise ConnectionFault(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream}, which has ended")
+            self._trifles.spend(self._owner.now, "HEADERS on streams that have ended", _FUTILE_COST)
         elif receiving.ended:
             self._spoil(receiving, ErrorCode.STREAM_CLOSED)
         elif not ended:

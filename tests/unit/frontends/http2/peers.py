@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
 from hpack import Encoder
@@ -86,12 +87,20 @@ class Echo(Recorder):
         return True
 
 
+class Unlimited:
+    """Time without end: a session of these tests takes all that it is fed, with no event loop around."""
+
+    def until(self) -> float:
+        return inf
+
+
 class Server:
     """The owner of a session, its socket, and its clock."""
 
     def __init__(self, receiver: Callable = Recorder, **limits) -> None:
         self.limits = Http2Limits(**limits)
         self.now = 100.0
+        self.slices = Unlimited()
         self.receiver = receiver
         self.calls: list[Recorder] = []
         self.interpreted = 0

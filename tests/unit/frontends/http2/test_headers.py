@@ -69,3 +69,11 @@ def test_others_can_read_what_is_written(fields, status):
     assert decoder.decode(response_block(status, fields), raw=True) == [(b":status", b"%d" % status), *fields]
     assert decoder.decode(trailers_block(fields), raw=True) == fields
     assert not decoder.header_table.dynamic_entries
+
+
+@pytest.mark.parametrize("size", [b"\x20", b"\x3e", b"\x3f\x00", b"\x3f\xe1\x1f"])
+def test_a_block_changes_the_size_of_the_table_twice_at_most(size):
+    block = Encoder().encode([*PSEUDO])
+    assert blocks().request(size * 2 + block).path == b"/x"
+    with pytest.raises(ConnectionFault, match="size"):
+        blocks().request(size * 3 + block)

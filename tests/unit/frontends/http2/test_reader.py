@@ -96,3 +96,20 @@ def test_any_bytes_are_frames_or_a_fault(pieces, greeted):
         for piece in pieces:
             reader.feed(piece)
             assert len(reader._rest) <= LIMITS.header_bytes_hard + 9
+
+
+def test_reading_stops_when_the_time_is_up_and_goes_on_where_it_stopped() -> None:
+    sent = b"".join(frame(42, i + 1, b"x") + frame(DATA, i + 1, b"data") for i in range(100)) + frame(
+        HEADERS, 201, b"", 5
+    )
+    target, whole = Heard(), heard(PREFACE + NO_SETTINGS + sent)
+    reader = FrameReader(target, target, LIMITS)
+    turns = 1
+    more = reader.feed(PREFACE + NO_SETTINGS + sent, 0.0)
+    while more:
+        before = len(target.frames)
+        more = reader.feed(b"", 0.0)
+        assert len(target.frames) > before
+        turns += 1
+    assert target.frames == whole.frames
+    assert turns > 5

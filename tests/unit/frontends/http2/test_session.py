@@ -27,6 +27,7 @@ from tests.unit.frontends.http2.peers import (
     WINDOW_UPDATE,
     Client,
     Echo,
+    Recorder,
     Server,
     frame,
     frames,
@@ -458,6 +459,47 @@ def test_frames_that_do_nothing(trifle):
     client = Client(Server(trifles=50, trifles_per_s=1))
     client.send(frame(HEADERS, 1, client.encoder.encode(REQUEST), 4))
     assert goaway(client, 60 * trifle)[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_requests_that_cannot_be_served():
+    class Refusing(Recorder):
+        def __init__(self, head, stream) -> None:
+            super().__init__(head, stream)
+            stream.answer_head(TRAILERS)
+
+    for served, flags in ((Refusing, 4), (Recorder, 5)):
+        client = Client(Server(served, trifles=50, trifles_per_s=0))
+        sent = [frame(HEADERS, i, client.encoder.encode(REQUEST), flags) for i in range(1, 25, 2)]
+        assert goaway(client, *sent)[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_windows_that_are_opened_for_nothing():
+    client = Client(Server(Echo, trifles=50, trifles_per_s=0))
+    for stream in range(1, 201, 2):  # as many as answers is what clients send
+        client.send(
+            client.request(stream, b"x"), frame(WINDOW_UPDATE, 0, number(1)), frame(WINDOW_UPDATE, 0, number(1))
+        )
+        assert not client.server.closed
+    assert goaway(client, *[frame(WINDOW_UPDATE, 0, number(1))] * 500)[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_windows_that_let_out_a_byte_at_a_time():
+    client = Client(Server(Echo, trifles=50, trifles_per_s=0))
+    client.send(setting(4, 0), client.request(1, b"x" * 1000))
+    sent = [frame(WINDOW_UPDATE, 1, number(1))] * 100
+    assert goaway(client, *sent)[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_data_by_the_byte():
+    client = Client(Server(small_frames=50, small_frames_per_s=0))
+    client.send(frame(HEADERS, 1, client.encoder.encode(REQUEST), 4))
+    assert goaway(client, frame(DATA, 1, b"x") * 51)[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_settings_beyond_all_measure():
+    client = Client(Server(trifles=50, trifles_per_s=0))
+    many = frame(SETTINGS, payload=struct.pack(">HI", 99, 1) * 600)
+    assert goaway(client, many)[0] == ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_endless_header_blocks():

@@ -110,7 +110,7 @@ FLOODS = {
     "late data": call(1, infer_message(1)) + h2.frame(h2.DATA, 0, 1, b"x") * 100_000,
 }
 
-# A client may send as many small frames of data as the server could serve small messages; their cost is bounded by turn.
+# A client may send as many small frames of data as the server could serve messages; slices bound what they cost.
 _HARMLESS = {"padding", "bytes of a message", "padded bytes"}
 
 

@@ -222,7 +222,7 @@ async def test_death_of_a_step(clients: Crowd) -> None:
     with balanced(clients.server, "chain", refused_for="OTHER") as book:
         book(ended := [await clients.ask("chain"), await clients.ask("chain", do="kill"), await clients.ask("chain")])
     assert [one.answered for one in ended] == [True, False, True]
-    assert ended[1].error.startswith("in ensemble 'chain', step 'other': Stub process 'other_0' is not healthy")
+    assert ended[1].error.startswith("in ensemble 'chain', Stub process 'other_0' is not healthy")
 
 
 async def test_death_between_two_responses(clients: Crowd) -> None:

@@ -246,7 +246,7 @@ def test_undeclared_outputs_are_dropped(conch: ConchProcess) -> None:
 def test_an_error_in_an_ensemble_names_the_step(conch: ConchProcess) -> None:
     body = {"inputs": [{"name": "IN", "shape": [1], "datatype": "BYTES", "data": ["error"]}]}
     status, answer, _ = post(conch, body, "chain/infer")
-    assert (status, answer["error"]) == (404, "in ensemble 'chain', step 'faulty': custom err")
+    assert (status, answer["error"]) == (404, "in ensemble 'chain', custom err (step 'faulty')")
 
 
 def test_classification_of_bytes_is_refused(conch: ConchProcess) -> None:

@@ -104,7 +104,7 @@ def test_what_is_no_memory_cannot_be_registered(regions: Regions, tmp_path: Path
 def test_memory_of_a_gpu_is_refused_by_name(regions: Regions) -> None:
     regions.share("system", 64)
     with pytest.raises(InferenceServerException, match="failed to register CUDA shared memory region: 'c', GPUs not"):
-        regions.client.register_cuda_shared_memory("c", b"A" * 88, 0, 64)
+        regions.client.register_cuda_shared_memory("c", b"A" * 86 + b"==", 0, 64)
     with pytest.raises(InferenceServerException, match="Unable to find cuda shared memory region: 'c'"):
         regions.client.get_cuda_shared_memory_status("c")
     with pytest.raises(InferenceServerException, match="'system' is registered as system shared memory, not CUDA"):

@@ -71,6 +71,9 @@ def call(server: ConchProcess, name: str, message: Any) -> tuple[str, Any]:
             return error.code().name, error.details()
 
 
+HANDLE = "A" * 86 + "=="
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -97,16 +100,17 @@ def test_registrations_that_are_wrong(conch: ConchProcess, body: Any, text: str)
     ("handle", "device", "size", "text"),
     [
         (None, 0, 4, "Shared memory register request has no 'raw_handle' field"),
-        ({"b64": "AAAA"}, None, 4, "Shared memory register request has no 'device_id' field"),
-        ({"b64": "AAAA"}, 0, None, "Shared memory register request has no 'byte_size' field"),
-        ({}, 0, 4, "Shared memory register request has no 'b64' field"),
-        ("AAAA", 0, 4, "Shared memory register request has no 'b64' field"),
+        ({"b64": HANDLE}, None, 4, "attempt to access non-existing object member 'device_id'"),
+        ({"b64": HANDLE}, 0, None, "attempt to access non-existing object member 'byte_size'"),
+        ({}, 0, 4, "attempt to access non-existing object member 'b64'"),
+        ("AAAA", 0, 4, "attempt to access non-existing object member 'b64'"),
+        ({"b64": "AAAA"}, 0, 4, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t: 3 bytes"),
         ({"b64": 1}, 0, 4, "attempt to access JSON non-string as string"),
         ({"b64": "A"}, 0, 4, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"),
         ({"b64": "A*A="}, 0, 4, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"),
         ({"b64": "zwölf"}, 0, 4, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"),
-        ({"b64": "AAAA"}, -1, 4, "attempt to access JSON non-unsigned-integer as unsigned-integer"),
-        ({"b64": "AAAA"}, 0, "4", "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+        ({"b64": HANDLE}, -1, 4, "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+        ({"b64": HANDLE}, 0, "4", "attempt to access JSON non-unsigned-integer as unsigned-integer"),
     ],
 )
 def test_registrations_of_gpus_that_are_wrong(

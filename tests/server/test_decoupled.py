@@ -196,11 +196,11 @@ def test_requests_may_be_answered_out_of_order(conch: ConchProcess, model: str, 
     [
         ("script", -1, "midway"),
         ("script", -2, "dropped the response sender before sending the final flag"),
-        ("stream", -1, "in ensemble 'stream', step 'script': midway"),
-        ("stream", -2, "in ensemble 'stream', step 'script': Model instance 'script_0' dropped the response sender"),
-        ("stream", 5, "in ensemble 'stream', step 'plus': not three"),
-        ("bounded", 5, "in ensemble 'bounded', step 'plus': not three"),
-        ("nested", 5, "in ensemble 'nested', step 'stream': in ensemble 'stream', step 'plus': not three"),
+        ("stream", -1, "in ensemble 'stream', midway (step 'script')"),
+        ("stream", -2, "in ensemble 'stream', Model instance 'script_0' dropped the response sender"),
+        ("stream", 5, "in ensemble 'stream', not three (step 'plus')"),
+        ("bounded", 5, "in ensemble 'bounded', not three (step 'plus')"),
+        ("nested", 5, "in ensemble 'nested', in ensemble 'stream', not three (step 'plus') (step 'stream')"),
     ],
 )
 def test_an_error_midway_is_the_end(conch: ConchProcess, model: str, number: int, said: str) -> None:
@@ -232,7 +232,7 @@ def test_an_ensemble_ends_with_the_first_error_of_a_step(conch: ConchProcess) ->
         one.ask("stream", -7, "r")
         while len(message := one.next()) == 3:
             assert message[2] is False
-        assert "in ensemble 'stream', step 'script': error 0" in message[0]
+        assert "in ensemble 'stream', error 0 (step 'script')" in message[0]
         one.ask("stream", 0, "next")
         assert one.next() == ("next", None, True)
 
@@ -250,9 +250,9 @@ def test_generate_takes_errors_for_responses(conch: ConchProcess) -> None:
     assert status == 200
     assert [event.get("OUTPUT0", event.get("error")) for event in told] == [0, "error 0", 1, "error 1", 2]
     status, body = ask("generate", -7)
-    assert status == 200
+    assert status == 400
     assert "exactly 1 response" in json.loads(body)["error"]
-    assert ask("generate", -8) == (404, b'{"error":"alone"}')
+    assert ask("generate", -8) == (400, b'{"error":"alone"}')
     assert ask("generate_stream", -8) == (400, b'data: {"error":"alone"}\n\n')
 
 

@@ -59,14 +59,14 @@ class CudaRegion:
     __slots__ = ("_memory", "byte_size", "device", "name")
 
     def __init__(self, name: str, handle: bytes, device: int, byte_size: int, open_: OpenMemory) -> None:
-        """Open it. Raises Unsupported where there are no GPUs, InvalidRequest if it is not there."""
+        """Open it. Raises InvalidRequest where there are no GPUs, or if it is not there."""
         self.name = name
         self.device = device
         self.byte_size = byte_size
         try:
             self._memory = open_(handle, device)
         except Unsupported as error:
-            raise Unsupported(
+            raise InvalidRequest(
                 f"failed to register CUDA shared memory region: '{name}', GPUs not supported: {error.message}; "
                 "register system shared memory"
             ) from None

@@ -113,7 +113,8 @@ class EnsembleModel(Served):
 
     def located(self, step: EnsembleStep, text: str) -> str:
         """Return the text of an error with the step it comes from."""
-        return f"in ensemble '{self.config.name}', step '{step.model_name}': {text}"
+        gap = "" if text.endswith("\n") else " "
+        return f"in ensemble '{self.config.name}', {text}{gap}(step '{step.model_name}')"
 
     def _models(self) -> list[Served]:
         """Return the model of each step as it is served now. Raises NotFound."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from conch.core.catalog import Catalog
 from conch.core.pending import Pending
 from conch.core.served import Served
-from conch.errors import InvalidRequest, NotFound
+from conch.errors import InvalidRequest, NotFound, Unavailable
 from conch.observability.statistics import ModelStatistics
 from conch.request import InferRequest, Respond
 
@@ -57,7 +57,7 @@ class Inference:
         """
         try:
             served = self._catalog.find_from(namespace, name, version)
-        except (NotFound, InvalidRequest):
+        except (NotFound, Unavailable, InvalidRequest):
             return False
         return await served.check_ready()
 

@@ -185,7 +185,7 @@ class SharedMemory:
     def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> None:
         """Take the beginning of what a handle of CUDA stands for as the region `name`.
 
-        Raises Unsupported where there are no GPUs, InvalidRequest, Unavailable.
+        Raises InvalidRequest, where there are no GPUs too, and Unavailable.
         """
         if not name:
             raise InvalidRequest("'region name' is necessary to register cuda shared memory region")

@@ -179,16 +179,16 @@ class RequestValidator:
         view = memoryview(tensor.data)
         expected, found, position, end = prod(tensor.shape), 0, 0, len(view)
         while position < end:
-            if found == expected:
-                raise _refused(
-                    request,
-                    f"unexpected number of string elements {found + 1} {self._where(tensor)}, expecting {expected}",
-                )
             if position + 4 > end:
                 raise _refused(
                     request,
                     f"incomplete string length indicator {self._where(tensor)}, expecting 4 bytes but only "
                     f"{end - position} bytes available. Please make sure the string length indicator is in one buffer.",
+                )
+            if found == expected:
+                raise _refused(
+                    request,
+                    f"unexpected number of string elements {found + 1} {self._where(tensor)}, expecting {expected}",
                 )
             (length,) = _LENGTH.unpack_from(view, position)
             position += 4

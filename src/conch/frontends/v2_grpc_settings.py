@@ -33,7 +33,7 @@ class SettingsCalls:
             self._log.update(settings_proto.read_log_changes(request))
         except ConchError as error:
             if error.code is Code.UNAVAILABLE:  # which Triton says over HTTP only
-                raise InvalidRequest(error.message) from None
+                raise InvalidRequest(error.message.replace("--log_format", "log_format")) from None
             raise
         self._observer.follow_verbosity(self._log.log_verbose_level)
         return settings_proto.log_settings(self._log.document())

@@ -268,4 +268,4 @@ class _Exchange:
         except ConchError as error:
             answer = error
         text = answer.message if answer else f"model '{model.config.name}' ended the request without a response"
-        return encode_stream_error(text, self.id, final)
+        return encode_stream_error(text, self.id, final, model.config.name)

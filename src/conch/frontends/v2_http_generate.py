@@ -4,8 +4,8 @@ import asyncio
 
 from conch.core.inference import Inference
 from conch.core.served import Served
-from conch.errors import Cancelled, ConchError, InvalidRequest
-from conch.frontends.http_errors import JSON, STATUS, send_error
+from conch.errors import Cancelled, ConchError, InvalidRequest, Unavailable
+from conch.frontends.http_errors import JSON, send_error
 from conch.frontends.http_message import HttpRequest, content_type, header
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
@@ -75,26 +75,30 @@ class _One:
         self._error: ConchError | None = None  # in place of the first response
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Keep the response or error; at the end send it, if it is the only one. The first one decides the status."""
-        if isinstance(answer, ConchError) or (answer is not None and (answer.outputs or not final)):
+        """Keep the response or error; at the end send it, if it is the only one."""
+        if answer is not None:
             self._responses += 1
             if self._responses == 1:
                 self._keep(answer)
         if not final:
             return
-        if self._responses == 1 and self._error is not None:
+        if self._responses != 1:
+            send_error(self._reply, InvalidRequest(_NOT_ONE))
+        elif self._error is not None:
             send_error(self._reply, self._error)
         else:
-            status = 200 if self._error is None else STATUS[self._error.code]
-            self._reply.send(status, JSON, self._document if self._responses == 1 else documents.error(_NOT_ONE))
+            self._reply.send(200, JSON, self._document)
 
     def _keep(self, answer: InferResponse | ConchError) -> None:
         try:
             if isinstance(answer, ConchError):
                 raise answer
             self._document = generate.encode_response(answer)
-        except ConchError as error:
+        except (Unavailable, Cancelled) as error:
             self._error = error
+        except ConchError as error:
+            # Whatever a model fails with is 400 here, as in Triton.
+            self._error = InvalidRequest(error.message)
 
 
 class _Stream:
@@ -115,7 +119,7 @@ class _Stream:
         if isinstance(answer, ConchError):
             # Triton's: the first response decides the status, and whatever is wrong is 400.
             status, event = 400, _event(documents.error(answer.message))
-        elif answer is not None and (answer.outputs or not final):
+        elif answer is not None:
             try:
                 event = _event(generate.encode_response(answer))
             except ConchError as error:

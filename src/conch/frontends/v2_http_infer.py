@@ -181,7 +181,7 @@ class _Exchange:
 
     def _send(self, document: bytes, binary: list[Buffer]) -> None:
         headers = JSON
-        if binary:
+        if any(map(len, binary)):  # without any bytes there is nothing but JSON
             headers = _BINARY + header(b"Inference-Header-Content-Length", b"%d" % len(document))
         parts: list[Buffer] = [document, *binary]
         if self._accept:

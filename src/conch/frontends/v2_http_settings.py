@@ -36,7 +36,10 @@ class SettingsEndpoints:
 
     def _trace(self, request: HttpRequest, reply: HttpReply, model: str) -> None:
         if request.method == b"POST":
-            self._observer.update(model, read_trace_changes(request.body))
+            try:
+                self._observer.update(model, read_trace_changes(request.body))
+            except InvalidRequest as error:  # Triton writes no blank here, and one over gRPC
+                raise InvalidRequest(error.message.replace("value >= -1, got: ", "value >= -1, got:")) from None
         reply.send(200, JSON, settings_document(self._observer.document(model)))
 
 

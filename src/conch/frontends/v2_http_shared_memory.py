@@ -7,7 +7,7 @@ from conch.core.shared_memory import SharedMemory
 from conch.frontends.http_errors import JSON
 from conch.frontends.http_message import NO_HEADERS, HttpRequest
 from conch.frontends.http_reply import HttpReply
-from conch.protocol.regions import not_allowed
+from conch.protocol.regions import nameless, not_allowed
 from conch.protocol.regions_json import read_cuda_registration, read_registration, write_cuda_status, write_status
 
 # Answers for the region of that name, "" where the path has none.
@@ -38,6 +38,8 @@ class SharedMemoryEndpoints:
 
     def _register(self, name: str, request: HttpRequest, reply: HttpReply) -> None:
         memory = self._allowed()
+        if not name:
+            raise nameless("system")
         memory.register(name, *read_registration(request.body))
         reply.send(200, NO_HEADERS)
 
@@ -50,6 +52,8 @@ class SharedMemoryEndpoints:
 
     def _cuda_register(self, name: str, request: HttpRequest, reply: HttpReply) -> None:
         memory = self._allowed()
+        if not name:
+            raise nameless("cuda")
         memory.register_cuda(name, *read_cuda_registration(request.body))
         reply.send(200, NO_HEADERS)
 

@@ -23,8 +23,8 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str], batched: bool) -
     """
     if tensor.datatype == BYTES:
         raise InvalidRequest(
-            f"class result not available for output '{tensor.name}' due to unsupported type 'BYTES'; "
-            "classification needs a numeric output"
+            "class result not available for output due to unsupported type 'BYTES'; "
+            f"classification needs a numeric output, '{tensor.name}' is none"
         )
     rows = _rows(tensor, batched)
     kept = min(count, rows.shape[1])

@@ -24,12 +24,14 @@ def decompress(data: Buffer, coding: bytes, limit: int) -> Buffer:
     Raises UnknownCoding for other codings, and InvalidRequest if the data are damaged, incomplete, followed by other
     bytes, or larger than `limit` bytes when decompressed. No more than `limit` bytes are ever held.
     """
-    if coding in (b"", b"identity"):
+    if coding == b"identity":
         return data
     window_bits = _WINDOW_BITS.get(coding)
     if window_bits is None:
         name = coding.decode("ascii", "backslashreplace")
         raise UnknownCoding(f"Unsupported compression type '{name}' in Content-Encoding; use gzip or deflate")
+    if len(data) == 0:
+        raise InvalidRequest("nothing to be decompressed: the request body is empty")
     inflater = zlib.decompressobj(window_bits)
     try:
         # One byte more than allowed tells "too large" from "just fits".

@@ -5,7 +5,9 @@ request; `parameters` is an object whose keys are read the same way. An answer h
 version and the response's parameters in one object, its keys sorted.
 """
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -15,39 +17,105 @@ from conch.errors import InvalidRequest
 from conch.model_config import ModelConfig, TensorSpec
 from conch.protocol import json_data
 from conch.protocol.json_document import parse, shown, text
-from conch.protocol.v2_json import read_parameters
+from conch.protocol.v2_json import parameter, read_parameters
 from conch.request import InferRequest, InferResponse, Timeline
 from conch.tensor import BYTES, Buffer, Tensor
 
-# How often `parameters` may hold `parameters`.
-_LEVELS = 8
+_NO_PARAMETERS: dict[str, Any] = {}
+# All strings of a JSON text, and whether they are the key of an object.
+_STRINGS = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
 
 
 def decode_request(config: ModelConfig, version: int | None, body: Buffer, timeline: Timeline) -> InferRequest:
-    """Read the body of a generate request. Raises InvalidRequest."""
+    """Read the body of a generate request. Raises InvalidRequest, for keys that are given twice too."""
     document = parse(body)
     if type(document) is not dict:
-        raise InvalidRequest(f"the body of a generate request must be a JSON object, not {shown(document)}")
+        raise InvalidRequest(
+            f"attempt to get members for non-object; the body of a generate request is an object, not {shown(document)}"
+        )
     request = InferRequest(config.name, [], version=version, timeline=timeline)
+    if "id" in document:
+        request.id = text(document["id"], "id")
+    nested = document.get("parameters", _NO_PARAMETERS)
+    if type(nested) is not dict:
+        raise InvalidRequest(
+            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object; "
+            f"it is {shown(nested)}"
+        )
     inputs = {spec.name: spec for spec in config.inputs}
     parameters: dict[str, Any] = {}
-    for key, value in _flattened(document):
-        if key in inputs:
-            request.inputs.append(_tensor(inputs[key], value, batched=config.max_batch_size > 0))
-        elif key == "id":
-            request.id = text(value if type(value) is str else str(value), key)
-        else:
-            parameters[key] = value
+    for key, value in document.items():
+        if key == "parameters":
+            try:
+                _convert(request, nested, inputs, parameters, batched=config.max_batch_size > 0)
+            except InvalidRequest as error:
+                raise InvalidRequest(f"Converting keyword: 'parameters': {error.message}", error.code) from None
+        elif key != "id":
+            _convert(request, {key: value}, inputs, parameters, batched=config.max_batch_size > 0)
+    # Objects elsewhere have been refused, so that every key of the text belongs to one of these two.
+    twice = _repeated_key(body, document, nested)
+    if twice is not None:
+        raise _given_twice(request, twice) if twice in inputs else InvalidRequest(f"key {shown(twice)} is given twice")
     read_parameters(request, parameters)
     return request
 
 
+def _convert(
+    request: InferRequest,
+    members: Any,
+    inputs: Mapping[str, TensorSpec],
+    parameters: dict[str, Any],
+    *,
+    batched: bool,
+) -> None:
+    """Turn members into tensors of the request, and the others into parameters."""
+    for key, value in members.items():
+        spec = inputs.get(key)
+        if spec is None:
+            parameters[key] = parameter(key, value)
+        elif any(tensor.name == key for tensor in request.inputs):
+            raise _given_twice(request, key)
+        else:
+            request.inputs.append(_tensor(spec, value, batched=batched))
+
+
+def _given_twice(request: InferRequest, name: str) -> InvalidRequest:
+    return InvalidRequest(f"[request id: {request.id or '<id_unknown>'}] input '{name}' already exists in request")
+
+
+def _repeated_key(body: Buffer, document: dict[str, Any], nested: dict[str, Any]) -> str | None:
+    """Return a key that an object of the body gives twice. The parser keeps only the last of them."""
+    written = [match[1] for match in _STRINGS.finditer(body) if match[2]]
+    if len(written) == len(document) + len(nested):
+        return None
+    # Names are compared as they are meant, whatever their escapes.
+    left = Counter([*document, *nested])
+    for raw in written:
+        key = parse(b'"' + raw + b'"')
+        left[key] -= 1
+        if left[key] < 0:
+            return str(key)
+    return None
+
+
 def encode_response(response: InferResponse) -> bytes:
     """Write one response. Raises InvalidRequest for an output that JSON does not carry (FP16, BF16)."""
+    text = _encoded(response, json_data.encode)
+    # What orjson writes for NaN and infinities; a false alarm, such as a string "null", costs only time.
+    return _encoded(response, _exactly) if b"null" in text else text
+
+
+def _exactly(tensor: Tensor) -> Any:
+    written = json_data.written_exactly(tensor)
+    return orjson.Fragment(written[1:-1] if prod(tensor.shape) == 1 else written)
+
+
+def _encoded(response: InferResponse, encode: Callable[[Tensor], Any]) -> bytes:
     document: dict[str, Any] = dict(response.parameters)
     for tensor in response.outputs:
-        values = json_data.encode(tensor)
-        document[tensor.name] = values[0] if len(values) == 1 else values
+        values = encode(tensor)
+        is_list = not isinstance(values, orjson.Fragment)
+        document[tensor.name] = values[0] if is_list and len(values) == 1 else values
     if response.id:
         document["id"] = response.id
     document["model_name"] = response.model_name
@@ -55,34 +123,15 @@ def encode_response(response: InferResponse) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS)
 
 
-def _flattened(document: Mapping[str, Any], levels: int = _LEVELS) -> list[tuple[str, Any]]:
-    if not levels:
-        raise InvalidRequest(f"'parameters' of a generate request are nested more than {_LEVELS} times")
-    pairs: list[tuple[str, Any]] = []
-    for key, value in document.items():
-        if key == "parameters" and type(value) is dict:
-            pairs += _flattened(value, levels - 1)
-        else:
-            pairs.append((key, value))
-    return pairs
-
-
 def _tensor(spec: TensorSpec, value: Any, *, batched: bool) -> Tensor:
     data = value if type(value) is list else [value]
-    shape = _shape(spec, len(data), batched=batched)
-    if any(type(element) is list for element in data):
-        raise _no_shape(spec.name)
     if spec.datatype == BYTES:
-        # What stands where a text is wanted is taken as written: an object may be meant as JSON for the model.
-        data = [element if type(element) is str else _written(spec.name, element) for element in data]
-    return Tensor(spec.name, spec.datatype, shape, json_data.pack(spec.name, spec.datatype, data, len(data)))
-
-
-def _written(name: str, value: Any) -> str:
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError as error:
-        raise InvalidRequest(f"input '{name}' cannot be written as text: {error}") from None
+        packed = json_data.pack(spec.name, BYTES, data, len(data))  # what is no string is refused before the shape
+        return Tensor(spec.name, BYTES, _shape(spec, len(data), batched=batched), packed)
+    shape = _shape(spec, len(data), batched=batched)
+    if spec.datatype in ("FP16", "BF16"):
+        raise json_data.not_in_json(spec.name, spec.datatype)
+    return Tensor(spec.name, spec.datatype, shape, json_data.pack(spec.name, spec.datatype, data, prod(shape)))
 
 
 def _shape(spec: TensorSpec, count: int, *, batched: bool) -> list[int]:

@@ -72,6 +72,13 @@ def pack(name: str, datatype: str, data: Any, count: int) -> bytes:
         raise _out_of_range(name, datatype, flat) from None
 
 
+def not_in_json(name: str, datatype: str) -> InvalidRequest:
+    """Return the error for an input whose datatype JSON does not carry."""
+    return InvalidRequest(
+        f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
+    )
+
+
 def encode(tensor: Tensor) -> Any:
     """Return an output's elements as something that orjson writes, with OPT_SERIALIZE_NUMPY, as a flat array.
 
@@ -92,6 +99,11 @@ def encode(tensor: Tensor) -> Any:
 
 
 def encode_exactly(tensor: Tensor) -> orjson.Fragment:
+    """Return an output's elements as `written_exactly` does, for orjson."""
+    return orjson.Fragment(written_exactly(tensor))
+
+
+def written_exactly(tensor: Tensor) -> bytes:
     """Write an output's elements as Triton does where JSON has no word for them.
 
     NaN and infinities become the literals `NaN`, `Infinity` and `-Infinity`, and bytes that are not UTF-8 are sent as
@@ -105,7 +117,7 @@ def encode_exactly(tensor: Tensor) -> orjson.Fragment:
         if values.dtype.kind == "f":
             for index in np.flatnonzero(~np.isfinite(values)).tolist():
                 elements[index] = _LITERALS[str(values[index])]
-    return orjson.Fragment(b"[" + b",".join(elements) + b"]")
+    return b"[" + b",".join(elements) + b"]"
 
 
 _LITERALS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}

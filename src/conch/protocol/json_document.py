@@ -118,6 +118,12 @@ def parameters_of(parent: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def plainly(error: InvalidRequest, key: str) -> InvalidRequest:
+    """Reword an error of this module for the endpoints where Triton does not name the member first."""
+    text = error.message.removeprefix(f"Unable to parse '{key}': ").removeprefix("failed to get request params.: ")
+    return InvalidRequest(f"{text} ('{key}')")
+
+
 def mistyped(key: str, wanted: str, value: Any) -> InvalidRequest:
     """Say that a member has the wrong type."""
     return InvalidRequest(

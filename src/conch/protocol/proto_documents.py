@@ -102,6 +102,5 @@ def unload_parameters(parameters: Mapping[str, Any]) -> bool:
 def _check_kind(what: str, key: str, value: Message, expected: str) -> None:
     kind = value.WhichOneof("parameter_choice")
     if kind != expected:
-        raise InvalidRequest(
-            f"invalid value type for {what} parameter '{key}', expected {expected}, got {kind or 'nothing'}"
-        )
+        named = f"load parameter '{key}'" if what == "load" else f"'{key}' parameter"
+        raise InvalidRequest(f"invalid value type for {named}, expected {expected}. It is {kind or 'unset'}.")

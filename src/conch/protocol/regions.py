@@ -51,6 +51,11 @@ def not_allowed(what: str) -> Unsupported:
     )
 
 
+def nameless(kind: str) -> InvalidRequest:
+    """Return the error for a registration without a name; `kind` is `system` or `cuda`."""
+    return InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
+
+
 class Window(NamedTuple):
     """Where a request says that a tensor is, or is to be put."""
 

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from conch.errors import InvalidRequest
-from conch.protocol.json_document import parse, text, unsigned
+from conch.protocol.json_document import parse, plainly, text, unsigned
 from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Regions, Window, sizeless, stray_key
 from conch.tensor import Buffer
+
+_CUDA_HANDLE_BYTES = 64
 
 
 class Registration(NamedTuple):
@@ -85,29 +87,46 @@ def read_registration(body: Buffer) -> Registration:
     for key in ("key", "byte_size"):
         if type(document) is not dict or key not in document:
             raise InvalidRequest(f"Shared memory register request has no '{key}' field")
-    return Registration(
-        text(document["key"], "key"),
-        unsigned(document.get("offset", 0), "offset"),
-        unsigned(document["byte_size"], "byte_size"),
-    )
+    try:
+        key = text(document["key"], "key")
+    except InvalidRequest as error:
+        raise plainly(error, "key") from None
+    return Registration(key, _size(document, "offset"), _size(document, "byte_size"))
+
+
+def _size(document: dict[str, Any], key: str) -> int:
+    try:
+        return unsigned(document.get(key, 0), key)
+    except InvalidRequest as error:
+        raise plainly(error, key) from None
 
 
 def read_cuda_registration(body: Buffer) -> CudaRegistration:
     """Read the body of a request to register memory of a GPU. Raises InvalidRequest."""
     document = parse(body)
-    for key in ("raw_handle", "device_id", "byte_size"):
-        if type(document) is not dict or key not in document:
-            raise InvalidRequest(f"Shared memory register request has no '{key}' field")
+    if type(document) is not dict or "raw_handle" not in document:
+        raise InvalidRequest("Shared memory register request has no 'raw_handle' field")
     raw = document["raw_handle"]
     if type(raw) is not dict or "b64" not in raw:
-        raise InvalidRequest("Shared memory register request has no 'b64' field in its 'raw_handle'")
+        raise InvalidRequest(
+            "attempt to access non-existing object member 'b64'; it is the handle in the request's 'raw_handle'"
+        )
     try:
         handle = b64decode(text(raw["b64"], "b64"), validate=True)
     except ValueError:
         raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t") from None
-    return CudaRegistration(
-        handle, unsigned(document["device_id"], "device_id"), unsigned(document["byte_size"], "byte_size")
-    )
+    for key in ("device_id", "byte_size"):
+        if key not in document:
+            raise InvalidRequest(
+                f"attempt to access non-existing object member '{key}'; "
+                f"the shared memory register request has no '{key}' field"
+            )
+    if len(handle) != _CUDA_HANDLE_BYTES:
+        raise InvalidRequest(
+            f"'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t: {len(handle)} bytes in place of "
+            f"{_CUDA_HANDLE_BYTES}"
+        )
+    return CudaRegistration(handle, _size(document, "device_id"), _size(document, "byte_size"))
 
 
 def write_cuda_status(rows: Iterable[CudaRegionRow]) -> bytes:

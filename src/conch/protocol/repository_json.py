@@ -2,18 +2,20 @@
 
 import base64
 import binascii
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from conch.errors import InvalidRequest
-from conch.protocol.json_document import boolean, parameters_of, parse, shown, text
+from conch.protocol.json_document import boolean, parameters_of, parse, plainly, shown, text
 from conch.tensor import Buffer
 
 _FILE_PREFIX = "file:"
+_Value = TypeVar("_Value")
 
 
 def read_index(body: Buffer) -> bool:
     """Return whether only models that are ready are to be listed. Raises InvalidRequest."""
-    return boolean(_object(body).get("ready", False), "ready")
+    return _checked(boolean, _object(body).get("ready", False), "ready")
 
 
 def read_load(body: Buffer) -> tuple[str | None, dict[str, bytes]]:
@@ -23,11 +25,11 @@ def read_load(body: Buffer) -> tuple[str | None, dict[str, bytes]]:
     """
     config: str | None = None
     files: dict[str, bytes] = {}
-    for key, value in parameters_of(_object(body)).items():
+    for key, value in _parameters(body).items():
         if key == "config":
-            config = text(value, key)
+            config = _checked(text, value, key)
         elif key.startswith(_FILE_PREFIX):
-            files[key.removeprefix(_FILE_PREFIX)] = _decoded(key, text(value, key))
+            files[key.removeprefix(_FILE_PREFIX)] = _decoded(key, _checked(text, value, key))
         else:
             raise InvalidRequest(f"unrecognized load parameter {shown(key)}: there are 'config' and 'file:<path>'")
     return config, files
@@ -36,11 +38,26 @@ def read_load(body: Buffer) -> tuple[str | None, dict[str, bytes]]:
 def read_unload(body: Buffer) -> bool:
     """Return whether the steps of an ensemble are to be unloaded with it. Raises InvalidRequest."""
     unload_dependents = False
-    for key, value in parameters_of(_object(body)).items():
+    for key, value in _parameters(body).items():
         if key != "unload_dependents":
             raise InvalidRequest(f"unrecognized unload parameter {shown(key)}: there is 'unload_dependents'")
-        unload_dependents = boolean(value, key)
+        unload_dependents = _checked(boolean, value, key)
     return unload_dependents
+
+
+def _checked(read: Callable[[Any, str], _Value], value: Any, key: str) -> _Value:
+    try:
+        return read(value, key)
+    except InvalidRequest as error:
+        raise plainly(error, key) from None
+
+
+def _parameters(body: Buffer) -> dict[str, Any]:
+    document = _object(body)
+    try:
+        return parameters_of(document)
+    except InvalidRequest as error:
+        raise plainly(error, "parameters") from None
 
 
 def _object(body: Buffer) -> dict[str, Any]:

@@ -34,7 +34,11 @@ def read_log_changes(body: Buffer) -> dict[str, str | bool | int]:
     """Return the settings to change by name. Raises ConchError."""
     changes: dict[str, str | bool | int] = {}
     for name, value in _members(body).items():
-        if name in ("log_file", "log_format"):
+        if value is None:
+            continue  # as if it were not there
+        if name == "log_file":
+            changes[name] = ""  # whatever it is, it cannot be changed
+        elif name == "log_format":
             changes[name] = _text(value, name)
         elif name in _SWITCHES:
             if type(value) is not bool:

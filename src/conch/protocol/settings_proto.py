@@ -27,6 +27,9 @@ def read_log_changes(request: Any) -> dict[str, str | bool | int]:
     for name, (member, kind) in _KINDS.items():
         if name in request.settings:
             setting = request.settings[name]
+            if name == "log_file":
+                changes[name] = ""  # whatever it is, it cannot be changed
+                continue
             if setting.WhichOneof("parameter_choice") != member:
                 raise InvalidRequest(f"expect {kind} for '{name}'")
             changes[name] = getattr(setting, member)

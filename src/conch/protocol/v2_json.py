@@ -13,7 +13,7 @@ import orjson
 
 from conch.errors import BackendError, InvalidRequest
 from conch.model_config import ModelConfig
-from conch.protocol.json_data import encode, encode_exactly, pack
+from conch.protocol.json_data import encode, encode_exactly, not_in_json, pack
 from conch.protocol.json_document import (
     MAX_UINT64,
     array,
@@ -149,7 +149,7 @@ def decode_raw_request(
         dims = [1]
     else:
         data = body
-        dims = _deduced_dims(spec.name, spec.datatype, spec.dims, len(body))
+        dims = _deduced_dims(config, len(body))
     shape = [1, *dims] if config.max_batch_size > 0 else dims
     tensor = Tensor(spec.name, spec.datatype, shape, data)
     return InferRequest(config.name, [tensor], version=version, timeline=timeline), _ALL_BINARY
@@ -226,7 +226,7 @@ def read_parameters(request: InferRequest, parameters: dict[str, Any]) -> bool:
         elif key == "binary_data_output":
             binary_default = boolean(value, key)
         else:
-            request.parameters[text(key, "parameters")] = _parameter(key, value)
+            request.parameters[text(key, "parameters")] = parameter(key, value)
     return binary_default
 
 
@@ -236,7 +236,8 @@ def _sequence_id(value: Any) -> int | str:
     return text(value, "sequence_id")
 
 
-def _parameter(key: str, value: Any) -> ParameterValue:
+def parameter(key: str, value: Any) -> ParameterValue:
+    """Return a request's parameter of the client's own. Raises InvalidRequest for a reserved key or another type."""
     if key.startswith(RESERVED_PREFIX):
         raise InvalidRequest(
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
@@ -275,10 +276,7 @@ def _read_input(
         return window.input(regions, name, datatype, shape, request), position
     if source == "data":
         if datatype in ("FP16", "BF16"):
-            raise InvalidRequest(
-                f"receiving {datatype} data via JSON is not supported. "
-                f"Please use the binary data format for input {name}"
-            )
+            raise not_in_json(name, datatype)
         return Tensor(name, datatype, shape, pack(name, datatype, entry["data"], prod(shape))), position
     end = position + unsigned(parameters["binary_data_size"], "binary_data_size")
     if end > len(tail):
@@ -352,10 +350,13 @@ def _class_count(name: str, value: Any) -> int:
     return value
 
 
-def _deduced_dims(name: str, datatype: str, dims: tuple[int, ...], size: int) -> list[int]:
-    """Fill in the one dimension that may be open. Where none is, validation compares the sizes."""
+def _deduced_dims(config: ModelConfig, size: int) -> list[int]:
+    """Fill in the one dimension that may be open. Raises InvalidRequest if the size is another one."""
+    name, datatype, dims = config.inputs[0].name, config.inputs[0].datatype, config.inputs[0].dims
     open_dims = [index for index, dim in enumerate(dims) if dim < 0]
     if not open_dims:
+        if size != (expected := byte_size(datatype, list(dims))):
+            raise _wrong_raw_size(config, expected, size)
         return list(dims)
     if len(open_dims) > 1:
         raise _refused_raw(
@@ -364,11 +365,15 @@ def _deduced_dims(name: str, datatype: str, dims: tuple[int, ...], size: int) ->
         )
     row = byte_size(datatype, [dim for dim in dims if dim >= 0])
     if not row or size % row:
-        raise _refused_raw(
-            f"The shape of the raw input '{name}' can not be deduced because its {size} bytes are no multiple of the "
-            f"{row} bytes of the dimensions that are known"
-        )
+        raise _wrong_raw_size(config, size - size % row if row else 0, size)
     return [size // row if dim < 0 else dim for dim in dims]
+
+
+def _wrong_raw_size(config: ModelConfig, expected: int, got: int) -> InvalidRequest:
+    return _refused_raw(
+        f"input byte size mismatch for input 'raw_input' for model '{config.name}'. Expected {expected}, got {got}: "
+        f"the whole body is the input '{config.inputs[0].name}'"
+    )
 
 
 def _refused_raw(message: str) -> InvalidRequest:

@@ -175,8 +175,11 @@ def parse_version(text: str) -> int | None:
     # The length first: Python refuses to read numbers of thousands of digits.
     if len(text) <= _INT64_DIGITS and text.isascii() and text.isdigit() and int(text) <= _INT64_MAX:
         return int(text)
+    should = "version should be an integral value > 0"
+    if len(text) <= _INT64_DIGITS and text[:1] == "-" and text[1:].isascii() and text[1:].isdigit():
+        raise InvalidRequest(f"invalid model version specified '{text}' , {should}")
     raise InvalidRequest(
-        f"failed to get model version from specified version string '{text}', version should be an integral value > 0"
+        f"failed to get model version from specified version string '{text}' (details: stol), {should}"
     )
 
 
@@ -185,10 +188,11 @@ def streamed(parts: Sequence[Buffer]) -> list[Buffer]:
     return [_STREAM_INFER_RESPONSE + _varint(sum(map(len, parts))), *parts]
 
 
-def encode_stream_error(text: str, request_id: str, final: bool | None) -> list[Buffer]:
-    """Serialize the ModelStreamInferResponse of a failed request; `final` None where it was refused at the door."""
+def encode_stream_error(text: str, request_id: str, final: bool | None, model_name: str = "") -> list[Buffer]:
+    """Serialize the ModelStreamInferResponse of a failed request; `final` None where it was not admitted."""
     answer = service_pb2.ModelStreamInferResponse(error_message=text)
     answer.infer_response.id = request_id
+    answer.infer_response.model_name = model_name
     if final is not None:
         answer.infer_response.parameters["triton_final_response"].bool_param = final
     return [answer.SerializeToString()]
@@ -223,12 +227,12 @@ def _class_count(entry: Message) -> int:
     value = entry.parameters["classification"]
     if value.WhichOneof("parameter_choice") != "int64_param":
         raise InvalidRequest(
-            f"invalid value type for 'classification' parameter of output '{entry.name}', expected int64_param"
+            f"invalid value type for 'classification' parameter, expected int64_param for output '{entry.name}'"
         )
     if value.int64_param <= 0:
         raise InvalidRequest(
-            f"invalid value for 'classification' parameter of output '{entry.name}', "
-            f"expected > 0, got {value.int64_param}"
+            f"invalid value for 'classification' parameter, expected >= 0: for output '{entry.name}' it is "
+            f"{value.int64_param}, at least 1 is needed"
         )
     return int(value.int64_param)
 

@@ -13,6 +13,16 @@ Parameter: TypeAlias = Any
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _RESERVED_KEYS = frozenset({"headers", "binary_data_output"})
 _RESERVED_PREFIX = "triton_"
+# What Triton says that it expects, which is less than what is accepted.
+_WANTED = {
+    "sequence_id": "int64_param or string_param",
+    "sequence_start": "bool_param",
+    "sequence_end": "bool_param",
+    "priority": "int64_param or uint64_param",
+    "timeout": "int64_param",
+    _EMPTY_FINAL_RESPONSE: "bool_param",
+}
+_WANTED_OF_OTHERS = "int64_param, bool_param, or string_param"
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
@@ -40,8 +50,9 @@ def decode_parameters(parameters: ParameterMap, request: InferRequest) -> bool:
             empty_final_response = _flag(key, value)
         elif is_reserved(key):
             raise InvalidRequest(
-                f"parameter keys starting with '{_RESERVED_PREFIX}' are reserved for Triton usage and should not be "
-                f"specified. Also reserved: {', '.join(sorted(_RESERVED_KEYS))}. Got '{key}'"
+                f"parameter keys starting with '{_RESERVED_PREFIX}' are reserved for Triton usage. Only the following "
+                f"keys starting with '{_RESERVED_PREFIX}' are allowed: {_EMPTY_FINAL_RESPONSE}. Also reserved: "
+                f"{', '.join(sorted(_RESERVED_KEYS))}. Got '{key}'"
             )
         else:
             _kind(key, value, "int64_param", "uint64_param", "double_param", "bool_param", "string_param")
@@ -81,8 +92,10 @@ def encode_parameters(parameters: Mapping[str, ParameterValue], target: Paramete
 def _kind(key: str, value: Parameter, *allowed: str) -> str:
     kind = value.WhichOneof("parameter_choice")
     if kind not in allowed:
-        wanted = allowed[0] if len(allowed) == 1 else f"{', '.join(allowed[:-1])} or {allowed[-1]}"
-        raise InvalidRequest(f"invalid value type for '{key}' parameter, expected {wanted}, got {kind or 'nothing'}")
+        raise InvalidRequest(
+            f"invalid value type for '{key}' parameter, expected {_WANTED.get(key, _WANTED_OF_OTHERS)}. "
+            f"It is {kind or 'unset'}."
+        )
     return str(kind)
 
 
@@ -94,5 +107,5 @@ def _flag(key: str, value: Parameter) -> bool:
 def _unsigned(key: str, value: Parameter) -> int:
     number = int(parameter_value(value))
     if number < 0:
-        raise InvalidRequest(f"invalid value for '{key}' parameter, expected >= 0, got {number}")
+        raise InvalidRequest(f"invalid value for '{key}', expected value >= 0. It is {number}.")
     return number

@@ -153,7 +153,7 @@ async def test_a_required_input_that_the_response_before_it_lacks_is_named_with_
     caller, _ = await omitting(optional=False)
     error = caller.answer
     assert error.code is Code.INVALID_ARG
-    assert "step 'b': [request id: <id_unknown>] expected 2 inputs but got 1 inputs for model 'b'." in error.message
+    assert "'e', [request id: <id_unknown>] expected 2 inputs but got 1 inputs for model 'b'." in error.message
     assert " ('MORE' is tensor 'm', output 'MORE' of step 'a', which its response lacks)" in error.message
 
 
@@ -220,7 +220,7 @@ async def test_a_steps_error_names_ensemble_and_step_and_cancels_the_others() ->
     running = workers["c"].batches[0].executions[0]
     workers["b"].fail("no such luck")
     assert isinstance(caller.answer, ConchError)
-    assert caller.answer.message == "in ensemble 'e', step 'b': no such luck"
+    assert caller.answer.message == "in ensemble 'e', no such luck (step 'b')"
     assert running.cancelled
     workers["c"].answer()
     assert model.statistics.fail.count == 1
@@ -246,7 +246,7 @@ async def test_a_step_that_refuses_fails_the_request(monkeypatch: pytest.MonkeyP
     async with asyncio.timeout(10):
         while not caller.finals:
             await asyncio.sleep(0.001)
-    assert "step 'c': model 'c' version 1 is not ready" in caller.answer.message
+    assert "in ensemble 'e', model 'c' version 1 is not ready" in caller.answer.message
     workers["b"].answer()
 
 
@@ -256,7 +256,7 @@ async def test_a_request_is_refused_at_the_door_if_a_later_step_has_no_room() ->
     for caller in callers[:2]:
         model.submit(request(), caller)
         workers["a"].answer()  # one executes in b and in c, the other waits there
-    with pytest.raises(QueueFull, match="in ensemble 'e', step 'b': Exceeds maximum queue size") as caught:
+    with pytest.raises(QueueFull, match="in ensemble 'e', Exceeds maximum queue size") as caught:
         model.submit(request(), callers[2])
     assert caught.value.retry_after_s is not None
     assert workers["a"].batches == []
@@ -379,7 +379,7 @@ async def test_a_step_that_refuses_its_inputs_names_the_stage_that_they_come_fro
     tensor = Tensor.from_numpy("OUT", np.zeros(2, np.float64))
     batch.executions[0].finish(InferResponse("a", 1, [tensor]))
     message = caller.answer.message
-    assert message.startswith("in ensemble 'e', step 'b': ")
+    assert message.startswith("in ensemble 'e', ")
     for word in ("FP64", "FP32", "('IN' is tensor 'x', output 'OUT' of step 'a')"):
         assert word in message
 

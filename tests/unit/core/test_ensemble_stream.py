@@ -137,7 +137,7 @@ async def test_an_error_behind_ends_the_stream_and_tells_all_stages() -> None:
     answer_plain(world, "a", first)
     world.end("a", second, ConchError("no such luck"))
     assert sent(caller) == [1 + 1]
-    assert caller.answer.message == "in ensemble 'e', step 'a': no such luck"
+    assert caller.answer.message == "in ensemble 'e', no such luck (step 'a')"
     assert producer.cancelled
     producer.send(response(3, 3))
     assert world.executions("a") == []
@@ -150,7 +150,7 @@ async def test_an_error_of_the_decoupled_step_midway() -> None:
     producer = world.executions("d")[0]
     producer.send(response(1, 1))
     world.end("d", producer, ConchError("halfway"))
-    assert caller.answer.message == "in ensemble 'e', step 'd': halfway"
+    assert caller.answer.message == "in ensemble 'e', halfway (step 'd')"
     assert world.executions("a")[0].cancelled
 
 
@@ -197,7 +197,7 @@ async def test_a_limit_survives_steps_that_refuse(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(world.models["a"], "submit", lambda *_: (_ for _ in ()).throw(Unavailable("gone")))
     pending[0].cancel()
     assert all(caller.finals == 1 for caller in callers)
-    assert "step 'a': gone" in callers[-1].answer.message
+    assert "gone (step 'a')" in callers[-1].answer.message
 
 
 async def test_one_request_must_not_hold_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ async def test_one_request_must_not_hold_all_memory(monkeypatch: pytest.MonkeyPa
     producer = world.executions("d")[0]
     for _ in range(3):
         producer.send(response(1, 1))
-    assert "step 'd': model 'd' sends faster than the steps behind it take" in caller.answer.message
+    assert "in ensemble 'e', model 'd' sends faster than the steps behind it take" in caller.answer.message
     assert producer.cancelled
 
 
@@ -220,9 +220,9 @@ async def test_an_output_that_a_response_lacks_is_named() -> None:
     producer.send(InferResponse("d", 1, []))  # of no consequence, as without an ensemble
     producer.send(InferResponse("d", 1, [Tensor.from_numpy("OTHER", np.zeros(1, np.float32))]))
     assert caller.answer.message == (
-        "in ensemble 'e', step 'a': [request id: <id_unknown>] expected 1 inputs but got 0 inputs for model 'a'. "
+        "in ensemble 'e', [request id: <id_unknown>] expected 1 inputs but got 0 inputs for model 'a'. "
         "Got input(s) [], but missing required input(s) ['IN']. Please provide all required input(s). "
-        "('IN' is tensor 't0', output 'OUT' of step 'd', which its response lacks)"
+        "('IN' is tensor 't0', output 'OUT' of step 'd', which its response lacks) (step 'a')"
     )
 
 

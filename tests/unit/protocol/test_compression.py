@@ -11,7 +11,7 @@ TEXT = b"tensor " * 1000
 
 @pytest.mark.parametrize(
     ("coding", "data"),
-    [(b"gzip", gzip.compress(TEXT)), (b"deflate", zlib.compress(TEXT)), (b"identity", TEXT), (b"", TEXT)],
+    [(b"gzip", gzip.compress(TEXT)), (b"deflate", zlib.compress(TEXT)), (b"identity", TEXT)],
 )
 def test_decompress(coding, data):
     assert decompress(data, coding, len(TEXT)) == TEXT
@@ -26,7 +26,7 @@ def test_what_is_compressed_decompresses(coding):
 @pytest.mark.parametrize(
     ("coding", "data", "message"),
     [
-        (b"gzip", b"", "incomplete gzip data"),
+        (b"gzip", b"", "nothing to be decompressed"),
         (b"gzip", gzip.compress(TEXT)[:-1], "incomplete gzip data"),
         (b"gzip", TEXT, "not valid gzip data"),
         (b"gzip", gzip.compress(TEXT) + b"more", "4 bytes behind the end"),

@@ -425,7 +425,7 @@ def config(*inputs: TensorSpec, max_batch_size: int = 0) -> ModelConfig:
         (TensorSpec("I", "INT16", (-1, 2)), 0, b"12345678", (2, 2), b"12345678"),
         (TensorSpec("I", "INT16", (-1, 2)), 4, b"12345678", (1, 2, 2), b"12345678"),
         (TensorSpec("I", "INT16", (-1,)), 0, b"", (0,), b""),
-        (TensorSpec("I", "INT16", (3,)), 0, b"12345678", (3,), b"12345678"),  # validation refuses it
+        (TensorSpec("I", "INT16", (4,)), 0, b"12345678", (4,), b"12345678"),
         (TensorSpec("I", "BYTES", (1,)), 4, b"text", (1, 1), b"\x04\0\0\0text"),
     ],
 )
@@ -447,8 +447,13 @@ def test_raw_request(spec, max_batch_size, body, shape, data):
         ),
         ([TensorSpec("I", "BYTES", (2,))], b"x", "the model must have input shape [1]"),
         ([TensorSpec("I", "INT8", (-1, -1))], b"x", "more than one variable-sized dimension"),
-        ([TensorSpec("I", "INT32", (-1, 2))], b"12345", "no multiple of the 8 bytes"),
-        ([TensorSpec("I", "INT32", (-1, 0))], b"12345678", "no multiple of the 0 bytes"),
+        ([TensorSpec("I", "INT32", (-1, 2))], b"12345", "'raw_input' for model 'm'. Expected 0, got 5"),
+        ([TensorSpec("I", "INT32", (-1, 0))], b"12345678", "'raw_input' for model 'm'. Expected 0, got 8"),
+        (
+            [TensorSpec("I", "INT16", (3,))],
+            b"12345678",
+            "input 'raw_input' for model 'm'. Expected 6, got 8: the whole",
+        ),
     ],
 )
 def test_raw_requests_that_say_too_little(inputs, body, message):

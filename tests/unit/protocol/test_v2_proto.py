@@ -238,7 +238,9 @@ def test_classification():
 def test_classification_that_is_no_count(kind, value):
     request = message()
     setattr(request.outputs.add(name="A").parameters["classification"], kind, value)
-    assert "'classification' parameter of output 'A'" in refusal(request)
+    text = refusal(request)
+    assert "'classification' parameter, expected" in text
+    assert "output 'A'" in text
 
 
 def test_shared_memory_is_refused_where_there_is_none():
@@ -289,15 +291,15 @@ def test_sequence_flags():
 @pytest.mark.parametrize(
     ("key", "kind", "value", "expected"),
     [
-        ("sequence_id", "bool_param", True, "int64_param, uint64_param or string_param"),
-        ("sequence_id", None, None, "int64_param, uint64_param or string_param"),
+        ("sequence_id", "bool_param", True, "int64_param or string_param. It is bool_param"),
+        ("sequence_id", None, None, "int64_param or string_param. It is unset"),
         ("sequence_start", "int64_param", 1, "bool_param"),
         ("sequence_end", "string_param", "true", "bool_param"),
         ("priority", "string_param", "1", "int64_param or uint64_param"),
         ("timeout", "string_param", "1", "int64_param"),
         ("timeout", "double_param", 1.0, "int64_param"),
         ("triton_enable_empty_final_response", "string_param", "1", "bool_param"),
-        ("own", None, None, "int64_param, uint64_param, double_param, bool_param or string_param"),
+        ("own", None, None, "int64_param, bool_param, or string_param. It is unset"),
     ],
 )
 def test_parameters_of_the_wrong_type(key, kind, value, expected):
@@ -307,13 +309,15 @@ def test_parameters_of_the_wrong_type(key, kind, value, expected):
 
 @pytest.mark.parametrize("key", ["sequence_id", "priority", "timeout"])
 def test_negative_numbers_are_refused_not_wrapped(key):
-    assert f"'{key}' parameter, expected >= 0, got -1" in refusal(with_parameter(key, "int64_param", -1))
+    assert f"invalid value for '{key}', expected value >= 0. It is -1" in refusal(
+        with_parameter(key, "int64_param", -1)
+    )
 
 
 @pytest.mark.parametrize("key", ["triton_x", "triton_final_response", "headers", "binary_data_output"])
 def test_reserved_keys(key):
     text = refusal(with_parameter(key, "bool_param", True))
-    assert "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified" in text
+    assert "are reserved for Triton usage. Only the following keys starting with 'triton_' are allowed: triton_" in text
     assert f"'{key}'" in text
 
 

@@ -162,7 +162,7 @@ def test_classification_of_strings_is_refused(client):
     }
     status, answer = post(client, "/v2/models/text/infer", document)
     assert status == 400
-    assert "class result not available for output 'OUTPUT0'" in answer["error"]
+    assert "class result not available for output due to unsupported type 'BYTES'; " in answer["error"]
     assert get(client, "/v2")[0] == 200
 
 

@@ -21,9 +21,12 @@ class Ensembles:
         self._builder = builder
 
     def check_users(self, model: ModelId) -> None:
-        """See whether ensembles still fit to a model that has just been replaced."""
+        """See whether ensembles fit to a model that has just been published; an ensemble, too, to its steps.
+
+        They may have been replaced while it was being loaded.
+        """
         for served in self._catalog:
-            if isinstance(served, EnsembleModel) and self._uses(served, model):
+            if isinstance(served, EnsembleModel) and (served.id == model or self._uses(served, model)):
                 try:
                     if self._builder.check_steps(served.config, served.id.namespace) != served.flow:
                         raise ConfigError(

@@ -6,7 +6,7 @@ one model follow each other; loads of different models run side by side. Nothing
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from logging import getLogger
 from weakref import WeakValueDictionary
@@ -61,6 +61,7 @@ class ModelControl:
         self._slots = asyncio.Semaphore(load_threads)
         self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
         self._waits = LoadWaits()
+        self._steps_of_loads: dict[ModelId, set[ModelId]] = {}  # of the ensembles that are being loaded
         self._watch = RepositoryWatch(repositories)
         self._retirement = Retirement()
         self._loader = Loader(
@@ -113,7 +114,8 @@ class ModelControl:
         self._require_explicit("unload", name)
         models = [model for model in {*self._loader.loaded, *self._locks.keys()} if model.name == name]
         async with self._waited_for(waiting, models):
-            await asyncio.gather(*(self._unload(model, with_steps=unload_dependents) for model in models))
+            unloads = (self._unload(model, with_steps=unload_dependents, waiting=waiting) for model in models)
+            await asyncio.gather(*unloads)
 
     async def retired(self, name: str) -> None:
         """Return when nothing is left of what was unloaded under this name."""
@@ -244,7 +246,7 @@ class ModelControl:
 
     async def _load(self, model: ModelId, override: Override | None, *, ordered: bool = False) -> None:
         """Load a model and, before it, the models of its steps; `ordered` by a client."""
-        async with self._locks.setdefault(model, asyncio.Lock()):
+        async with self._locks.setdefault(model, asyncio.Lock()), self._assembling(model):
             if override is None and await self._unchanged(model):
                 if ordered:  # what is new was asked for, and that nobody can tell is no reason to say it is done
                     self._repositories.check_answers(model)
@@ -275,22 +277,56 @@ class ModelControl:
         except ConchError as error:
             _log.error("%s", error)
             return
+        self._steps_of_loads[ensemble].add(model)
         if not self._catalog.served(model):
             with self._waits.waiting(ensemble, model), suppress(ConchError):  # which is logged
                 await self._load(model, None)
 
-    async def _unload(self, model: ModelId, *, with_steps: bool = False) -> None:
-        async with self._locks.setdefault(model, asyncio.Lock()):
-            loaded = self._loader.loaded.pop(model, None)
-            served = self._catalog.publish(model, {})
-            for version, record in self._catalog.records().get(model, {}).items():
-                if record.state is not VersionState.UNAVAILABLE:
-                    self._catalog.note(model, version, VersionState.UNLOADING)
-            self._retirement.retire(served, loaded, partial(self._note_unloaded, model))
+    @asynccontextmanager
+    async def _assembling(self, model: ModelId) -> AsyncIterator[None]:
+        """Keep the steps' models of an ensemble from being unloaded while it is loaded inside of the block."""
+        self._steps_of_loads[model] = set()
+        try:
+            yield
+        finally:
+            del self._steps_of_loads[model]
+
+    async def _unload(
+        self, model: ModelId, *, with_steps: bool = False, if_unused: bool = False, waiting: ModelId | None = None
+    ) -> None:
+        """Unload a model when no load of an ensemble needs it; `if_unused`: and if no ensemble that is served uses it.
+
+        Raises ModelLoadError if such a load waits for the load that waits for this.
+        """
+        lock = self._locks.setdefault(model, asyncio.Lock())
+        while True:
+            for ensemble in self._loading_ensembles(model):
+                with nullcontext() if waiting is None else self._waits.waiting(waiting, ensemble):
+                    async with self._locks[ensemble]:
+                        pass
+            async with lock:
+                if if_unused and self._ensembles.use(model):
+                    return
+                if not self._loading_ensembles(model):
+                    loaded = self._withdraw(model)
+                    break
         if with_steps and loaded is not None:
             for step in {self._ensembles.meant(model.namespace, step) for step in loaded.config.ensemble_steps}:
-                if step is not None and not self._ensembles.use(step):
-                    await self._unload(step, with_steps=True)
+                if step is not None:
+                    await self._unload(step, with_steps=True, if_unused=True)
+
+    def _loading_ensembles(self, step: ModelId) -> list[ModelId]:
+        return [ensemble for ensemble, steps in self._steps_of_loads.items() if step in steps]
+
+    def _withdraw(self, model: ModelId) -> ModelFiles | None:
+        """Take a model out of service; returns what it was made from, None if it was not served."""
+        loaded = self._loader.loaded.pop(model, None)
+        served = self._catalog.publish(model, {})
+        for version, record in self._catalog.records().get(model, {}).items():
+            if record.state is not VersionState.UNAVAILABLE:
+                self._catalog.note(model, version, VersionState.UNLOADING)
+        self._retirement.retire(served, loaded, partial(self._note_unloaded, model))
+        return loaded
 
     def _note_unloaded(self, model: ModelId, version: int) -> None:
         record = self._catalog.records().get(model, {}).get(version)

@@ -31,6 +31,9 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     write_loader(root, "inner", 'pb_utils.load_model("outer")')
     step = ("inner", {"INPUT0": "IN"}, {"OUTPUT0": "OUT"})
     write_ensemble(root, "outer", f"input {tensor('IN', 'FP32', 1)}", f"output {tensor('OUT', 'FP32', 1)}", step)
+    write_loader(root, "robs", 'pb_utils.unload_model("plain")')
+    steps = ("plain", {"INPUT0": "IN"}, {"OUTPUT0": "t"}), ("robs", {"INPUT0": "t"}, {"OUTPUT0": "OUT"})
+    write_ensemble(root, "robbed", f"input {tensor('IN', 'FP32', 1)}", f"output {tensor('OUT', 'FP32', 1)}", *steps)
     write_loader(root, "caller", 'pb_utils.InferenceRequest(model_name="plain", requested_output_names=[]).exec()')
     write_loader(root, "twice", 'pb_utils.load_model("plain")', count=2)
     # One load at a time: one that waits for another must not keep it from beginning.
@@ -53,6 +56,7 @@ def client(conch: ConchProcess) -> Iterator[http_client.InferenceServerClient]:
         ("ping", "pong → ping → pong"),
         ("inner", "outer → inner → outer"),
         ("outer", "inner → outer → inner"),
+        ("robbed", "robs → robbed → robs"),
     ],
 )
 def test_a_load_that_waits_for_itself_is_refused(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,6 +25,7 @@ from conch.model_config import ModelConfig
 from conch.repository.namespaces import Repositories
 from conch.repository.override import Override
 from conch.repository.store import ModelFiles, Repository
+from conch.request import InferResponse
 from tests.unit.core.scripted import Caller, request
 
 TENSOR = '{ name: "%s" data_type: TYPE_FP32 dims: [ 2 ] }'
@@ -511,3 +513,105 @@ async def test_versions_come_one_by_one_and_a_failing_one_stops_no_other(
         await control.load("m", None, {})
         assert inference.versions("m") == [2, 3]
         assert IndexEntry("m", "1", "UNAVAILABLE", "unloaded") in control.index(ready_only=False)
+
+
+async def slow_ensemble(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Have the load of ensemble "e" stand still when its steps are there, from the first event to the second."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    build = ModelBuilder.build
+
+    async def built(self: ModelBuilder, files: ModelFiles, config: ModelConfig, *more: Any) -> Built:
+        if config.name == "e":
+            begun.set()
+            await go_on.wait()
+        return await build(self, files, config, *more)
+
+    monkeypatch.setattr(ModelBuilder, "build", built)
+    return begun, go_on
+
+
+async def test_unloading_a_step_waits_for_the_load_of_its_ensemble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        write(tmp_path, name)
+    write_ensemble(tmp_path, "e", "a", "b")
+    begun, go_on = await slow_ensemble(monkeypatch)
+    async with serving(tmp_path) as (control, inference):
+        await control.load("c", None, {})
+        load = asyncio.ensure_future(control.load("e", None, {}))
+        await begun.wait()
+        unload = asyncio.ensure_future(control.unload("a", unload_dependents=False))
+        await control.unload("c", unload_dependents=False)  # which has no part in it
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not unload.done()
+        assert isinstance(await ask(inference, "a"), InferResponse)
+        go_on.set()
+        await load
+        await unload
+        assert not await inference.model_ready("e", None)
+        await until(control, IndexEntry("a", "1", "UNAVAILABLE", "unloaded"))
+        await control.load("a", None, {})
+        assert isinstance(await ask(inference, "e"), InferResponse)
+
+
+async def test_unloading_an_ensemble_with_its_steps_leaves_those_of_one_that_is_being_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        write(tmp_path, name)
+    write_ensemble(tmp_path, "e", "a", "b")
+    write_ensemble(tmp_path, "f", "a")
+    begun, go_on = await slow_ensemble(monkeypatch)
+    async with serving(tmp_path) as (control, inference):
+        await control.load("f", None, {})
+        load = asyncio.ensure_future(control.load("e", None, {}))
+        await begun.wait()
+        unload = asyncio.ensure_future(control.unload("f", unload_dependents=True))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(load, unload)
+        assert isinstance(await ask(inference, "e"), InferResponse)
+
+
+async def test_a_step_that_is_reloaded_while_its_ensemble_is_loaded_is_held_against_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "a")
+    write_ensemble(tmp_path, "e", "a")
+    build = ModelBuilder.build
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def built(self: ModelBuilder, files: ModelFiles, config: ModelConfig, *more: Any) -> Built:
+        done = await build(self, files, config, *more)
+        if config.name == "e":
+            begun.set()
+            await go_on.wait()
+        return done
+
+    monkeypatch.setattr(ModelBuilder, "build", built)
+    async with serving(tmp_path) as (control, inference):
+        load = asyncio.ensure_future(control.load("e", None, {}))
+        await begun.wait()
+        write(tmp_path, "a", dims=3)
+        await control.load("a", None, {})
+        go_on.set()
+        await load
+        assert not await inference.model_ready("e", None)
+
+
+async def test_loads_and_unloads_of_an_ensemble_and_its_steps_at_once_all_end(tmp_path: Path) -> None:
+    for name in "abc":
+        write(tmp_path, name)
+    for name, steps in {"e": "ab", "f": "ba", "g": "ec"}.items():
+        write_ensemble(tmp_path, name, *steps)
+    async with serving(tmp_path) as (control, inference):
+        for _ in range(5):
+            orders = [control.load(name, None, {}) for name in "efg"]
+            orders += [control.unload(name, unload_dependents=name == "g") for name in "abcg"]
+            orders += [control.load(name, None, {}) for name in "abc"]
+            await asyncio.wait_for(asyncio.gather(*orders, return_exceptions=True), 30)
+        await control.load("g", None, {})
+        assert isinstance(await ask(inference, "g"), InferResponse)

@@ -262,7 +262,11 @@ class ServerOptions(SeparationOptions):
         "off", "Rate limiter", "execution_count: instances execute when they have their resources.", RATE_LIMIT
     )
     rate_limit_resource: tuple[ResourceLimit, ...] = _flag(
-        (), "Rate limiter", "Units of a resource, on every device or one.", RESOURCE_LIMIT, repeatable=True
+        (),
+        "Rate limiter",
+        "Units of a resource, on every device or one. Once one is named, models cannot use others.",
+        RESOURCE_LIMIT,
+        repeatable=True,
     )
 
     # Not a flag: what the log should say about the flags once there is a log.

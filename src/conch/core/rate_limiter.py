@@ -48,7 +48,7 @@ class Claim:
 
 
 class RateLimiter:
-    """The resources of one server. `limits` are those of the command line; others are as many as one execution needs.
+    """The resources of one server. `limits` are those of the command line; without any, one execution's needs are met.
 
     Belongs to the event loop's thread.
     """
@@ -157,14 +157,18 @@ class RateLimiter:
         return limit if limit is not None else max((claim.needs.get(resource, 0) for claim in self._claims), default=0)
 
     def _limit(self, resource: Resource) -> int | None:
-        """Return the limit of the command line: the device's own, else the one for every device; None if none."""
+        """Return the limit of the command line: the device's own, else the one for every device.
+
+        Once the command line names any resource, there is nothing of those that it does not name, as in Triton.
+        """
+        if not self._limits:
+            return None
         name, device = resource[0].lower(), resource[1]
-        general = self._limits.get((name, None))
+        general = self._limits.get((name, None), 0)
         if device is not None:
-            return self._limits.get((name, device), general)
+            return max(self._limits.get((name, device), 0), general)
         # A device has no meaning for what is shared by all of them.
-        counts = [number for (each, _), number in self._limits.items() if each == name]
-        return general if general is not None else max(counts, default=None)
+        return max((number for (each, _), number in self._limits.items() if each == name), default=0)
 
     def _check(self, resource: Resource, number: int, claims: Iterable[Claim]) -> None:
         name, device = resource
@@ -182,8 +186,9 @@ class RateLimiter:
             )
 
 
-def _rank(claim: Claim) -> tuple[int, int]:
-    return claim.turn, claim.order
+def _rank(claim: Claim) -> tuple[int, int, int]:
+    """Return what claims are served by: when the turn would end, as Triton does, so that 1 goes twice before 2 goes."""
+    return claim.turn + claim.priority, claim.priority, claim.order
 
 
 class ModelLimiter:

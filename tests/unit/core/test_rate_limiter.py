@@ -83,6 +83,20 @@ def test_a_resource_is_either_shared_or_not() -> None:
         shared.enter([Claim({("R", None): 1}, 1, lambda: None)])
 
 
+def test_once_a_resource_is_limited_there_is_nothing_of_those_that_are_not() -> None:
+    shared = RateLimiter([ResourceLimit("R", 1)])
+    shared.enter([claim(R=1)])
+    with pytest.raises(ConfigError, match=r'Resource count for "S" is limited to 0 which will prevent .* count is 2'):
+        shared.enter([claim(S=2)])
+    with pytest.raises(ConfigError, match=r'Resource count for "G" is limited to 0'):
+        shared.enter([Claim({("G", None): 1}, 1, lambda: None)])
+
+
+def test_of_two_limits_for_a_device_the_larger_one_counts() -> None:
+    shared = RateLimiter([ResourceLimit("R", 3), ResourceLimit("R", 1, device=1)])
+    shared.enter([Claim({("R", 1): 3}, 1, lambda: None)])
+
+
 def test_what_leaves_gives_back_what_it_held() -> None:
     first, second = claim(R=1), claim(R=1)
     shared = limiter(first, second)
@@ -125,6 +139,54 @@ def served_in_turn(shared: RateLimiter, claims: Sequence[Claim], executions: int
         shared.give_back(oldest)
         ask(oldest)
     return counts
+
+
+def order_of_service(shared: RateLimiter, claims: Sequence[Claim], executions: int) -> list[Claim]:
+    """All of them always have something to do, and one resource: who is served when?"""
+    served: list[Claim] = []
+    hold = claim(R=1)
+    shared.enter([hold])
+    shared.take([hold])
+
+    def ask(each: Claim) -> None:
+        if not each.held and shared.take([each]) is not None:
+            served.append(each)
+
+    for each in claims:
+        each.wake = lambda each=each: ask(each)
+        ask(each)
+    shared.give_back(hold)
+    while len(served) < executions:
+        shared.give_back(served[-1])
+    return served
+
+
+@pytest.mark.parametrize(
+    ("priorities", "expected"),
+    [
+        ((1, 2), "001001001"),
+        ((2, 1), "110110110"),
+        ((1, 3), "000100010"),
+        ((2, 2), "010101010"),
+        ((1, 1, 1), "012012012"),
+        ((0, 1), "010101010"),
+        ((1, 2, 1), "020210202"),
+    ],
+)
+def test_ties_are_served_by_priority_and_then_in_the_order_of_asking(priorities: Sequence[int], expected: str) -> None:
+    claims = [claim(priority, R=1) for priority in priorities]
+    served = order_of_service(limiter(*claims), claims, len(expected))
+    assert "".join(str(claims.index(each)) for each in served[: len(expected)]) == expected
+
+
+def test_what_was_idle_has_saved_up_no_turns() -> None:
+    old, late = claim(R=1), claim(R=1)
+    shared = limiter(old, late)
+    for _ in range(10):
+        shared.take([old])
+        shared.give_back(old)
+    served = order_of_service(shared, [old, late], 6)
+    assert [served.count(each) for each in (old, late)] == [3, 3]
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=4))

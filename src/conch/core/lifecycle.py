@@ -99,6 +99,9 @@ class ModelControl:
         self._require_explicit("load", name)
         override = Override(config, files) if config is not None or files else None
         models = await self._named(name)
+        if self._repositories.namespaced:  # a namesake that is gone must not go on standing for the name
+            gone = [model for model in self._loader.loaded if model.name == name and model not in models]
+            await asyncio.gather(*map(self._unload, gone))
         ordered = waiting is None
         async with self._waited_for(waiting, models):
             loads = (self._load(model, override, ordered=ordered) for model in models)

@@ -5,6 +5,7 @@ byte size (`infer_request.cc`, `Normalize` and what follows).
 """
 
 import struct
+from collections.abc import Iterable
 from math import prod
 
 from conch.errors import InvalidRequest
@@ -20,6 +21,7 @@ _BATCH_NOTE = (
 _LENGTH = struct.Struct("<I")
 # Enough for a model's batch sizes; models that see ever new shapes fill it once and are checked as before.
 _REMEMBERED_FORMS = 256
+_MAX_NAMES = 20  # in an error
 
 
 class RequestValidator:
@@ -57,7 +59,10 @@ class RequestValidator:
             raise _refused(request, f"input '{twice}' already exists in request")
         for name in request.outputs:
             if name not in self._outputs:
-                raise InvalidRequest(f"unexpected inference output '{name}' for model '{self._model}'")
+                raise InvalidRequest(
+                    f"unexpected inference output '{name}' for model '{self._model}'; "
+                    f"its outputs are {_first_names(self._outputs)}"
+                )
         if given != self._required:
             self._check_names(request, given)
         # Triton keeps inputs in a hash table whose newest entry comes first, and so names the last of several.
@@ -82,7 +87,10 @@ class RequestValidator:
         names = [tensor.name for tensor in reversed(request.inputs)]
         unknown = [name for name in names if name not in self._inputs]
         if unknown and least <= len(given) <= most:
-            raise InvalidRequest(f"unexpected inference input '{unknown[0]}' for model '{self._model}'")
+            raise InvalidRequest(
+                f"unexpected inference input '{unknown[0]}' for model '{self._model}'; "
+                f"its inputs are {_first_names(self._inputs)}"
+            )
         missing = sorted(self._required - given)
         if missing or unknown:
             expected = f"{most} inputs" if least == most else f"number of inputs between {least} and {most}"
@@ -209,6 +217,12 @@ class RequestValidator:
 
 def _refused(request: InferRequest, text: str) -> InvalidRequest:
     return InvalidRequest(f"[request id: {request.id or '<id_unknown>'}] {text}")
+
+
+def _first_names(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _MAX_NAMES} others" if len(ordered) > _MAX_NAMES else ""
+    return _names(ordered[:_MAX_NAMES]) + more
 
 
 def _names(names: list[str]) -> str:

@@ -64,7 +64,7 @@ CASES: list[tuple[str, Any]] = [
     ("new('twice', 1).exec()", {"OUT": [3]}),
     ("new('add', -1).exec()", ["negative", 2]),
     ("new('add', 1, outputs=('NO',)).exec()",
-     [refused("add", "unexpected inference output 'NO' for model 'add'"), 3]),
+     [refused("add", "unexpected inference output 'NO' for model 'add'; its outputs are ['OUT','TWICE']"), 3]),
     ("new('nobody', 1).exec()", [not_ready("nobody", "'nobody' is not found"), 2]),
     ("new('add', 1, model_version=7).exec()", [not_ready("add", "'add' version 7 is not found"), 2]),
     ("new('stream', 1).exec()", [DECOUPLED, 5]),

@@ -147,3 +147,37 @@ async def test_a_step_that_may_mean_two_models_is_refused(roots: tuple[Path, Pat
         await control.load("m", None, {})
         with pytest.raises(ModelLoadError, match="not available or ambiguous: m; step 0: There are 2 identifiers"):
             await control.load("e", None, {})
+
+
+async def test_a_model_that_appears_beside_an_ensemble_is_linked_by_its_reload(roots: tuple[Path, Path]) -> None:
+    one, two = roots
+    write_ensemble(one, "e", "late")
+    write(two, "late")
+    async with serving(*roots) as (control, inference, catalog):
+        await control.load("e", None, {})
+        assert steps(inference, "e") == [ModelId(str(two), "late")]
+        ensemble, other = inference.model("e", None), catalog.served(ModelId(str(two), "late"))
+        write(one, "late")
+        await control.load("e", None, {})
+        assert steps(inference, "e") == [ModelId(str(one), "late")]
+        assert inference.model("e", None) is ensemble  # nothing of it has changed
+        assert catalog.served(ModelId(str(two), "late")) == other
+        linked = catalog.served(ModelId(str(one), "late"))
+        await control.load("e", None, {})
+        assert catalog.served(ModelId(str(one), "late")) == linked
+
+
+async def test_a_load_by_name_unloads_the_namesake_whose_folder_is_gone(roots: tuple[Path, Path]) -> None:
+    one, two = roots
+    write_ensemble(one, "e", "m")
+    async with serving(*roots) as (control, inference, catalog):
+        await control.load("e", None, {})
+        await control.load("m", None, {})
+        assert steps(inference, "e") == [ModelId(str(one), "m")]
+        (one / "m").rename(one.parent / "elsewhere")
+        await control.load("m", None, {})
+        assert steps(inference, "e") == [ModelId(str(two), "m")]
+        assert not catalog.served(ModelId(str(one), "m"))
+        (one.parent / "elsewhere").rename(one / "m")
+        await control.load("m", None, {})
+        assert steps(inference, "e") == [ModelId(str(one), "m")]

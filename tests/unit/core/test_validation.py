@@ -49,7 +49,8 @@ def test_an_optional_input_may_be_there_or_not() -> None:
 
 
 def test_unknown_output() -> None:
-    assert refusal(*pair(1, 4), outputs=("NOPE",)) == "unexpected inference output 'NOPE' for model 'addsub'"
+    said = "unexpected inference output 'NOPE' for model 'addsub'; its outputs are ['OUTPUT0']"
+    assert refusal(*pair(1, 4), outputs=("NOPE",)) == said
 
 
 def test_no_inputs() -> None:
@@ -71,7 +72,8 @@ def test_without_optional_inputs_one_number_is_expected() -> None:
 
 def test_unknown_input() -> None:
     text = refusal(*pair(1, 4), ints("ZZZ", 1, 4))
-    assert text == "unexpected inference input 'ZZZ' for model 'addsub'"
+    inputs = "['INPUT0','INPUT1','OPT']"
+    assert text == f"unexpected inference input 'ZZZ' for model 'addsub'; its inputs are {inputs}"
 
 
 def test_duplicate_input() -> None:

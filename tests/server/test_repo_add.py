@@ -184,6 +184,7 @@ def test_names_stay_inside_and_what_is_there_stays(tmp_path: Path, capsys: pytes
     [
         ({}, "missing.gguf", "there is no "),
         ({"a.gguf": b"nothing"}, "a.gguf", "is no GGUF file"),
+        ({"a.gguf": b"GGUF" + b"?" * 99}, "a.gguf", "source/a.gguf: the GGUF file is damaged or incomplete"),
         ({"a.gguf": b""}, "a.gguf", "is empty"),
         ({"a.gguf": POINTER}, "a.gguf", "git lfs pull"),
         ({"a-00001-of-00002.gguf": b"GGUF"}, "a-00001-of-00002.gguf", "llama-gguf-split --merge"),

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,7 +61,7 @@ def add(given: Namespace) -> int:
         size = sum(path.stat().st_size for path in entry.files.values())
         with console.status(f"writing {target}, {decimal(size)}"):
             _write(folder, entry, put)
-        _check(folder)
+        _check(folder, {str(folder / _VERSION / name): str(path) for name, path in entry.files.items()})
     _tell(console, target, entry)
     return 0
 
@@ -106,7 +106,7 @@ def _add_folder(given: Namespace, console: Console) -> int:
             place = folder / path.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)
             put(path.resolve(), place)
-        _check(folder)
+        _check(folder, {str(folder): str(source)})
     _list(console, target)
     console.print(f"serve it:      conch serve --model-repository={target.parent}", markup=False)
     return 0
@@ -164,11 +164,17 @@ def _link_hard(path: Path, target: Path) -> None:
         shutil.copyfile(path, target)
 
 
-def _check(folder: Path) -> None:
-    """Raise ConfigError if `conch check` finds an error in what has been written."""
+def _check(folder: Path, sources: Mapping[str, str]) -> None:
+    """Raise ConfigError if `conch check` finds an error in what has been written.
+
+    `sources` are the paths that the message names in place of those that are about to vanish.
+    """
     for finding in check_paths([folder]).findings:
         if finding.rule.severity is Severity.ERROR:
-            raise ConfigError(finding.message)
+            message = finding.message
+            for written, source in sources.items():
+                message = message.replace(written, source)
+            raise ConfigError(message)
 
 
 def _list(console: Console, target: Path) -> None:

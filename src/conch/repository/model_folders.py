@@ -10,8 +10,19 @@ _NOT_MODELS = frozenset(
 
 
 def is_model_name(name: str) -> bool:
-    """Whether a folder of this name is a model. Hidden ones are an editor's, or those behind a mounted ConfigMap."""
-    return not name.startswith(".") and name not in _NOT_MODELS
+    """Whether a folder of this name is a model. Hidden ones are an editor's, or those behind a mounted ConfigMap.
+
+    A name that is not UTF-8 cannot be sent to a client.
+    """
+    return not name.startswith(".") and name not in _NOT_MODELS and _is_utf8(name)
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_model(path: Path) -> bool:

@@ -214,7 +214,11 @@ class Repository:
 
 def check_name(name: str) -> None:
     """Raise ConfigError if this cannot be the name of a model's folder."""
-    if len(name.encode()) > _LONGEST_NAME:
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:  # names of folders are bytes
+        raise ConfigError(f"model name {name!r} is not valid UTF-8") from None
+    if len(encoded) > _LONGEST_NAME:
         raise ConfigError(f"model name '{name[:60]}…' is not the name of a folder: {_LONGEST_NAME} bytes are the most")
     if not _is_folder_name(name):
         raise ConfigError(f"model name '{name}' is not the name of a folder: it must not be empty or contain a path")

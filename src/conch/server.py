@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import NamedTuple
 
 import uvloop
 
@@ -24,6 +23,7 @@ from conch.core.builder import ModelBuilder
 from conch.core.cache import ResponseCache
 from conch.core.calls import Calls
 from conch.core.catalog import Catalog
+from conch.core.generative import GenerativeModel
 from conch.core.in_flight import requests_in_flight
 from conch.core.inference import Inference
 from conch.core.lifecycle import ALL_MODELS, ModelControl
@@ -33,16 +33,10 @@ from conch.core.start_report import StartReport
 from conch.errors import ConchError, ConfigError
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.descriptors import use_all_descriptors
-from conch.frontends.grpc_server import GrpcFrontend
-from conch.frontends.http_message import HttpLimits
-from conch.frontends.http_router import HttpRouter
-from conch.frontends.http_server import HttpServer
-from conch.frontends.metrics_http import MetricsHttp
-from conch.frontends.openai_http import OpenAiHttp
-from conch.frontends.openai_port import OpenAiPort
-from conch.frontends.restrictions import Restrictions
-from conch.frontends.v2_http import V2Http
+from conch.frontends.services import Parts, Service, services
+from conch.frontends.workers import Workers
 from conch.observability import logs
+from conch.observability.loop_lag import LoopLag
 from conch.observability.metrics import Metrics, RequestMemory
 from conch.observability.model_table import ModelRow, model_table
 from conch.observability.observer import Observer
@@ -61,16 +55,6 @@ _REQUEST_MEMORY_SHARE = 4
 _MIN_REQUEST_MEMORY_BYTES = 256 * 2**20
 
 
-class _Service(NamedTuple):
-    """What listens: how its flags begin, its name in the log, the address asked for, and the listener."""
-
-    flags: str
-    name: str
-    address: str
-    port: int
-    listener: HttpServer | GrpcFrontend
-
-
 class Server:
     """One server. Life: `start` → `load_models` → `stop`; `running` does all of it around a block.
 
@@ -78,8 +62,14 @@ class Server:
     """
 
     def __init__(
-        self, options: ServerOptions, fork_server: ForkServer | None = None, log: logs.LogSettings | None = None
+        self,
+        options: ServerOptions,
+        fork_server: ForkServer | None = None,
+        log: logs.LogSettings | None = None,
+        *,
+        alarm: bool = False,
     ) -> None:
+        """Assign. `alarm`: SIGALRM is free to find out what blocks the event loop."""
         self._options = options
         self._catalog = Catalog()
         self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
@@ -87,6 +77,8 @@ class Server:
         self._observer = Observer()
         self._budget = BodyBudget(options.request_memory_limit or _default_request_memory())
         self._log = log or logs.LogSettings.of(options)
+        self._workers = Workers()
+        self._lag = LoopLag(alarm=alarm)
         self._accepting = False
         self.inference = Inference(
             self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
@@ -134,72 +126,24 @@ class Server:
         """Listen on every port. Clients find the server live and not ready. Raises ConfigError."""
         self._observer = Observer.of(self._options)
         self._builder.gpus = await discover_gpus(self._options.min_compute_capability)
-        for service in self._services():
+        self._lag.start()
+        parts = Parts(
+            self._options,
+            self.inference,
+            self.control,
+            self._shared_memory,
+            self._observer,
+            self._log,
+            self._budget,
+            self._workers,
+            self._metrics().render,
+        )
+        for service in services(parts):
             with _flags_named(service):
                 await service.listener.start()
             self._stops.append(service.listener.stop)
             self.ports[service.flags] = service.listener.port
             _log.info("Started %s at %s:%d", service.name, service.address, service.listener.port)
-
-    def _services(self) -> Iterator[_Service]:
-        options = self._options
-        restrictions = Restrictions(options.http_restricted_api, flag="--http-restricted-api")
-        limits = HttpLimits(body_bytes=options.http_max_input_size)
-        metrics = MetricsHttp(self._metrics().render) if options.allow_metrics else None
-        openai = OpenAiHttp(
-            self.inference,
-            self.control,
-            api_keys=options.openai_api_key,
-            lora_separator=options.lora_separator,
-            restrictions=restrictions,
-            observer=self._observer,
-        )
-        if options.allow_http:
-            v2 = V2Http(
-                self.inference,
-                self.control,
-                server_name=options.id,
-                max_input_bytes=options.http_max_input_size,
-                header_forward_pattern=options.http_header_forward_pattern,
-                restrictions=restrictions,
-                shared_memory=self._shared_memory,
-                observer=self._observer,
-                log=self._log,
-                budget=self._budget,
-            )
-            address, port, reuse = options.http_address, options.http_port, options.reuse_http_port
-            router = HttpRouter(v2, OpenAiPort(self.inference, openai, None))
-            http = HttpServer(
-                router,
-                address,
-                port,
-                limits=limits,
-                body_limit=v2.body_limit,
-                refusal=router.refusal,
-                budget=self._budget,
-                reuse_port=reuse,
-            )
-            yield _Service("http", "HTTPService", address, port, http)
-        if options.openai_port >= 0:
-            address, port = options.openai_address or options.http_address, options.openai_port
-            handler = OpenAiPort(self.inference, openai, metrics)
-            listener = HttpServer(handler, address, port, limits=limits, refusal=handler.refusal, budget=self._budget)
-            yield _Service("openai", "OpenAI Service", address, port, listener)
-        if options.allow_grpc:
-            grpc = GrpcFrontend(
-                self.inference,
-                self.control,
-                options,
-                self._shared_memory,
-                self._observer,
-                self._log,
-                self._budget,
-            )
-            yield _Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, grpc)
-        if metrics is not None:
-            address, port = options.metrics_address, options.metrics_port
-            listener = HttpServer(metrics, address, port, refusal=metrics.refusal, budget=self._budget)
-            yield _Service("metrics", "Metrics Service", address, port, listener)
 
     @property
     def requests_in_flight(self) -> int:
@@ -226,6 +170,8 @@ class Server:
         if mode == "poll":
             self._polling = asyncio.create_task(self.control.poll(self._options.repository_poll_secs))
         self._accepting = True
+        if any(isinstance(model, GenerativeModel) for model in self.inference.models()):
+            self._workers.prompts.warm()
         _spare_the_collector()
         heap.keep_freed_memory()
         return report
@@ -264,6 +210,8 @@ class Server:
             await self.control.abandon()
             in_time = False
         await self._backends.stop()
+        self._lag.stop()
+        await self._workers.stop()
         await self._observer.close()
         return in_time
 
@@ -284,6 +232,7 @@ class Server:
             options=self._options,
             cache=None if self._cache is None else self._cache.statistics,
             request_memory=self._request_memory,
+            lag=self._lag,
         )
 
     def _request_memory(self) -> RequestMemory:
@@ -292,7 +241,7 @@ class Server:
 
 
 @contextmanager
-def _flags_named(service: _Service) -> Iterator[None]:
+def _flags_named(service: Service) -> Iterator[None]:
     """Say which flags choose the address that cannot be had."""
     try:
         yield
@@ -348,7 +297,7 @@ def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
 async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: logs.LogSettings) -> int:
     stopping = stop_signals()
     try:
-        server = Server(options, fork_server, log)
+        server = Server(options, fork_server, log, alarm=True)
     except ConchError as error:  # a repository that is none
         _log.error("cannot start: %s", error)
         return 1

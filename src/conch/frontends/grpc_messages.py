@@ -20,6 +20,20 @@ _WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 CODINGS = frozenset({IDENTITY, *_WINDOW_BITS})
 # What a compressed message may grow to. A client sends a thousandth of it, and the server does all the work.
 MAX_DECOMPRESSED = 256 * 2**20
+_MAX_INLINE_BYTES = 2**20
+
+
+class Compressed:
+    """A message that is too large, decompressed, to be decompressed on the event loop."""
+
+    __slots__ = ("coding", "data")
+
+    def __init__(self, data: Buffer, coding: bytes) -> None:
+        self.data = data
+        self.coding = coding
+
+    def __len__(self) -> int:
+        return len(self.data)
 
 
 class MessageReader:
@@ -64,8 +78,11 @@ class MessageReader:
         self._data = bytes(self._data[self._position :])
         self._position = 0
 
-    def next(self) -> Buffer | None:
-        """Return the next message, decompressed; None if it has not come whole. Raises GrpcError, InvalidRequest."""
+    def next(self) -> "Buffer | Compressed | None":
+        """Return the next message, decompressed unless that is much; None if it has not come whole.
+
+        Raises GrpcError, InvalidRequest.
+        """
         if self._body is None and not self._read_prefix():
             return None
         position, size = self._position, self._size
@@ -107,8 +124,12 @@ class MessageReader:
         self._compressed = bool(compressed)
         return True
 
-    def _finished(self, message: Buffer) -> Buffer:
-        return _decompressed(message, self._coding) if self._compressed else message
+    def _finished(self, message: Buffer) -> "Buffer | Compressed":
+        if not self._compressed:
+            return message
+        if _expands(message, self._coding):
+            return Compressed(message, self._coding)
+        return decompress_message(message, self._coding)
 
 
 def _room(size: int) -> memoryview:
@@ -119,7 +140,19 @@ def _room(size: int) -> memoryview:
         raise GrpcError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {size} bytes") from None
 
 
-def _decompressed(message: Buffer, coding: bytes) -> bytes:
+def _expands(message: Buffer, coding: bytes) -> bool:
+    """Whether decompressing a message is too much for the event loop. Damaged ones are not, whatever their size."""
+    window_bits = _WINDOW_BITS.get(coding)
+    if window_bits is None:
+        return False
+    try:
+        return len(zlib.decompressobj(window_bits).decompress(message, _MAX_INLINE_BYTES)) == _MAX_INLINE_BYTES
+    except zlib.error:
+        return False
+
+
+def decompress_message(message: Buffer, coding: bytes) -> bytes:
+    """Decompress a whole message. Raises GrpcError, InvalidRequest."""
     window_bits = _WINDOW_BITS.get(coding)
     if window_bits is None:
         raise InvalidRequest("a message is compressed, and grpc-encoding does not say how")

@@ -9,6 +9,7 @@ from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.grpc_calls import Calls, Opener
 from conch.frontends.grpc_options import http2_limits, tls_context
 from conch.frontends.http2.server import Http2Server
+from conch.frontends.offload.pool import OffloadPool
 from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_grpc import InferenceService
 from conch.frontends.v2_grpc_infer import ForwardedHeaders, InferEndpoint
@@ -30,9 +31,11 @@ class GrpcFrontend:
         observer: Observer | None = None,
         log: LogSettings | None = None,
         budget: BodyBudget | None = None,
+        pool: OffloadPool | None = None,
     ) -> None:
         self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
         self._options = options
+        self._pool = pool
         self._observer = observer or Observer()
         self._service = InferenceService(inference, control, options.id, shared_memory, self._observer, log)
         self._regions = shared_memory or NO_REGIONS
@@ -55,6 +58,7 @@ class GrpcFrontend:
                 ForwardedHeaders(options.grpc_header_forward_pattern),
                 self._regions,
                 self._observer,
+                self._pool,
             ),
             Restrictions(
                 options.grpc_restricted_protocol, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"

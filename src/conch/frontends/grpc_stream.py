@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from conch.errors import ConchError, InvalidRequest
 from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.frontends.grpc_answers import AnswerForm
-from conch.frontends.grpc_messages import MessageReader
+from conch.frontends.grpc_messages import Compressed, MessageReader
 from conch.frontends.grpc_request import GrpcRequest
 from conch.frontends.grpc_status import OK_TRAILERS, GrpcError, Status, error_block, error_trailers, no_memory
 from conch.frontends.grpc_unary import unexpected
@@ -151,8 +151,14 @@ class StreamCall:
     def _expired(self) -> None:
         self._stop(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
 
-    def _charged(self, message: Buffer) -> Buffer:
+    def _charged(self, message: Buffer | Compressed) -> Buffer | Compressed:
         """Charge a whole message until it is freed. Raises GrpcError."""
+        if isinstance(message, Compressed):
+            message.data = self._kept(message.data)
+            return message
+        return self._kept(message)
+
+    def _kept(self, message: Buffer) -> Buffer:
         if len(message) <= UNCHARGED_BYTES:
             return message
         if self._upload is not None:

@@ -6,17 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 
-from conch.core.pending import Pending
 from conch.errors import ConchError, InvalidRequest
 from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.frontends.grpc_answers import AnswerForm
-from conch.frontends.grpc_messages import PREFIX, PREFIX_SIZE, MessageReader
+from conch.frontends.grpc_messages import PREFIX, PREFIX_SIZE, Compressed, MessageReader
 from conch.frontends.grpc_request import GrpcRequest
 from conch.frontends.grpc_status import OK_TRAILERS, GrpcError, Status, error_block, no_memory
 from conch.frontends.http2.stream import Http2Stream
 from conch.frontends.turns import Turns
 from conch.frontends.v2_grpc import Method
-from conch.frontends.v2_grpc_infer import InferEndpoint
+from conch.frontends.v2_grpc_infer import Cancellable, InferEndpoint
 from conch.tensor import Buffer
 
 _log = logging.getLogger(__name__)
@@ -47,13 +46,13 @@ class UnaryCall(ABC):
         self._form = form
         self._stream = stream
         self._reader: MessageReader | None = None  # made for a request that comes in pieces
-        self._message: Buffer | None = None
+        self._message: Buffer | Compressed | None = None
         self._deadline: asyncio.TimerHandle | None = None
         if request.timeout_s is not None:
             self._deadline = asyncio.get_running_loop().call_later(request.timeout_s, self._expired)
 
     @abstractmethod
-    def _serve(self, message: Buffer) -> None:
+    def _serve(self, message: Buffer | Compressed) -> None:
         """Begin to answer. Raises ConchError for a request that is refused."""
 
     @abstractmethod
@@ -67,7 +66,9 @@ class UnaryCall(ABC):
         if self._stream.closed:
             return True
         try:
-            message = self._whole(data) if ended and self._reader is None else None
+            message: Buffer | Compressed | None = None
+            if ended and self._reader is None:
+                message = self._whole(data)
             if message is None:
                 message = self._assembled(data, ended)
             elif len(message) > UNCHARGED_BYTES:
@@ -156,7 +157,7 @@ class UnaryCall(ABC):
         message = data[PREFIX_SIZE:]
         return message if isinstance(message, bytes) else bytes(message)
 
-    def _assembled(self, data: Buffer, ended: bool) -> Buffer | None:
+    def _assembled(self, data: Buffer, ended: bool) -> Buffer | Compressed | None:
         reader = self._reader
         if reader is None:
             reader = self._reader = MessageReader(self._request.coding)
@@ -178,7 +179,12 @@ class UnaryCall(ABC):
             raise InvalidRequest("a call without a message")
         message, self._message = self._message, None
         upload, self._upload = self._upload, None
-        return message if upload is None else upload.finish(message)
+        if upload is None:
+            return message
+        if isinstance(message, Compressed):
+            message.data = upload.finish(message.data)
+            return message
+        return upload.finish(message)
 
 
 class InferCall(UnaryCall):
@@ -198,15 +204,15 @@ class InferCall(UnaryCall):
         super().__init__(request, form, stream, budget)
         self._endpoint = endpoint
         self._turns = turns
-        self._admitted: Pending | None = None
+        self._admitted: Cancellable | None = None
 
-    def _serve(self, message: Buffer) -> None:
+    def _serve(self, message: Buffer | Compressed) -> None:
         if self._turns.free():
             self._infer(message)
         else:
             self._turns.later(partial(self._infer_late, message))
 
-    def _infer_late(self, message: Buffer) -> None:
+    def _infer_late(self, message: Buffer | Compressed) -> None:
         if self._stream.closed:
             return
         try:
@@ -216,7 +222,7 @@ class InferCall(UnaryCall):
         except Exception as error:
             self._fail(unexpected(error))
 
-    def _infer(self, message: Buffer) -> None:
+    def _infer(self, message: Buffer | Compressed) -> None:
         admitted = self._endpoint.infer(message, self._request.metadata, self._answered)
         if not self._stream.closed:
             self._admitted = admitted
@@ -249,7 +255,11 @@ class TaskCall(UnaryCall):
         self._method = method
         self._tasks = tasks
 
-    def _serve(self, message: Buffer) -> None:
+    def _serve(self, message: Buffer | Compressed) -> None:
+        if isinstance(message, Compressed):
+            raise GrpcError(
+                Status.RESOURCE_EXHAUSTED, "compressed messages of this size are taken by inference calls only"
+            )
         task = asyncio.get_running_loop().create_task(self._answer(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,57 +1,82 @@
-"""The prompt of a chat: the model's own template, with tools where the template has none for itself."""
+"""The prompts of chats, which processes that can be ended render: a chat template is a program."""
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from typing import NamedTuple
+
+import orjson
 
 from conch.core.generative import GenerativeModel
-from conch.errors import InvalidRequest
-from conch.llm.chat import ChatTemplate
-from conch.llm.tool_calls import call_format
-from conch.llm.tool_prompt import with_system_in_user, with_tools, without_calls
+from conch.errors import ConchError, ConfigError, InvalidRequest
+from conch.frontends.offload.pool import Job, OffloadPool, Outcome
+from conch.llm.chat_prompt import MAX_TEMPLATE_CHARACTERS
 from conch.protocol.openai_requests import ChatCall
 
-HERMES = "hermes"
+# What rendering one conversation may take.
+MAX_TEMPLATE_S = 5.0
+MAX_TEMPLATE_MEMORY_BYTES = 2**30
 
 
-def render_prompt(model: GenerativeModel, call: ChatCall) -> str:
-    """Return the prompt. Raises InvalidRequest if the model has no template, or its template refuses the messages."""
-    info = model.engine.info
-    if not info.chat_template:
-        raise InvalidRequest(f"The model `{call.model}` has no chat template; /v1/completions takes its prompts.")
-    template = _template(info.chat_template, tuple(sorted(info.special_tokens.items())))
-    tools = call.tools if call.tool_choice != "none" else ()
-    messages = call.messages if template.takes_calls else without_calls(call.messages)
-    if not describes_tools(model, call):
-        return _rendered(template, call, messages, tools)
-    messages = with_tools(messages, tools)
-    try:
-        return _rendered(template, call, messages, ())
-    except InvalidRequest:  # some templates refuse a system message
-        return _rendered(template, call, with_system_in_user(messages), ())
+class ChatPrompt(NamedTuple):
+    """A prompt. `describes_tools`: it describes the tools, since the template does not."""
+
+    text: str
+    describes_tools: bool
+    echoed: str  # what the answer begins with
 
 
-def describes_tools(model: GenerativeModel, call: ChatCall) -> bool:
-    """Whether the conversation describes the tools, since the template does not."""
-    if not call.tools or call.tool_choice == "none":
-        return False
-    template = model.engine.info.chat_template
-    form = model.config.parameters.get("tool_call_parser", "") or call_format(template)
-    return form in ("", HERMES) and not _template(template, ()).takes_tools
+class ChatPrompts:
+    """Has prompts rendered. Processes are kept, since a new one takes a while."""
 
+    def __init__(self) -> None:
+        self._pool = OffloadPool(
+            "chat template",
+            workers=2,
+            limit_s=MAX_TEMPLATE_S,
+            idle_s=None,
+            memory_bytes=MAX_TEMPLATE_MEMORY_BYTES,
+            niceness=0,
+            too_slow="the model's chat template takes too long to render these messages",
+        )
 
-def _rendered(
-    template: ChatTemplate, call: ChatCall, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
-) -> str:
-    return template.render(
-        messages,
-        tools=tools,
-        add_generation_prompt=call.add_generation_prompt,
-        continue_final_message=call.continue_final_message,
-        arguments=call.template_arguments,
-    )
+    def warm(self) -> None:
+        """Start a process before there is a prompt to render."""
+        self._pool.warm()
 
+    async def stop(self) -> None:
+        """End all processes."""
+        await self._pool.stop()
 
-@lru_cache(maxsize=64)
-def _template(source: str, special_tokens: tuple[tuple[str, str], ...]) -> ChatTemplate:
-    return ChatTemplate(source, dict(special_tokens))
+    def render(self, model: GenerativeModel, call: ChatCall, done: Callable[[ChatPrompt | ConchError], None]) -> Job:
+        """Render the prompt of a chat and call `done`.
+
+        Raises InvalidRequest if the model has no template, Unavailable if too many prompts wait.
+        """
+        info = model.engine.info
+        if not info.chat_template:
+            raise InvalidRequest(f"The model `{call.model}` has no chat template; /v1/completions takes its prompts.")
+        if len(info.chat_template) > MAX_TEMPLATE_CHARACTERS:
+            raise ConfigError(
+                f"the chat template has {len(info.chat_template)} characters, "
+                f"at most {MAX_TEMPLATE_CHARACTERS} are possible"
+            )
+        described = {
+            "template": info.chat_template,
+            "special_tokens": dict(info.special_tokens),
+            "tools": [*call.tools] if call.tool_choice != "none" else [],
+            "tool_call_parser": model.config.parameters.get("tool_call_parser", ""),
+            "add_generation_prompt": call.add_generation_prompt,
+            "continue_final_message": call.continue_final_message,
+            "arguments": dict(call.template_arguments),
+            "echo": call.echo,
+        }
+        messages = orjson.dumps(call.messages) if isinstance(call.messages, list) else call.messages
+        assert isinstance(messages, bytes | memoryview)
+
+        def rendered(outcome: Outcome | ConchError) -> None:
+            if isinstance(outcome, ConchError):
+                done(outcome)
+            else:
+                meta, (text,) = outcome
+                done(ChatPrompt(str(text, "utf-8"), meta["describes_tools"], meta["echoed"]))
+
+        return self._pool.submit("render", described, [messages], rendered)

@@ -14,10 +14,13 @@ from conch.errors import BackendError, Cancelled, ConchError, NotFound, Unsuppor
 from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
+from conch.frontends.offload.pool import OffloadPool, Outcome
 from conch.frontends.openai_errors import JSON, send_error
 from conch.llm.embedding_form import TOKEN_IDS_MODEL, EmbeddingForm
 from conch.observability.observer import Observer
 from conch.observability.request_trace import Trace
+from conch.protocol.large_json import MAX_INLINE_BYTES
+from conch.protocol.large_openai import join_prompts
 from conch.protocol.openai_embeddings import EmbeddingCall, embeddings, read_embedding
 from conch.protocol.openai_fields import InvalidField
 from conch.request import InferRequest, InferResponse, Timeline
@@ -41,14 +44,32 @@ def makes_embeddings(model: Served) -> bool:
 class EmbeddingsEndpoint:
     """Reads a call, finds its model, and has it answered."""
 
-    def __init__(self, inference: Inference, observer: Observer) -> None:
+    def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool) -> None:
         self._inference = inference
+        self._pool = pool
         self._observer = observer
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one call, now or when the model has. Raises ConchError if it is refused."""
         timeline = Timeline()
-        call = read_embedding(request.body)
+        if len(request.body) <= MAX_INLINE_BYTES:
+            self._begin(request, reply, read_embedding(request.body), timeline)
+            return
+
+        def read(outcome: Outcome | ConchError) -> None:
+            try:
+                if isinstance(outcome, ConchError):
+                    raise outcome
+                if reply.open:
+                    reply.on_disconnect = None
+                    rest, *inputs = outcome.parts
+                    self._begin(request, reply, read_embedding(rest, join_prompts(outcome.meta, inputs)), timeline)
+            except ConchError as error:
+                send_error(reply, error)
+
+        reply.on_disconnect = self._pool.submit("embedding", {}, [request.body], read).cancel
+
+    def _begin(self, request: HttpRequest, reply: HttpReply, call: EmbeddingCall, timeline: Timeline) -> None:
         trace = begin_trace(self._observer, request, call.model, timeline) if self._observer.on else None
         try:
             model = self._find(call.model)
@@ -57,7 +78,7 @@ class EmbeddingsEndpoint:
             requests = form.requests(
                 call.inputs, model.version, timeline, truncate=call.truncate, keep_last=call.keep_last
             )
-            _Exchange(reply, model, form, call, requests, trace).begin()
+            _Exchange(reply, model, form, call, requests, trace, self._pool).begin()
         except ConchError as error:
             if trace is not None:
                 trace.refused(error)
@@ -96,8 +117,10 @@ class _Exchange:
         call: EmbeddingCall,
         requests: Iterator[tuple[list[int], InferRequest]],
         trace: Trace | None,
+        pool: OffloadPool,
     ) -> None:
         self._reply = reply
+        self._pool = pool
         self._model = model
         self._form = form
         self._call = call
@@ -172,8 +195,27 @@ class _Exchange:
         if self._call.dimensions is not None:
             vectors = self._form.cut(vectors, self._call.dimensions)
         self._end(None)
-        self._reply.send(200, JSON, embeddings(self._call.model, vectors, self._tokens, self._call.encoding))
-        self._note(None)
+        name, tokens, encoding = self._call.model, self._tokens, self._call.encoding
+        if sum(vector.nbytes for vector in vectors) <= MAX_INLINE_BYTES:
+            self._reply.send(200, JSON, embeddings(name, vectors, tokens, encoding))
+            self._note(None)
+            return
+        described = {"model": name, "tokens": tokens, "encoding": encoding}
+        parts = [np.ascontiguousarray(vector, "<f4").data for vector in vectors]
+        try:
+            self._pool.submit("embeddings", described, parts, self._written)
+        except ConchError as error:
+            send_error(self._reply, error)
+            self._note(error)
+
+    def _written(self, outcome: Outcome | ConchError) -> None:
+        """Send the answer that a worker has written."""
+        if isinstance(outcome, ConchError):
+            send_error(self._reply, outcome)
+            self._note(outcome)
+        else:
+            self._reply.send(200, JSON, outcome.parts[0])
+            self._note(None)
 
     def _fail(self, error: ConchError) -> None:
         self._end(error)

@@ -1,21 +1,24 @@
 """The OpenAI API over HTTP: which path means what, and who may call it."""
 
 import hmac
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 from uuid import uuid4
 
 from conch.core.generative import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
-from conch.errors import ConchError, InvalidRequest, NotFound
+from conch.errors import Cancelled, ConchError, InvalidRequest, NotFound
 from conch.frontends.http_message import HttpRefusal, HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
+from conch.frontends.offload.pool import OffloadPool, Outcome
 from conch.frontends.openai_chat_output import OutputForm
-from conch.frontends.openai_chat_prompt import HERMES, describes_tools, render_prompt
+from conch.frontends.openai_chat_prompt import ChatPrompt, ChatPrompts
 from conch.frontends.openai_embeddings import EmbeddingsEndpoint
 from conch.frontends.openai_errors import refusal_of, send_error, send_refusal
 from conch.frontends.openai_exchange import Exchange
@@ -25,12 +28,18 @@ from conch.frontends.openai_models import OpenAiModels
 from conch.frontends.openai_tokens import TokensEndpoint
 from conch.frontends.restrictions import Restrictions
 from conch.generation import Generation, GenerationRequest, Listen
+from conch.llm.chat_prompt import HERMES
 from conch.llm.output import OutputParser, PlainOutput
 from conch.observability.observer import Observer
 from conch.observability.request_trace import Trace
+from conch.protocol.large_json import MAX_INLINE_BYTES
+from conch.protocol.large_openai import join_prompts
 from conch.protocol.openai_replies import ChatReplies, CompletionReplies, ReplyOptions
 from conch.protocol.openai_requests import Call, ChatCall, CompletionCall, read_chat, read_completion
 from conch.request import Span, Timeline
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 
 PREFIX = "/v1/"
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
@@ -52,16 +61,21 @@ class OpenAiHttp:
         lora_separator: str = "_lora_",
         restrictions: Restrictions | None = None,
         observer: Observer | None = None,
+        pool: OffloadPool | None = None,
+        prompts: ChatPrompts | None = None,
     ) -> None:
+        """Assign. The `pool` reads large bodies."""
         self._models = OpenAiModels(inference, control, lora_separator, int(time.time()))
         self._keys = [key.encode() for key in api_keys]
         self._restrictions = restrictions or None  # empty ones are not looked at
         self._observer = observer or Observer()
-        tokens = TokensEndpoint(self._models)
+        self._pool = pool or OffloadPool("codec")
+        self._prompts = prompts or ChatPrompts()
+        tokens = TokensEndpoint(self._models, self._prompts)
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
-            "/v1/embeddings": EmbeddingsEndpoint(inference, self._observer),
+            "/v1/embeddings": EmbeddingsEndpoint(inference, self._observer, self._pool),
             TOKENIZE: tokens.tokenize,
             DETOKENIZE: tokens.detokenize,
         }
@@ -114,54 +128,106 @@ class OpenAiHttp:
 
     def _chat(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
-        call = read_chat(request.body)
-        with self._traced(request, call.model, timeline) as trace:
-            self._begin_chat(reply, call, _call_id(request, call), timeline, trace)
+        if len(request.body) <= MAX_INLINE_BYTES:
+            self._render_chat(request, reply, read_chat(request.body), timeline)
+            return
+
+        def read(outcome: Outcome) -> None:
+            rest, messages = outcome.parts
+            self._render_chat(request, reply, read_chat(rest, messages), timeline)
+
+        self._read_large("chat", request, reply, read)
+
+    def _render_chat(self, request: HttpRequest, reply: HttpReply, call: ChatCall, timeline: Timeline) -> None:
+        """Find the model and have its template rendered."""
+        trace = self._begin_trace(request, call, timeline)
+        with _refusals(trace):
+            model, adapter = self._models.find(call.model)
+
+            def begin(prompt: ChatPrompt) -> None:
+                self._begin_chat(reply, call, _call_id(request, call), model, adapter, prompt, timeline, trace)
+
+            def rendered(found: ChatPrompt | ConchError) -> None:
+                if trace is not None and not isinstance(found, ChatPrompt):
+                    trace.refused(found)
+                elif trace is not None and not reply.open:
+                    trace.refused(Cancelled("request was cancelled by the client"))
+                self._go_on(reply, begin, found)
+
+            reply.on_disconnect = self._prompts.render(model, call, rendered).cancel
 
     def _begin_chat(
-        self, reply: HttpReply, call: ChatCall, call_id: str, timeline: Timeline, trace: Trace | None
+        self,
+        reply: HttpReply,
+        call: ChatCall,
+        call_id: str,
+        model: GenerativeModel,
+        adapter: str,
+        prompt: ChatPrompt,
+        timeline: Timeline,
+        trace: Trace | None,
     ) -> None:
-        model, adapter = self._models.find(call.model)
-        prompt = render_prompt(model, call)
-        replies = ChatReplies(f"chatcmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
-        form = HERMES if describes_tools(model, call) else model.config.parameters.get("tool_call_parser", "")
-        parser = OutputForm(model.engine.info.chat_template, form, call, prompt)
-        call = parser.adjusted(call)
-        exchange = self._exchange(reply, ChatForm(replies, _echoed(call)), call, 1, parser, trace)
-        span = None if trace is None else trace.began(model.version)
-        exchange.begin([self._start(model, adapter, call, prompt, timeline, span, special=call.add_special_tokens)])
+        with _refusals(trace):
+            replies = ChatReplies(f"chatcmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
+            form = HERMES if prompt.describes_tools else model.config.parameters.get("tool_call_parser", "")
+            parser = OutputForm(model.engine.info.chat_template, form, call, prompt.text)
+            call = parser.adjusted(call)
+            exchange = self._exchange(reply, ChatForm(replies, prompt.echoed), call, 1, parser, trace)
+            span = None if trace is None else trace.began(model.version)
+            special = call.add_special_tokens
+            exchange.begin([self._start(model, adapter, call, prompt.text, timeline, span, special=special)])
 
     def _completion(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
-        call = read_completion(request.body)
-        with self._traced(request, call.model, timeline) as trace:
-            self._begin_completion(reply, call, _call_id(request, call), timeline, trace)
+        if len(request.body) <= MAX_INLINE_BYTES:
+            self._begin_completion(request, reply, read_completion(request.body), timeline)
+            return
+
+        def read(outcome: Outcome) -> None:
+            rest, *prompts = outcome.parts
+            call = read_completion(rest, join_prompts(outcome.meta, prompts))
+            self._begin_completion(request, reply, call, timeline)
+
+        self._read_large("completion", request, reply, read)
 
     def _begin_completion(
-        self, reply: HttpReply, call: CompletionCall, call_id: str, timeline: Timeline, trace: Trace | None
+        self, request: HttpRequest, reply: HttpReply, call: CompletionCall, timeline: Timeline
     ) -> None:
-        model, adapter = self._models.find(call.model)
-        replies = CompletionReplies(f"cmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
-        form = CompletionForm(replies, echo=call.echo)
-        exchange = self._exchange(reply, form, call, len(call.prompts), PlainOutput, trace)
-        span = None if trace is None else trace.began(model.version)
-        exchange.begin(
-            [
-                self._start(model, adapter, call, prompt, timeline, span, special=call.add_special_tokens)
-                for prompt in call.prompts
-            ]
-        )
+        trace = self._begin_trace(request, call, timeline)
+        with _refusals(trace):
+            model, adapter = self._models.find(call.model)
+            call_id = _call_id(request, call)
+            replies = CompletionReplies(f"cmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
+            form = CompletionForm(replies, echo=call.echo)
+            exchange = self._exchange(reply, form, call, len(call.prompts), PlainOutput, trace)
+            span = None if trace is None else trace.began(model.version)
+            exchange.begin(
+                [
+                    self._start(model, adapter, call, prompt, timeline, span, special=call.add_special_tokens)
+                    for prompt in call.prompts
+                ]
+            )
 
-    @contextmanager
-    def _traced(self, request: HttpRequest, model: str, timeline: Timeline) -> Iterator[Trace | None]:
-        """Begin the trace of a call, if somebody wants to know of it, and note there that it is refused."""
-        trace = begin_trace(self._observer, request, model, timeline) if self._observer.on else None
+    def _read_large(self, job: str, request: HttpRequest, reply: HttpReply, then: Callable[[Outcome], None]) -> None:
+        """Have a worker read a large body, and go on when it has."""
+        reply.on_disconnect = self._pool.submit(job, {}, [request.body], partial(self._go_on, reply, then)).cancel
+
+    def _go_on(self, reply: HttpReply, then: Callable[[_T], None], found: _T | ConchError) -> None:
+        """Continue a call that waited for a worker, unless the client has gone."""
         try:
-            yield trace
+            if isinstance(found, ConchError):
+                raise found
+            if reply.open:
+                reply.on_disconnect = None
+                then(found)
         except ConchError as error:
-            if trace is not None:
-                trace.refused(error)
-            raise
+            send_error(reply, error)
+        except Exception:
+            _log.exception("a call of the OpenAI API failed")
+            send_error(reply, ConchError("internal error"))
+
+    def _begin_trace(self, request: HttpRequest, call: Call, timeline: Timeline) -> Trace | None:
+        return begin_trace(self._observer, request, call.model, timeline) if self._observer.on else None
 
     def _exchange(
         self,
@@ -233,7 +299,12 @@ def _reply_options(call: Call) -> ReplyOptions:
     )
 
 
-def _echoed(call: ChatCall) -> str:
-    """Return what an answer begins with: the assistant's message that it belongs to, if that is to be echoed."""
-    last = call.messages[-1]
-    return str(last["content"] or "") if call.echo and last["role"] == "assistant" else ""
+@contextmanager
+def _refusals(trace: Trace | None) -> Iterator[None]:
+    """Note in the trace of a call, if there is one, that it is refused."""
+    try:
+        yield
+    except ConchError as error:
+        if trace is not None:
+            trace.refused(error)
+        raise

@@ -8,36 +8,53 @@ from functools import partial
 from uuid import uuid4
 
 from conch.core.generative import GenerativeModel
-from conch.errors import Cancelled, ConchError
+from conch.errors import Cancelled, ConchError, InvalidRequest
 from conch.frontends.http_message import HttpRequest
 from conch.frontends.http_reply import HttpReply
-from conch.frontends.openai_chat_prompt import render_prompt
+from conch.frontends.openai_chat_prompt import ChatPrompt, ChatPrompts
 from conch.frontends.openai_errors import JSON, send_error
 from conch.frontends.openai_models import OpenAiModels
 from conch.generation import Delta, GenerationRequest, PromptTokens, SamplingParams, Usage
+from conch.protocol.large_openai import MAX_REST_BYTES
 from conch.protocol.openai_tokens import TokenizeCall, detokenized, read_detokenize, read_tokenize, tokenized
 
 
 class TokensEndpoint:
     """Answers both paths."""
 
-    def __init__(self, models: OpenAiModels) -> None:
+    def __init__(self, models: OpenAiModels, prompts: ChatPrompts) -> None:
         self._models = models
+        self._prompts = prompts
 
     def tokenize(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the token ids of a text or a conversation. Raises ConchError."""
+        _check_size(request)
         call = read_tokenize(request.body)
         model, _ = self._find(call.model)
-        prompt = call.prompt if call.chat is None else render_prompt(model, call.chat)
         context = model.engine.info.context_length
 
         def answer(found: PromptTokens) -> bytes:
             return tokenized(found, context, strings=call.token_strings)
 
-        self._ask(model, prompt, reply, answer, call)
+        if call.chat is None:
+            self._ask(model, call.prompt, reply, answer, call)
+            return
+
+        def rendered(found: ChatPrompt | ConchError) -> None:
+            try:
+                if isinstance(found, ConchError):
+                    raise found
+                if reply.open:
+                    reply.on_disconnect = None
+                    self._ask(model, found.text, reply, answer, call)
+            except ConchError as error:
+                send_error(reply, error)
+
+        reply.on_disconnect = self._prompts.render(model, call.chat, rendered).cancel
 
     def detokenize(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the text of token ids. Raises ConchError."""
+        _check_size(request)
         name, token_ids = read_detokenize(request.body)
         model, _ = self._find(name)
         if not token_ids:
@@ -69,6 +86,11 @@ class TokensEndpoint:
         )
         generation = model.generate(request, partial(_told, reply, answer, []))
         reply.on_disconnect = generation.abort
+
+
+def _check_size(request: HttpRequest) -> None:
+    if len(request.body) > MAX_REST_BYTES:
+        raise InvalidRequest(f"a body of {len(request.body)} bytes exceeds the maximum of {MAX_REST_BYTES} bytes here")
 
 
 def _told(

@@ -19,7 +19,8 @@ from conch.frontends.v2_grpc_shared_memory import SharedMemoryCalls
 from conch.observability.logs import LogSettings
 from conch.observability.observer import Observer
 from conch.protocol import documents, health_proto, proto_documents
-from conch.protocol.v2_proto import parse_version
+from conch.protocol.large_json import MAX_INLINE_BYTES
+from conch.protocol.v2_proto import parse_version, split_fields
 from conch.tensor import Buffer
 from conch.triton_messages import service_pb2
 
@@ -36,9 +37,14 @@ class Method(NamedTuple):
     category: str
     request: type[Message]
     answer: Callable[[Message], Awaitable[Message]]
+    large: bool = False  # whether messages may be larger than those that ask for information
 
     async def __call__(self, data: Buffer) -> bytes:
         """Answer a serialized request. Raises ConchError."""
+        if len(data) > MAX_INLINE_BYTES and not self.large:
+            raise InvalidRequest(f"a message of {len(data)} bytes exceeds the maximum of {MAX_INLINE_BYTES} bytes")
+        if len(data) > MAX_INLINE_BYTES and split_fields(data) is None:  # which bounds the number of fields, too
+            raise InvalidRequest(f"failed to parse the request as {self.request.DESCRIPTOR.full_name}")
         try:
             request = self.request.FromString(data)
         except DecodeError as error:
@@ -77,7 +83,9 @@ class InferenceService:
             "ModelConfig": Method("model-config", service_pb2.ModelConfigRequest, self._model_config),
             "ModelStatistics": Method("statistics", service_pb2.ModelStatisticsRequest, self._model_statistics),
             "RepositoryIndex": Method("model-repository", service_pb2.RepositoryIndexRequest, self._repository_index),
-            "RepositoryModelLoad": Method("model-repository", service_pb2.RepositoryModelLoadRequest, self._load),
+            "RepositoryModelLoad": Method(
+                "model-repository", service_pb2.RepositoryModelLoadRequest, self._load, large=True
+            ),
             "RepositoryModelUnload": Method("model-repository", service_pb2.RepositoryModelUnloadRequest, self._unload),
             "TraceSetting": Method("trace", service_pb2.TraceSettingRequest, self._settings.trace),
             "LogSettings": Method("logging", service_pb2.LogSettingsRequest, self._settings.logging),

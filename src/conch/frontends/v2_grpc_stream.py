@@ -19,12 +19,12 @@ from typing import Protocol
 from conch.core.pending import Pending
 from conch.core.served import Served
 from conch.errors import ConchError, Unavailable
+from conch.frontends.grpc_messages import Compressed
 from conch.frontends.v2_grpc_infer import InferEndpoint, Metadata, as_wanted
 from conch.observability.request_trace import Trace
-from conch.protocol.v2_proto import (
-    ResponseOptions,
-    encode_stream_error,
-)
+from conch.protocol.large_json import MAX_INLINE_BYTES
+from conch.protocol.repeated_proto import RequestMessage
+from conch.protocol.v2_proto import ResponseOptions, encode_stream_error
 from conch.request import InferRequest, InferResponse, Respond, Timeline
 from conch.tensor import Buffer
 
@@ -56,7 +56,7 @@ class InferStream:
     """One ModelStreamInfer call. All methods belong to the event loop's thread."""
 
     def __init__(self, endpoint: InferEndpoint, metadata: Metadata, sink: Sink) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._metadata = tuple(metadata)
         self._sink = sink
         # Whether errors of the core and of models end the call instead of travelling in messages.
@@ -70,6 +70,7 @@ class InferStream:
         self.closed = False  # nothing more will be put in the queue
         self._finished = False  # nothing more will be sent
         self._error: ConchError | None = None  # how the call ends, if not well
+        self._reading: _Exchange | None = None  # whose request a worker reads; the next has to wait
 
     # ---- for the transport
 
@@ -77,28 +78,56 @@ class InferStream:
     def full(self) -> bool:
         """Whether the next request has to wait. One that is received all the same is served."""
         untaken = len(self._ordered) + len(self._decoupled) + len(self._unsent)
-        return untaken * self._largest >= _BUDGET and not self._ended
+        return self._reading is not None or (untaken * self._largest >= _BUDGET and not self._ended)
 
-    def receive(self, data: Buffer) -> None:
+    def receive(self, data: Buffer | Compressed) -> None:
         """Serve one request. What is wrong with it becomes a message of its own; the stream goes on."""
         if self._ended:
             return
         self.saw(len(data))
         exchange = _Exchange(self)
+        timeline = Timeline()
         try:
-            request = self._decode(data, exchange)
+            if len(data) > MAX_INLINE_BYTES or isinstance(data, Compressed):
+                if self.endpoint.read_large(data, lambda found: self._read(exchange, found, timeline)) is not None:
+                    self._reading = exchange
+                    return
+                assert not isinstance(data, Compressed)
+            message = self.endpoint.read(data)
         except ConchError as error:
-            self._enter(exchange)
-            if exchange.trace is not None:
-                exchange.trace.refused(error)
-            exchange.refuse(error)
+            self._refuse(exchange, error)
+        else:
+            self._serve(exchange, message, timeline)
+
+    def _read(self, exchange: "_Exchange", found: RequestMessage | ConchError, timeline: Timeline) -> None:
+        """Go on with a request that a worker has read."""
+        self._reading = None
+        if self.closed:
+            return
+        if isinstance(found, ConchError):
+            self._refuse(exchange, found)
+        else:
+            self._serve(exchange, found, timeline)
+        self._advance()
+
+    def _refuse(self, exchange: "_Exchange", error: ConchError) -> None:
+        self._enter(exchange)
+        if exchange.trace is not None:
+            exchange.trace.refused(error)
+        exchange.refuse(error)
+
+    def _serve(self, exchange: "_Exchange", message: RequestMessage, timeline: Timeline) -> None:
+        try:
+            request = self._decode(message, exchange, timeline)
+        except ConchError as error:
+            self._refuse(exchange, error)
             return
         self._enter(exchange)
         try:
             respond: Respond = exchange.respond
             if exchange.trace is not None:
                 respond = exchange.trace.relay(respond)
-            exchange.admitted = self._endpoint.inference.infer(request, respond)
+            exchange.admitted = self.endpoint.inference.infer(request, respond)
         except ConchError as error:
             if exchange.trace is not None:
                 exchange.trace.refused(error)
@@ -150,7 +179,7 @@ class InferStream:
 
     def encode(self, response: InferResponse, final: bool) -> Sequence[Buffer]:
         """Serialize a response. Raises ConchError if a parameter does not fit its message."""
-        return self._endpoint.responses.encode_streamed(response, final)
+        return self.endpoint.responses.encode_streamed(response, final)
 
     def settle(self, exchange: "_Exchange") -> None:
         """Note that a request is answered; release what was waiting for that."""
@@ -175,20 +204,18 @@ class InferStream:
             self._sink.send(message)
         if not self._ended:
             self._sink.resume()
-        elif not (unsent or self._ordered or self._decoupled or self._finished):
+        elif not (unsent or self._ordered or self._decoupled or self._finished or self._reading is not None):
             self.closed = self._finished = True
             self._sink.finish(self._error)
 
-    def _decode(self, data: Buffer, exchange: "_Exchange") -> InferRequest:
-        timeline = Timeline()
-        message = self._endpoint.read(data)
+    def _decode(self, message: RequestMessage, exchange: "_Exchange", timeline: Timeline) -> InferRequest:
         exchange.id = message.id
-        if self._endpoint.observer.on:
-            exchange.trace = self._endpoint.begin(message.model_name, self._metadata, timeline)
-        exchange.model = self._endpoint.inference.model(message.model_name, message.version())
+        if self.endpoint.observer.on:
+            exchange.trace = self.endpoint.begin(message.model_name, self._metadata, timeline)
+        exchange.model = self.endpoint.inference.model(message.model_name, message.version())
         exchange.decoupled = exchange.model.config.decoupled
         exchange.model.check_room(timeline)
-        request, exchange.options = self._endpoint.decode(message, self._metadata, timeline)
+        request, exchange.options = self.endpoint.decode(message, self._metadata, timeline)
         if exchange.trace is not None:
             exchange.trace.read(request, exchange.model.version)
         return request
@@ -212,7 +239,19 @@ class InferStream:
 class _Exchange:
     """One request of a stream and what has come of it."""
 
-    __slots__ = ("_stream", "admitted", "decoupled", "done", "id", "messages", "model", "options", "trace")
+    __slots__ = (
+        "_classifying",
+        "_held",
+        "_stream",
+        "admitted",
+        "decoupled",
+        "done",
+        "id",
+        "messages",
+        "model",
+        "options",
+        "trace",
+    )
 
     def __init__(self, stream: InferStream) -> None:
         self._stream = stream
@@ -222,6 +261,8 @@ class _Exchange:
         self.decoupled = False
         self.admitted: Pending | None = None
         self.trace: Trace | None = None
+        self._classifying = False
+        self._held: list[tuple[InferResponse | ConchError | None, bool]] = []  # what has come meanwhile
         self.messages: list[Sequence[Buffer]] = []  # an ordinary model's, until it is their turn
         self.done = False
 
@@ -236,6 +277,25 @@ class _Exchange:
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
         """Take what the core says; see `request.Respond`."""
+        if self._classifying:
+            self._held.append((answer, final))
+        elif self.options.classification and isinstance(answer, InferResponse) and not self._stream.closed:
+            assert self.model is not None  # nothing is admitted without
+            self._classifying = True
+            self._stream.endpoint.classify(
+                answer, self.model, self.options, lambda found: self._classified(found, final)
+            )
+        else:
+            self._respond(answer, final)
+
+    def _classified(self, answer: InferResponse | ConchError, final: bool) -> None:
+        self._classifying = False
+        self._respond(answer, final)
+        held, self._held = self._held, []
+        for one in held:
+            self.respond(*one)
+
+    def _respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
         if self._stream.closed:
             self.done = self.done or final
         elif isinstance(answer, ConchError) and self._stream.status_errors:
@@ -264,7 +324,7 @@ class _Exchange:
             answer = InferResponse(model.config.name, model.version, [], id=self.id)
         try:
             if isinstance(answer, InferResponse):
-                return self._stream.encode(as_wanted(answer, model, self.options), final)
+                return self._stream.encode(as_wanted(answer, self.options), final)
         except ConchError as error:
             answer = error
         text = answer.message if answer else f"model '{model.config.name}' ended the request without a response"

@@ -19,6 +19,7 @@ from conch.frontends.http_errors import JSON, not_found, send_error, send_not_fo
 from conch.frontends.http_message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_tasks import ReplyTasks
+from conch.frontends.offload.pool import OffloadPool
 from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_http_generate import GenerateEndpoints
 from conch.frontends.v2_http_infer import InferEndpoint
@@ -28,6 +29,7 @@ from conch.frontends.v2_http_shared_memory import SharedMemoryEndpoints
 from conch.observability.logs import LogSettings
 from conch.observability.observer import Observer
 from conch.protocol import documents
+from conch.protocol.large_json import MAX_INLINE_BYTES
 from conch.protocol.regions import NO_REGIONS
 
 _log = getLogger(__name__)
@@ -49,6 +51,7 @@ class _Endpoint(NamedTuple):
     methods: tuple[bytes, ...]
     category: str
     answer: Callable[[HttpRequest, HttpReply], None]
+    large: bool = False  # whether its bodies may be larger than those that ask for information
 
 
 class _ModelEndpoint(NamedTuple):
@@ -57,6 +60,7 @@ class _ModelEndpoint(NamedTuple):
     methods: tuple[bytes, ...]
     category: str
     answer: Callable[[HttpRequest, HttpReply, str, int | None], None]
+    large: bool = False
 
 
 class V2Http:
@@ -75,10 +79,12 @@ class V2Http:
         observer: Observer | None = None,
         log: LogSettings | None = None,
         budget: BodyBudget | None = None,
+        pool: OffloadPool | None = None,
     ) -> None:
         """Assign. `max_input_bytes` bounds JSON and what decompresses; binary tensors may be larger."""
         self._inference = inference
         observer = observer or Observer()
+        pool = pool or OffloadPool("codec")
         self._settings = SettingsEndpoints(inference, observer, log or LogSettings())
         self._tasks = ReplyTasks()
         self._infer = InferEndpoint(
@@ -88,10 +94,11 @@ class V2Http:
             regions=shared_memory or NO_REGIONS,
             observer=observer,
             budget=budget or BodyBudget(DEFAULT_LIMIT_BYTES),
+            pool=pool,
         )
-        self._generate = GenerateEndpoints(inference, observer)
+        self._generate = GenerateEndpoints(inference, observer, pool)
         self._shared_memory = SharedMemoryEndpoints(shared_memory)
-        self._repository = RepositoryEndpoints(control, self._tasks)
+        self._repository = RepositoryEndpoints(control, self._tasks, pool)
         self._restrictions = restrictions or None  # empty ones are not looked at
         self._metadata = documents.server_metadata(
             server_name, conch.__version__, shared_memory=shared_memory is not None
@@ -152,7 +159,12 @@ class V2Http:
             header = self._restrictions.missing(endpoint.category, lambda key: request.headers.get(key.encode(), b""))
             if header is not None:
                 return HttpRefusal(403, f"This API is restricted, expecting header '{header}'")
-        return None if request.method in endpoint.methods else wrong_method()
+        if request.method not in endpoint.methods:
+            return wrong_method()
+        if len(request.body) > MAX_INLINE_BYTES and not endpoint.large:
+            text = f"request body of {len(request.body)} bytes exceeds the maximum of {MAX_INLINE_BYTES} bytes here"
+            return HttpRefusal(400, text)
+        return None
 
     def _server_endpoints(self) -> dict[str, _Endpoint]:
         return {
@@ -167,13 +179,13 @@ class V2Http:
     def _model_endpoints(self) -> dict[tuple[str, ...], _ModelEndpoint]:
         """By what follows the model's name and version in the path."""
         return {
-            _INFER: _ModelEndpoint(_POST, "inference", self._infer),
+            _INFER: _ModelEndpoint(_POST, "inference", self._infer, large=True),
             ("ready",): _ModelEndpoint(_GET, "health", self._model_ready),
             (): _ModelEndpoint(_GET, "metadata", self._model_metadata),
             ("config",): _ModelEndpoint(_GET, "model-config", self._model_config),
             ("stats",): _ModelEndpoint(_GET, "statistics", self._model_statistics),
-            ("generate",): _ModelEndpoint(_POST, "inference", self._generate.one),
-            ("generate_stream",): _ModelEndpoint(_POST, "inference", self._generate.stream),
+            ("generate",): _ModelEndpoint(_POST, "inference", self._generate.one, large=True),
+            ("generate_stream",): _ModelEndpoint(_POST, "inference", self._generate.stream, large=True),
             ("trace", "setting"): _ModelEndpoint(_EITHER, "trace", self._model_trace),
         }
 
@@ -183,7 +195,7 @@ class V2Http:
             case ["", "v2", "repository", "index"] | ["", "v2", "repository", _, "index"]:
                 return _Endpoint(_POST, "model-repository", self._repository.index)
             case ["", "v2", "repository", "models", name, "load"] if name:
-                return _Endpoint(_POST, "model-repository", partial(self._repository.load, name=name))
+                return _Endpoint(_POST, "model-repository", partial(self._repository.load, name=name), large=True)
             case ["", "v2", "repository", "models", name, "unload"] if name:
                 return _Endpoint(_POST, "model-repository", partial(self._repository.unload, name=name))
             case ["", "v2", "repository", _, "models", name, "load" | "unload"] if name:

@@ -1,6 +1,9 @@
 """`POST /v2/models/<model>/generate` and `…/generate_stream`: one response as JSON, or all of them as events."""
 
 import asyncio
+import logging
+from collections import deque
+from functools import partial
 
 from conch.core.inference import Inference
 from conch.core.served import Served
@@ -9,9 +12,14 @@ from conch.frontends.http_errors import JSON, send_error
 from conch.frontends.http_message import HttpRequest, content_type, header
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
+from conch.frontends.offload.pool import Done, OffloadPool, Outcome
 from conch.observability.observer import Observer
+from conch.observability.request_trace import Trace
 from conch.protocol import documents, generate
+from conch.protocol.large_json import MAX_INLINE_BYTES
 from conch.request import InferRequest, InferResponse, Respond, Timeline
+
+_log = logging.getLogger(__name__)
 
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
 # So much may wait for a client that does not read what it has asked for.
@@ -25,105 +33,168 @@ _NOT_ONE = (
 class GenerateEndpoints:
     """Decodes, asks the core, encodes; for models of every kind."""
 
-    def __init__(self, inference: Inference, observer: Observer) -> None:
+    def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool) -> None:
         self._inference = inference
+        self._pool = pool
         self._observer = observer
 
     def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with the only response of the model. Raises ConchError if the request is refused."""
-        self._serve(request, reply, name, version, _One(reply).respond)
+        self._serve(request, reply, name, version, _One(reply, self._pool).respond)
 
     def stream(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with every response as it comes. Raises ConchError if the request is refused."""
-        self._serve(request, reply, name, version, _Stream(reply).respond)
+        self._serve(request, reply, name, version, _Stream(reply, self._pool).respond)
 
     def _serve(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, respond: Respond) -> None:
         timeline = Timeline()
         trace = begin_trace(self._observer, request, name, timeline) if self._observer.on else None
         try:
             model = self._inference.model(name, version)
-            infer_request = self._decode(request, model, version, timeline)
-            if trace is not None:
-                trace.read(infer_request, model.version)
-                respond = trace.relay(respond)
-            admitted = self._inference.infer(infer_request, respond)
+            if request.headers.get(b"content-encoding", b"identity") != b"identity":
+                raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
+            model.check_room(timeline)
+            if len(request.body) > MAX_INLINE_BYTES:
+                described = generate.describe_model(model.config)
+                done = partial(self._read, reply, model, version, timeline, respond, trace)
+                reply.on_disconnect = self._pool.submit("generate_request", described, [request.body], done).cancel
+                return
+            self._admit(
+                reply, model, generate.decode_request(model.config, version, request.body, timeline), respond, trace
+            )
         except ConchError as error:
             if trace is not None:
                 trace.refused(error)
             raise
+
+    def _read(
+        self,
+        reply: HttpReply,
+        model: Served,
+        version: int | None,
+        timeline: Timeline,
+        respond: Respond,
+        trace: Trace | None,
+        outcome: Outcome | ConchError,
+    ) -> None:
+        """Admit a request that a worker has read, or refuse it."""
+        try:
+            if not reply.open:
+                raise Cancelled("request was cancelled by the client")
+            if isinstance(outcome, ConchError):
+                raise outcome
+            infer_request = generate.unpack_request(model.config, version, outcome.meta, outcome.parts, timeline)
+            self._admit(reply, model, infer_request, respond, trace)
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            send_error(reply, error)
+        except Exception:
+            _log.exception("a generate request failed")
+            send_error(reply, ConchError("internal error"))
+
+    def _admit(
+        self, reply: HttpReply, model: Served, infer_request: InferRequest, respond: Respond, trace: Trace | None
+    ) -> None:
+        if trace is not None:
+            trace.read(infer_request, model.version)
+            respond = trace.relay(respond)
+        admitted = self._inference.infer(infer_request, respond)
         if reply.open:
             reply.on_disconnect = admitted.cancel
         else:
             admitted.cancel()
 
-    def _decode(self, request: HttpRequest, model: Served, version: int | None, timeline: Timeline) -> InferRequest:
-        if request.headers.get(b"content-encoding", b"identity") != b"identity":
-            raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
-        model.check_room(timeline)
-        return generate.decode_request(model.config, version, request.body, timeline)
 
+class _InOrder:
+    """Takes what comes of a request in order, though a worker writes what is large."""
 
-class _One:
-    """What is remembered of a request that is to have one response."""
-
-    __slots__ = ("_document", "_error", "_reply", "_responses")
-
-    def __init__(self, reply: HttpReply) -> None:
-        self._reply = reply
-        self._responses = 0
-        self._document = b""
-        self._error: ConchError | None = None  # in place of the first response
+    def __init__(self, pool: OffloadPool) -> None:
+        self._pool = pool
+        self._waiting: deque[tuple[InferResponse | ConchError | None, bool]] = deque()
+        self._writing = False
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        """Take a response, or the error that ends them; see `request.Respond`."""
+        if self._writing:
+            self._waiting.append((answer, final))
+            return
+        document: bytes | ConchError | None = None
+        if isinstance(answer, ConchError):
+            document = answer
+        elif answer is not None:
+            try:
+                if sum(tensor.nbytes for tensor in answer.outputs) > MAX_INLINE_BYTES:
+                    self._pool.submit("generate_response", *generate.describe_response(answer), self._done(final))
+                    self._writing = True
+                    return
+                document = generate.encode_response(answer)
+            except ConchError as error:
+                document = error
+        self.take(document, final)
+
+    def take(self, document: bytes | ConchError | None, final: bool) -> None:
+        """Take a response as JSON, an error, or None where the end brings no response."""
+        raise NotImplementedError
+
+    def _done(self, final: bool) -> Done:
+        def done(outcome: Outcome | ConchError) -> None:
+            self._writing = False
+            self.take(outcome if isinstance(outcome, ConchError) else bytes(outcome.parts[0]), final)
+            while self._waiting and not self._writing:
+                self.respond(*self._waiting.popleft())
+
+        return done
+
+
+class _One(_InOrder):
+    """What is remembered of a request that is to have one response."""
+
+    def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
+        super().__init__(pool)
+        self._reply = reply
+        self._responses = 0
+        self._document: bytes | ConchError = b""
+
+    def take(self, document: bytes | ConchError | None, final: bool) -> None:
         """Keep the response or error; at the end send it, if it is the only one."""
-        if answer is not None:
+        if document is not None:
             self._responses += 1
             if self._responses == 1:
-                self._keep(answer)
+                self._document = document
         if not final:
             return
+        first = self._document
         if self._responses != 1:
             send_error(self._reply, InvalidRequest(_NOT_ONE))
-        elif self._error is not None:
-            send_error(self._reply, self._error)
+        elif not isinstance(first, ConchError):
+            self._reply.send(200, JSON, first)
+        elif isinstance(first, Unavailable | Cancelled):
+            send_error(self._reply, first)
         else:
-            self._reply.send(200, JSON, self._document)
-
-    def _keep(self, answer: InferResponse | ConchError) -> None:
-        try:
-            if isinstance(answer, ConchError):
-                raise answer
-            self._document = generate.encode_response(answer)
-        except (Unavailable, Cancelled) as error:
-            self._error = error
-        except ConchError as error:
             # Whatever a model fails with is 400 here, as in Triton.
-            self._error = InvalidRequest(error.message)
+            send_error(self._reply, InvalidRequest(first.message))
 
 
-class _Stream:
+class _Stream(_InOrder):
     """What is remembered of a request whose responses are sent as they come. A slow client gets them when it can."""
 
-    __slots__ = ("_catching_up", "_held", "_reply")
-
-    def __init__(self, reply: HttpReply) -> None:
+    def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
+        super().__init__(pool)
         self._reply = reply
         self._held = bytearray()
         self._catching_up: asyncio.Task[None] | None = None
 
-    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+    def take(self, document: bytes | ConchError | None, final: bool) -> None:
         """Send a response or an error; the final one ends the reply."""
-        if isinstance(answer, Cancelled) and not self._reply.open:
+        if isinstance(document, Cancelled) and not self._reply.open:
             return
         status, event = 200, b""
-        if isinstance(answer, ConchError):
+        if isinstance(document, ConchError):
             # Triton's: the first response decides the status, and whatever is wrong is 400.
-            status, event = 400, _event(documents.error(answer.message))
-        elif answer is not None:
-            try:
-                event = _event(generate.encode_response(answer))
-            except ConchError as error:
-                status, event = 400, _event(documents.error(error.message))
+            status, event = 400, _event(documents.error(document.message))
+        elif document is not None:
+            event = _event(document)
         if not self._reply.begun:
             self._reply.begin(status, _EVENTS)
         if final:

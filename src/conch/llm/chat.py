@@ -1,7 +1,8 @@
 """From a conversation to a prompt: a model's chat template, as its tokenizer brings it.
 
 Templates are Jinja, with the additions that Hugging Face's `apply_chat_template` has. They are programs that come with
-a model, and run in Jinja's sandbox.
+a model, and run in Jinja's sandbox, which bounds neither their time nor their memory: the server renders them in a
+process that it can end (`llm/chat_prompt.py`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,6 +6,7 @@ parameters; names are vLLM's, values may be strings, as they are in a prompts fi
 
 import json
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -236,9 +237,14 @@ def _text(request: InferRequest, name: str) -> str | None:
     tensor = request.input(name)
     if tensor is None:
         return None
+    count = prod(tensor.shape)
+    if count != 1:
+        return _not_one(name, count)
+    data = memoryview(tensor.data)
+    if len(data) < 4 or int.from_bytes(data[:4], "little") != len(data) - 4:
+        raise InvalidRequest(f"input '{name}' does not hold one element of its {len(data)} bytes")
     try:
-        values = tensor.to_numpy().reshape(-1)
-        return bytes(values[0]).decode() if len(values) == 1 else _not_one(name, len(values))
+        return str(data[4:], "utf-8")
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"input '{name}' is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
@@ -247,8 +253,8 @@ def _flag(request: InferRequest, name: str, default: bool) -> bool:
     tensor = request.input(name)
     if tensor is None:
         return default
-    values = tensor.to_numpy().reshape(-1)
-    return bool(values[0]) if len(values) == 1 else bool(_not_one(name, len(values)))
+    count = prod(tensor.shape)
+    return bool(tensor.to_numpy().reshape(-1)[0]) if count == 1 else bool(_not_one(name, count))
 
 
 def _not_one(name: str, count: int) -> str:

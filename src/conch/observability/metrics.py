@@ -6,6 +6,8 @@ a table with its meaning, so that the tables are the reference.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
 from typing import TYPE_CHECKING
 
 from conch.errors import FailureReason
@@ -13,6 +15,7 @@ from conch.observability.custom_metrics import MetricSample, custom_families, la
 from conch.observability.exposition import Family, Kind, Point, histogram_points, render, summary_points
 from conch.observability.generation_metrics import generation_families
 from conch.observability.host import HostMeter, HostUsage
+from conch.observability.loop_lag import BUCKETS_S, LoopLag
 from conch.observability.statistics import CacheStatistics, Duration, ModelStatistics
 from conch.options import ServerOptions
 
@@ -253,6 +256,12 @@ REQUEST_MEMORY = (
         lambda m: m.evicted,
     ),
 )
+LOOP_LAG = "conch_event_loop_lag_seconds"
+_LOOP_LAG_HELP = "Seconds that the event loop was late for a timer because something else ran."
+LOOP_STALLS = "conch_event_loop_stalls_total"
+_LOOP_STALLS_HELP = "How often the event loop was blocked for more than 100 ms."
+LOOP_LONGEST = "conch_event_loop_longest_stall_seconds"
+_LOOP_LONGEST_HELP = "Seconds that the event loop was blocked at most since the start."
 
 
 class Metrics:
@@ -261,6 +270,7 @@ class Metrics:
     `statistics` gives every model version that is there; `samples` what the models have measured themselves;
     `cache` counts for the response cache, `request_memory` measures the memory for request bodies; None where there is
     none.
+    `lag` is that of the event loop.
     """
 
     def __init__(
@@ -271,12 +281,14 @@ class Metrics:
         options: ServerOptions,
         cache: CacheStatistics | None = None,
         request_memory: Callable[[], RequestMemory] | None = None,
+        lag: LoopLag | None = None,
     ) -> None:
         self._statistics = statistics
         self._samples = samples
         self._options = options
         self._cache = cache
         self._request_memory = request_memory
+        self._lag = lag
         self._host = HostMeter(options.metrics_interval_ms / 1000) if options.allow_cpu_metrics else None
 
     def render(self) -> bytes:
@@ -290,6 +302,7 @@ class Metrics:
             *self._of_cache(),
             *self._of_host(),
             *self._of_requests(),
+            *self._of_loop(),
         ]
         families += custom_families(self._samples(), reserved={family.name for family in families})
         return families
@@ -329,6 +342,15 @@ class Metrics:
         if usage is not None:
             for family in HOST:
                 yield Family(family.name, "gauge", family.help, [Point(family.value(usage))])
+
+    def _of_loop(self) -> Iterator[Family]:
+        lag = self._lag
+        if lag is None:
+            return
+        bounds = zip((*BUCKETS_S, inf), accumulate(lag.counts), strict=True)
+        yield Family(LOOP_LAG, "histogram", _LOOP_LAG_HELP, histogram_points(bounds, lag.total_s, {}))
+        yield Family(LOOP_STALLS, "counter", _LOOP_STALLS_HELP, [Point(lag.stalls)])
+        yield Family(LOOP_LONGEST, "gauge", _LOOP_LONGEST_HELP, [Point(lag.longest_s)])
 
 
 def _family(family: ModelFamily, models: Iterable[ModelStatistics]) -> Family:

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 
 from conch.errors import InvalidRequest, Unsupported
 from conch.tensor import Buffer
@@ -49,6 +50,21 @@ def decompress(data: Buffer, coding: bytes, limit: int) -> Buffer:
             f"request body has {len(inflater.unused_data)} bytes behind the end of its {coding.decode()} data"
         )
     return plain
+
+
+def decompress_small(data: Buffer, coding: bytes, limit: int) -> Buffer | None:
+    """Undo one content coding if that yields no more than `limit` bytes; return None if it yields more.
+
+    Raises as `decompress`.
+    """
+    window_bits = _WINDOW_BITS.get(coding)
+    if window_bits is not None:
+        if len(data) > limit:
+            return None
+        with suppress(zlib.error):
+            if len(zlib.decompressobj(window_bits).decompress(data, limit + 1)) > limit:
+                return None
+    return decompress(data, coding, limit)
 
 
 def compress(parts: Iterable[Buffer], coding: bytes) -> list[bytes]:

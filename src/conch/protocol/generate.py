@@ -5,9 +5,10 @@ request; `parameters` is an object whose keys are read the same way. An answer h
 version and the response's parameters in one object, its keys sorted.
 """
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ import orjson
 
 from conch.errors import InvalidRequest
 from conch.model_config import ModelConfig, TensorSpec
-from conch.protocol import json_data
+from conch.protocol import json_data, large_json
 from conch.protocol.json_document import parse, shown, text
 from conch.protocol.v2_json import parameter, read_parameters
 from conch.request import InferRequest, InferResponse, Timeline
@@ -28,6 +29,15 @@ _STRINGS = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
 
 def decode_request(config: ModelConfig, version: int | None, body: Buffer, timeline: Timeline) -> InferRequest:
     """Read the body of a generate request. Raises InvalidRequest, for keys that are given twice too."""
+    request, parameters = _read(config, version, body, timeline)
+    read_parameters(request, parameters)
+    return request
+
+
+def _read(
+    config: ModelConfig, version: int | None, body: Buffer, timeline: Timeline
+) -> tuple[InferRequest, dict[str, Any]]:
+    """Return the request without its parameters, and those."""
     document = parse(body)
     if type(document) is not dict:
         raise InvalidRequest(
@@ -56,8 +66,7 @@ def decode_request(config: ModelConfig, version: int | None, body: Buffer, timel
     twice = _repeated_key(body, document, nested)
     if twice is not None:
         raise _given_twice(request, twice) if twice in inputs else InvalidRequest(f"key {shown(twice)} is given twice")
-    read_parameters(request, parameters)
-    return request
+    return request, parameters
 
 
 def _convert(
@@ -96,6 +105,81 @@ def _repeated_key(body: Buffer, document: dict[str, Any], nested: dict[str, Any]
         if left[key] < 0:
             return str(key)
     return None
+
+
+def pack_request(spec: Mapping[str, Any], body: Buffer) -> tuple[dict[str, Any], list[Buffer]]:
+    """Read a large body in a worker, for the model that `describe_model` has described; `unpack_request` goes on.
+
+    Raises InvalidRequest, also for more parameters than a request may have.
+    """
+    config = ModelConfig(
+        name=spec["name"],
+        backend="",
+        platform="",
+        outputs=(),
+        max_batch_size=spec["max_batch_size"],
+        inputs=tuple(TensorSpec(name, datatype, tuple(dims)) for name, datatype, dims in spec["inputs"]),
+    )
+    request, parameters = _read(config, None, body, Timeline())
+    large_json.check_parameters(parameters)
+    large_json.check_count("inputs", len(request.inputs), large_json.MAX_TENSORS)
+    described = {
+        "id": request.id,
+        "parameters": json.dumps(parameters),
+        "inputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in request.inputs],
+    }
+    return described, [tensor.data for tensor in request.inputs]
+
+
+def describe_model(config: ModelConfig) -> dict[str, Any]:
+    """Return what `pack_request` needs to know of a model."""
+    return {
+        "name": config.name,
+        "max_batch_size": config.max_batch_size,
+        "inputs": [(spec.name, spec.datatype, spec.dims) for spec in config.inputs],
+    }
+
+
+def unpack_request(
+    config: ModelConfig, version: int | None, described: Mapping[str, Any], parts: Sequence[Buffer], timeline: Timeline
+) -> InferRequest:
+    """Make the request that a worker has read. Raises InvalidRequest."""
+    tensors = [
+        Tensor(name, datatype, shape, data)
+        for (name, datatype, shape), data in zip(described["inputs"], parts, strict=True)
+    ]
+    request = InferRequest(config.name, tensors, version=version, id=described["id"], timeline=timeline)
+    read_parameters(request, json.loads(described["parameters"]))
+    return request
+
+
+def describe_response(response: InferResponse) -> tuple[dict[str, Any], list[Buffer]]:
+    """Return what `write_response` takes, to have a large response written by a worker."""
+    described = {
+        "id": response.id,
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+        "parameters": response.parameters,
+        "outputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in response.outputs],
+    }
+    return described, [tensor.data for tensor in response.outputs]
+
+
+def write_response(described: Mapping[str, Any], parts: Sequence[Buffer]) -> bytes:
+    """Write a response that was described. Raises ConchError as `encode_response` does."""
+    tensors = [
+        Tensor(name, datatype, shape, data)
+        for (name, datatype, shape), data in zip(described["outputs"], parts, strict=True)
+    ]
+    return encode_response(
+        InferResponse(
+            described["model_name"],
+            described["model_version"],
+            tensors,
+            id=described["id"],
+            parameters=described["parameters"],
+        )
+    )
 
 
 def encode_response(response: InferResponse) -> bytes:

@@ -31,11 +31,14 @@ class EmbeddingCall:
     keep_last: bool = False
 
 
-def read_embedding(body: Buffer) -> EmbeddingCall:
-    """Read the body of a request for embeddings. Raises InvalidField."""
-    fields = Fields(read_object(body))
+def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = None) -> EmbeddingCall:
+    """Read the body of a request for embeddings, or what a worker has left of it beside the inputs.
+
+    Raises InvalidField.
+    """
+    fields = Fields(read_object(body, checked=inputs is not None))
     model = fields.required_text("model")
-    inputs = fields.prompts("input", MAX_INPUTS)
+    inputs = inputs or fields.prompts("input", MAX_INPUTS)
     if not all(inputs):
         raise fields.wrong("input", f"'input' must not hold an empty text, as number {_empty(inputs)} is")
     if len({isinstance(each, str) for each in inputs}) > 1:

@@ -23,15 +23,15 @@ class InvalidField(InvalidRequest):
         self.param = param
 
 
-def read_object(body: Buffer) -> dict[str, Any]:
-    """Return the JSON object that a body holds. Raises InvalidField."""
+def read_object(body: Buffer, *, checked: bool = False) -> dict[str, Any]:
+    """Return the JSON object that a body holds. Raises InvalidField. `checked`: its depth is known to be allowed."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidField(None, f"We could not parse the JSON body of your request: {error}") from None
     if not isinstance(document, dict):
         raise InvalidField(None, "the body must be a JSON object")
-    if _is_deeper(document, _MAX_DEPTH):
+    if not checked and _is_deeper(document, _MAX_DEPTH):
         raise InvalidField(None, f"the body is nested too deeply: more than {_MAX_DEPTH} levels")
     return document
 

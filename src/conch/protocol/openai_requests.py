@@ -18,7 +18,7 @@ from conch.tensor import Buffer
 
 # What a completion without max_tokens may have, by the API's definition.
 _COMPLETION_TOKENS = 16
-_MAX_PROMPTS = 256
+MAX_PROMPTS = 256
 _TOKEN_ID = re.compile("[0-9]{1,10}")
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
@@ -74,7 +74,7 @@ class ChatCall(Call):
     model continues that message. `documents` are for the template.
     """
 
-    messages: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]] | Buffer  # as JSON where a worker has read them
     tools: Sequence[Mapping[str, Any]] = ()
     tool_choice: str | Mapping[str, Any] = "none"
     parallel_tool_calls: bool = True
@@ -86,11 +86,11 @@ class ChatCall(Call):
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_completion(body: Buffer) -> CompletionCall:
-    """Read the body of a completion. Raises InvalidField."""
-    fields = Fields(read_object(body))
+def read_completion(body: Buffer, prompts: Sequence[str | Sequence[int]] | None = None) -> CompletionCall:
+    """Read the body of a completion, or what a worker has left of it beside the prompts. Raises InvalidField."""
+    fields = Fields(read_object(body, checked=prompts is not None))
     model = fields.required_text("model")
-    prompts = fields.prompts("prompt", _MAX_PROMPTS)
+    prompts = prompts or fields.prompts("prompt", MAX_PROMPTS)
     fields.refuse("suffix", lambda value: value == "", "no engine of this server fills in the middle")
     max_tokens = fields.integer("max_tokens")
     echo, logprobs = fields.boolean("echo"), _logprobs_of_completion(fields)
@@ -116,11 +116,11 @@ def read_completion(body: Buffer) -> CompletionCall:
     return call
 
 
-def read_chat(body: Buffer) -> ChatCall:
-    """Read the body of a chat completion. Raises InvalidField."""
-    fields = Fields(read_object(body))
+def read_chat(body: Buffer, messages: Buffer | None = None) -> ChatCall:
+    """Read the body of a chat completion, or what a worker has left of it beside the messages. Raises InvalidField."""
+    fields = Fields(read_object(body, checked=messages is not None))
     model = fields.required_text("model")
-    messages = _messages(fields)
+    conversation = read_messages(fields) if messages is None else messages
     max_tokens = fields.integer("max_completion_tokens")
     older = fields.integer("max_tokens")
     params = _params(fields, older if max_tokens is None else max_tokens, _logprobs_of_chat(fields))
@@ -147,7 +147,7 @@ def read_chat(body: Buffer) -> ChatCall:
         arguments.setdefault("reasoning_effort", effort)
     call = ChatCall(
         model=model,
-        messages=messages,
+        messages=conversation,
         params=params,
         tools=tools,
         tool_choice=_tool_choice(fields, tools),
@@ -286,7 +286,8 @@ def _structures(fields: Fields, prefix: str) -> Iterator[StructuredOutput]:
         yield StructuredOutput("choice", orjson.dumps(choices).decode())
 
 
-def _messages(fields: Fields) -> list[dict[str, Any]]:
+def read_messages(fields: Fields) -> list[dict[str, Any]]:
+    """Return the messages of a chat as templates want them. Raises InvalidField."""
     messages = fields.list("messages")
     if not messages:
         raise fields.wrong("messages", "'messages' must hold at least one message")

@@ -5,14 +5,13 @@ of the only input. The header `Inference-Header-Content-Length` says how much of
 Texts of errors contain Triton's wording, since clients match on it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from math import prod
 from typing import Any
 
 import orjson
 
 from conch.errors import BackendError, InvalidRequest
-from conch.model_config import ModelConfig
 from conch.protocol.json_data import encode, encode_exactly, not_in_json, pack
 from conch.protocol.json_document import (
     MAX_UINT64,
@@ -29,7 +28,7 @@ from conch.protocol.json_document import (
 from conch.protocol.regions import NO_REGIONS, REGION, Part, Regions, put
 from conch.protocol.regions_json import read_window
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, ParameterValue, Timeline
-from conch.tensor import BYTES, DATATYPES, MAX_RANK, Buffer, Tensor, byte_size, pack_bytes
+from conch.tensor import DATATYPES, MAX_RANK, Buffer, Tensor
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -45,10 +44,10 @@ class OutputOptions:
 
     `binary` says whether as binary data, for outputs that were asked for by name, `binary_default` for the others.
     `classes` are the outputs to be sent as classifications, with the number of classes; `parts` those that are put
-    into shared memory, and where.
+    into shared memory, and where. `placed` are those that are in shared memory already.
     """
 
-    __slots__ = ("binary", "binary_default", "classes", "parts")
+    __slots__ = ("binary", "binary_default", "classes", "parts", "placed")
 
     def __init__(
         self, binary_default: bool = False, binary: dict[str, bool] | None = None, classes: dict[str, int] | None = None
@@ -57,10 +56,13 @@ class OutputOptions:
         self.binary = binary or {}
         self.classes = classes or {}
         self.parts: dict[str, Part] = {}
+        self.placed: Set[str] = _NONE
 
+
+_NONE: Set[str] = frozenset()
 
 _ALL_JSON = OutputOptions()
-_ALL_BINARY = OutputOptions(binary_default=True)
+ALL_BINARY = OutputOptions(binary_default=True)
 
 
 def read_header_length(value: bytes | None, body_size: int) -> int | None:
@@ -96,13 +98,25 @@ def decode_request(
     Binary tensors are views of the body, those in shared memory copies. Raises ConchError, naming the member at fault.
     """
     if header_length is None:
-        header, tail = body, _NO_BYTES
-    else:
-        view = memoryview(body)
-        header, tail = view[:header_length], view[header_length:]
-    document = parse(header)
-    if type(document) is not dict:
-        document = _NO_PARAMETERS  # without members, so that the first that is needed is named
+        return decode_parts(model_name, version, body, _NO_BYTES, timeline, regions)
+    view = memoryview(body)
+    return decode_parts(model_name, version, view[:header_length], view[header_length:], timeline, regions)
+
+
+def decode_parts(
+    model_name: str,
+    version: int | None,
+    header: Buffer,
+    tail: memoryview,
+    timeline: Timeline | None,
+    regions: Regions,
+    packed: list[Buffer] | None = None,
+) -> tuple[InferRequest, OutputOptions]:
+    """Read a request whose JSON and binary data are apart. `packed` are the wire bytes of its `data` arrays, in order.
+
+    With `packed`, what the JSON has as `data` is not looked at. Raises as `decode_request`.
+    """
+    document = parse_object(header)
     request = InferRequest(model_name, [], version=version, timeline=timeline)
     if "id" in document:
         request.id = text(document["id"], "id")
@@ -112,7 +126,7 @@ def decode_request(
     entries = array(member(document, "inputs"), "inputs")
     position = 0
     for entry in entries:
-        tensor, position = _read_input(request, entry, tail, position, regions)
+        tensor, position = _read_input(request, entry, tail, position, regions, packed)
         request.inputs.append(tensor)
     if position != len(tail):
         raise InvalidRequest(
@@ -121,38 +135,17 @@ def decode_request(
         )
     if "outputs" in document:
         return request, _read_outputs(request, array(document["outputs"], "outputs"), binary_default, regions)
-    return request, _ALL_BINARY if binary_default else _ALL_JSON
+    return request, ALL_BINARY if binary_default else _ALL_JSON
+
+
+def parse_object(header: Buffer) -> dict[str, Any]:
+    """Return the members of a request in JSON, none for what is no object: the first that is needed is named then."""
+    document = parse(header)
+    return document if type(document) is dict else _NO_PARAMETERS
 
 
 _NO_BYTES = memoryview(b"")
 _NO_PARAMETERS: dict[str, Any] = {}
-
-
-def decode_raw_request(
-    config: ModelConfig, version: int | None, body: Buffer, timeline: Timeline | None = None
-) -> tuple[InferRequest, OutputOptions]:
-    """Read a request whose whole body is the data of the model's only input.
-
-    Its batch size is 1; one dimension that the configuration leaves open follows from the size. A BYTES input of shape
-    [1] takes the body as its element. All outputs are sent as binary data. Raises InvalidRequest.
-    """
-    if len(config.inputs) != 1:
-        raise _refused_raw(
-            "Raw request must only have 1 input (found 1) to be deduced but got "
-            f"{len(config.inputs)} inputs in '{config.name}' model configuration"
-        )
-    spec = config.inputs[0]
-    if spec.datatype == BYTES:
-        if spec.dims != (1,):
-            raise _refused_raw(f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]")
-        data: Buffer = pack_bytes([body])
-        dims = [1]
-    else:
-        data = body
-        dims = _deduced_dims(config, len(body))
-    shape = [1, *dims] if config.max_batch_size > 0 else dims
-    tensor = Tensor(spec.name, spec.datatype, shape, data)
-    return InferRequest(config.name, [tensor], version=version, timeline=timeline), _ALL_BINARY
 
 
 def encode_response(
@@ -169,10 +162,8 @@ def encode_response(
         # Zero classes mean that none are wanted.
         counts = [options.classes.get(tensor.name, 0) for tensor in outputs]
         outputs = [classify(tensor, count) if count else tensor for tensor, count in zip(outputs, counts, strict=True)]
-    if options.parts:
-        for tensor in outputs:
-            if tensor.name in options.parts:
-                put(tensor, options.parts[tensor.name])
+    if options.parts and not options.placed:
+        place(outputs, options)
     try:
         header, binary = _write(response, outputs, options, encode)
         if b"null" in header:
@@ -183,6 +174,13 @@ def encode_response(
     return header, binary
 
 
+def place(outputs: Iterable[Tensor], options: OutputOptions) -> None:
+    """Put outputs into shared memory where that is wanted. Raises InvalidRequest if one does not fit."""
+    for tensor in outputs:
+        if tensor.name in options.parts:
+            put(tensor, options.parts[tensor.name])
+
+
 def _write(
     response: InferResponse, outputs: Iterable[Tensor], options: OutputOptions, encode_data: Callable[[Tensor], Any]
 ) -> tuple[bytes, list[Buffer]]:
@@ -191,7 +189,7 @@ def _write(
     for tensor in outputs:
         name = tensor.name
         entry: dict[str, Any] = {"name": name, "datatype": tensor.datatype, "shape": tensor.shape}
-        if name in options.parts:
+        if name in options.parts or name in options.placed:
             pass  # its bytes are there already
         elif options.binary.get(name, options.binary_default):
             data = tensor.data if type(tensor.data) is bytes else memoryview(tensor.data).cast("B")
@@ -254,30 +252,26 @@ def parameter(key: str, value: Any) -> ParameterValue:
 
 
 def _read_input(
-    request: InferRequest, entry: Any, tail: memoryview, position: int, regions: Regions
+    request: InferRequest,
+    entry: Any,
+    tail: memoryview,
+    position: int,
+    regions: Regions,
+    packed: list[Buffer] | None,
 ) -> tuple[Tensor, int]:
-    """Read one input, its data being JSON, in shared memory, or the bytes of `tail` at `position`.
+    """Read one input, its data being JSON or packed, in shared memory, or the bytes of `tail` at `position`.
 
     Return the position behind them.
     """
-    if type(entry) is not dict:
-        raise _one_source("no field is set; each of 'inputs' is an object, not " + shown(entry))
-    parameters = parameters_of(entry) if "parameters" in entry else _NO_PARAMETERS
+    parameters = _input_parameters(entry)
     source = _source(entry, parameters)
-    name = text(member(entry, "name"), "name")
-    datatype = text(member(entry, "datatype"), "datatype")
-    shape = _shape(name, member(entry, "shape"))
-    if datatype not in DATATYPES:
-        raise InvalidRequest(
-            f"invalid datatype for input {name}: {shown(datatype)} is none of {', '.join(sorted(DATATYPES))}"
-        )
+    name, datatype, shape = _form(entry)
     window = read_window(parameters, name, regions) if parameters else None
     if window is not None:
         return window.input(regions, name, datatype, shape, request), position
     if source == "data":
-        if datatype in ("FP16", "BF16"):
-            raise not_in_json(name, datatype)
-        return Tensor(name, datatype, shape, pack(name, datatype, entry["data"], prod(shape))), position
+        data = _packed_data(name, datatype, shape, entry["data"]) if packed is None else packed.pop(0)
+        return Tensor(name, datatype, shape, data), position
     end = position + unsigned(parameters["binary_data_size"], "binary_data_size")
     if end > len(tail):
         raise InvalidRequest(
@@ -285,6 +279,41 @@ def _read_input(
             f"for model '{request.model_name}'"
         )
     return Tensor(name, datatype, shape, tail[position:end]), end
+
+
+def read_data(entry: Any) -> bytes | None:
+    """Return the wire bytes of an input's `data`, None if it has none. Raises InvalidRequest as `decode_request`."""
+    parameters = _input_parameters(entry)
+    if _source(entry, parameters) != "data":
+        return None
+    name, datatype, shape = _form(entry)
+    if parameters:
+        read_window(parameters, name, NO_REGIONS)
+    return _packed_data(name, datatype, shape, entry["data"])
+
+
+def _input_parameters(entry: Any) -> dict[str, Any]:
+    if type(entry) is not dict:
+        raise _one_source("no field is set; each of 'inputs' is an object, not " + shown(entry))
+    return parameters_of(entry) if "parameters" in entry else _NO_PARAMETERS
+
+
+def _form(entry: dict[str, Any]) -> tuple[str, str, list[int]]:
+    """Return name, datatype and shape of an input."""
+    name = text(member(entry, "name"), "name")
+    datatype = text(member(entry, "datatype"), "datatype")
+    shape = _shape(name, member(entry, "shape"))
+    if datatype not in DATATYPES:
+        raise InvalidRequest(
+            f"invalid datatype for input {name}: {shown(datatype)} is none of {', '.join(sorted(DATATYPES))}"
+        )
+    return name, datatype, shape
+
+
+def _packed_data(name: str, datatype: str, shape: list[int], data: Any) -> bytes:
+    if datatype in ("FP16", "BF16"):
+        raise not_in_json(name, datatype)
+    return pack(name, datatype, data, prod(shape))
 
 
 def _source(entry: dict[str, Any], parameters: dict[str, Any]) -> str:
@@ -348,33 +377,3 @@ def _class_count(name: str, value: Any) -> int:
             f"for output '{name}' it is {shown(value)}"
         )
     return value
-
-
-def _deduced_dims(config: ModelConfig, size: int) -> list[int]:
-    """Fill in the one dimension that may be open. Raises InvalidRequest if the size is another one."""
-    name, datatype, dims = config.inputs[0].name, config.inputs[0].datatype, config.inputs[0].dims
-    open_dims = [index for index, dim in enumerate(dims) if dim < 0]
-    if not open_dims:
-        if size != (expected := byte_size(datatype, list(dims))):
-            raise _wrong_raw_size(config, expected, size)
-        return list(dims)
-    if len(open_dims) > 1:
-        raise _refused_raw(
-            f"The shape of the raw input '{name}' can not be deduced because there are more than one variable-sized "
-            f"dimension: {list(dims)}"
-        )
-    row = byte_size(datatype, [dim for dim in dims if dim >= 0])
-    if not row or size % row:
-        raise _wrong_raw_size(config, size - size % row if row else 0, size)
-    return [size // row if dim < 0 else dim for dim in dims]
-
-
-def _wrong_raw_size(config: ModelConfig, expected: int, got: int) -> InvalidRequest:
-    return _refused_raw(
-        f"input byte size mismatch for input 'raw_input' for model '{config.name}'. Expected {expected}, got {got}: "
-        f"the whole body is the input '{config.inputs[0].name}'"
-    )
-
-
-def _refused_raw(message: str) -> InvalidRequest:
-    return InvalidRequest(f"[request id: <id_unknown>] {message}")

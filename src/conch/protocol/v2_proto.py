@@ -30,6 +30,10 @@ _INT64_MAX = 2**63 - 1
 _INT64_DIGITS = len(str(_INT64_MAX))
 # Below this size one parse with a copy of the tensors is faster than splitting the message first (measured).
 _SPLIT_FROM = 16 * 1024
+# Inputs, outputs and parameters of a request; each costs the event loop some 10 µs.
+MAX_ENTRIES = 2048
+# Fields of a message: those, and one for each raw content.
+MAX_FIELDS = 4 * MAX_ENTRIES
 
 # The first bytes of length-delimited fields: number << 3 | 2.
 _RAW_INPUT_CONTENTS = 7 << 3 | 2
@@ -55,10 +59,14 @@ _DEFAULT_OPTIONS = ResponseOptions()
 
 
 class InferMessage(NamedTuple):
-    """A parsed ModelInferRequest; `raw_contents` are its `raw_input_contents`, wherever they lie."""
+    """A parsed ModelInferRequest; `raw_contents` are its `raw_input_contents`, wherever they lie.
+
+    `packed` is the wire form of each input's `contents`, None for one without, where a worker has read them.
+    """
 
     message: Message
     raw_contents: Sequence[Buffer]
+    packed: Sequence[Buffer | None] = ()
 
     @property
     def model_name(self) -> str:
@@ -100,7 +108,7 @@ class InferMessage(NamedTuple):
         message, raw_contents = self.message, self.raw_contents
         tensors: list[Tensor] = []
         used = 0
-        for entry in message.inputs:
+        for index, entry in enumerate(message.inputs):
             name, datatype, shape = entry.name, entry.datatype, tuple(entry.shape)
             if datatype not in DATATYPES:
                 raise InvalidRequest(
@@ -127,7 +135,8 @@ class InferMessage(NamedTuple):
                         "contents field must not be specified when using raw_input_contents for "
                         f"'{name}' for model '{message.model_name}'"
                     )
-                data: Buffer = pack_contents(entry, message.model_name)
+                packed = self.packed[index] if self.packed else None
+                data: Buffer = pack_contents(entry, message.model_name) if packed is None else packed
             elif used < len(raw_contents):
                 data = raw_contents[used]
                 used += 1
@@ -165,7 +174,17 @@ def read_infer_request(data: Buffer) -> InferMessage:
         message.ParseFromString(head)
     except DecodeError as error:
         raise InvalidRequest(f"failed to parse the request as inference.ModelInferRequest: {error}") from None
+    if len(data) >= _SPLIT_FROM:
+        check_counts(message)
     return InferMessage(message, message.raw_input_contents if raw_contents is None else raw_contents)
+
+
+def check_counts(message: Message) -> None:
+    """Raise InvalidRequest for more tensors or parameters than a request may have."""
+    for what in ("inputs", "outputs", "parameters"):
+        count = len(getattr(message, what))
+        if count > MAX_ENTRIES:
+            raise InvalidRequest(f"a request may have at most {MAX_ENTRIES} {what}, got {count}")
 
 
 def parse_version(text: str) -> int | None:
@@ -248,7 +267,7 @@ def split_fields(data: Buffer) -> Fields | None:
     """Tell `raw_input_contents` from the other fields of a ModelInferRequest.
 
     Returns None for a message with anything but complete length-delimited fields of numbers below 16, of which a
-    ModelInferRequest consists: protobuf then judges the whole.
+    ModelInferRequest consists: protobuf then judges the whole. Raises InvalidRequest for more than `MAX_FIELDS` fields.
     """
     fields = Fields([], [])
     position, end = 0, len(data)
@@ -256,6 +275,8 @@ def split_fields(data: Buffer) -> Fields | None:
         start, tag = position, data[position]
         if tag >= 0x80 or tag & 7 != 2:
             return None
+        if len(fields.others) + len(fields.contents) >= MAX_FIELDS:
+            raise InvalidRequest(f"a request may have at most {MAX_FIELDS} inputs, outputs, parameters and contents")
         size, position = _read_varint(data, position + 1)
         if size < 0 or size > end - position:
             return None

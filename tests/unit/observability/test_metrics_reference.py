@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from conch.observability.metrics import Metrics
+from conch.observability.loop_lag import LoopLag
+from conch.observability.metrics import Metrics, RequestMemory
 from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, CacheStatistics, Histogram, ModelStatistics
 from conch.observability.summaries import LatencySummaries
 from conch.options import ServerOptions
@@ -16,8 +17,16 @@ def test_the_page_lists_the_families_of_the_code() -> None:
     model.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
     model.summaries = LatencySummaries()
     options = ServerOptions(metrics_config=(("histogram_latencies", True), ("summary_latencies", True)))
-    families = Metrics(statistics=lambda: [model], samples=list, options=options, cache=CacheStatistics(1024)).collect()
-    rows = re.findall(r"^\| `((?:nv_|vllm:)\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    metrics = Metrics(
+        statistics=lambda: [model],
+        samples=list,
+        options=options,
+        cache=CacheStatistics(1024),
+        request_memory=lambda: RequestMemory(1, 1, 1, 1),
+        lag=LoopLag(),
+    )
+    families = metrics.collect()
+    rows = re.findall(r"^\| `((?:nv_|vllm:|conch_)\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(rows) == sorted((family.name, family.kind) for family in families)
 
 

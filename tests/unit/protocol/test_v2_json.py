@@ -5,9 +5,9 @@ import pytest
 
 from conch.errors import BackendError, InvalidRequest, Unsupported
 from conch.model_config import ModelConfig, TensorSpec
+from conch.protocol.raw_request import decode_raw_request
 from conch.protocol.v2_json import (
     OutputOptions,
-    decode_raw_request,
     decode_request,
     encode_response,
     read_header_length,

@@ -1,0 +1,260 @@
+"""Worker processes for codecs, each driven by a thread that copies messages in and out.
+
+The event loop hands a job over with one queue operation and gets its outcome by one callback. A thread starts its
+process at the first job. Pure Python in a thread would compete for the interpreter lock, and a C call on 64 MB of JSON
+holds it for seconds: hence processes.
+"""
+
+import asyncio
+import logging
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, NamedTuple, TypeAlias
+
+from conch.errors import ConchError, InvalidRequest, Unavailable
+from conch.frontends.offload.jobs import restore
+from conch.frontends.offload.wire import READY, Connection, WireError
+from conch.tensor import Buffer
+
+_log = logging.getLogger(__name__)
+
+MAX_WAITING_JOBS = 1024
+_START_LIMIT_S = 60.0
+# What a worker needs of the server's environment: nothing that may be a secret.
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "VIRTUAL_ENV")
+
+
+class Outcome(NamedTuple):
+    """What a job has returned: a JSON object, and buffers."""
+
+    meta: Mapping[str, Any]
+    parts: Sequence[memoryview]
+
+
+# Called once on the event loop; must not raise.
+Done: TypeAlias = Callable[[Outcome | ConchError], None]
+
+
+class Job:
+    """One job, from `OffloadPool.submit` to its outcome."""
+
+    __slots__ = ("args", "cancelled", "done", "name", "parts")
+
+    def __init__(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer], done: Done) -> None:
+        self.name = name
+        self.args = args
+        self.parts = parts
+        self.done = done
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Skip the job if it has not begun. `done` is called all the same."""
+        self.cancelled = True
+
+
+class OffloadPool:
+    """Runs jobs in up to `workers` processes. All methods belong to the event loop's thread.
+
+    A job that takes longer than `limit_s` ends its process and fails with `too_slow`. A process that has had nothing
+    to do for `idle_s` ends; None keeps it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        workers: int = 0,
+        limit_s: float = 60.0,
+        idle_s: float | None = 60.0,
+        memory_bytes: int = 6 * 2**30,
+        niceness: int = 5,
+        too_slow: str = "the message takes too long to read or write",
+    ) -> None:
+        """Assign. `workers` 0 means one for each processor, up to four.
+
+        Positive `niceness` puts the event loop first where processors are short.
+        """
+        self._name = name
+        self._most = workers or min(os.cpu_count() or 1, 4)
+        self._limit_s = limit_s
+        self._idle_s = idle_s
+        self._arguments = [str(memory_bytes), str(niceness)]
+        self._too_slow = too_slow
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._threads: list[_WorkerThread] = []
+        self._outstanding = 0
+        self._stopped = False
+
+    def submit(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer], done: Done) -> Job:
+        """Run a job of `jobs` on these buffers, which must not change. Raises Unavailable if too many wait."""
+        if self._stopped or self._outstanding >= MAX_WAITING_JOBS:
+            raise Unavailable("too many large messages wait to be read or written" if not self._stopped else "stopping")
+        job = Job(name, args, parts, done)
+        self._outstanding += 1
+        if self._outstanding > len(self._threads) < self._most:
+            self._start_thread()
+        self._jobs.put(job)
+        return job
+
+    async def run(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer]) -> Outcome:
+        """Run a job and wait for its outcome. Raises ConchError."""
+        outcome: asyncio.Future[Outcome | ConchError] = asyncio.get_running_loop().create_future()
+        self.submit(name, args, parts, lambda found: None if outcome.done() else outcome.set_result(found))
+        found = await outcome
+        if isinstance(found, ConchError):
+            raise found
+        return found
+
+    def warm(self) -> None:
+        """Start one process before there is a job for it."""
+        if not self._threads and not self._stopped:
+            self.submit("nothing", {}, (), lambda _: None)
+
+    async def stop(self) -> None:
+        """End all processes. Jobs that have not ended fail."""
+        self._stopped = True
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.kill()
+        threads, self._threads = self._threads, []
+        await asyncio.gather(*(asyncio.to_thread(thread.join, 5.0) for thread in threads))
+
+    def _start_thread(self) -> None:
+        thread = _WorkerThread(
+            f"{self._name} worker {len(self._threads)}",
+            self._jobs,
+            asyncio.get_running_loop(),
+            self._deliver,
+            limit_s=self._limit_s,
+            idle_s=self._idle_s,
+            arguments=self._arguments,
+            too_slow=self._too_slow,
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _deliver(self, job: Job, outcome: Outcome | ConchError) -> None:
+        self._outstanding -= 1
+        try:
+            job.done(outcome)
+        except Exception:
+            _log.exception("%s: the outcome of job %s could not be delivered", self._name, job.name)
+
+
+class _WorkerThread(threading.Thread):
+    """Takes jobs and has its process run them, one at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        jobs: "queue.SimpleQueue[Job | None]",
+        loop: asyncio.AbstractEventLoop,
+        deliver: Callable[[Job, Outcome | ConchError], None],
+        *,
+        limit_s: float,
+        idle_s: float | None,
+        arguments: Sequence[str],
+        too_slow: str,
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._jobs = jobs
+        self._loop = loop
+        self._deliver = deliver
+        self._limit_s = limit_s
+        self._idle_s = idle_s
+        self._arguments = arguments
+        self._too_slow = too_slow
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._killed = threading.Event()
+
+    def run(self) -> None:
+        """Run jobs until there is None."""
+        while True:
+            try:
+                job = self._jobs.get(timeout=self._idle_s if self._process is not None else None)
+            except queue.Empty:
+                self._drop_process()
+                continue
+            if job is None:
+                break
+            outcome = self._outcome(job)
+            with suppress(RuntimeError):  # the loop has been closed
+                self._loop.call_soon_threadsafe(self._deliver, job, outcome)
+            del job, outcome
+        self._drop_process()
+
+    def kill(self) -> None:
+        """End the process; called by another thread."""
+        self._killed.set()
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def _outcome(self, job: Job) -> Outcome | ConchError:
+        if job.cancelled or self._killed.is_set():
+            return Unavailable("cancelled")
+        try:
+            connection = self._connected()
+            connection.deadline = monotonic() + self._limit_s
+            connection.send({"job": job.name, "args": job.args}, job.parts)
+            head, parts = connection.receive()
+        except TimeoutError:
+            self._drop_process()
+            return InvalidRequest(f"{self._too_slow}: more than {self._limit_s:g} s")
+        except (OSError, WireError, ValueError, KeyError, TypeError) as error:
+            status = self._drop_process()
+            if self._killed.is_set():
+                return Unavailable("the server is stopping")
+            _log.error("%s failed at job %s: %s (exit status %s)", self.name, job.name, error, status)
+            return ConchError("the process that reads and writes large messages has failed")
+        if "error" in head:
+            return restore(head["error"])
+        return Outcome(head["meta"], parts)
+
+    def _connected(self) -> Connection:
+        if self._connection is not None:
+            return self._connection
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "conch.frontends.offload.worker", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                [*command, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        connection = self._connection = Connection(ours)
+        if self._killed.is_set():  # before there was a process to kill
+            raise WireError("stopped")
+        connection.deadline = monotonic() + _START_LIMIT_S
+        if connection.take_byte() != READY:
+            raise WireError("the worker has not started")
+        return connection
+
+    def _drop_process(self) -> int | None:
+        connection, self._connection = self._connection, None
+        process, self._process = self._process, None
+        if connection is not None:
+            connection.close()
+        if process is None:
+            return None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    # One thread of numpy's: what is computed here is parsing.
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}

@@ -1,0 +1,49 @@
+"""The worker process: runs one job after another until the server closes the connection.
+
+Started as `python -m conch.frontends.offload.worker <descriptor> <memory limit in bytes> <niceness>`, with an
+environment that holds no secrets. A job that takes too long, or too much memory, costs this process and nothing else.
+"""
+
+import os
+import resource
+import socket
+import sys
+import traceback
+from contextlib import suppress
+
+from conch.backends.python_child.conch_child import prctl
+from conch.errors import ConchError, InvalidRequest
+from conch.frontends.offload import jobs
+from conch.frontends.offload.wire import READY, Connection, WireError
+
+
+def main(descriptor: int, memory_bytes: int, niceness: int) -> None:
+    """Serve the connection until it ends."""
+    prctl.die_with_parent()
+    prctl.renounce_privileges()
+    with suppress(OSError):
+        os.nice(niceness)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    connection = Connection(socket.socket(fileno=descriptor))
+    connection.send_byte(READY)
+    with suppress(WireError, OSError):
+        while True:
+            head, parts = connection.receive()
+            try:
+                meta, answer = jobs.run(head["job"], head["args"], parts)
+            except ConchError as error:
+                connection.send({"error": jobs.describe(error)}, [])
+            except MemoryError:
+                refusal = InvalidRequest("the message needs more memory than a single message may take")
+                connection.send({"error": jobs.describe(refusal)}, [])
+            except Exception:
+                traceback.print_exc()
+                connection.send({"error": jobs.describe(ConchError("internal error"))}, [])
+            else:
+                connection.send({"meta": meta}, answer)
+            del head, parts
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""What listens: a service for each port that the options ask for."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from conch.core.inference import Inference
+from conch.core.lifecycle import ModelControl
+from conch.core.shared_memory import SharedMemory
+from conch.frontends.body_budget import BodyBudget
+from conch.frontends.grpc_server import GrpcFrontend
+from conch.frontends.http_message import HttpLimits
+from conch.frontends.http_router import HttpRouter
+from conch.frontends.http_server import HttpServer
+from conch.frontends.metrics_http import MetricsHttp
+from conch.frontends.openai_http import OpenAiHttp
+from conch.frontends.openai_port import OpenAiPort
+from conch.frontends.restrictions import Restrictions
+from conch.frontends.v2_http import V2Http
+from conch.frontends.workers import Workers
+from conch.observability.logs import LogSettings
+from conch.observability.observer import Observer
+from conch.options import ServerOptions
+
+
+class Service(NamedTuple):
+    """What listens: how its flags begin, its name in the log, the address asked for, and the listener."""
+
+    flags: str
+    name: str
+    address: str
+    port: int
+    listener: HttpServer | GrpcFrontend
+
+
+class Parts(NamedTuple):
+    """What services are made of; `exposition` makes the text of a scrape."""
+
+    options: ServerOptions
+    inference: Inference
+    control: ModelControl
+    shared_memory: SharedMemory | None
+    observer: Observer
+    log: LogSettings
+    budget: BodyBudget
+    workers: Workers
+    exposition: Callable[[], bytes]
+
+
+def services(parts: Parts) -> Iterator[Service]:
+    """Make the services. Each is to be started before the next is asked for."""
+    options = parts.options
+    restrictions = Restrictions(options.http_restricted_api, flag="--http-restricted-api")
+    limits = HttpLimits(body_bytes=options.http_max_input_size)
+    metrics = MetricsHttp(parts.exposition) if options.allow_metrics else None
+    openai = OpenAiHttp(
+        parts.inference,
+        parts.control,
+        api_keys=options.openai_api_key,
+        lora_separator=options.lora_separator,
+        restrictions=restrictions,
+        observer=parts.observer,
+        pool=parts.workers.codecs,
+        prompts=parts.workers.prompts,
+    )
+    if options.allow_http:
+        yield _http(parts, restrictions, limits, openai)
+    if options.openai_port >= 0:
+        address, port = options.openai_address or options.http_address, options.openai_port
+        handler = OpenAiPort(parts.inference, openai, metrics)
+        listener = HttpServer(handler, address, port, limits=limits, refusal=handler.refusal, budget=parts.budget)
+        yield Service("openai", "OpenAI Service", address, port, listener)
+    if options.allow_grpc:
+        yield _grpc(parts)
+    if metrics is not None:
+        address, port = options.metrics_address, options.metrics_port
+        listener = HttpServer(metrics, address, port, refusal=metrics.refusal, budget=parts.budget)
+        yield Service("metrics", "Metrics Service", address, port, listener)
+
+
+def _http(parts: Parts, restrictions: Restrictions, limits: HttpLimits, openai: OpenAiHttp) -> Service:
+    options = parts.options
+    v2 = V2Http(
+        parts.inference,
+        parts.control,
+        server_name=options.id,
+        max_input_bytes=options.http_max_input_size,
+        header_forward_pattern=options.http_header_forward_pattern,
+        restrictions=restrictions,
+        shared_memory=parts.shared_memory,
+        observer=parts.observer,
+        log=parts.log,
+        budget=parts.budget,
+        pool=parts.workers.codecs,
+    )
+    router = HttpRouter(v2, OpenAiPort(parts.inference, openai, None))
+    listener = HttpServer(
+        router,
+        options.http_address,
+        options.http_port,
+        limits=limits,
+        body_limit=v2.body_limit,
+        refusal=router.refusal,
+        budget=parts.budget,
+        reuse_port=options.reuse_http_port,
+    )
+    return Service("http", "HTTPService", options.http_address, options.http_port, listener)
+
+
+def _grpc(parts: Parts) -> Service:
+    options = parts.options
+    listener = GrpcFrontend(
+        parts.inference,
+        parts.control,
+        options,
+        parts.shared_memory,
+        parts.observer,
+        parts.log,
+        parts.budget,
+        parts.workers.codecs,
+    )
+    return Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, listener)

@@ -1,0 +1,329 @@
+"""No request blocks the event loop: a probe beside hostile requests is answered, and the server measures no stall.
+
+The server's own measure counts processor time, so that a busy machine fails no test; the probe's bound is generous for
+the same reason.
+"""
+
+import base64
+import gzip
+import http.client
+import multiprocessing
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.server.models import tensor, write_identity, write_python, write_scripted
+from tests.server.process import ConchProcess
+
+MIB = 2**20
+# What the issue allows is 0.1 s. Where the probe itself gets no processor it sees more.
+PROBE_BOUND_S = 1.0
+LETTERS = """
+texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
+return pb_utils.InferenceResponse([pb_utils.Tensor("VECTOR", np.zeros((len(texts), 1024), np.float32))])
+"""
+SLOW_TEMPLATE = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+HUGE_TEMPLATE = "{{ 'a' * 1000000000 }}"
+
+
+@dataclass(frozen=True)
+class Http:
+    """A request; `status` is what answers it, None where any may."""
+
+    path: str
+    body: Callable[[], bytes]
+    headers: dict[str, str]
+    status: int | None = None
+
+
+def infer(model: str, datatype: str, count: int, data: str, *, output: str = "", more: str = "") -> bytes:
+    entry = f'{{"name":"INPUT0","datatype":"{datatype}","shape":[{count}],"data":[{data}]}}'
+    outputs = f',"outputs":[{{"name":"OUTPUT0"{output}}}]' if output else ""
+    return f'{{"inputs":[{entry}]{outputs}{more}}}'.encode()
+
+
+def binary(datatype: str, count: int, data: bytes, output: str) -> tuple[bytes, dict[str, str]]:
+    head = (
+        f'{{"inputs":[{{"name":"INPUT0","datatype":"{datatype}","shape":[{count}],'
+        f'"parameters":{{"binary_data_size":{len(data)}}}}}],"outputs":[{{"name":"OUTPUT0"{output}}}]}}'
+    ).encode()
+    return head + data, {"Inference-Header-Content-Length": str(len(head))}
+
+
+def as_binary(
+    model: str, datatype: str, count: int, data: bytes, output: str, status: int | None = 200, **headers: str
+) -> Http:
+    body, more = binary(datatype, count, data, output)
+    return Http(f"/v2/models/{model}/infer", lambda: body, headers | more, status)
+
+
+def as_json(model: str, body: Callable[[], bytes], status: int | None = 200, **headers: str) -> Http:
+    return Http(f"/v2/models/{model}/infer", body, headers, status)
+
+
+def openai(path: str, status: int | None, model: str, fields: Callable[[], bytes]) -> Http:
+    return Http(f"/v1/{path}", lambda: b'{"model":"%s",%s}' % (model.encode(), fields()), {}, status)
+
+
+def many(item: bytes, count: int) -> bytes:
+    return b"[" + b",".join([item] * count) + b"]"
+
+
+def numbered(item: bytes, count: int) -> bytes:
+    return b",".join([item % number for number in range(count)])
+
+
+MESSAGE = b'{"role":"user","content":"a"}'
+CLASSES = ',"parameters":{"classification":2147483647}'
+BINARY = ',"parameters":{"binary_data":true}'
+HTTP: dict[str, Callable[[], Http]] = {
+    "classification of all elements": lambda: as_json(
+        "bytes",
+        lambda: gzip.compress(infer("bytes", "INT8", 300_000, ",".join(["1"] * 300_000), output=CLASSES)),
+        **{"Content-Encoding": "gzip"},
+    ),
+    "classification of INT8": lambda: as_binary("bytes", "INT8", 200_000, bytes(200_000), CLASSES),
+    "NaN": lambda: as_json("floats", lambda: infer("floats", "FP32", MIB // 2, ",".join(["NaN"] * (MIB // 2)))),
+    "numbers": lambda: as_json("floats", lambda: infer("floats", "FP32", 2 * MIB, ",".join(["0"] * 2 * MIB))),
+    "nested arrays": lambda: as_json("floats", lambda: infer("floats", "FP32", 0, ",".join(["[]"] * MIB))),
+    "deep arrays": lambda: as_json("floats", lambda: infer("floats", "FP32", 1, "[" * MIB), 400),
+    "a wrong last element": lambda: as_json(
+        "ints", lambda: infer("ints", "INT32", MIB, ",".join(["0"] * (MIB - 1) + ["0.5"])), 400
+    ),
+    "empty BYTES as JSON": lambda: as_binary("texts", "BYTES", 125_000, bytes(500_000), ""),
+    "many BYTES elements": lambda: as_binary("texts", "BYTES", 8 * MIB, bytes(32 * MIB), BINARY, 400),
+    "BYTES of another count": lambda: as_binary("texts", "BYTES", 1, bytes(16 * MIB), BINARY, 400),
+    "invalid UTF-8": lambda: as_json(
+        "texts", lambda: infer("texts", "BYTES", 100_000, ",".join(['"~~~"'] * 100_000)).replace(b"~", b"\xff")
+    ),
+    "invalid UTF-8 as JSON": lambda: as_binary("texts", "BYTES", 1, b"\0\0\x08\0" + b"\xff" * (MIB // 2), ""),
+    "numbers as JSON": lambda: as_binary("floats", "FP32", MIB, bytes(4 * MIB), ""),
+    "infinities as JSON": lambda: as_binary("floats", "FP32", MIB // 2, b"\0\0\x80\x7f" * (MIB // 2), ""),
+    "compressed answer": lambda: as_binary(
+        "floats", "FP32", 4 * MIB, bytes(16 * MIB), BINARY, **{"Accept-Encoding": "gzip"}
+    ),
+    "compressed spaces": lambda: as_json(
+        "floats", lambda: gzip.compress(b" " * 63 * MIB, 1), 400, **{"Content-Encoding": "gzip"}
+    ),
+    "many inputs": lambda: as_json(
+        "floats", lambda: b'{"inputs":%s}' % many(b'{"name":"A","datatype":"FP32","shape":[1],"data":[1]}', 50_000), 400
+    ),
+    "inputs of equal names": lambda: as_json(
+        "floats",
+        lambda: b'{"inputs":%s}' % many(b'{"name":"INPUT0","datatype":"BOOL","shape":[0],"data":[]}', 2000),
+        400,
+    ),
+    "many outputs": lambda: as_json(
+        "floats", lambda: b'{"inputs":[],"outputs":%s}' % many(b'{"name":"a"}', 200_000), 400
+    ),
+    "many parameters": lambda: as_json(
+        "floats", lambda: b'{"inputs":[],"parameters":{%s}}' % numbered(b'"%d":1', 200_000), 400
+    ),
+    "unknown members": lambda: as_json("floats", lambda: b'{"a":%s,"inputs":[]}' % many(b"{}", MIB), 400),
+    "generate": lambda: Http("/v2/models/texts/generate", lambda: b'{"INPUT0":%s}' % many(b'""', 100_000), {}, 200),
+    "generate_stream": lambda: Http(
+        "/v2/models/floats/generate_stream", lambda: b'{"INPUT0":%s}' % many(b"1", MIB), {}, 200
+    ),
+    "index": lambda: Http("/v2/repository/index", lambda: b'{"a":%s}' % many(b"[]", MIB), {}, 400),
+    "trace": lambda: Http("/v2/trace/setting", lambda: b'{"a":%s}' % many(b"[]", MIB), {}, 400),
+    "files of a load": lambda: Http(
+        "/v2/repository/models/new/load",
+        lambda: b'{"parameters":{"config":"{}","file:1/a":"%s"}}' % base64.b64encode(bytes(24 * MIB)),
+        {},
+        400,
+    ),
+    "token ids": lambda: openai("completions", 400, "llm", lambda: b'"prompt":%s' % many(b"1", 2 * MIB)),
+    "as many token ids as allowed": lambda: openai("completions", 400, "llm", lambda: b'"prompt":%s' % many(b"1", MIB)),
+    "a long prompt": lambda: openai("completions", 400, "llm", lambda: b'"prompt":"%s"' % (b"\xc3\xa9" * 6 * MIB)),
+    "messages": lambda: openai("chat/completions", None, "llm", lambda: b'"messages":%s' % many(MESSAGE, 100_000)),
+    "a long message": lambda: openai(
+        "chat/completions",
+        400,
+        "llm",
+        lambda: b'"messages":[%s]' % MESSAGE.replace(b'"a"', b'"%s"' % (b"a" * 14 * MIB)),
+    ),
+    "a slow template": lambda: openai("chat/completions", 400, "slow", lambda: b'"messages":[%s]' % MESSAGE),
+    "a template that takes memory": lambda: openai(
+        "chat/completions", 400, "huge", lambda: b'"messages":[%s]' % MESSAGE
+    ),
+    "stop strings": lambda: openai(
+        "completions", 400, "llm", lambda: b'"prompt":"a","stop":%s' % many(b'"a"', MIB // 2)
+    ),
+    "biases": lambda: openai(
+        "completions", 400, "llm", lambda: b'"prompt":"a","logit_bias":{%s}' % numbered(b'"%d":1', 100_000)
+    ),
+    "tools": lambda: openai(
+        "chat/completions",
+        400,
+        "llm",
+        lambda: b'"messages":[%s],"tools":%s' % (MESSAGE, many(b'{"type":"function","function":{"name":"f"}}', 50_000)),
+    ),
+    "a schema": lambda: openai(
+        "completions", 400, "llm", lambda: b'"prompt":"a","guided_json":{"enum":%s}' % many(b"[]", MIB // 2)
+    ),
+    "embeddings": lambda: openai("embeddings", 200, "vectors", lambda: b'"input":%s' % many(b'"a"', 2048)),
+    "embeddings of token ids": lambda: openai(
+        "embeddings", 400, "vectors", lambda: b'"input":%s' % many(many(b"1", 1000), 2000)
+    ),
+}
+
+
+def _message(model: str = "floats", **fields: Any) -> Any:
+    return service_pb2.ModelInferRequest(model_name=model, **fields)
+
+
+def _typed(model: str, datatype: str, count: int, **contents: Any) -> Any:
+    entry = service_pb2.ModelInferRequest.InferInputTensor(name="INPUT0", datatype=datatype, shape=[count])
+    for name, values in contents.items():
+        getattr(entry.contents, name).extend(values)
+    return _message(model, inputs=[entry])
+
+
+def _raw(model: str, datatype: str, count: int, data: bytes, classes: int = 0) -> Any:
+    message = _message(model, raw_input_contents=[data])
+    message.inputs.add(name="INPUT0", datatype=datatype, shape=[count])
+    if classes:
+        message.outputs.add(name="OUTPUT0").parameters["classification"].int64_param = classes
+    return message
+
+
+GRPC: dict[str, tuple[Callable[[], Any], bool]] = {
+    "tiny inputs": (
+        lambda: _message(inputs=[service_pb2.ModelInferRequest.InferInputTensor(name="a", datatype="BOOL")] * 100_000),
+        False,
+    ),
+    "typed floats": (lambda: _typed("floats", "FP32", MIB, fp32_contents=[1.0] * MIB), True),
+    "typed integers": (lambda: _typed("ints", "INT32", MIB, int_contents=[-1] * MIB), True),
+    "typed texts": (lambda: _typed("texts", "BYTES", 100_000, bytes_contents=[b""] * 100_000), True),
+    "raw contents": (lambda: _message(raw_input_contents=[b""] * MIB), False),
+    "outputs": (
+        lambda: _message(outputs=[service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="a")] * 100_000),
+        False,
+    ),
+    "dimensions": (lambda: _message(inputs=[{"name": "INPUT0", "datatype": "FP32", "shape": [1] * MIB}]), False),
+    "classification": (lambda: _raw("bytes", "INT8", 200_000, bytes(200_000), 2**31 - 1), True),
+    "classification of few": (lambda: _raw("bytes", "INT8", 4 * MIB, bytes(4 * MIB), 5), True),
+}
+
+
+def _probe(port: int, stop: Event, longest: Any) -> None:
+    """Ask for the server's health all the time; note the longest answer of each period in `longest`."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    while not stop.is_set():
+        began = time.monotonic()
+        connection.request("GET", "/v2/health/live")
+        connection.getresponse().read()
+        longest.value = max(longest.value, time.monotonic() - began)
+        time.sleep(0.005)
+
+
+class Watch:
+    """What a hostile request does to others."""
+
+    def __init__(self, conch: ConchProcess, longest: Any) -> None:
+        self._conch = conch
+        self._longest = longest
+        self._before = self._figures()
+        longest.value = 0.0
+
+    def _figures(self) -> tuple[int, float]:
+        text = self._conch.metrics()
+        found = re.search(r"^conch_event_loop_stalls_total (\d+)$", text, re.MULTILINE)
+        total = re.search(r"^conch_event_loop_lag_seconds_sum (\S+)$", text, re.MULTILINE)
+        assert found
+        assert total
+        return int(found[1]), float(total[1])
+
+    def check(self) -> None:
+        probed = self._longest.value
+        stalls, lag = self._figures()
+        print(f"probe {probed:.3f} s, stalls {stalls - self._before[0]}, lag {lag - self._before[1]:.3f} s")
+        assert stalls == self._before[0], self._conch.text[-3000:]
+        assert probed < PROBE_BOUND_S
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    root = tmp_path_factory.mktemp("stalls")
+    models = root / "models"
+    for name, datatype in (("floats", "FP32"), ("ints", "INT32"), ("bytes", "INT8"), ("texts", "STRING")):
+        write_identity(models, name, datatype, -1)
+    write_python(
+        models,
+        "python",
+        f"input {tensor('INPUT0', 'FP32', -1)} output {tensor('OUTPUT0', 'FP32', -1)}",
+        """
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", request.inputs()[0].as_numpy())])
+        """,
+    )
+    write_python(
+        models,
+        "vectors",
+        f"max_batch_size: 64 input {tensor('TEXT', 'STRING', 1)} output {tensor('VECTOR', 'FP32', 1024)}",
+        LETTERS,
+    )
+    write_scripted(models, "llm", {"rules": []})
+    write_scripted(models, "slow", {"rules": [], "chat_template": SLOW_TEMPLATE})
+    write_scripted(models, "huge", {"rules": [], "chat_template": HUGE_TEMPLATE})
+    with ConchProcess(models, "--model-control-mode=explicit", "--load-model=*", log=root / "conch.log") as conch:
+        yield conch
+
+
+@pytest.fixture(scope="module")
+def longest(server: ConchProcess) -> Iterator[Any]:
+    context = multiprocessing.get_context("spawn")
+    stop, value = context.Event(), context.Value("d", 0.0)
+    process = context.Process(target=_probe, args=(server.ports["http"], stop, value))
+    process.start()
+    yield value
+    stop.set()
+    process.join()
+    assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("name", HTTP)
+def test_an_http_request_blocks_nobody(server: ConchProcess, longest: Any, name: str) -> None:
+    request = HTTP[name]()
+    body = request.body()
+    watch = Watch(server, longest)
+    with closing(http.client.HTTPConnection(server.http, timeout=60)) as connection:
+        began = time.monotonic()
+        connection.request("POST", request.path, body, request.headers)
+        response = connection.getresponse()
+        answer = response.read()
+    print(f"{name}: {len(body)} bytes, {time.monotonic() - began:.2f} s, {response.status} {answer[:150]!r}")
+    watch.check()
+    if request.status is not None:
+        assert response.status == request.status, answer[:1000]
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["unary", "stream"])
+@pytest.mark.parametrize("name", GRPC)
+def test_a_grpc_message_blocks_nobody(server: ConchProcess, longest: Any, name: str, streamed: bool) -> None:
+    make, works = GRPC[name]
+    message = make()
+    limits = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(server.grpc, options=limits) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        watch = Watch(server, longest)
+        began = time.monotonic()
+        if streamed:
+            answers = list(stub.ModelStreamInfer(iter([message])))
+            error = answers[0].error_message
+        else:
+            try:
+                stub.ModelInfer(message)
+                error = ""
+            except grpc.RpcError as failure:
+                error = failure.details()
+    print(f"{name}: {message.ByteSize()} bytes, {time.monotonic() - began:.2f} s, {error[:150]!r}")
+    watch.check()
+    assert (error == "") == works, error[:1000]

@@ -1,0 +1,154 @@
+"""Jobs run in processes that can be lost, and errors come back as what they were."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psutil
+import pytest
+
+from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, Unavailable
+from conch.frontends.offload import jobs
+from conch.frontends.offload.pool import OffloadPool
+from conch.generation import InvalidParameter
+from conch.protocol.compression import UnknownCoding
+from conch.protocol.openai_fields import InvalidField
+
+
+def describe(template: str) -> dict[str, Any]:
+    return {
+        "template": template,
+        "special_tokens": {},
+        "tools": [],
+        "tool_call_parser": "",
+        "add_generation_prompt": True,
+        "continue_final_message": False,
+        "arguments": {},
+        "echo": False,
+    }
+
+
+FOREVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.fixture(autouse=True)
+def no_other_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look past the workers that other tests have left."""
+    before = {child.pid for child in workers()}
+    monkeypatch.setattr(f"{__name__}.workers", lambda find=workers: [one for one in find() if one.pid not in before])
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[OffloadPool]:
+    pool = OffloadPool("test", workers=1)
+    yield pool
+    await pool.stop()
+
+
+def workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "conch.frontends.offload.worker" in child.cmdline()]
+
+
+async def test_a_job_returns_values_and_buffers(pool: OffloadPool) -> None:
+    meta, parts = await pool.run("load", {}, [b'{"parameters": {"config": "{}", "file:1/a": "aGVsbG8="}}'])
+    assert meta == {"config": "{}", "files": ["1/a"]}
+    assert [bytes(part) for part in parts] == [b"hello"]
+
+
+async def test_an_error_of_a_job_is_the_error_of_its_caller(pool: OffloadPool) -> None:
+    with pytest.raises(InvalidRequest, match="not valid base64"):
+        await pool.run("load", {}, [b'{"parameters": {"file:1/a": "?"}}'])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequest("a"),
+        ModelLoadError("a", Code.UNAVAILABLE),
+        InvalidField("messages[1]", "a"),
+        InvalidParameter("top_p", "a"),
+        UnknownCoding("a"),
+        ConchError("a"),
+    ],
+)
+def test_an_error_survives_the_way(error: ConchError) -> None:
+    made = jobs.restore(jobs.describe(error))
+    assert type(made) is type(error)
+    assert (made.message, made.code) == (error.message, error.code)
+    assert getattr(made, "param", None) == getattr(error, "param", None)
+
+
+async def test_a_job_that_takes_too_long_ends_its_process_and_no_other_job() -> None:
+    pool = OffloadPool("test", workers=1, limit_s=0.3, too_slow="too slow")
+    try:
+        waiting = asyncio.ensure_future(pool.run("render", describe(FOREVER), [b"[]"]))
+        behind = asyncio.ensure_future(pool.run("render", describe("hello"), [b"[]"]))
+        with pytest.raises(InvalidRequest, match=r"too slow: more than 0.3 s"):
+            await waiting
+        assert bytes((await behind).parts[0]) == b"hello"
+    finally:
+        await pool.stop()
+
+
+async def test_a_process_that_dies_costs_its_job(pool: OffloadPool) -> None:
+    await pool.run("nothing", {}, [])
+    (worker,) = workers()
+    doomed = asyncio.ensure_future(pool.run("render", describe(FOREVER), [b"[]"]))
+    await asyncio.sleep(0.1)
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(ConchError, match="has failed"):
+        await doomed
+    assert bytes((await pool.run("render", describe("again"), [b"[]"])).parts[0]) == b"again"
+
+
+async def test_a_template_gets_no_more_memory_than_allowed() -> None:
+    pool = OffloadPool("test", workers=1, memory_bytes=2**29)
+    try:
+        with pytest.raises(InvalidRequest):
+            await pool.run("render", describe("{{ 'a' * 900000000 }}"), [b"[]"])
+        with pytest.raises(InvalidRequest, match="makes a prompt of 20000000 bytes"):
+            await pool.run("render", describe("{{ 'a' * 20000000 }}"), [b"[]"])
+    finally:
+        await pool.stop()
+
+
+async def test_a_cancelled_job_is_not_run(pool: OffloadPool) -> None:
+    outcomes: list[object] = []
+    pool.submit("nothing", {}, [], outcomes.append)
+    pool.submit("load", {}, [b"{}"], outcomes.append).cancel()
+    await pool.run("nothing", {}, [])
+    assert isinstance(outcomes[1], Unavailable)
+
+
+async def test_a_process_knows_nothing_of_the_servers_environment(
+    pool: OffloadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    await pool.run("nothing", {}, [])
+    (worker,) = workers()
+    assert "secret" not in worker.environ().values()
+
+
+async def test_stopping_ends_what_runs() -> None:
+    pool = OffloadPool("test", workers=1)
+    running = asyncio.ensure_future(pool.run("render", describe(FOREVER), [b"[]"]))
+    await asyncio.sleep(0.05)
+    await pool.stop()
+    with pytest.raises(Unavailable):
+        await running
+    assert workers() == []
+    with pytest.raises(Unavailable):
+        pool.submit("nothing", {}, [], lambda _: None)
+
+
+async def test_an_idle_process_ends() -> None:
+    pool = OffloadPool("test", workers=1, idle_s=0.05)
+    try:
+        await pool.run("nothing", {}, [])
+        while workers():
+            await asyncio.sleep(0.01)
+        await pool.run("nothing", {}, [])
+    finally:
+        await pool.stop()

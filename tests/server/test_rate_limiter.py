@@ -87,7 +87,12 @@ def test_what_can_never_be_had_fails_the_load_and_is_named(tmp_path: Path) -> No
     write(models, "greedy", 'resources [{ name: "R1" count: 4 }]', trace)
     write(models, "modest", 'resources [{ name: "R1" count: 2 }]', trace)
     write(models, "torn", 'resources [{ name: "R2" count: 1 }, { name: "R2" count: 1 global: true }]', trace)
-    flags = ["--rate-limit=execution_count", "--rate-limit-resource=R1:2", "--exit-on-error=false"]
+    flags = [
+        "--rate-limit=execution_count",
+        "--rate-limit-resource=R1:2",
+        "--rate-limit-resource=R2:1",
+        "--exit-on-error=false",
+    ]
     with ConchProcess(models, *flags, log=tmp_path / "log", wait="live") as server, Client(server, "http") as client:
         server.until_logged("successfully loaded 'modest'.*\n.*models")
         reasons = {row["name"]: row.get("reason", "") for row in client.client.get_model_repository_index()}

@@ -15,7 +15,7 @@ from conch.core.unchanged import unchanged_versions
 from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound
 from conch.repository.namespaces import ModelId, Repositories
 from conch.repository.override import Override
-from conch.repository.store import ModelFiles
+from conch.repository.store import ModelFiles, is_folder_name
 from conch.repository.versions import chosen_versions
 from conch.repository.watch import sources
 
@@ -155,7 +155,7 @@ class Loader:
         unavailable = error.code is Code.UNAVAILABLE
         if override is not None and not unavailable:
             return InvalidRequest(text, Code.INTERNAL)
-        if not self._catalog.served(model):
+        if not self._catalog.served(model) and is_folder_name(model.name):
             self._catalog.note(model, 1, VersionState.UNAVAILABLE, error.message, unread=True)
         return ModelLoadError(text, Code.UNAVAILABLE if unavailable else None)
 

@@ -110,7 +110,7 @@ class Repository:
 
     def has(self, name: str) -> bool:
         """Whether there is a folder for a model of this name."""
-        return _is_folder_name(name) and any(root.has(name) for root in self._roots)
+        return is_folder_name(name) and any(root.has(name) for root in self._roots)
 
     def fingerprint(self, name: str) -> Fingerprint:
         """Return the fingerprint of a model's files, () if it has none. Equal fingerprints mean: nothing changed.
@@ -220,11 +220,12 @@ def check_name(name: str) -> None:
         raise ConfigError(f"model name {name!r} is not valid UTF-8") from None
     if len(encoded) > _LONGEST_NAME:
         raise ConfigError(f"model name '{name[:60]}…' is not the name of a folder: {_LONGEST_NAME} bytes are the most")
-    if not _is_folder_name(name):
+    if not is_folder_name(name):
         raise ConfigError(f"model name '{name}' is not the name of a folder: it must not be empty or contain a path")
 
 
-def _is_folder_name(name: str) -> bool:
+def is_folder_name(name: str) -> bool:
+    """Whether a folder can have this name."""
     return (
         name not in ("", ".", "..")
         and not any(mark in name for mark in "/\\\0")

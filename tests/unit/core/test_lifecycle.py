@@ -615,3 +615,12 @@ async def test_loads_and_unloads_of_an_ensemble_and_its_steps_at_once_all_end(tm
             await asyncio.wait_for(asyncio.gather(*orders, return_exceptions=True), 30)
         await control.load("g", None, {})
         assert isinstance(await ask(inference, "g"), InferResponse)
+
+
+@pytest.mark.parametrize("name", ["../m", "a/b", "", ".", "x" * 300, "nope"])
+async def test_a_name_that_no_model_can_have_leaves_nothing_in_the_index(tmp_path: Path, name: str) -> None:
+    async with serving(tmp_path) as (control, inference):
+        with pytest.raises(ConchError, match="failed to load"):
+            await control.load(name, None, {})
+        assert control.index(ready_only=False) == []
+        assert inference.ready()

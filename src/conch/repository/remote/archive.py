@@ -5,23 +5,27 @@ without end. All of it is refused, whole.
 """
 
 import lzma
+import os
 import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
-from typing import IO, BinaryIO
+from typing import IO
 
 from conch.errors import ConfigError
+from conch.repository.remote.bounded_tar import tar_members, zip_members
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.contents import Entry, inside
+from conch.repository.remote.contents import MAX_PATH_BYTES, Entry, inside
 
 _CHUNK_BYTES = 1024 * 1024
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+MAX_LINK_CHAIN = 40  # Linux's own bound
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
 
 
@@ -52,64 +56,56 @@ class Unpacker:
         found: dict[str, Entry] = {}
         links: dict[str, str] = {}
         budget = _Budget(self._limits, file.stat().st_size, self._where)
-        members = self._zip(file, links) if suffix == ".zip" else self._tar(file, links)
+        members = self._zip(file, links, budget) if suffix == ".zip" else self._tar(file, links, budget)
         try:
             for path, stream in members:
-                budget.count()
                 if stream is None:
                     found[path] = Entry(path, "", 0)
                 else:
-                    found[path] = self._store(path, stream, budget)
+                    with stream:
+                        found[path] = self._store(path, stream, budget)
         except _BROKEN as error:
-            raise ConfigError(f"{self._where}: the archive is truncated or damaged: {error}") from error
-        except (OSError, RuntimeError, NotImplementedError) as error:
+            raise ConfigError(f"{self._where}: the archive is truncated or damaged: {_said(error)}") from error
+        except (OSError, RuntimeError, NotImplementedError, ValueError, OverflowError) as error:
             # gzip says OSError of what is no gzip, zipfile RuntimeError of what is encrypted.
-            raise ConfigError(f"{self._where}: the archive cannot be read: {error}") from error
+            raise ConfigError(f"{self._where}: the archive cannot be read: {_said(error)}") from error
         # Of two entries with one path the later one counts, as when they are written out.
-        return list((found | {entry.path: entry for entry in self._followed(links, found)}).values())
+        entries = found | {entry.path: entry for entry in self._followed(links, found, budget)}
+        self._check_folders(entries)
+        return list(entries.values())
 
-    def _tar(self, file: Path, links: dict[str, str]) -> Iterator[tuple[str, IO[bytes] | None]]:
-        with file.open("rb") as packed, self._opened(packed) as archive:
-            for member in archive:
-                if (path := self._path(member.name)) == ".":
-                    continue
-                if member.isdir():
-                    yield path, None
-                elif member.isreg():
-                    yield path, archive.extractfile(member)
-                elif member.issym():
-                    links[path] = self._target(path, str(PurePosixPath(path).parent / member.linkname))
-                elif member.islnk():
-                    links[path] = self._target(path, member.linkname)
-                else:
-                    raise ConfigError(f"{self._where}: '{path}' is a device or pipe, which no model needs")
+    def _tar(self, file: Path, links: dict[str, str], budget: "_Budget") -> Iterator[tuple[str, IO[bytes] | None]]:
+        for member, contents in tar_members(file, self._where):
+            budget.count()
+            if (path := self._path(member.name)) == ".":
+                continue
+            if member.isdir():
+                yield path, None
+            elif member.isreg():
+                yield path, contents()
+            elif member.issym():
+                links[path] = self._target(path, str(PurePosixPath(path).parent / member.linkname))
+            elif member.islnk():
+                links[path] = self._target(path, member.linkname)
+            else:
+                raise ConfigError(f"{self._where}: '{path}' is a device or pipe, which no model needs")
 
-    def _opened(self, packed: BinaryIO) -> tarfile.TarFile:
-        begin = packed.read(len(_ZSTD_MAGIC))
-        packed.seek(0)
-        if begin != _ZSTD_MAGIC:
-            return tarfile.open(fileobj=packed)
-        # Imported where it is needed: what comes from most places is compressed with gzip.
-        from conch.repository.remote.zstd import opened
-
-        return tarfile.open(fileobj=opened(packed), mode="r|")
-
-    def _zip(self, file: Path, links: dict[str, str]) -> Iterator[tuple[str, IO[bytes] | None]]:
-        with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                if (path := self._path(member.filename)) == ".":
-                    continue
-                kind = stat.S_IFMT(member.external_attr >> 16)
-                if kind not in (0, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
-                    raise ConfigError(f"{self._where}: '{path}' is a device or pipe, which no model needs")
-                if member.is_dir():
-                    yield path, None
-                elif kind == stat.S_IFLNK:
-                    target = archive.read(member).decode() if member.file_size < 4096 else "/"
-                    links[path] = self._target(path, str(PurePosixPath(path).parent / target))
-                else:
-                    with archive.open(member) as stream:
-                        yield path, stream
+    def _zip(self, file: Path, links: dict[str, str], budget: "_Budget") -> Iterator[tuple[str, IO[bytes] | None]]:
+        for member, contents in zip_members(file, self._where):
+            budget.count()
+            if (path := self._path(member.filename)) == ".":
+                continue
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+                raise ConfigError(f"{self._where}: '{path}' is a device or pipe, which no model needs")
+            if member.is_dir():
+                yield path, None
+            elif kind == stat.S_IFLNK:
+                with contents() as stream:
+                    target = os.fsdecode(stream.read(MAX_PATH_BYTES + 1))
+                links[path] = self._target(path, str(PurePosixPath(path).parent / target))
+            else:
+                yield path, contents()
 
     def _path(self, name: str) -> str:
         if PurePosixPath(name) == PurePosixPath():
@@ -118,10 +114,12 @@ class Unpacker:
 
     def _target(self, path: str, target: str) -> str:
         """Return where a link points to, which must be inside, as a path from the top."""
+        if len(target) > 2 * MAX_PATH_BYTES:
+            raise ConfigError(f"{self._where}: the link '{path}' leads to a path of {len(target)} characters")
         resolved = normpath(target)
         if resolved.startswith(("/", "../")) or resolved in ("..", "."):
             raise ConfigError(f"{self._where}: the link '{path}' leads out of the repository")
-        return resolved
+        return self._path(resolved)
 
     def _store(self, path: str, stream: IO[bytes], budget: "_Budget") -> Entry:
         digest, size = sha256(), 0
@@ -139,17 +137,42 @@ class Unpacker:
                 self._cache.commit(file, self._cache.object(key))
         return Entry(path, key, size)
 
-    def _followed(self, links: dict[str, str], found: dict[str, Entry]) -> Iterator[Entry]:
-        for path, target in links.items():
-            seen = {path}
+    def _followed(self, links: Mapping[str, str], found: Mapping[str, Entry], budget: "_Budget") -> Iterator[Entry]:
+        paths = sorted(found)
+        for path, first in links.items():
+            target, seen = first, {path}
             while target in links and target not in seen:
+                if len(seen) > MAX_LINK_CHAIN:
+                    raise ConfigError(
+                        f"{self._where}: the link '{path}' leads to more than {MAX_LINK_CHAIN} other links, one after "
+                        "the other"
+                    )
                 seen.add(target)
                 target = links[target]
-            below = [entry for entry in found.values() if entry.path == target or entry.path.startswith(f"{target}/")]
+            below = [target] if target in found else []
+            for known in islice(paths, bisect_left(paths, f"{target}/"), None):
+                if not known.startswith(f"{target}/"):
+                    break
+                below.append(known)
             if not below:
                 raise ConfigError(f"{self._where}: the link '{path}' leads to '{target}', which is not in the archive")
-            for entry in below:
-                yield Entry(path + entry.path[len(target) :], entry.key, entry.size)
+            for known in below:
+                budget.count()
+                entry = found[known]
+                yield Entry(self._path(path + known[len(target) :]), entry.key, entry.size)
+
+    def _check_folders(self, entries: Mapping[str, Entry]) -> None:
+        """Raise ConfigError if something lies below what is a file."""
+        for path in entries:
+            above = path.rpartition("/")[0]
+            while above:
+                if above in entries and not entries[above].is_folder:
+                    raise ConfigError(f"{self._where}: '{above}' is a file and a folder")
+                above = above.rpartition("/")[0]
+
+
+def _said(error: BaseException) -> str:
+    return ascii(str(error))[1:-1][:300]
 
 
 class _Budget:

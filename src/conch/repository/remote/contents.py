@@ -10,6 +10,10 @@ from conch.errors import ConfigError
 from conch.repository.model_folders import is_model_name
 from conch.repository.watch import Fingerprint
 
+MAX_PATH_BYTES = 2048
+MAX_NAME_BYTES = 255  # of a file, on any file system in use
+MAX_PATH_DEPTH = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -53,8 +57,25 @@ def fingerprint_of(entries: Iterable[Entry]) -> Fingerprint:
 
 
 def inside(path: str, where: str) -> PurePosixPath:
-    """Return a path that was named by a peer. Raises ConfigError if it leads out of the folder that it is for."""
+    """Return a path that was named by a peer.
+
+    Raises ConfigError if it leads out of the folder that it is for, is not UTF-8, or is longer or deeper than file
+    systems and what walks through folders can take.
+    """
+    shown = ascii(path[:200])[1:-1]
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where}: the path '{shown}' is not UTF-8") from None
     relative = PurePosixPath(path)
     if relative.is_absolute() or not relative.parts or ".." in relative.parts or "\0" in path or "\\" in path:
-        raise ConfigError(f"{where}: the path '{path}' leads out of the repository")
+        raise ConfigError(f"{where}: the path '{shown}' leads out of the repository")
+    if size > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in relative.parts):
+        raise ConfigError(
+            f"{where}: the path '{shown}…' has {size} bytes; {MAX_PATH_BYTES} are the most, {MAX_NAME_BYTES} of a name"
+        )
+    if len(relative.parts) > MAX_PATH_DEPTH:
+        raise ConfigError(
+            f"{where}: the path '{shown}…' is {len(relative.parts)} folders deep; {MAX_PATH_DEPTH} are the most"
+        )
     return relative

@@ -61,7 +61,7 @@ class Answer:
         """Return the body as a JSON value. Raises Unavailable if it is none."""
         try:
             return json.loads(self.read())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Unavailable(f"{without_secrets(self.url)}: the answer is not JSON") from error
 
 

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ _LAYERS = (
 )
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _SHA256 = "sha256:"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_MAX_LAYERS = 1000  # Docker stops at 127; an image of models has one each
+_MAX_LAYER_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class ImageSource:
             raise ChangedMeanwhile(f"the copy of {self._location}, model '{model}',")
 
     def _models(self, layers: Sequence[Layer]) -> Contents:
-        return models_of(merged(self._known(layer) for layer in layers), self._location.stem)
+        return models_of(merged((self._known(layer) for layer in layers), str(self._location)), self._location.stem)
 
     def _known(self, layer: Layer) -> list[Entry]:
         return read_index(self._cache, layer.key) or []
@@ -108,14 +112,14 @@ class ImageSource:
             manifest = self._manifest(self._choose(manifest["manifests"]))
         try:
             return list(self._read_layers(manifest["layers"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"{self._location}: is no image: its manifest has no layers that can be read") from error
 
     def _manifest(self, reference: str) -> Mapping[str, Any]:
         body, _ = self._registry.manifest(reference)
         try:
             document = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{self._location}: the manifest is not JSON") from error
         if not isinstance(document, dict):
             raise ConfigError(f"{self._location}: the manifest is no JSON object")
@@ -136,10 +140,19 @@ class ImageSource:
         raise ConfigError(f"{self._location}: has no image for linux/{machine}")
 
     def _read_layers(self, layers: Any) -> Iterator[Layer]:
+        if len(layers) > _MAX_LAYERS:
+            raise ConfigError(f"{self._location}: has {len(layers)} layers; {_MAX_LAYERS} are the most")
         for one in layers:
             kind, digest = str(one["mediaType"]), str(one["digest"])
             if kind not in _LAYERS:
-                raise ConfigError(f"{self._location}: a layer is of type '{kind}', which cannot be read")
-            if not digest.startswith(_SHA256) or len(digest) != len(_SHA256) + 64 or not digest[7:].isalnum():
-                raise ConfigError(f"{self._location}: a layer has the digest '{digest}', which is no sha256")
-            yield Layer(digest, int(one["size"]))
+                raise ConfigError(f"{self._location}: a layer is of type '{kind[:100]}', which cannot be read")
+            if (
+                not digest.startswith(_SHA256)
+                or len(digest) != len(_SHA256) + 64
+                or not re.fullmatch("[0-9a-f]+", digest[7:])
+            ):
+                raise ConfigError(f"{self._location}: a layer has the digest '{digest[:100]}', which is no sha256")
+            size = int(one["size"])
+            if not 0 <= size <= _MAX_LAYER_BYTES:
+                raise ConfigError(f"{self._location}: a layer has {size} bytes; {_MAX_LAYER_BYTES} are the most")
+            yield Layer(digest, size)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from conch.errors import ConfigError
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.contents import Contents, Entry, by_model
 
@@ -24,17 +25,25 @@ def models_of(entries: Iterable[Entry], stem: str) -> Contents:
     return models
 
 
-def merged(layers: Iterable[Sequence[Entry]]) -> list[Entry]:
-    """Lay the layers of an image over each other, lowest first: a later file wins, and a whiteout removes."""
+def merged(layers: Iterable[Sequence[Entry]], where: str, most: int = 200_000) -> list[Entry]:
+    """Lay the layers of an image over each other, lowest first: a later file wins, and a whiteout removes.
+
+    Raises ConfigError if there are more than `most` entries.
+    """
     tree: dict[str, Entry] = {}
     for layer in layers:
+        gone, emptied = set(), set()
         for entry in layer:
             folder, _, name = entry.path.rpartition("/")
             if name == _OPAQUE:
-                _remove(tree, folder, itself=False)
+                emptied.add(folder)
             elif name.startswith(_WHITEOUT):
-                _remove(tree, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"), itself=True)
+                gone.add(f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
+        if gone or emptied:
+            tree = {path: entry for path, entry in tree.items() if not _is_gone(path, gone, emptied)}
         tree |= {entry.path: entry for entry in layer if not entry.path.rpartition("/")[2].startswith(_WHITEOUT)}
+        if len(tree) > most:
+            raise ConfigError(f"{where}: more than {most} files")
     return list(tree.values())
 
 
@@ -68,6 +77,12 @@ def _is_model(entries: Iterable[Entry]) -> bool:
     return _CONFIG_FILE in tops or any(top.isdigit() for top in tops)
 
 
-def _remove(tree: dict[str, Entry], path: str, *, itself: bool) -> None:
-    for known in [known for known in tree if known.startswith(f"{path}/") or not path or (itself and known == path)]:
-        del tree[known]
+def _is_gone(path: str, gone: set[str], emptied: set[str]) -> bool:
+    """Whether a path, or a folder above it, is removed."""
+    if path in gone:
+        return True
+    while path:
+        path = path.rpartition("/")[0]
+        if path in gone or path in emptied:
+            return True
+    return False

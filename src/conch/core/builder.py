@@ -39,6 +39,10 @@ from conch.repository.versions import chosen_versions
 
 _log = getLogger(__name__)
 
+# Of the reasons why steps are missing, so many are told, and so much of each.
+_CAUSES = 10
+_MAX_CAUSE_CHARS = 1000
+
 
 @dataclass(slots=True)
 class Built:
@@ -196,7 +200,7 @@ class ModelBuilder:
             names = ", ".join(dict.fromkeys(missing))
             raise ConfigError(
                 f"ensemble {config.name} contains models that are not available or ambiguous: {names}; "
-                + "; ".join(causes)
+                + "; ".join(_shortened(causes))
             )
         return configs
 
@@ -286,6 +290,12 @@ def _version_to_ask(files: ModelFiles) -> int:
         return chosen_versions(files.config, files.versions_on_disk)[-1]
     except ModelLoadError:  # raised again when versions are built
         return files.versions_on_disk[-1]
+
+
+def _shortened(causes: Sequence[str]) -> list[str]:
+    """Return the first causes, each without what makes it long: one of an ensemble has those of its steps in it."""
+    shown = [cause if len(cause) <= _MAX_CAUSE_CHARS else f"{cause[:_MAX_CAUSE_CHARS]}…" for cause in causes[:_CAUSES]]
+    return [*shown, f"and {len(causes) - _CAUSES} more"] if len(causes) > _CAUSES else shown
 
 
 def _same_but_configuration(files: ModelFiles, old: ModelFiles) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from logging import getLogger
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from conch.core.builder import ModelBuilder
@@ -19,6 +20,7 @@ from conch.core.load_errors import load_error, logged, not_polled, raise_failure
 from conch.core.load_log import LoadLog
 from conch.core.load_waits import LoadWaits
 from conch.core.loader import Loader
+from conch.core.nesting import MAX_ENSEMBLE_DEPTH
 from conch.core.repository_index import IndexEntry, index_rows
 from conch.core.repository_watch import RepositoryWatch
 from conch.core.retirement import Retirement
@@ -35,6 +37,8 @@ _log = getLogger(__name__)
 # How often a load begins anew because the model's files changed meanwhile.
 _ATTEMPTS = 3
 ALL_MODELS = "*"
+# The models that a round of loads has tried, each with its error if it failed.
+_Tried: TypeAlias = dict[ModelId, ConchError | None]
 
 
 class ModelControl:
@@ -216,15 +220,16 @@ class ModelControl:
     async def _try_loads(self, models: Iterable[ModelId]) -> list[ModelId]:
         """Load models and return those that failed. A transient failure is retried at the next poll."""
         wanted = list(models)
-        errors = await asyncio.gather(*map(self._try_load, wanted))
+        tried: _Tried = {}
+        errors = await asyncio.gather(*(self._try_load(model, tried) for model in wanted))
         failed = {model: error for model, error in zip(wanted, errors, strict=True) if error is not None}
         self._watch.forget({model for model, error in failed.items() if error.code is Code.UNAVAILABLE})
         return list(failed)
 
-    async def _try_load(self, model: ModelId) -> ConchError | None:
+    async def _try_load(self, model: ModelId, tried: _Tried) -> ConchError | None:
         """Load a model; return why it failed."""
         try:
-            await self._load(model, None)
+            await self._load(model, None, tried=tried)
         except ConchError as error:
             return error
         except Exception as error:  # of one model: the others are still to be loaded
@@ -247,28 +252,55 @@ class ModelControl:
             finally:
                 await self._slots.acquire()
 
-    async def _load(self, model: ModelId, override: Override | None, *, ordered: bool = False) -> None:
-        """Load a model and, before it, the models of its steps; `ordered` by a client."""
-        async with self._locks.setdefault(model, asyncio.Lock()), self._assembling(model):
-            if override is None and await self._unchanged(model):
-                if ordered:  # what is new was asked for, and that nobody can tell is no reason to say it is done
-                    self._repositories.check_answers(model)
-                _log.debug("nothing of model '%s' has changed: it is not reloaded", model)
-                return
-            log = LoadLog(model)
-            for _ in range(_ATTEMPTS):
-                files = await self._loader.read(model, override)
-                try:
-                    for step in files.config.ensemble_steps:
-                        await self._load_step(model, step)
-                except ModelLoadError as circle:
-                    raise self._loader.refused(model, files, circle) from circle
-                if await self._loader.apply(model, files, log):
-                    return
-            kept_changing = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
-            raise self._loader.refused(model, files, kept_changing)
+    async def _load(
+        self,
+        model: ModelId,
+        override: Override | None,
+        *,
+        ordered: bool = False,
+        tried: _Tried | None = None,
+        depth: int = 0,
+    ) -> None:
+        """Load a model and, before it, the models of its steps; `ordered` by a client.
 
-    async def _load_step(self, ensemble: ModelId, step: EnsembleStep) -> None:
+        What has been `tried` in the same round is not tried again: ensembles of ensembles have the same models among
+        their steps over and over. `depth` is how many ensembles this load is a step of, one in the other.
+        """
+        tried = {} if tried is None else tried
+        async with self._locks.setdefault(model, asyncio.Lock()), self._assembling(model):
+            if model in tried:
+                if (failure := tried[model]) is not None:
+                    raise failure
+                return
+            try:
+                await self._load_now(model, override, ordered, tried, depth)
+            except ConchError as error:
+                tried[model] = error
+                raise
+            tried[model] = None
+
+    async def _load_now(
+        self, model: ModelId, override: Override | None, ordered: bool, tried: _Tried, depth: int
+    ) -> None:
+        if override is None and await self._unchanged(model):
+            if ordered:  # what is new was asked for, and that nobody can tell is no reason to say it is done
+                self._repositories.check_answers(model)
+            _log.debug("nothing of model '%s' has changed: it is not reloaded", model)
+            return
+        log = LoadLog(model)
+        for _ in range(_ATTEMPTS):
+            files = await self._loader.read(model, override)
+            try:
+                for step in files.config.ensemble_steps:
+                    await self._load_step(model, step, tried, depth)
+            except ModelLoadError as circle:
+                raise self._loader.refused(model, files, circle) from circle
+            if await self._loader.apply(model, files, log):
+                return
+        kept_changing = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
+        raise self._loader.refused(model, files, kept_changing)
+
+    async def _load_step(self, ensemble: ModelId, step: EnsembleStep, tried: _Tried, depth: int) -> None:
         """See to it that a step's model is there. If it is not, the check of the ensemble will say so.
 
         Raises ModelLoadError if the ensemble can only wait for itself.
@@ -281,9 +313,10 @@ class ModelControl:
             _log.error("%s", error)
             return
         self._steps_of_loads[ensemble].add(model)
-        if not self._catalog.served(model):
+        # What nests deeper is refused in any case, and each load on the way takes several frames of the stack.
+        if not self._catalog.served(model) and depth <= MAX_ENSEMBLE_DEPTH:
             with self._waits.waiting(ensemble, model), suppress(ConchError):  # which is logged
-                await self._load(model, None)
+                await self._load(model, None, tried=tried, depth=depth + 1)
 
     @asynccontextmanager
     async def _assembling(self, model: ModelId) -> AsyncIterator[None]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
 
 from tests.server.models import ECHO, tensor, write_config, write_ensemble, write_identity, write_python
 from tests.server.process import ConchProcess
@@ -88,6 +89,12 @@ def test_without_its_repository_the_server_serves_its_metadata(tmp_path: Path, m
         assert post(server, "/v2/repository/models/m/load") == not_ready
         assert post(server, "/v2/models/m/infer", {"inputs": []}) == not_ready
         assert get(server, "/v2/models/stats")[0] == 503
+        with grpc.InferenceServerClient(server.grpc) as client:
+            assert (client.is_server_live(), client.is_server_ready()) == (False, False)
+            assert client.get_server_metadata().name == "triton"
+            with pytest.raises(InferenceServerException, match="Server not ready") as raised:
+                client.get_model_config("m")
+            assert raised.value.status() == "StatusCode.UNAVAILABLE"
         if mode == "poll":
             write_identity(tmp_path / "nowhere", "m", "INT32", 1)
             server.until("/v2/health/ready")

@@ -74,10 +74,20 @@ class ServerOptions(SeparationOptions):
     openai_api_key: tuple[str, ...] = _flag(
         (), "OpenAI", "Secret that clients of /v1 must send as bearer token; any one of several.", KEY, repeatable=True
     )
+    openai_api_key_file: str = _flag(
+        "", "OpenAI", "File with such keys, one in a line; read again when it changes.", PATH
+    )
     lora_separator: str = _flag(
         "_lora_", "OpenAI", "What stands between a model's name and its LoRA adapter's in the OpenAI API.", TEXT
     )
 
+    api_key_file: str = _flag(
+        "",
+        "Server",
+        "File with lines '<name> <scope>,… <key>' (scopes infer, manage, metrics): clients of every port must send a "
+        "key as bearer token, but for the server's health. Read again when it changes.",
+        PATH,
+    )
     request_memory_limit: int = _flag(
         0,
         "Server",

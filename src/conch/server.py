@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 import uvloop
 
 from conch.accelerators.discovery import discover_gpus
-from conch.backends.engine_host.free_memory import free_memory
+from conch.backends.engine_host.free_memory import default_request_memory
 from conch.backends.engine_host.memory import EngineMemory
 from conch.backends.fork_server import ForkServer
 from conch.backends.python_child.conch_child import heap
@@ -31,6 +31,7 @@ from conch.core.rate_limiter import RateLimiter
 from conch.core.shared_memory import SharedMemory
 from conch.core.start_report import StartReport
 from conch.errors import ConchError, ConfigError
+from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.descriptors import use_all_descriptors
 from conch.frontends.services import Parts, Service, services
@@ -49,10 +50,6 @@ from conch.stop_signals import stop_signals
 _log = logging.getLogger(__name__)
 
 _MOMENT_S = 0.5
-
-# Of the memory that is free at start.
-_REQUEST_MEMORY_SHARE = 4
-_MIN_REQUEST_MEMORY_BYTES = 256 * 2**20
 
 
 class Server:
@@ -75,7 +72,7 @@ class Server:
         self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
         self._shared_memory = SharedMemory() if options.allow_client_shm else None
         self._observer = Observer()
-        self._budget = BodyBudget(options.request_memory_limit or _default_request_memory())
+        self._budget = BodyBudget(options.request_memory_limit or default_request_memory())
         self._log = log or logs.LogSettings.of(options)
         self._workers = Workers()
         self._lag = LoopLag(alarm=alarm)
@@ -118,7 +115,9 @@ class Server:
             load_threads=options.model_load_thread_count,
             load_retries=options.model_load_retry_count,
         )
+        self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
         self._polling: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._stops: list[Callable[[float], Awaitable[None]]] = []
         self.ports: dict[str, int] = {}  # of what listens: "http", "openai", "grpc", "metrics"
 
@@ -126,6 +125,9 @@ class Server:
         """Listen on every port. Clients find the server live and not ready. Raises ConfigError."""
         self._observer = Observer.of(self._options)
         self._builder.gpus = await discover_gpus(self._options.min_compute_capability)
+        if self._keys:
+            self._keys.load()
+            self._watching = asyncio.create_task(self._keys.watch())
         self._lag.start()
         parts = Parts(
             self._options,
@@ -137,6 +139,7 @@ class Server:
             self._budget,
             self._workers,
             self._metrics().render,
+            self._keys,
         )
         for service in services(parts):
             with _flags_named(service):
@@ -197,8 +200,9 @@ class Server:
     async def stop(self) -> bool:
         """Report not ready, answer what was admitted, stop. Returns whether all of it was done in time."""
         self._accepting = False
-        if self._polling is not None:
-            self._polling.cancel()
+        for task in (self._polling, self._watching):
+            if task is not None:
+                task.cancel()
         limit = self._options.exit_timeout_secs
         in_time = True
         try:
@@ -265,15 +269,6 @@ def _repositories(options: ServerOptions) -> Iterator[Repository]:
             auto_complete=not options.disable_auto_complete_config,
             namespace=namespace,
         )
-
-
-def _default_request_memory() -> int:
-    """Return the bytes that request bodies may occupy where no flag sets it."""
-    try:
-        free = free_memory()
-    except OSError:  # no /proc
-        free = 0
-    return max(free // _REQUEST_MEMORY_SHARE, _MIN_REQUEST_MEMORY_BYTES)
 
 
 def _limiter(options: ServerOptions) -> RateLimiter | None:

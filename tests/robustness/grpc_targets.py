@@ -12,11 +12,11 @@ from hpack import Decoder
 from tritonclient.grpc import service_pb2
 
 from conch.errors import ConchError
+from conch.frontends.access import Access
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.grpc_calls import Calls
 from conch.frontends.http2.connection import Http2Connection
 from conch.frontends.http2.limits import Http2Limits
-from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_grpc import InferenceService
 from conch.frontends.v2_grpc_infer import ForwardedHeaders, InferEndpoint
 from conch.protocol.v2_proto import read_infer_request
@@ -50,7 +50,7 @@ class GrpcWorld:
         calls = Calls(
             InferenceService(inference, place.server.control, "fuzzed").methods(),
             InferEndpoint(inference, ForwardedHeaders("x-forward.*")),
-            Restrictions(),
+            Access(),
             compression="none",
             header_limit=4096,
             budget=BodyBudget(DEFAULT_LIMIT_BYTES),

@@ -6,14 +6,15 @@ from logging import getLogger
 from typing import TypeAlias
 
 from conch.errors import Unavailable, Unsupported
+from conch.frontends.access import Access, Denial
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.grpc_answers import AnswerForm
 from conch.frontends.grpc_request import GrpcRequest, read_request
+from conch.frontends.grpc_status import GrpcError, Status
 from conch.frontends.grpc_stream import StreamCall
 from conch.frontends.grpc_unary import InferCall, TaskCall
 from conch.frontends.http2.headers import RequestHead
 from conch.frontends.http2.stream import Http2Stream, Receiver
-from conch.frontends.restrictions import Restrictions
 from conch.frontends.turns import Turns
 from conch.frontends.v2_grpc import INFERENCE_SERVICE, Method
 from conch.frontends.v2_grpc_infer import InferEndpoint, Metadata
@@ -24,6 +25,11 @@ Opener: TypeAlias = Callable[[Http2Stream], Receiver]
 
 _log = getLogger(__name__)
 
+_DENIED = {
+    Denial.NO_KEY: Status.UNAUTHENTICATED,
+    Denial.SCOPE: Status.PERMISSION_DENIED,
+    Denial.REPEATED: Status.INVALID_ARGUMENT,
+}
 _INFER = f"/{INFERENCE_SERVICE}/ModelInfer"
 _STREAM_INFER = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
 
@@ -35,7 +41,7 @@ class Calls:
         self,
         methods: dict[str, Method],
         endpoint: InferEndpoint,
-        restrictions: Restrictions,
+        access: Access,
         *,
         compression: str,
         header_limit: int,
@@ -44,7 +50,7 @@ class Calls:
         """Assign. `compression` is the level of answers, `header_limit` the most metadata in bytes."""
         self._methods = methods
         self._endpoint = endpoint
-        self._restrictions = restrictions
+        self._access = access
         self._budget = budget
         self._compression = compression
         self._header_limit = header_limit
@@ -56,6 +62,19 @@ class Calls:
 
     def interpret(self, head: RequestHead) -> Opener:
         """Decide what calls with such a head are answered. Everything that depends on the head alone is done here."""
+        opener = self._interpret(head)
+        access = self._access
+        if not access:
+            return opener
+        version = access.version
+
+        def checked(stream: Http2Stream) -> Receiver:
+            # Equal heads are interpreted once, and keys may have changed since.
+            return (opener if access.version == version else self._interpret(head))(stream)
+
+        return checked
+
+    def _interpret(self, head: RequestHead) -> Opener:
         request = read_request(head, self._header_limit, self._check)
         if request.refusal is not None:
             return _refuse(request.refusal)
@@ -72,14 +91,16 @@ class Calls:
         if category is None:
             raise Unsupported(f"this server has no method '{path}'")
 
-        def sent(key: str) -> bytes:
-            values = (value for name, value in metadata if name == key)
-            value = next(values, b"")
-            return value if isinstance(value, bytes) else value.encode("latin-1")
+        def sent(key: str) -> list[bytes]:
+            values = [value for name, value in metadata if name == key]
+            return [value if isinstance(value, bytes) else value.encode("latin-1") for value in values]
 
-        header = self._restrictions.missing(category, sent)
-        if header is not None:
-            raise Unavailable(f"This protocol is restricted, expecting header '{header}'")
+        denied = self._access.denied(category, sent) if self._access else None
+        if denied is None:
+            return
+        if denied.why is Denial.RESTRICTED:
+            raise Unavailable(f"This protocol is restricted, expecting header '{denied.header}'")
+        raise GrpcError(_DENIED[denied.why], denied.message)
 
     def _opener(self, request: GrpcRequest, form: AnswerForm) -> Opener:
         endpoint, turns, budget = self._endpoint, self._turns, self._budget

@@ -5,6 +5,8 @@ import os
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.core.shared_memory import SharedMemory
+from conch.frontends.access import Access
+from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.grpc_calls import Calls, Opener
 from conch.frontends.grpc_options import http2_limits, tls_context
@@ -32,7 +34,9 @@ class GrpcFrontend:
         log: LogSettings | None = None,
         budget: BodyBudget | None = None,
         pool: OffloadPool | None = None,
+        keys: ApiKeys | None = None,
     ) -> None:
+        self._keys = keys
         self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
         self._options = options
         self._pool = pool
@@ -60,8 +64,11 @@ class GrpcFrontend:
                 self._observer,
                 self._pool,
             ),
-            Restrictions(
-                options.grpc_restricted_protocol, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"
+            Access(
+                Restrictions(
+                    options.grpc_restricted_protocol, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"
+                ),
+                self._keys,
             ),
             compression=options.grpc_infer_response_compression_level,
             header_limit=limits.header_bytes,

@@ -3,6 +3,7 @@
 from math import ceil
 
 from conch.errors import Code, ConchError
+from conch.frontends.access import Denial, Denied
 from conch.frontends.http_message import HttpRefusal, content_type, header
 from conch.frontends.http_reply import HttpReply
 from conch.protocol import documents
@@ -38,6 +39,15 @@ def send_refusal(reply: HttpReply, refusal: HttpRefusal) -> None:
 def send_not_found(reply: HttpReply) -> None:
     """Answer that there is nothing at this path."""
     send_refusal(reply, not_found())
+
+
+_DENIED = {Denial.RESTRICTED: 403, Denial.NO_KEY: 401, Denial.SCOPE: 403, Denial.REPEATED: 400}
+CHALLENGE = header(b"WWW-Authenticate", b"Bearer")
+
+
+def denial(denied: Denied) -> HttpRefusal:
+    """Return the refusal of a client that may not call."""
+    return HttpRefusal(_DENIED[denied.why], denied.message, CHALLENGE if denied.why is Denial.NO_KEY else b"")
 
 
 def not_found() -> HttpRefusal:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from conch.frontends.http_errors import not_found, send_refusal, wrong_method
+from conch.frontends.access import Access
+from conch.frontends.http_errors import denial, not_found, send_refusal, wrong_method
 from conch.frontends.http_message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http_reply import HttpReply
 
@@ -20,12 +21,16 @@ _PAGE = b"""<!DOCTYPE html>
 class MetricsHttp:
     """Handler of the metrics port."""
 
-    def __init__(self, exposition: Callable[[], bytes]) -> None:
+    def __init__(self, exposition: Callable[[], bytes], access: Access | None = None) -> None:
         """Assign. `exposition` makes the text of a scrape (exposition format 0.0.4)."""
+        self._access = access or None
         self._exposition = exposition
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if it is answered."""
+        denied = self._access.denied_http("metrics", request) if self._access is not None else None
+        if denied is not None:
+            return denial(denied)
         if request.path not in _PATHS and request.path != "/":
             return not_found()
         return None if request.method in (b"GET", b"HEAD") else wrong_method()

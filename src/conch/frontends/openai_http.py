@@ -1,6 +1,5 @@
 """The OpenAI API over HTTP: which path means what, and who may call it."""
 
-import hmac
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,8 @@ from conch.core.generative import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.errors import Cancelled, ConchError, InvalidRequest, NotFound
+from conch.frontends.access import Access, Denial
+from conch.frontends.http_errors import CHALLENGE
 from conch.frontends.http_message import HttpRefusal, HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
@@ -26,7 +27,6 @@ from conch.frontends.openai_forms import ChatForm, CompletionForm
 from conch.frontends.openai_models import PATH as MODELS
 from conch.frontends.openai_models import OpenAiModels
 from conch.frontends.openai_tokens import TokensEndpoint
-from conch.frontends.restrictions import Restrictions
 from conch.generation import Generation, GenerationRequest, Listen
 from conch.llm.chat_prompt import HERMES
 from conch.llm.output import OutputParser, PlainOutput
@@ -42,13 +42,19 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 PREFIX = "/v1/"
+_DENIED = {
+    Denial.RESTRICTED: (401, "invalid_auth"),
+    Denial.NO_KEY: (401, "invalid_api_key"),
+    Denial.SCOPE: (403, "insufficient_permissions"),
+    Denial.REPEATED: (400, None),
+}
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
 
 
 class OpenAiHttp:
     """Handler of the paths of the OpenAI API.
 
-    With `api_keys`, a client must send one of them as a bearer token; `restrictions` are those of the HTTP port.
+    `access` decides which clients may call, as on the HTTP port.
     `lora_separator` stands between the name of a model and that of one of its LoRA adapters.
     """
 
@@ -57,17 +63,15 @@ class OpenAiHttp:
         inference: Inference,
         control: ModelControl,
         *,
-        api_keys: Sequence[str] = (),
         lora_separator: str = "_lora_",
-        restrictions: Restrictions | None = None,
+        access: Access | None = None,
         observer: Observer | None = None,
         pool: OffloadPool | None = None,
         prompts: ChatPrompts | None = None,
     ) -> None:
         """Assign. The `pool` reads large bodies."""
         self._models = OpenAiModels(inference, control, lora_separator, int(time.time()))
-        self._keys = [key.encode() for key in api_keys]
-        self._restrictions = restrictions or None  # empty ones are not looked at
+        self._access = access or None  # one that lets everybody call is not asked
         self._observer = observer or Observer()
         self._pool = pool or OffloadPool("codec")
         self._prompts = prompts or ChatPrompts()
@@ -97,34 +101,27 @@ class OpenAiHttp:
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if that depends on the body."""
-        if not self._has_key(request):
-            return refusal_of(InvalidRequest("Incorrect API key provided."), 401, "invalid_api_key")
         path, method = request.path, request.method
         if path in self._posts:
-            return self.denied("inference", request) if method == b"POST" else wrong_method(request)
-        if path == MODELS or path.startswith(MODELS + "/"):
-            refusal = self.denied("metadata" if method == b"GET" else "model-repository", request)
-            if refusal is not None or self._models.has(path, method):
-                return refusal
+            return self.denied("inference", request) or (None if method == b"POST" else wrong_method(request))
+        of_models = path == MODELS or path.startswith(MODELS + "/")
+        refusal = self.denied("model-repository" if of_models and method != b"GET" else "metadata", request)
+        if refusal is not None or (of_models and self._models.has(path, method)):
+            return refusal
         return refusal_of(NotFound(f"Invalid URL ({method.decode()} {path})"), 404, "unknown_url")
 
     def denied(self, category: str, request: HttpRequest) -> HttpRefusal | None:
-        """Return why this client may not call what belongs to this category of restrictions, None if it may."""
-        if self._restrictions is None:
+        """Return why this client may not call what belongs to this category, None if it may."""
+        denied = self._access.denied_http(category, request, openai=True) if self._access is not None else None
+        if denied is None:
             return None
-        header = self._restrictions.missing(category, lambda key: request.headers.get(key.encode(), b""))
-        if header is None:
-            return None
-        error = InvalidRequest(f"This API is restricted, expecting header '{header}' with valid value")
-        return refusal_of(error, 401, "invalid_auth")
-
-    def _has_key(self, request: HttpRequest) -> bool:
-        if not self._keys:
-            return True
-        scheme, _, sent = request.headers.get(b"authorization", b"").partition(b" ")
-        # All of them are compared, each in constant time: how long it takes tells nothing.
-        matches = [hmac.compare_digest(sent.strip(), key) for key in self._keys]
-        return scheme.lower() == b"bearer" and any(matches)
+        status, code = _DENIED[denied.why]
+        valid = " with valid value" if denied.why is Denial.RESTRICTED else ""
+        refusal = refusal_of(InvalidRequest(denied.message + valid), status, code)
+        if denied.why is Denial.NO_KEY:
+            headers, body = refusal.content()
+            return HttpRefusal(status, refusal.message, headers + CHALLENGE, body)
+        return refusal
 
     def _chat(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()

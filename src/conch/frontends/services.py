@@ -6,6 +6,8 @@ from typing import NamedTuple
 from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.core.shared_memory import SharedMemory
+from conch.frontends.access import Access
+from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.grpc_server import GrpcFrontend
 from conch.frontends.http_message import HttpLimits
@@ -44,26 +46,26 @@ class Parts(NamedTuple):
     budget: BodyBudget
     workers: Workers
     exposition: Callable[[], bytes]
+    keys: ApiKeys
 
 
 def services(parts: Parts) -> Iterator[Service]:
     """Make the services. Each is to be started before the next is asked for."""
     options = parts.options
-    restrictions = Restrictions(options.http_restricted_api, flag="--http-restricted-api")
+    access = Access(Restrictions(options.http_restricted_api, flag="--http-restricted-api"), parts.keys)
     limits = HttpLimits(body_bytes=options.http_max_input_size)
-    metrics = MetricsHttp(parts.exposition) if options.allow_metrics else None
+    metrics = MetricsHttp(parts.exposition, Access(keys=parts.keys)) if options.allow_metrics else None
     openai = OpenAiHttp(
         parts.inference,
         parts.control,
-        api_keys=options.openai_api_key,
         lora_separator=options.lora_separator,
-        restrictions=restrictions,
+        access=access,
         observer=parts.observer,
         pool=parts.workers.codecs,
         prompts=parts.workers.prompts,
     )
     if options.allow_http:
-        yield _http(parts, restrictions, limits, openai)
+        yield _http(parts, access, limits, openai)
     if options.openai_port >= 0:
         address, port = options.openai_address or options.http_address, options.openai_port
         handler = OpenAiPort(parts.inference, openai, metrics)
@@ -77,7 +79,7 @@ def services(parts: Parts) -> Iterator[Service]:
         yield Service("metrics", "Metrics Service", address, port, listener)
 
 
-def _http(parts: Parts, restrictions: Restrictions, limits: HttpLimits, openai: OpenAiHttp) -> Service:
+def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp) -> Service:
     options = parts.options
     v2 = V2Http(
         parts.inference,
@@ -85,7 +87,7 @@ def _http(parts: Parts, restrictions: Restrictions, limits: HttpLimits, openai: 
         server_name=options.id,
         max_input_bytes=options.http_max_input_size,
         header_forward_pattern=options.http_header_forward_pattern,
-        restrictions=restrictions,
+        access=access,
         shared_memory=parts.shared_memory,
         observer=parts.observer,
         log=parts.log,
@@ -117,5 +119,6 @@ def _grpc(parts: Parts) -> Service:
         parts.log,
         parts.budget,
         parts.workers.codecs,
+        parts.keys,
     )
     return Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, listener)

@@ -14,6 +14,7 @@ from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.core.shared_memory import SharedMemory
 from conch.errors import InvalidRequest, Unsupported
+from conch.frontends.access import MODEL_HEALTH
 from conch.frontends.v2_grpc_settings import SettingsCalls
 from conch.frontends.v2_grpc_shared_memory import SharedMemoryCalls
 from conch.observability.logs import LogSettings
@@ -77,7 +78,7 @@ class InferenceService:
         described = {
             "ServerLive": Method("health", service_pb2.ServerLiveRequest, self._server_live),
             "ServerReady": Method("health", service_pb2.ServerReadyRequest, self._server_ready),
-            "ModelReady": Method("health", service_pb2.ModelReadyRequest, self._model_ready),
+            "ModelReady": Method(MODEL_HEALTH, service_pb2.ModelReadyRequest, self._model_ready),
             "ServerMetadata": Method("metadata", service_pb2.ServerMetadataRequest, self._server_metadata),
             "ModelMetadata": Method("metadata", service_pb2.ModelMetadataRequest, self._model_metadata),
             "ModelConfig": Method("model-config", service_pb2.ModelConfigRequest, self._model_config),

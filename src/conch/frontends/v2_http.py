@@ -14,13 +14,13 @@ from conch.core.inference import Inference
 from conch.core.lifecycle import ModelControl
 from conch.core.shared_memory import SharedMemory
 from conch.errors import ConchError, InvalidRequest, Unsupported
+from conch.frontends.access import MODEL_HEALTH, Access
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
-from conch.frontends.http_errors import JSON, not_found, send_error, send_not_found, send_refusal, wrong_method
+from conch.frontends.http_errors import JSON, denial, not_found, send_error, send_not_found, send_refusal, wrong_method
 from conch.frontends.http_message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_tasks import ReplyTasks
 from conch.frontends.offload.pool import OffloadPool
-from conch.frontends.restrictions import Restrictions
 from conch.frontends.v2_http_generate import GenerateEndpoints
 from conch.frontends.v2_http_infer import InferEndpoint
 from conch.frontends.v2_http_repository import RepositoryEndpoints
@@ -74,7 +74,7 @@ class V2Http:
         server_name: str = "triton",
         max_input_bytes: int = 64 * 1024 * 1024,
         header_forward_pattern: str = "",
-        restrictions: Restrictions | None = None,
+        access: Access | None = None,
         shared_memory: SharedMemory | None = None,
         observer: Observer | None = None,
         log: LogSettings | None = None,
@@ -99,7 +99,7 @@ class V2Http:
         self._generate = GenerateEndpoints(inference, observer, pool)
         self._shared_memory = SharedMemoryEndpoints(shared_memory)
         self._repository = RepositoryEndpoints(control, self._tasks, pool)
-        self._restrictions = restrictions or None  # empty ones are not looked at
+        self._access = access or None  # one that lets everybody call is not asked
         self._metadata = documents.server_metadata(
             server_name, conch.__version__, shared_memory=shared_memory is not None
         )
@@ -155,10 +155,10 @@ class V2Http:
 
     def _denied(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest) -> HttpRefusal | None:
         """Return why this client may not call this endpoint with this method, None if it may."""
-        if self._restrictions is not None:
-            header = self._restrictions.missing(endpoint.category, lambda key: request.headers.get(key.encode(), b""))
-            if header is not None:
-                return HttpRefusal(403, f"This API is restricted, expecting header '{header}'")
+        if self._access is not None:
+            denied = self._access.denied_http(endpoint.category, request)
+            if denied is not None:
+                return denial(denied)
         if request.method not in endpoint.methods:
             return wrong_method()
         if len(request.body) > MAX_INLINE_BYTES and not endpoint.large:
@@ -180,7 +180,7 @@ class V2Http:
         """By what follows the model's name and version in the path."""
         return {
             _INFER: _ModelEndpoint(_POST, "inference", self._infer, large=True),
-            ("ready",): _ModelEndpoint(_GET, "health", self._model_ready),
+            ("ready",): _ModelEndpoint(_GET, MODEL_HEALTH, self._model_ready),
             (): _ModelEndpoint(_GET, "metadata", self._model_metadata),
             ("config",): _ModelEndpoint(_GET, "model-config", self._model_config),
             ("stats",): _ModelEndpoint(_GET, "statistics", self._model_statistics),

@@ -6,12 +6,23 @@ from pathlib import Path, PurePosixPath
 
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
+_REQUEST_MEMORY_SHARE = 4
+_MIN_REQUEST_MEMORY_BYTES = 256 * 2**20
 
 
 def free_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
     """Return how many bytes there are. Files that are only cached count as free: they make room."""
     left = [limit - used for limit, used in _limits(proc, groups)]
     return max(min([_available(proc), *left]), 0)
+
+
+def default_request_memory() -> int:
+    """Return the bytes that request bodies may occupy where no flag sets it: a share of what is free now."""
+    try:
+        free = free_memory()
+    except OSError:  # no /proc
+        free = 0
+    return max(free // _REQUEST_MEMORY_SHARE, _MIN_REQUEST_MEMORY_BYTES)
 
 
 def resident_memory(pid: int, proc: Path = _PROC) -> int:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from conch.errors import BackendError, Cancelled, Code, ConchError, ConfigError, ModelLoadError, QueueFull, Unavailable
+from conch.frontends.access import Access
 from conch.frontends.restrictions import Restrictions
 from conch.tensor import Tensor, pack_bytes
 from tests.unit.frontends.http.conftest import client_of
@@ -428,8 +429,8 @@ def test_a_pattern_that_is_none(serve):
 
 
 def test_restricted_endpoints(serve):
-    restrictions = Restrictions(["inference,model-config:Admin-Key=secret"])
-    with client_of(serve(restrictions=restrictions)) as client:
+    access = Access(Restrictions(["inference,model-config:Admin-Key=secret"]))
+    with client_of(serve(access=access)) as client:
         for headers in ({}, {"Admin-Key": "wrong"}):
             status, answer = post(client, INFER, identity(), headers)
             assert status == 403

@@ -163,9 +163,9 @@ def test_a_wrong_path_or_method_is_answered_before_the_body(server: ConchProcess
 
 def test_a_missing_key_is_answered_before_the_body(tmp_path: Path) -> None:
     write_models(tmp_path / "models")
-    flags = ["--http-restricted-api=inference:key=sesame", "--openai-api-key=sesame"]
+    flags = ["--http-restricted-api=model-repository:key=sesame", "--openai-api-key=sesame"]
     with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "conch.log") as conch, ExitStack() as stack:
-        for path, status in (("/v2/models/echo/infer", b"403"), ("/v1/completions", b"401")):
+        for path, status in (("/v2/repository/models/x/load", b"403"), ("/v2/models/echo/infer", b"401")):
             client = stack.enter_context(connect(conch.ports["http"]))
             client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n".encode())
             assert read_all(client)[9:12] == status

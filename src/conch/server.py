@@ -82,15 +82,14 @@ class Server:
         )
         # What models may call is made of models: of the control, which is made with the backends.
         calls = Calls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
-        python = {"fork_server": fork_server, "calls": calls}
-        engines = {"fork_server": fork_server, "memory": EngineMemory()}
+        forks = {"fork_server": fork_server}
+        python, engines = {**forks, "calls": calls}, {**forks, "memory": EngineMemory()}
         self._backends = BackendRegistry(
             {
-                "python": python,
-                "pytorch": python,
+                **dict.fromkeys(("python", "pytorch"), python),
                 "openvino_genai": engines,
                 "vllm": engines,
-                **{name: {"fork_server": fork_server} for name in ("scripted", "tensorrtllm")},
+                **dict.fromkeys(("scripted", "tensorrtllm"), forks),
             }
         )
         repositories = Repositories(_repositories(options))
@@ -116,8 +115,7 @@ class Server:
             load_retries=options.model_load_retry_count,
         )
         self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
-        self._polling: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._stops: list[Callable[[float], Awaitable[None]]] = []
         self.ports: dict[str, int] = {}  # of what listens: "http", "openai", "grpc", "metrics"
 
@@ -127,7 +125,7 @@ class Server:
         self._builder.gpus = await discover_gpus(self._options.min_compute_capability)
         if self._keys:
             self._keys.load()
-            self._watching = asyncio.create_task(self._keys.watch())
+            self._watching.append(asyncio.create_task(self._keys.watch()))
         self._lag.start()
         parts = Parts(
             self._options,
@@ -171,7 +169,7 @@ class Server:
         else:
             self._log_models()
         if mode == "poll":
-            self._polling = asyncio.create_task(self.control.poll(self._options.repository_poll_secs))
+            self._watching.append(asyncio.create_task(self.control.poll(self._options.repository_poll_secs)))
         self._accepting = True
         if any(isinstance(model, GenerativeModel) for model in self.inference.models()):
             self._workers.prompts.warm()
@@ -200,9 +198,8 @@ class Server:
     async def stop(self) -> bool:
         """Report not ready, answer what was admitted, stop. Returns whether all of it was done in time."""
         self._accepting = False
-        for task in (self._polling, self._watching):
-            if task is not None:
-                task.cancel()
+        for task in self._watching:
+            task.cancel()
         limit = self._options.exit_timeout_secs
         in_time = True
         try:

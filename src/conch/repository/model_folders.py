@@ -28,15 +28,18 @@ def _is_utf8(name: str) -> bool:
 def is_model(path: Path) -> bool:
     """Whether a path is a model's folder: all folders in it are versions, and one, or the path, has a model's file.
 
-    Raises OSError if it cannot be read.
+    What cannot be read is not: an unreadable folder is its model's failure, not the repository's.
     """
-    with os.scandir(path) as entries:
-        folders = [entry.name for entry in entries if entry.is_dir() and is_model_name(entry.name)]
-    if not all(name.isdecimal() for name in folders):
+    try:
+        with os.scandir(path) as entries:
+            folders = [entry.name for entry in entries if entry.is_dir() and is_model_name(entry.name)]
+        if not all(name.isdecimal() for name in folders):
+            return False
+        if (path / "config.pbtxt").is_file():
+            return True
+        return any(not (path / name / "config.pbtxt").exists() and _has_model_file(path / name) for name in folders)
+    except OSError:
         return False
-    if (path / "config.pbtxt").is_file():
-        return True
-    return any(not (path / name / "config.pbtxt").exists() and _has_model_file(path / name) for name in folders)
 
 
 def _has_model_file(version: Path) -> bool:

@@ -24,8 +24,8 @@ from conch.tensor import BYTES, Tensor, pack_bytes
 
 _RETURNS = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens")
 _NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-_INTEGERS = ("n", "max_tokens", "min_tokens", "top_k", "seed", "logprobs")
-_BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
+_INTEGERS = ("n", "max_tokens", "min_tokens", "top_k", "seed", "logprobs", "truncate_prompt_tokens")
+_BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens")
 _ADAPTER = "lora_name"
 _STRUCTURES = ("json", "regex", "grammar", "choice")
 # What a request's parameters may hold besides: they are the server's.
@@ -172,9 +172,9 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
             values[name] = _number(name, value, int)
         elif name in _BOOLEANS:
             values[name] = _boolean(name, value)
-        elif name == "stop":
+        elif name in ("stop", "bad_words"):
             values[name] = tuple(map(str, _list(name, value)))
-        elif name == "stop_token_ids":
+        elif name in ("stop_token_ids", "allowed_token_ids"):
             values[name] = tuple(_number(name, each, int) for each in _list(name, value))
         elif name == "logit_bias" and isinstance(value, Mapping):
             values[name] = {_number(name, key, int): _number(name, bias, float) for key, bias in value.items()}

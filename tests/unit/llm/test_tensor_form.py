@@ -1,9 +1,11 @@
 """A generation as tensors."""
 
 import numpy as np
+import pytest
 
+from conch.errors import InvalidRequest
 from conch.generation import Delta, FinishReason, Usage
-from conch.llm.tensor_form import TensorForm
+from conch.llm.tensor_form import TensorForm, sampling_params
 from conch.request import InferRequest
 from conch.tensor import BYTES, Tensor, pack_bytes
 
@@ -24,3 +26,19 @@ def test_tokens_of_a_torn_character_are_counted_with_the_rest_of_it() -> None:
     assert last is not None
     counts = [response.output("num_output_tokens").to_numpy().tolist() for response in (first, last)]
     assert counts == [[3], [2]]
+
+
+def test_sampling_parameters_of_vllm_are_read() -> None:
+    given = {
+        "bad_words": ["a", "b"],
+        "allowed_token_ids": "[1, 2]",
+        "truncate_prompt_tokens": "-1",
+        "spaces_between_special_tokens": "false",
+    }
+    params = sampling_params(given)
+    assert params.bad_words == ("a", "b")
+    assert params.allowed_token_ids == (1, 2)
+    assert params.truncate_prompt_tokens == -1
+    assert not params.spaces_between_special_tokens
+    with pytest.raises(InvalidRequest, match="unknown sampling parameter 'use_beams'"):
+        sampling_params({"use_beams": 1})

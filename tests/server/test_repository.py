@@ -158,7 +158,7 @@ def test_a_model_that_fails_while_polling_leaves_the_server_ready(tmp_path: Path
     with ConchProcess(models, *POLL, log=tmp_path / "log") as server:
         write_config(models, "unreadable", "no_such_field: 1")
         write_config(models, "failing", f'backend: "nothing" {ONE_INT}')
-        server.until_logged("failed to load 'failing' version 1: Internal: unable to find backend")
+        server.until_logged("failed to load 'failing' version 1: Invalid argument: unable to find backend library")
         server.until_logged(f"failed to load 'unreadable', {TRITON_POLL}: .*no_such_field")
         assert get(server, "/v2/health/ready")[0] == 200
         states = {row["name"]: row["state"] for row in index(server)}
@@ -193,7 +193,7 @@ def test_loads_and_unloads_are_logged(tmp_path: Path) -> None:
         post(server, "/v2/repository/models/m/unload")
         server.until_logged(r"\"successfully unloaded 'm' version 1 in [\d.]+ s\"")
         post(server, "/v2/repository/models/bad/load")
-        server.until_logged(r"E.*\"failed to load 'bad' version 1: Internal: unable to find backend")
+        server.until_logged(r"E.*\"failed to load 'bad' version 1: Invalid argument: unable to find backend library")
         post(server, "/v2/repository/models/nope/load")
         server.until_logged(rf"E.*\"failed to load 'nope', {TRITON_POLL}: model 'nope' is not in the model repository")
     with ConchProcess(models / ".." / "models", "--exit-on-error=false", log=tmp_path / "log", wait="live") as server:
@@ -221,7 +221,8 @@ def test_loads_that_fail_have_tritons_status(tmp_path: Path) -> None:
             assert (status, text.startswith(f"failed to load 'm', {TRITON_POLL}: ")) == (500, True)
         status, text = load("failing")
         expected = (
-            "load failed for model 'failing': version 1 is at UNAVAILABLE state: Internal: unable to find backend"
+            "load failed for model 'failing': version 1 is at UNAVAILABLE state: Invalid argument: "
+            "unable to find backend library"
         )
         assert (status, text[: len(expected)]) == (400, expected)
 
@@ -273,9 +274,9 @@ def test_what_is_wrong_with_a_folder_is_said_with_what_would_be_right(tmp_path: 
         "padded": "the folder '001' is not named by its number alone: rename it to '1'",
         "bare": "in a folder named by its version, such as '1'; found 'config.pbtxt', 'variables'",
         "unsorted": "'model.onnx' must be in a version folder: move it to '1/model.onnx'",
-        "saved": "unable to find backend 'tensorflow', which this server does not have; convert the model to ONNX",
-        "alias": "unable to find backend 'tensorrt_llm'; did you mean 'tensorrtllm'?",
-        "typo": "unable to find backend 'identiy'; did you mean 'identity'?",
+        "saved": "It is not one of this server's: convert the model to ONNX",
+        "alias": "'tensorrt_llm', try specifying runtime on the model configuration. Did you mean 'tensorrtllm'?",
+        "typo": "backend 'identiy', try specifying runtime on the model configuration. Did you mean 'identity'?",
         "ensemble": "'detectr' is not found; did you mean 'detector'?",
     }
     with ConchProcess(models, "--exit-on-error=false", log=tmp_path / "log", wait="live") as server:

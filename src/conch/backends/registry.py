@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from conch.backends.base import Backend
-from conch.errors import ModelLoadError
+from conch.errors import Code, ModelLoadError
 
 # Triton's `platform` strings of before there were backends.
 BACKEND_OF_PLATFORM = {
@@ -134,13 +134,13 @@ def requirement(name: str) -> tuple[str, str] | None:
 
 def _unknown(name: str) -> ModelLoadError:
     known = sorted({*_REQUIREMENTS, *(each.name for each in entry_points(group=ENTRY_POINTS))})
-    said = f"unable to find backend '{name}'"
+    said = f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
     if advice := _ELSEWHERE.get(name):
-        said += f", which this server does not have; {advice}"
+        said += f" It is not one of this server's: {advice}."
     else:
         wanted = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), known, n=1)), "")
-        said += f"; did you mean '{wanted}'?" if wanted else ""
-    return ModelLoadError(f"{said}; this server has: {', '.join(known)}".replace("?;", "?"))
+        said += f" Did you mean '{wanted}'?" if wanted else ""
+    return ModelLoadError(f"{said} This server has: {', '.join(known)}", Code.INVALID_ARG)
 
 
 def _own_module(name: str) -> Any:

@@ -86,9 +86,8 @@ def _check_names(ensemble: ModelConfig, number: int, step: EnsembleStep, config:
         for inner, tensor in mapped.items():
             if inner not in known:
                 raise ConfigError(
-                    f"ensemble '{ensemble.name}': step {number} maps tensor '{tensor}' "
-                    f"to non-existing {kind} '{inner}' in model '{config.name}', "
-                    f"whose {kind}s are {', '.join(known) or 'none'}"
+                    f"in ensemble {ensemble.name}, ensemble tensor {tensor} is mapping to non-existing {kind} {inner} "
+                    f"in model {config.name}: step {number}, whose {kind}s are {', '.join(known) or 'none'}"
                 )
     missing = [spec.name for spec in config.inputs if not spec.optional and spec.name not in step.input_map]
     if missing:

@@ -385,7 +385,10 @@ async def test_a_step_that_refuses_its_inputs_names_the_stage_that_they_come_fro
 
 
 def test_a_name_that_the_model_does_not_have() -> None:
-    with pytest.raises(ConfigError, match="non-existing input 'ZZ' in model 'a', whose inputs are IN"):
+    with pytest.raises(
+        ConfigError,
+        match=r"ensemble e, ensemble tensor \w+ is mapping to non-existing input ZZ in model a: step \d, whose inputs",
+    ):
         check(ensemble(step("a", {"ZZ": "IN"}, {"OUT": "OUT"})))
 
 

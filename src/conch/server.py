@@ -136,7 +136,7 @@ class Server:
             self._log,
             self._budget,
             self._workers,
-            self._metrics().render,
+            self._metrics().pieces,
             self._keys,
         )
         for service in services(parts):

@@ -87,19 +87,19 @@ BINARY = ',"parameters":{"binary_data":true}'
 HTTP: dict[str, Callable[[], Http]] = {
     "classification of all elements": lambda: as_json(
         "bytes",
-        lambda: gzip.compress(infer("bytes", "INT8", 300_000, ",".join(["1"] * 300_000), output=CLASSES)),
+        lambda: gzip.compress(infer("bytes", "INT8", 150_000, ",".join(["1"] * 150_000), output=CLASSES)),
         **{"Content-Encoding": "gzip"},
     ),
-    "classification of INT8": lambda: as_binary("bytes", "INT8", 200_000, bytes(200_000), CLASSES),
-    "NaN": lambda: as_json("floats", lambda: infer("floats", "FP32", MIB // 2, ",".join(["NaN"] * (MIB // 2)))),
-    "numbers": lambda: as_json("floats", lambda: infer("floats", "FP32", 2 * MIB, ",".join(["0"] * 2 * MIB))),
-    "nested arrays": lambda: as_json("floats", lambda: infer("floats", "FP32", 0, ",".join(["[]"] * MIB))),
+    "classification of INT8": lambda: as_binary("bytes", "INT8", 100_000, bytes(100_000), CLASSES),
+    "NaN": lambda: as_json("floats", lambda: infer("floats", "FP32", MIB // 4, ",".join(["NaN"] * (MIB // 4)))),
+    "numbers": lambda: as_json("floats", lambda: infer("floats", "FP32", MIB, ",".join(["0"] * MIB))),
+    "nested arrays": lambda: as_json("floats", lambda: infer("floats", "FP32", 0, ",".join(["[]"] * (MIB // 2)))),
     "deep arrays": lambda: as_json("floats", lambda: infer("floats", "FP32", 1, "[" * MIB), 400),
     "a wrong last element": lambda: as_json(
         "ints", lambda: infer("ints", "INT32", MIB, ",".join(["0"] * (MIB - 1) + ["0.5"])), 400
     ),
     "empty BYTES as JSON": lambda: as_binary("texts", "BYTES", 125_000, bytes(500_000), ""),
-    "many BYTES elements": lambda: as_binary("texts", "BYTES", 8 * MIB, bytes(32 * MIB), BINARY, 400),
+    "many BYTES elements": lambda: as_binary("texts", "BYTES", 4 * MIB, bytes(16 * MIB), BINARY, 400),
     "BYTES of another count": lambda: as_binary("texts", "BYTES", 1, bytes(16 * MIB), BINARY, 400),
     "invalid UTF-8": lambda: as_json(
         "texts", lambda: infer("texts", "BYTES", 100_000, ",".join(['"~~~"'] * 100_000)).replace(b"~", b"\xff")
@@ -108,10 +108,10 @@ HTTP: dict[str, Callable[[], Http]] = {
     "numbers as JSON": lambda: as_binary("floats", "FP32", MIB, bytes(4 * MIB), ""),
     "infinities as JSON": lambda: as_binary("floats", "FP32", MIB // 2, b"\0\0\x80\x7f" * (MIB // 2), ""),
     "compressed answer": lambda: as_binary(
-        "floats", "FP32", 4 * MIB, bytes(16 * MIB), BINARY, **{"Accept-Encoding": "gzip"}
+        "floats", "FP32", 2 * MIB, bytes(8 * MIB), BINARY, **{"Accept-Encoding": "gzip"}
     ),
     "compressed spaces": lambda: as_json(
-        "floats", lambda: gzip.compress(b" " * 63 * MIB, 1), 400, **{"Content-Encoding": "gzip"}
+        "floats", lambda: gzip.compress(b" " * 20 * MIB, 1), 400, **{"Content-Encoding": "gzip"}
     ),
     "many inputs": lambda: as_json(
         "floats", lambda: b'{"inputs":%s}' % many(b'{"name":"A","datatype":"FP32","shape":[1],"data":[1]}', 50_000), 400
@@ -136,14 +136,13 @@ HTTP: dict[str, Callable[[], Http]] = {
     "trace": lambda: Http("/v2/trace/setting", lambda: b'{"a":%s}' % many(b"[]", MIB), {}, 400),
     "files of a load": lambda: Http(
         "/v2/repository/models/new/load",
-        lambda: b'{"parameters":{"config":"{}","file:1/a":"%s"}}' % base64.b64encode(bytes(24 * MIB)),
+        lambda: b'{"parameters":{"config":"{}","file:1/a":"%s"}}' % base64.b64encode(bytes(8 * MIB)),
         {},
-        400,
     ),
-    "token ids": lambda: openai("completions", 400, "llm", lambda: b'"prompt":%s' % many(b"1", 2 * MIB)),
+    "token ids": lambda: openai("completions", 400, "llm", lambda: b'"prompt":%s' % many(b"1", MIB + 1)),
     "as many token ids as allowed": lambda: openai("completions", 400, "llm", lambda: b'"prompt":%s' % many(b"1", MIB)),
     "a long prompt": lambda: openai("completions", 400, "llm", lambda: b'"prompt":"%s"' % (b"\xc3\xa9" * 6 * MIB)),
-    "messages": lambda: openai("chat/completions", None, "llm", lambda: b'"messages":%s' % many(MESSAGE, 100_000)),
+    "messages": lambda: openai("chat/completions", None, "llm", lambda: b'"messages":%s' % many(MESSAGE, 50_000)),
     "a long message": lambda: openai(
         "chat/completions",
         400,
@@ -167,11 +166,11 @@ HTTP: dict[str, Callable[[], Http]] = {
         lambda: b'"messages":[%s],"tools":%s' % (MESSAGE, many(b'{"type":"function","function":{"name":"f"}}', 50_000)),
     ),
     "a schema": lambda: openai(
-        "completions", 400, "llm", lambda: b'"prompt":"a","guided_json":{"enum":%s}' % many(b"[]", MIB // 2)
+        "completions", 400, "llm", lambda: b'"prompt":"a","guided_json":{"enum":%s}' % many(b"[]", MIB // 4)
     ),
     "embeddings": lambda: openai("embeddings", 200, "vectors", lambda: b'"input":%s' % many(b'"a"', 2048)),
     "embeddings of token ids": lambda: openai(
-        "embeddings", 400, "vectors", lambda: b'"input":%s' % many(many(b"1", 1000), 2000)
+        "embeddings", 400, "vectors", lambda: b'"input":%s' % many(many(b"1", 600), 2000)
     ),
 }
 
@@ -209,7 +208,7 @@ GRPC: dict[str, tuple[Callable[[], Any], bool]] = {
         False,
     ),
     "dimensions": (lambda: _message(inputs=[{"name": "INPUT0", "datatype": "FP32", "shape": [1] * MIB}]), False),
-    "classification": (lambda: _raw("bytes", "INT8", 200_000, bytes(200_000), 2**31 - 1), True),
+    "classification": (lambda: _raw("bytes", "INT8", 100_000, bytes(100_000), 2**31 - 1), True),
     "classification of few": (lambda: _raw("bytes", "INT8", 4 * MIB, bytes(4 * MIB), 5), True),
 }
 

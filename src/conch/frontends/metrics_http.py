@@ -1,11 +1,12 @@
 """The metrics port: `GET /metrics` for Prometheus, and a page that links to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from conch.frontends.access import Access
 from conch.frontends.http_errors import denial, not_found, send_refusal, wrong_method
 from conch.frontends.http_message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http_reply import HttpReply
+from conch.frontends.slices import send_in_slices
 
 _EXPOSITION = content_type(b"text/plain; version=0.0.4; charset=utf-8")
 _HTML = content_type(b"text/html; charset=utf-8")
@@ -21,8 +22,8 @@ _PAGE = b"""<!DOCTYPE html>
 class MetricsHttp:
     """Handler of the metrics port."""
 
-    def __init__(self, exposition: Callable[[], bytes], access: Access | None = None) -> None:
-        """Assign. `exposition` makes the text of a scrape (exposition format 0.0.4)."""
+    def __init__(self, exposition: Callable[[], Iterator[bytes]], access: Access | None = None) -> None:
+        """Assign. `exposition` makes the text of a scrape (exposition format 0.0.4), piece by piece."""
         self._access = access or None
         self._exposition = exposition
 
@@ -41,6 +42,6 @@ class MetricsHttp:
         if refusal is not None:
             send_refusal(reply, refusal)
         elif request.path in _PATHS:
-            reply.send(200, _EXPOSITION, self._exposition())
+            send_in_slices(reply, _EXPOSITION, self._exposition())
         else:
             reply.send(200, _HTML, _PAGE)

@@ -35,7 +35,7 @@ class Service(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What services are made of; `exposition` makes the text of a scrape."""
+    """What services are made of; `exposition` makes the text of a scrape, piece by piece."""
 
     options: ServerOptions
     inference: Inference
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
     log: LogSettings
     budget: BodyBudget
     workers: Workers
-    exposition: Callable[[], bytes]
+    exposition: Callable[[], Iterator[bytes]]
     keys: ApiKeys
 
 

@@ -21,6 +21,7 @@ from conch.frontends.http_message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_tasks import ReplyTasks
 from conch.frontends.offload.pool import OffloadPool
+from conch.frontends.slices import send_in_slices
 from conch.frontends.v2_http_generate import GenerateEndpoints
 from conch.frontends.v2_http_infer import InferEndpoint
 from conch.frontends.v2_http_repository import RepositoryEndpoints
@@ -220,7 +221,7 @@ class V2Http:
         reply.send(200 if self._inference.ready() else 400, _TEXT)
 
     def _all_statistics(self, _request: HttpRequest, reply: HttpReply) -> None:
-        reply.send(200, JSON, documents.model_statistics(self._inference.statistics()))
+        send_in_slices(reply, JSON, documents.statistics_pieces(self._inference.statistics()))
 
     def _model_ready(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         async def ask() -> None:

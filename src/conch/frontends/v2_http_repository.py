@@ -8,6 +8,7 @@ from conch.frontends.http_message import NO_HEADERS, HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_tasks import ReplyTasks
 from conch.frontends.offload.pool import OffloadPool
+from conch.frontends.slices import send_in_slices
 from conch.protocol import documents
 from conch.protocol.large_json import MAX_INLINE_BYTES
 from conch.protocol.repository_json import read_index, read_load, read_unload
@@ -24,7 +25,7 @@ class RepositoryEndpoints:
 
     def index(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer with the index. Raises InvalidRequest."""
-        reply.send(200, JSON, documents.repository_index(self._control.index(read_index(request.body))))
+        send_in_slices(reply, JSON, documents.index_pieces(self._control.index(read_index(request.body))))
 
     def load(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
         """Load a model and answer when that is done. Raises InvalidRequest."""

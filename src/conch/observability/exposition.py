@@ -7,10 +7,12 @@ does neither, and dashboards look for its names. The tests read what is written 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram", "summary"]
 
+_PIECE_LINES = 64
 _LABEL_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
@@ -51,7 +53,15 @@ def summary_points(
 
 def render(families: Iterable[Family]) -> bytes:
     """Write the families in order. One without points is left out, as Triton does."""
-    return "".join(line for family in families if family.points for line in _lines(family)).encode()
+    return b"".join(piece for family in families for piece in pieces(family))
+
+
+def pieces(family: Family) -> Iterator[bytes]:
+    """Write a family, some of its points at a time; nothing if it has none."""
+    if family.points:
+        lines = _lines(family)
+        while piece := "".join(islice(lines, _PIECE_LINES)):
+            yield piece.encode()
 
 
 def _lines(family: Family) -> Iterator[str]:

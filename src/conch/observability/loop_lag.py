@@ -8,9 +8,14 @@ import asyncio
 import logging
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import accumulate
+from math import inf
 from time import monotonic, process_time
 from types import FrameType
+
+from conch.observability.exposition import Family, Point, histogram_points
 
 INTERVAL_S = 0.025
 MAX_BLOCKED_S = 0.1
@@ -103,3 +108,15 @@ class LoopLag:
             frame = frame.f_back
         if names:
             self._seen = " in " + " < ".join(names)
+
+
+def lag_families(lag: LoopLag) -> Iterator[Family]:
+    """Return what `/metrics` says of the event loop."""
+    bounds = zip((*BUCKETS_S, inf), accumulate(lag.counts), strict=True)
+    points = histogram_points(bounds, lag.total_s, {})
+    text = "Seconds that the event loop was late for a timer because something else ran."
+    yield Family("conch_event_loop_lag_seconds", "histogram", text, points)
+    text = "How often the event loop was blocked for more than 100 ms."
+    yield Family("conch_event_loop_stalls_total", "counter", text, [Point(lag.stalls)])
+    text = "Seconds that the event loop was blocked at most since the start."
+    yield Family("conch_event_loop_longest_stall_seconds", "gauge", text, [Point(lag.longest_s)])

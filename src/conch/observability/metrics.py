@@ -6,16 +6,15 @@ a table with its meaning, so that the tables are the reference.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from math import inf
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from conch.errors import FailureReason
 from conch.observability.custom_metrics import MetricSample, custom_families, label_name
-from conch.observability.exposition import Family, Kind, Point, histogram_points, render, summary_points
+from conch.observability.exposition import Family, Kind, Point, histogram_points, pieces, render, summary_points
 from conch.observability.generation_metrics import generation_families
 from conch.observability.host import HostMeter, HostUsage
-from conch.observability.loop_lag import BUCKETS_S, LoopLag
+from conch.observability.loop_lag import LoopLag, lag_families
 from conch.observability.statistics import CacheStatistics, Duration, ModelStatistics
 from conch.options import ServerOptions
 
@@ -256,12 +255,6 @@ REQUEST_MEMORY = (
         lambda m: m.evicted,
     ),
 )
-LOOP_LAG = "conch_event_loop_lag_seconds"
-_LOOP_LAG_HELP = "Seconds that the event loop was late for a timer because something else ran."
-LOOP_STALLS = "conch_event_loop_stalls_total"
-_LOOP_STALLS_HELP = "How often the event loop was blocked for more than 100 ms."
-LOOP_LONGEST = "conch_event_loop_longest_stall_seconds"
-_LOOP_LONGEST_HELP = "Seconds that the event loop was blocked at most since the start."
 
 
 class Metrics:
@@ -297,15 +290,25 @@ class Metrics:
 
     def collect(self) -> list[Family]:
         """Return all families. A model's own families may not take the names of the server's."""
-        families = [
-            *self._of_models(list(self._statistics())),
-            *self._of_cache(),
-            *self._of_host(),
-            *self._of_requests(),
-            *self._of_loop(),
-        ]
-        families += custom_families(self._samples(), reserved={family.name for family in families})
-        return families
+        return list(self._families())
+
+    def pieces(self) -> Iterator[bytes]:
+        """Return the text of one scrape, piece by piece."""
+        for family in self._families():
+            yield from pieces(family)
+
+    def _families(self) -> Iterator[Family]:
+        names: set[str] = set()
+        for family in chain(
+            self._of_models(list(self._statistics())),
+            self._of_cache(),
+            self._of_host(),
+            self._of_requests(),
+            () if self._lag is None else lag_families(self._lag),
+        ):
+            names.add(family.name)
+            yield family
+        yield from custom_families(self._samples(), reserved=names)
 
     def _of_models(self, models: list[ModelStatistics]) -> Iterator[Family]:
         yield _family(COUNTS[0], models)
@@ -342,15 +345,6 @@ class Metrics:
         if usage is not None:
             for family in HOST:
                 yield Family(family.name, "gauge", family.help, [Point(family.value(usage))])
-
-    def _of_loop(self) -> Iterator[Family]:
-        lag = self._lag
-        if lag is None:
-            return
-        bounds = zip((*BUCKETS_S, inf), accumulate(lag.counts), strict=True)
-        yield Family(LOOP_LAG, "histogram", _LOOP_LAG_HELP, histogram_points(bounds, lag.total_s, {}))
-        yield Family(LOOP_STALLS, "counter", _LOOP_STALLS_HELP, [Point(lag.stalls)])
-        yield Family(LOOP_LONGEST, "gauge", _LOOP_LONGEST_HELP, [Point(lag.longest_s)])
 
 
 def _family(family: ModelFamily, models: Iterable[ModelStatistics]) -> Family:

@@ -3,7 +3,7 @@
 All are compact JSON with Triton's member names, in its order.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import orjson
@@ -86,13 +86,31 @@ def model_config(config: ModelConfig) -> bytes:
 
 def model_statistics(models: Iterable[ModelStatistics]) -> bytes:
     """Write the statistics of model versions."""
-    return orjson.dumps({"model_stats": [_statistics(model) for model in models]})
+    return b"".join(statistics_pieces(models))
+
+
+def statistics_pieces(models: Iterable[ModelStatistics]) -> Iterator[bytes]:
+    """Write the statistics of model versions, one at a time."""
+    yield from _listed(b'{"model_stats":[', (orjson.dumps(_statistics(model)) for model in models), b"]}")
 
 
 def repository_index(rows: Iterable[IndexRow]) -> bytes:
     """Write the repository index. A model that was never loaded has nothing but its name."""
+    return b"".join(index_pieces(rows))
+
+
+def index_pieces(rows: Iterable[IndexRow]) -> Iterator[bytes]:
+    """Write the repository index, one row at a time."""
     members = ("name", "version", "state", "reason")
-    return orjson.dumps([{key: getattr(row, key) for key in members if getattr(row, key)} for row in rows])
+    written = (orjson.dumps({key: getattr(row, key) for key in members if getattr(row, key)}) for row in rows)
+    yield from _listed(b"[", written, b"]")
+
+
+def _listed(before: bytes, elements: Iterable[bytes], behind: bytes) -> Iterator[bytes]:
+    for element in elements:
+        yield before + element
+        before = b","
+    yield behind if before == b"," else before + behind
 
 
 def _tensor_metadata(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from tests.unit.frontends.http.conftest import client_of
 
 @pytest.fixture
 def client(listen):
-    with client_of(listen(MetricsHttp(lambda: b"up 1\n"))) as client:
+    with client_of(listen(MetricsHttp(lambda: iter([b"up ", b"1\n"])))) as client:
         yield client
 
 

@@ -1,0 +1,78 @@
+"""Blocking the event loop is measured, and what blocks it named; idling is not blocking."""
+
+import asyncio
+import logging
+import signal
+import time
+
+import pytest
+
+from conch.observability.loop_lag import BUCKETS_S, MAX_BLOCKED_S, LoopLag, lag_families
+
+
+def work(seconds: float) -> None:
+    """Use the processor for so long."""
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+async def beats(lag: LoopLag) -> None:
+    """Wait until the timer has fired."""
+    count = sum(lag.counts)
+    while sum(lag.counts) == count:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_blocked_loop_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    lag = LoopLag()
+    lag.start()
+    await beats(lag)
+    with caplog.at_level(logging.WARNING):
+        work(3 * MAX_BLOCKED_S)
+        await beats(lag)
+        work(3 * MAX_BLOCKED_S)
+        await beats(lag)
+    lag.stop()
+    assert lag.stalls == 2
+    assert lag.longest_s > MAX_BLOCKED_S
+    assert sum(lag.counts[BUCKETS_S.index(MAX_BLOCKED_S) + 1 :]) == 2
+    assert len([one for one in caplog.messages if one.startswith("event loop blocked for")]) == 1  # one in 10 s
+
+
+async def test_time_without_a_processor_does_not_count() -> None:
+    lag = LoopLag()
+    lag.start()
+    await beats(lag)
+    time.sleep(3 * MAX_BLOCKED_S)  # noqa: ASYNC251 - as if the system ran something else
+    await beats(lag)
+    lag.stop()
+    assert lag.stalls == 0
+
+
+async def test_the_alarm_finds_what_runs_and_is_gone_afterwards(caplog: pytest.LogCaptureFixture) -> None:
+    from conch.protocol.json_data import pack
+
+    lag = LoopLag(alarm=True)
+    lag.start()
+    await beats(lag)
+    with caplog.at_level(logging.WARNING):
+        until = time.process_time() + 4 * MAX_BLOCKED_S
+        while time.process_time() < until:
+            pack("A", "FP32", [[1.0] * 1000] * 1000, 1_000_000)
+        await beats(lag)
+    lag.stop()
+    assert any("event loop blocked for" in one for one in caplog.messages)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_the_families_say_what_was_measured() -> None:
+    lag = LoopLag()
+    lag.stalls, lag.longest_s, lag.total_s = 2, 0.5, 0.75
+    lag.counts[0], lag.counts[-1] = 3, 2
+    families = {family.name: family for family in lag_families(lag)}
+    assert families["conch_event_loop_stalls_total"].points[0].value == 2
+    assert families["conch_event_loop_longest_stall_seconds"].points[0].value == 0.5
+    histogram = families["conch_event_loop_lag_seconds"].points
+    assert [(point.labels.get("le"), point.value) for point in histogram][-3:] == [("+Inf", 5), (None, 0.75), (None, 5)]

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from conch.header_patterns import compile_pattern
+
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
@@ -36,10 +38,7 @@ def _read_level(text: str) -> int:
 
 
 def _read_pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(text) from error
+    compile_pattern(text)
     return text
 
 
@@ -80,7 +79,7 @@ LEVEL = ValueKind("n", "a level: 0 for none, 1 and above for more", _read_level)
 TEXT = ValueKind("text", "text", str)
 KEY = ValueKind("key", "text", str, secret=True)
 PATH = ValueKind("path", "a path", str)
-PATTERN = ValueKind("regex", "a regular expression", _read_pattern)
+PATTERN = ValueKind("regex", "a regular expression in RE2's syntax", _read_pattern)
 PORT = integer("port", 0, 65535)
 OPTIONAL_PORT = integer("port", -1, 65535)
 MILLISECONDS = integer("ms", 0)

@@ -105,6 +105,7 @@ JSON_ROWS = [
     ),
     (
         "classification",
+        "sequence",
         with_more(outputs=[{"name": "OUTPUT0", "parameters": {"classification": -1}}]),
         400,
         "'classification'",

@@ -150,7 +150,10 @@ def test_an_unknown_flag_like_no_other_points_to_the_help(repository: str) -> No
         ("--model-control-mode=all", "--model-control-mode: got 'all', but wants one of none, poll, explicit"),
         ("--backend-config=python", "--backend-config: got 'python', but wants the form <backend>,<key>=<value>"),
         ("--backend-config=,a=b", "--backend-config: got ',a=b', but wants the form <backend>,<key>=<value>"),
-        ("--http-header-forward-pattern=(", "--http-header-forward-pattern: got '(', but wants a regular expression"),
+        (
+            "--http-header-forward-pattern=(",
+            "--http-header-forward-pattern: got '(', but wants a regular expression in RE2's syntax",
+        ),
         ("--http-port", "--http-port needs a value: a whole number (port), 0 to 65535"),
         ("-p", "unexpected argument '-p'; flags begin with two dashes"),
         ("--", "unexpected argument '--'; flags begin with two dashes"),

@@ -1,6 +1,5 @@
 """ModelInfer without the wire: one serialized request in, one serialized response or error out."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
@@ -10,6 +9,7 @@ from conch.core.served import Served
 from conch.errors import ConchError, ConfigError, InvalidRequest, Unsupported
 from conch.frontends.grpc_messages import Compressed
 from conch.frontends.offload.pool import Job, OffloadPool, Outcome
+from conch.header_patterns import compile_pattern
 from conch.observability.observer import Observer
 from conch.observability.request_trace import Trace
 from conch.protocol.classification import classify
@@ -41,8 +41,8 @@ class ForwardedHeaders:
     def __init__(self, pattern: str) -> None:
         """Take a regular expression; the empty one matches nothing. Raises ConfigError if it is none."""
         try:
-            self._pattern = re.compile(pattern) if pattern else None
-        except re.error as error:
+            self._pattern = compile_pattern(pattern) if pattern else None
+        except ValueError as error:
             raise ConfigError(f"--grpc-header-forward-pattern: '{pattern}' is no regular expression: {error}") from None
 
     def add(self, parameters: dict[str, ParameterValue], metadata: Metadata) -> None:

@@ -13,6 +13,7 @@ from conch.frontends.http_message import HttpRequest, content_type, header, no_m
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
 from conch.frontends.offload.pool import OffloadPool, Outcome
+from conch.header_patterns import compile_pattern
 from conch.observability.observer import Observer
 from conch.observability.request_trace import Trace
 from conch.protocol import documents
@@ -72,8 +73,8 @@ class InferEndpoint:
         self._pool = pool
         self._repeated = RepeatedBodies(regions)
         try:
-            self._forwarded = re.compile(header_forward_pattern) if header_forward_pattern else None
-        except re.error as error:
+            self._forwarded = compile_pattern(header_forward_pattern) if header_forward_pattern else None
+        except ValueError as error:
             raise ConfigError(f"--http-header-forward-pattern '{header_forward_pattern}': {error}") from None
 
     def body_limit(self, request: HttpRequest) -> int:

@@ -15,6 +15,7 @@ _SYSTEM_SHARED_MEMORY = "system_shared_memory"
 # Extensions of the v2 protocol that a server can have, by the names and in the order that Triton lists them.
 _EXTENSIONS = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",

@@ -105,7 +105,6 @@ JSON_ROWS = [
     ),
     (
         "classification",
-        "sequence",
         with_more(outputs=[{"name": "OUTPUT0", "parameters": {"classification": -1}}]),
         400,
         "'classification'",

@@ -152,7 +152,7 @@ def test_an_unknown_flag_like_no_other_points_to_the_help(repository: str) -> No
         ("--backend-config=,a=b", "--backend-config: got ',a=b', but wants the form <backend>,<key>=<value>"),
         (
             "--http-header-forward-pattern=(",
-            "--http-header-forward-pattern: got '(', but wants a regular expression in RE2's syntax",
+            "--http-header-forward-pattern: got '(', but wants a regular expression (RE2)",
         ),
         ("--http-port", "--http-port needs a value: a whole number (port), 0 to 65535"),
         ("-p", "unexpected argument '-p'; flags begin with two dashes"),

@@ -1,0 +1,120 @@
+"""The README and every page work by copy and paste: a new environment, pip 23.2, the wheel, and the text's commands."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, RUN, blocks_of, pages
+
+# The pip that Python 3.11 brings along, which is what many users have.
+PIP = "pip==23.2.1"
+# What packages of one's own are built with, for a page that builds one.
+BUILD_TOOLS = ("hatchling",)
+
+
+def in_a_network_of_its_own(*command: str) -> list[str]:
+    """The command that runs another in a new network namespace, where ports 8000 to 8002 are free."""
+    as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    return ["unshare", "--net", *as_root, *command]
+
+
+def _can_unshare() -> bool:
+    program = shutil.which("unshare")
+    return bool(program) and subprocess.run(in_a_network_of_its_own("true"), capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment with the wheel of this checkout, installed by an old pip from the package index."""
+    folder = tmp_path_factory.mktemp("docs")
+    wheels, home = folder / "wheels", folder / "venv"
+    quiet = ("--quiet", "--disable-pip-version-check")
+    build = [sys.executable, "-m", "pip", "wheel", *quiet, "--no-deps", f"--wheel-dir={wheels}", str(ROOT)]
+    subprocess.run(build, check=True, env={**os.environ, "CONCH_COMPILE": "no"})
+    venv.create(home, with_pip=True)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", *quiet]
+    subprocess.run([*pip, PIP], check=True)
+    [wheel] = wheels.glob("*.whl")
+    extras, others = _installed_by_pages()
+    subprocess.run([*pip, f"{wheel}[{','.join(sorted(extras))}]", *sorted(others)], check=True)
+    download = [str(home / "bin" / "python"), "-m", "pip", "download", *quiet, f"--dest={wheels}", *BUILD_TOOLS]
+    subprocess.run(download, check=True)
+    return home
+
+
+def _installed_by_pages() -> tuple[set[str], set[str]]:
+    """Extras and other packages that the pages tell readers to install, and nothing else."""
+    extras: set[str] = set()
+    others: set[str] = set()
+    for text in (str(step["text"]) for page in pages() for step in steps_of(page)):
+        if text.startswith("pip install "):
+            for word in shlex.split(text, comments=True)[2:]:
+                named = re.fullmatch(r"conch-server\[(.*)\]", word)
+                if named:
+                    extras.update(named[1].split(","))
+                elif not word.startswith((".", "-", "wheels/")):
+                    others.add(word)
+    return extras, others
+
+
+@pytest.fixture
+def variables(environment: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CONCH", "VIRTUAL"))}
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(environment.with_name("wheels"))}
+    return {**kept, **offline, "PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """Where the reader is: a folder with the examples, as in a clone."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def steps_of(page: Path) -> list[dict[str, object]]:
+    steps: list[dict[str, object]] = []
+    for block in blocks_of(page):
+        if block.language not in RUN or block.not_run:
+            continue
+        steps += [{"name": block.name, "kind": "console", "text": text, "expected": []} for text in block.before]
+        if block.language == "python":
+            text = "\n".join(block.lines)
+            steps.append({"name": block.name, "kind": "python", "text": text, "expected": []})
+        for command in block.commands() if block.language == "console" else ():
+            steps.append({"name": block.name, "kind": "console", "text": command.text, "expected": command.expected})
+    return steps
+
+
+@pytest.mark.skipif(not _can_unshare(), reason="no network namespaces here: the ports in the text may be taken")
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_works_by_copy_and_paste(
+    page: Path, environment: Path, variables: dict[str, str], workplace: Path
+) -> None:
+    steps = workplace.with_name("steps.json")
+    steps.write_text(json.dumps(steps_of(page)))
+    runner = [str(environment / "bin" / "python"), str(Path(__file__).with_name("run_page.py"))]
+    command = in_a_network_of_its_own(*runner, str(steps), str(workplace))
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_what_is_not_run_says_why() -> None:
+    reasons = [block.not_run for page in pages() for block in blocks_of(page) if block.not_run]
+    assert reasons
+    assert all(len(reason.split()) > 2 for reason in reasons), reasons
+
+
+def test_most_blocks_are_run() -> None:
+    blocks = [block for page in pages() for block in blocks_of(page) if block.language in RUN]
+    assert len([block for block in blocks if not block.not_run]) > len(blocks) / 2

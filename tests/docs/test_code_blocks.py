@@ -118,3 +118,19 @@ def test_what_is_not_run_says_why() -> None:
 def test_most_blocks_are_run() -> None:
     blocks = [block for page in pages() for block in blocks_of(page) if block.language in RUN]
     assert len([block for block in blocks if not block.not_run]) > len(blocks) / 2
+
+
+@pytest.mark.skipif(not _can_unshare(), reason="no network namespaces here")
+def test_a_wrong_line_is_found(tmp_path: Path) -> None:
+    steps = [
+        {"name": "right", "kind": "console", "text": "echo took 12.5 ms", "expected": ["took 3 ms"]},
+        {"name": "other", "kind": "console", "text": "echo one", "expected": ["two"]},
+        {"name": "fails", "kind": "python", "text": "import there_is_no_such_module", "expected": []},
+        {"name": "server", "kind": "console", "text": "conch serve --model-repository=missing", "expected": []},
+    ]
+    (tmp_path / "steps.json").write_text(json.dumps(steps))
+    runner = [sys.executable, str(Path(__file__).with_name("run_page.py"))]
+    command = in_a_network_of_its_own(*runner, str(tmp_path / "steps.json"), str(tmp_path))
+    variables = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    assert [name for name, *_ in json.loads(done.stdout.splitlines()[-1])] == ["other", "fails", "server"]

@@ -4,6 +4,7 @@ Here is what each call means; `grpc_server` and its kind know how bytes come and
 in `v2_grpc_infer` and `v2_grpc_stream`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +25,9 @@ from conch.protocol.large_json import MAX_INLINE_BYTES
 from conch.protocol.v2_proto import parse_version, split_fields
 from conch.tensor import Buffer
 from conch.triton_messages import service_pb2
+
+# Statistics of so many models are written in one turn of the event loop.
+_SLICE_MODELS = 64
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -131,7 +135,11 @@ class InferenceService:
 
     async def _model_statistics(self, request: Message) -> Message:
         models = self._inference.statistics(request.name, parse_version(request.version))
-        return proto_documents.model_statistics(models)
+        answer = proto_documents.model_statistics(models[:_SLICE_MODELS])
+        for start in range(_SLICE_MODELS, len(models), _SLICE_MODELS):
+            await asyncio.sleep(0)  # other requests have their turn
+            answer.MergeFrom(proto_documents.model_statistics(models[start : start + _SLICE_MODELS]))
+        return answer
 
     async def _repository_index(self, request: Message) -> Message:
         _refuse_repository_name(request)

@@ -1,9 +1,9 @@
 """Answers recorded from the real Triton 2.51, and what this server answers to the same requests.
 
-Each line of `recorded/http.jsonl` and `recorded/grpc.jsonl` is a request with Triton's answer. Where this server
-answers otherwise, `announced` is a row of the section "Answers" of docs/compatibility.md, and `conch` the other
-answer: its status and how it begins. Elsewhere the status is the same, an error begins with Triton's, and an answer
-is equal.
+Each line of `recorded/http.jsonl` and `recorded/grpc.jsonl` is a request with Triton's answer, of
+`recorded/streams.jsonl` a ModelStreamInfer call. Where this server answers otherwise, `announced` is a row of the
+section "Answers" of docs/compatibility.md, and `conch` the other answer: its status and how it begins. Elsewhere the
+status is the same, an error begins with Triton's, and an answer is equal.
 """
 
 import base64
@@ -27,6 +27,7 @@ from tests.server.process import ConchProcess
 
 HERE = Path(__file__).parent
 OBJECTS = (Path("/dev/shm/conch-recorded"), Path("/dev/shm/conch-recorded2"))
+PROTOCOLS = ("http", "grpc", "streams")
 Row = dict[str, Any]
 
 
@@ -134,6 +135,34 @@ def test_answers_over_grpc(recorded: ConchProcess) -> None:
     assert wrong == []
 
 
+def is_message_as_recorded(recorded_message: Row, message: Row) -> bool:
+    before, now = recorded_message.get("error_message", ""), message.get("error_message", "")
+    same_error = bool(before) == bool(now) and now.startswith(before)
+    return same_error and recorded_message.get("infer_response") == message.get("infer_response")
+
+
+def test_streams(recorded: ConchProcess) -> None:
+    wrong = []
+    with grpc.insecure_channel(recorded.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for row in rows("streams"):
+            requests = [service_pb2.ModelInferRequest.FromString(base64.b64decode(text)) for text in row["requests"]]
+            messages: list[Row] = []
+            code, details = "OK", ""
+            try:
+                answers = stub.ModelStreamInfer(iter(requests), timeout=60, metadata=row["metadata"])
+                messages.extend(MessageToDict(answer, preserving_proto_field_name=True) for answer in answers)
+            except grpc.RpcError as error:
+                code, details = error.code().name, error.details()
+            right = code == row.get("conch", row["code"])
+            if "announced" not in row:
+                right &= details.startswith(row["details"]) and len(messages) == len(row["messages"])
+                right &= all(map(is_message_as_recorded, row["messages"], messages))
+            if not right:
+                wrong.append((row["case"], row["code"], row["messages"], code, details, messages))
+    assert wrong == []
+
+
 # ---- what differs and cannot be told from a recorded answer: one check for each row of the page
 
 
@@ -213,5 +242,5 @@ def test_an_announced_difference(recorded: ConchProcess, name: str) -> None:
 
 
 def test_every_announced_difference_is_checked_and_every_difference_announced() -> None:
-    seen = {row["announced"] for protocol in ("http", "grpc") for row in rows(protocol) if "announced" in row}
+    seen = {row["announced"] for protocol in PROTOCOLS for row in rows(protocol) if "announced" in row}
     assert seen | set(CHECKS) == announced()

@@ -207,7 +207,8 @@ class Server:
                 await asyncio.gather(*(stop(float(limit)) for stop in self._stops))
                 await self.control.stop()
         except TimeoutError:
-            _log.error("Exit timeout expired. Exiting immediately.")
+            left = self.requests_in_flight
+            _log.error("Exit timeout expired. Exiting immediately. (%d requests in flight)", left)
             await self.control.abandon()
             in_time = False
         await self._backends.stop()

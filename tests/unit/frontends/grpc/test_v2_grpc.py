@@ -54,7 +54,8 @@ async def test_server_metadata_claims_only_what_is_there(client):
     assert metadata["name"] == ServerOptions().id
     assert metadata["version"] == conch.__version__
     assert "binary_tensor_data" in metadata["extensions"]
-    assert not {"system_shared_memory", "sequence"} & set(metadata["extensions"])
+    assert metadata["extensions"][:3] == ["classification", "sequence", "model_repository"]
+    assert "system_shared_memory" not in metadata["extensions"]
 
 
 async def test_model_metadata(client):

@@ -43,6 +43,7 @@ from conch.observability.model_table import ModelRow, model_table
 from conch.observability.observer import Observer
 from conch.options import ServerOptions
 from conch.repository.namespaces import Repositories
+from conch.repository.override import remove_abandoned
 from conch.repository.remote.opening import open_root, public_name
 from conch.repository.store import Repository
 from conch.stop_signals import stop_signals
@@ -159,6 +160,8 @@ class Server:
         """
         mode = self._options.model_control_mode
         report = StartReport(wanted=0)
+        if removed := await asyncio.to_thread(remove_abandoned):
+            _log.info("removed the uploaded files of %d servers that were killed", removed)
         try:
             report = await self.control.load_at_start(self._options.load_model if mode == "explicit" else [ALL_MODELS])
         except ConchError as error:

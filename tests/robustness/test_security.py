@@ -104,7 +104,7 @@ def call(conch: ConchProcess, method: str, message: Any, metadata: dict[str, str
 def listing(place: Path) -> list[str]:
     """Return every file there is, but for logs; and what the server has put into the folder for temporary files."""
     kept = [path for path in place.rglob("*") if path.suffix != ".log"]
-    return sorted(map(str, [*kept, *Path(tempfile.gettempdir()).glob("conch-model-*")]))
+    return sorted(map(str, [*kept, *Path(tempfile.gettempdir()).glob("conch-model-*/model-*")]))
 
 
 LOAD_FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)

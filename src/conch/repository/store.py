@@ -18,7 +18,7 @@ from conch.model_config import ModelConfig
 from conch.repository.backend_fields import fill_backend_fields
 from conch.repository.document import parse_json
 from conch.repository.limits import MAX_CONFIG_BYTES, check_file_size, check_limits, check_text_size
-from conch.repository.override import Override, write_files
+from conch.repository.override import Override, UploadFolders
 from conch.repository.pbtxt import parse_pbtxt
 from conch.repository.roots import LocalRoot, Place, Root
 from conch.repository.unserved import refuse_namespaces, refuse_unserved
@@ -78,6 +78,7 @@ class Repository:
         self._roots = tuple(LocalRoot(root) if isinstance(root, Path) else root for root in roots)
         self._config_name = config_name
         self._auto_complete = auto_complete
+        self._uploads = UploadFolders()
 
     def __repr__(self) -> str:
         return f"Repository({', '.join(map(str, self._roots))})"
@@ -136,7 +137,7 @@ class Repository:
         if override.files and override.config is None:
             raise ConfigError(f"load of '{name}': 'file:' parameters need a 'config' parameter beside them")
         if override.files:
-            place = Place(write_files(name, override.files), self.fingerprint(name), temporary=True)
+            place = Place(self._uploads.write(name, override.files), self.fingerprint(name), temporary=True)
         else:
             place = self._find(name)
         try:

@@ -25,6 +25,7 @@ from conch.core.repository_index import IndexEntry, index_rows
 from conch.core.repository_watch import RepositoryWatch
 from conch.core.retirement import Retirement
 from conch.core.start_report import StartReport
+from conch.core.uploaded_models import UploadedModels
 from conch.errors import Code, ConchError, ModelLoadError, NotFound, Unavailable
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId, Repositories
@@ -37,8 +38,6 @@ _log = getLogger(__name__)
 # How often a load begins anew because the model's files changed meanwhile.
 _ATTEMPTS = 3
 ALL_MODELS = "*"
-# So many models that were uploaded and are not served any more, or never were, the index keeps.
-_MAX_VISITORS = 1000
 # The models that a round of loads has tried, each with its error if it failed.
 _Tried: TypeAlias = dict[ModelId, ConchError | None]
 
@@ -70,7 +69,7 @@ class ModelControl:
         self._steps_of_loads: dict[ModelId, set[ModelId]] = {}  # of the ensembles that are being loaded
         self._watch = RepositoryWatch(repositories)
         self._retirement = Retirement()
-        self._visitors: dict[ModelId, None] = {}  # models that are in no repository, of uploaded files
+        self._uploaded = UploadedModels(catalog)
         self._loader = Loader(
             repositories,
             builder,
@@ -114,7 +113,8 @@ class ModelControl:
             loads = (self._load(model, override, ordered=ordered) for model in models)
             results = await asyncio.gather(*loads, return_exceptions=True)
             if override is not None and override.files:
-                await self._bound_visitors(models)
+                known = await asyncio.to_thread(lambda: [m for m in models if self._repositories.fingerprint(m)])
+                self._uploaded.add(model for model in models if model not in known)
         raise_failures(results)
 
     async def unload(self, name: str, unload_dependents: bool, waiting: ModelId | None = None) -> None:
@@ -374,21 +374,6 @@ class ModelControl:
         # It may have been loaded again, or forgotten, in the meantime.
         if record is not None and record.state is VersionState.UNLOADING:
             self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
-
-    async def _bound_visitors(self, models: Iterable[ModelId]) -> None:
-        """Note which models exist by uploads alone; of those that are not served the oldest are forgotten."""
-        for model in models:
-            if not await asyncio.to_thread(self._repositories.fingerprint, model):
-                self._visitors[model] = None
-        for model in list(self._visitors)[: max(len(self._visitors) - _MAX_VISITORS, 0)]:
-            self._forget_visitor(model)
-
-    def _forget_visitor(self, model: ModelId) -> None:
-        """Forget a model that is neither served nor in the repository: any name would be kept for ever."""
-        states = {record.state for record in self._catalog.records().get(model, {}).values()}
-        if model in self._visitors and not self._catalog.served(model) and states <= {VersionState.UNAVAILABLE}:
-            del self._visitors[model]
-            self._catalog.forget(model)
 
     async def _unchanged(self, model: ModelId) -> bool:
         """Whether a model is served from the files that are there now; an override stays in force while it is."""

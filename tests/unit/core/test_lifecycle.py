@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conch.backends.registry import BackendRegistry
-from conch.core import lifecycle
 from conch.core.builder import Built, ModelBuilder
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
@@ -627,16 +626,14 @@ async def test_a_name_that_no_model_can_have_leaves_nothing_in_the_index(tmp_pat
         assert inference.ready()
 
 
-async def test_names_that_were_uploaded_do_not_stay_in_the_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lifecycle, "_MAX_VISITORS", 3)
+async def test_names_that_were_uploaded_do_not_stay_in_the_index(tmp_path: Path) -> None:
     write(tmp_path, "a")
     config = (
         '{"backend": "identity", "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [1]}], '
         '"output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [1]}]}'
     )
     async with serving(tmp_path) as (control, _):
+        control._uploaded._most = 3
         for number in range(8):
             await control.load(f"served{number}", config, {"1/x": b""})
             await control.unload(f"served{number}", unload_dependents=False)

@@ -34,7 +34,9 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     write_loader(root, "robs", 'pb_utils.unload_model("plain")')
     steps = ("plain", {"INPUT0": "IN"}, {"OUTPUT0": "t"}), ("robs", {"INPUT0": "t"}, {"OUTPUT0": "OUT"})
     write_ensemble(root, "robbed", f"input {tensor('IN', 'FP32', 1)}", f"output {tensor('OUT', 'FP32', 1)}", *steps)
-    write_loader(root, "caller", 'pb_utils.InferenceRequest(model_name="plain", requested_output_names=[]).exec()')
+    write_loader(
+        root, "caller", 'pb_utils.InferenceRequest(model_name="plain", inputs=[], requested_output_names=[]).exec()'
+    )
     write_loader(root, "twice", 'pb_utils.load_model("plain")', count=2)
     # One load at a time: one that waits for another must not keep it from beginning.
     flags = ["--model-control-mode=explicit", "--model-load-thread-count=1"]

@@ -135,3 +135,28 @@ async def test_it_has_a_time_limit_and_leaves_no_process(tmp_path: Path) -> None
     with pytest.raises(ModelLoadError, match=r"auto_complete_config of model .* took longer than 1 s"):
         await completed(tmp_path, "import time; time.sleep(600)", settings={"stub-timeout-seconds": "1"})
     assert psutil.Process().children() == children
+
+
+async def test_the_class_may_be_imported(tmp_path: Path) -> None:
+    implementation = """
+        class Base:
+            @staticmethod
+            def auto_complete_config(config):
+                config.set_max_batch_size(7)
+                return config
+
+        class TritonPythonModel(Base):
+            def execute(self, requests):
+                pass
+    """
+    write_model(tmp_path, implementation, filename="implementation.py")
+    for code in (
+        "from implementation import TritonPythonModel",
+        "import implementation\nTritonPythonModel = implementation.TritonPythonModel",
+        "from implementation import Base\nclass TritonPythonModel(Base):\n    pass",
+    ):
+        write_model(tmp_path, code)
+        backend = PythonBackend()
+        completed = await backend.complete(source(tmp_path, document=BARE))
+        await backend.stop()
+        assert completed["max_batch_size"] == 7

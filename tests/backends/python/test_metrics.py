@@ -19,12 +19,12 @@ METRICS = """
 
     class TritonPythonModel:
         def initialize(self, args):
-            counters = pb_utils.MetricFamily("calls", "How often", pb_utils.MetricFamily.COUNTER)
-            gauges = pb_utils.MetricFamily("depth", "How deep", pb_utils.MetricFamily.GAUGE)
-            histograms = pb_utils.MetricFamily("size", "How large", pb_utils.MetricFamily.HISTOGRAM)
-            self.calls = counters.Metric(labels={"kind": "all"})
-            self.depth = gauges.Metric()
-            self.size = histograms.Metric(labels={"unit": "B"}, buckets=[1, 10.0])
+            self.counters = pb_utils.MetricFamily("calls", "How often", pb_utils.MetricFamily.COUNTER)
+            self.gauges = pb_utils.MetricFamily("depth", "How deep", pb_utils.MetricFamily.GAUGE)
+            self.histograms = pb_utils.MetricFamily("size", "How large", pb_utils.MetricFamily.HISTOGRAM)
+            self.calls = self.counters.Metric(labels={"kind": "all"})
+            self.depth = self.gauges.Metric()
+            self.size = self.histograms.Metric(labels={"unit": "B"}, buckets=[1, 10.0])
 
         def execute(self, requests):
             for request in requests:
@@ -57,12 +57,16 @@ MISUSE = """
             family("a", "A", family.COUNTER)
             attempts = [
                 lambda: family("a", "A", family.GAUGE),
-                lambda: family("d", "D", "what"),
+                lambda: family("1d", "D", family.GAUGE),
                 lambda: counter.Metric().increment(-1),
                 lambda: counter.Metric().set(1),
                 lambda: counter.Metric().observe(1),
                 lambda: counter.Metric(labels=["x"]),
                 lambda: counter.Metric(buckets=[1]),
+                lambda: gauge.Metric(buckets=[]),
+                lambda: counter.Metric({"x": 1}),
+                lambda: counter.Metric({"x y": "1"}),
+                lambda: family("e", "E", family.GAUGE).Metric().set(1),
                 lambda: histogram.Metric(),
                 lambda: histogram.Metric(buckets=[2, 1]),
                 lambda: histogram.Metric(buckets=[1, 2]).increment(1),
@@ -168,3 +172,62 @@ async def test_misuse_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path, MISUSE) as runner:
         response = await runner.infer()
     assert np.all(response.outputs[0].to_numpy())
+
+
+async def test_equal_labels_are_one_metric(tmp_path: Path) -> None:
+    code = """
+        import numpy as np
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                kind = pb_utils.MetricFamily.COUNTER
+                first = pb_utils.MetricFamily("same", "the first description", kind)
+                second = pb_utils.MetricFamily("same", "another description", kind)
+                one, other, third = first.Metric({"a": "1"}), second.Metric({"a": "1"}), first.Metric({"a": "2"})
+                one.increment(2)
+                other.increment(3)
+                values = [one.value(), other.value(), third.value()]
+                del first
+                try:
+                    one.increment(1)
+                except pb_utils.TritonModelException as error:
+                    self.error = str(error)
+                values += [other.value(), "MetricFamily' has been deleted" in self.error]
+                self.kept = second, other
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(values))])]
+    """
+    async with running(tmp_path, code) as runner:
+        response = await runner.infer()
+        assert response.outputs[0].to_numpy().tolist() == [5, 5, 0, 5, 1]
+        (sample,) = [sample for sample in runner.backend.custom_metrics() if sample.labels == {"a": "1"}]
+        assert (sample.value, sample.description) == (5, "the first description")
+
+
+async def test_a_change_is_visible_before_the_answer(tmp_path: Path) -> None:
+    code = """
+        import os
+        import time
+        import numpy as np
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.gate = os.path.join(args["model_repository"], "seen")
+                self.family = pb_utils.MetricFamily("calls", "How often", pb_utils.MetricFamily.COUNTER)
+                self.calls = self.family.Metric()
+
+            def execute(self, requests):
+                for _ in range(3):
+                    self.calls.increment(1)
+                while not os.path.exists(self.gate):
+                    time.sleep(0.001)
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1))])]
+    """
+    async with running(tmp_path, code) as runner:
+        caller = runner.submit()
+        async with asyncio.timeout(LIMIT_S):
+            while values(runner.backend) != {"calls": 3.0}:
+                await asyncio.sleep(0.001)
+        (tmp_path / "seen").touch()
+        await caller.response()

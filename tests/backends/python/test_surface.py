@@ -91,18 +91,16 @@ async def test_what_cannot_be_made(tmp_path: Path) -> None:
             lambda: pb_utils.InferenceResponse([], parameters={1: 2}),
             lambda: pb_utils.InferenceResponse([], parameters={"a": []}),
             lambda: pb_utils.TritonError("x", 99),
-            lambda: pb_utils.InferenceRequest(),
-            lambda: pb_utils.InferenceRequest(model_name="x", correlation_id=None),
+            lambda: pb_utils.InferenceRequest(model_name="x", inputs=[], requested_output_names=[], correlation_id=1.5),
         )]""",
     )
     assert texts == [
         "Tensor name cannot be an empty string.",
-        "NumPy dtype is not supported: tensor 'x' is complex128",
-        "Output tensor for inference response should be a Tensor, found type 'NoneType'.",
-        "Expect parameters keys to have type str, found type int",
-        "Expect parameters values to have type bool/int/str, found type list",
+        "NumPy dtype is not supported. Tensor 'x' is complex128",
+        "Output tensor for inference response should not be empty.",
+        "Expect parameters keys to have type str, found type <class 'int'>",
+        "Expect parameters values to have type bool/int/str, found type <class 'list'>",
         "99 is no error code; use one of TritonError's",
-        "a request to another model must name it: model_name",
         "Correlation ID must be integer or string",
     ]
 

@@ -48,6 +48,7 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=control), ArenaReader(inputs), ArenaWriter(outputs))
     os.close(inputs)
     os.close(outputs)
+    sys.argv[:] = [""]  # as in Triton: a model that reads its arguments finds none
     Service(channel).run()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,16 +15,20 @@ from conch.backends.python_host.model_process import ModelProcess
 from conch.backends.python_host.settings import PythonSettings
 
 _METHOD = b"auto_complete_config"
+# A class that is imported, or inherits something, may have methods that this file does not mention.
+_ELSEWHERE = (b"TritonPythonModel", b"import *")
+_PLAIN_CLASS = re.compile(rb"^class TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
 
 
 async def complete(source: ModelSource, settings: PythonSettings, environments: Environments) -> Mapping[str, Any]:
     """Return the configuration's document as the model completes it.
 
-    No process is started for a model whose code does not mention the method. Raises ModelLoadError.
+    No process is started for a model whose code defines its class without the method. Raises ModelLoadError.
     """
     document = source.config.document
     code = await asyncio.to_thread(code_path(source).read_bytes)
-    if _METHOD not in code:
+    inherits = any(word in code for word in _ELSEWHERE) and not _PLAIN_CLASS.search(code)
+    if _METHOD not in code and not inherits:
         return document
     launcher = await environments.launcher(source)
     name = f"{source.config.name}_autocomplete"

@@ -8,6 +8,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
 from . import messages
 from .arena import INLINE_LIMIT, Parcel
+from .arguments import Signature
 from .channel import Channel
 from .errors import TritonError, TritonModelException
 from .metrics import MetricRegistry
@@ -18,32 +19,36 @@ RESPONSE_COMPLETE_FINAL = 1
 Answer = Tuple[Any, ...]
 
 
+_SIGNATURE = Signature(
+    "__init__",
+    "c_python_backend_utils.InferenceResponse(output_tensors: List[c_python_backend_utils.Tensor] = [], "
+    "error: c_python_backend_utils.TritonError = None, parameters: object = None)",
+)
+
+
 class InferenceResponse:
     """Output tensors, or an error in their place; and parameters, if there is something to say about the response.
 
-    Raises TritonModelException for tensors that are none, or for parameters other than bool, int and str by name.
+    Raises TypeError for arguments of wrong types, TritonModelException for None in place of a tensor, or for parameters
+    other than bool, int and str by name.
     """
 
     __slots__ = ("_error", "_parameters", "_tensors")
 
     def __init__(
         self,
-        output_tensors: Optional[Sequence[Tensor]] = None,
-        error: Any = None,
+        output_tensors: Sequence[Tensor] = (),
+        error: Optional[TritonError] = None,
         parameters: Optional[Dict[str, Any]] = None,
     ) -> None:
-        tensors: List[Any] = [] if output_tensors is None else list(output_tensors)
+        tensors: List[Any] = list(_SIGNATURE.items("output_tensors", output_tensors))
         for tensor in tensors:
+            if tensor is None:
+                raise TritonModelException("Output tensor for inference response should not be empty.")
             if not isinstance(tensor, Tensor):
-                raise TritonModelException(
-                    "Output tensor for inference response should be a Tensor, found type '{}'.".format(
-                        type(tensor).__name__
-                    )
-                )
-        if error is not None and not isinstance(error, TritonError):
-            error = TritonError(str(error))
+                raise _SIGNATURE.mismatch("output_tensors", output_tensors)
         self._tensors = tensors
-        self._error: Optional[TritonError] = error
+        self._error: Optional[TritonError] = _SIGNATURE.instance("error", error, TritonError, none=True)
         self._parameters = checked_parameters(parameters)
 
     def output_tensors(self) -> List[Tensor]:
@@ -280,20 +285,22 @@ class Answerer:
 
 def checked_parameters(parameters: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
     """Return parameters that may travel, None if there are none. Raises TritonModelException."""
+    if parameters is None:
+        return None
+    if not isinstance(parameters, dict):
+        raise TritonModelException("Expect parameters to be a dict, got {}".format(type(parameters)))
     if not parameters:
         return None
     checked: Dict[str, Any] = {}
     for key, value in parameters.items():
         if not isinstance(key, str):
-            raise TritonModelException(
-                "Expect parameters keys to have type str, found type {}".format(type(key).__name__)
-            )
+            raise TritonModelException("Expect parameters keys to have type str, found type {}".format(type(key)))
         for kind in (bool, int, float, str):
             if isinstance(value, kind):
                 checked[str(key)] = kind(value)  # subclasses, such as numpy's, do not travel
                 break
         else:
             raise TritonModelException(
-                "Expect parameters values to have type bool/int/str, found type {}".format(type(value).__name__)
+                "Expect parameters values to have type bool/int/str, found type {}".format(type(value))
             )
     return checked

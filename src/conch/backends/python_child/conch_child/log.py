@@ -4,47 +4,71 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import IntEnum
 
 from . import messages
+from .arguments import Signature
 from .errors import TritonModelException
 from .session import current
+
+
+class LogLevel(IntEnum):
+    """Levels of `Logger.log`, numbered as in Triton."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    VERBOSE = 3
+
+
+_LEVELS = {
+    LogLevel.INFO: messages.INFO,
+    LogLevel.WARNING: messages.WARNING,
+    LogLevel.ERROR: messages.ERROR,
+    LogLevel.VERBOSE: messages.VERBOSE,
+}
+_LOG = Signature("log", "(message: str, level: c_python_backend_utils.Logger.LogLevel = <LogLevel.INFO: 0>) -> None")
+_LOG_INFO, _LOG_WARN, _LOG_ERROR, _LOG_VERBOSE = (
+    Signature(name, "(message: str) -> None") for name in ("log_info", "log_warn", "log_error", "log_verbose")
+)
 
 
 class Logger:
     """Log lines with the model's file and line before them, if the server logs that level."""
 
-    INFO = messages.INFO
-    WARNING = messages.WARNING
-    ERROR = messages.ERROR
-    VERBOSE = messages.VERBOSE
+    INFO = LogLevel.INFO
+    WARNING = LogLevel.WARNING
+    ERROR = LogLevel.ERROR
+    VERBOSE = LogLevel.VERBOSE
 
     @staticmethod
-    def log(message: str, level: int = messages.INFO) -> None:
-        """Log at a level: `Logger.INFO`, `.WARNING`, `.ERROR` or `.VERBOSE`."""
-        _log(level, message)
+    def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
+        """Log at a level: `Logger.INFO`, `.WARNING`, `.ERROR` or `.VERBOSE`. Raises TypeError for any other."""
+        _log(_LEVELS[_LOG.instance("level", level, LogLevel)], message, _LOG)
 
     @staticmethod
     def log_info(message: str) -> None:
         """Log what may interest an operator."""
-        _log(messages.INFO, message)
+        _log(messages.INFO, message, _LOG_INFO)
 
     @staticmethod
     def log_warn(message: str) -> None:
         """Log what should not be so."""
-        _log(messages.WARNING, message)
+        _log(messages.WARNING, message, _LOG_WARN)
 
     @staticmethod
     def log_error(message: str) -> None:
         """Log what went wrong."""
-        _log(messages.ERROR, message)
+        _log(messages.ERROR, message, _LOG_ERROR)
 
     @staticmethod
     def log_verbose(message: str) -> None:
         """Log what only matters to somebody looking for something."""
-        _log(messages.VERBOSE, message)
+        _log(messages.VERBOSE, message, _LOG_VERBOSE)
 
 
-def _log(level: int, message: str) -> None:
+def _log(level: int, message: str, signature: Signature) -> None:
+    message = signature.text("message", message)
     caller = sys._getframe(2)
     file, line = os.path.basename(caller.f_code.co_filename), caller.f_lineno  # noqa: PTH119 - a frame is no path
     try:
@@ -54,4 +78,4 @@ def _log(level: int, message: str) -> None:
         os.write(2, "{}:{}] {}\n".format(file, line, message).encode(errors="replace"))
         return
     if level >= session.log_level:
-        session.channel.send((messages.LOG, int(level), file, line, str(message)))
+        session.channel.send((messages.LOG, level, file, line, message))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Union
 
 from .answering import Answerer, InferenceResponseSender, Responder, checked_parameters
+from .arguments import Signature
 from .calling import Call, Calls
 from .errors import TritonModelException
 from .response_iterator import ResponseIterator
@@ -45,6 +46,31 @@ class InferenceTrace:
 
 
 _NO_TRACE = InferenceTrace()
+_ANY_MEMORY = PreferredMemory()
+_MISSING: Any = object()
+
+_SIGNATURE = Signature(
+    "__init__",
+    "c_python_backend_utils.InferenceRequest(request_id: str = '', correlation_id: object = 0, inputs: "
+    "List[c_python_backend_utils.Tensor], requested_output_names: List[str], model_name: str, model_version: int = -1, "
+    "flags: int = 0, timeout: int = 0, preferred_memory: c_python_backend_utils.PreferredMemory, trace: "
+    "c_python_backend_utils.InferenceTrace, parameters: object = None)",
+)
+
+
+def _checked_correlation_id(value: Any) -> Union[int, str]:
+    if isinstance(value, str):
+        return str(value)
+    if value is None:
+        raise _SIGNATURE.mismatch("correlation_id", value)
+    if not hasattr(value, "__index__"):
+        raise TritonModelException("Correlation ID must be integer or string")
+    number = int(value.__index__())
+    if not 0 <= number < 1 << 64:
+        raise RuntimeError(
+            "Unable to cast Python instance to C++ type: correlation_id {} has no 64 bits".format(number)
+        )
+    return number
 
 
 class InferenceRequest:
@@ -65,37 +91,46 @@ class InferenceRequest:
 
     def __init__(
         self,
-        request_id: str = "",
+        request_id: Union[str, bytes] = "",
         correlation_id: Union[int, str] = 0,
-        inputs: Sequence[Tensor] = (),
-        requested_output_names: Sequence[str] = (),
-        model_name: str = "",
+        inputs: Any = _MISSING,
+        requested_output_names: Any = _MISSING,
+        model_name: Union[str, bytes, None] = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: Optional[PreferredMemory] = None,  # noqa: ARG002 - there is no choice
-        trace: Optional[InferenceTrace] = None,
+        preferred_memory: PreferredMemory = _ANY_MEMORY,
+        trace: InferenceTrace = _NO_TRACE,
         parameters: Optional[Dict[str, Any]] = None,
     ) -> None:
-        if not model_name:
-            raise TritonModelException("a request to another model must name it: model_name")
-        if not isinstance(correlation_id, (int, str)):
-            raise TritonModelException("Correlation ID must be integer or string")
-        self._id = request_id
-        self._correlation_id = correlation_id
-        self._inputs = list(inputs)
+        signature = _SIGNATURE
+        for what, value in (("inputs", inputs), ("requested_output_names", requested_output_names)):
+            if value is _MISSING:
+                raise signature.mismatch(what, None)
+        name = signature.text("model_name", model_name)
+        self._id = signature.text("request_id", request_id)
+        self._correlation_id = _checked_correlation_id(correlation_id)
+        whose = "request with id '{}' and model name '{}'".format(self._id, name)
+        self._inputs = list(signature.items("inputs", inputs))
         for tensor in self._inputs:
+            if tensor is None:
+                raise TritonModelException("Input tensor for {} should not be empty.".format(whose))
             if not isinstance(tensor, Tensor):
-                raise TritonModelException(
-                    "an input of a request must be a Tensor, not a {}".format(type(tensor).__name__)
-                )
-        self._model: Optional[Tuple[str, int]] = (str(model_name), int(model_version))
-        self._trace = trace or _NO_TRACE
-        self._outputs = frozenset(requested_output_names)
-        if not all(isinstance(name, str) for name in self._outputs):
-            raise TritonModelException("requested_output_names must be strings")
-        self._flags = flags
-        self._timeout = timeout
+                raise signature.mismatch("inputs", inputs)
+        self._outputs = frozenset(
+            signature.text("requested_output_names", output)
+            for output in signature.items("requested_output_names", requested_output_names)
+        )
+        if "" in self._outputs:
+            raise TritonModelException("Requested output name for {} should not be empty.".format(whose))
+        self._model: Optional[Tuple[str, int]] = (
+            name,
+            signature.number("model_version", model_version, 64, signed=True),
+        )
+        signature.instance("preferred_memory", preferred_memory, PreferredMemory)
+        self._trace: InferenceTrace = signature.instance("trace", trace, InferenceTrace)
+        self._flags = signature.number("flags", flags, 32)
+        self._timeout = signature.number("timeout", timeout, 64)
         self._parameters = checked_parameters(parameters)
         self._responder: Optional[Responder] = None
 

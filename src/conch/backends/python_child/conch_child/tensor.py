@@ -8,8 +8,11 @@ from typing import Any, List, Sequence, Tuple
 import numpy as np
 
 from . import dlpack
+from .arguments import Signature
 from .datatypes import DTYPES, NUMBERS, name_of, pack_bytes, unpack_bytes
 from .errors import TritonModelException
+
+_SIGNATURE = Signature("__init__", "c_python_backend_utils.Tensor(arg0: str, arg1: numpy.ndarray)")
 
 
 class Tensor:
@@ -22,18 +25,15 @@ class Tensor:
     __slots__ = ("_array", "_data", "_datatype", "_name", "_shape")
 
     def __init__(self, name: str, numpy_array: Any) -> None:
-        if not name:
-            raise TritonModelException("Tensor name cannot be an empty string.")
+        name = _named(name)
         if not isinstance(numpy_array, np.ndarray):
-            raise TypeError(
-                "tensor '{}' must be made from a numpy array, not from {}".format(name, type(numpy_array).__name__)
-            )
+            raise _SIGNATURE.mismatch("numpy_array", numpy_array)
         datatype = name_of(numpy_array.dtype)
         if datatype is None:
             raise TritonModelException(
-                "NumPy dtype is not supported: tensor '{}' is {}".format(name, numpy_array.dtype)
+                "NumPy dtype is not supported. Tensor '{}' is {}".format(name, numpy_array.dtype)
             )
-        self._name = str(name)
+        self._name = name
         self._datatype = datatype
         self._shape: Tuple[int, ...] = numpy_array.shape
         self._array: Any = numpy_array
@@ -57,8 +57,7 @@ class Tensor:
         Must be contiguous and C-ordered. bfloat16 is taken as BF16. What lies on a GPU is copied to host memory by
         torch, which must have been imported. Raises TritonModelException.
         """
-        if not name:
-            raise TritonModelException("Tensor name cannot be an empty string.")
+        name = _named(name)
         capsule = _capsule_of(tensor)
         if dlpack.is_bfloat16(capsule):
             shape, data = dlpack.read_bfloat16(capsule)
@@ -136,6 +135,13 @@ class Tensor:
         if not len(self._data):
             return np.empty(self._shape, dtype)
         return np.frombuffer(self._data, dtype).reshape(self._shape)
+
+
+def _named(name: Any) -> str:
+    text = name if type(name) is str else _SIGNATURE.text("name", name)
+    if not text:
+        raise TritonModelException("Tensor name cannot be an empty string.")
+    return text
 
 
 def _capsule_of(tensor: Any) -> Any:

@@ -70,6 +70,8 @@ class _Watch(logging.Handler):
         self.seen: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith(("refused to load", "refused to unload")):
+            return  # what the log says of every such request, and no fault of the server
         self.seen.append(logging.Formatter().format(record))
 
 

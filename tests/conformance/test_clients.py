@@ -230,6 +230,10 @@ def test_a_load_that_cannot_be(client: Client) -> None:
         client.client.load_model("nope")
     with pytest.raises(InferenceServerException, match=NO_BACKEND):
         client.client.load_model("broken")
+    index = client.plain(client.client.get_model_repository_index())
+    entries = index["models"] if client.kind == "grpc" else index
+    (broken,) = [entry for entry in entries if entry["name"] == "broken"]
+    assert broken["reason"].startswith("Invalid argument: unable to find backend library for backend 'nonesuch'")
 
 
 def test_a_full_queue_and_a_time_out_are_told_apart(client: Client, conch: ConchProcess) -> None:

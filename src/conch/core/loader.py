@@ -8,7 +8,7 @@ import asyncio
 from conch.core.builder import Built, ModelBuilder
 from conch.core.catalog import UNLOADED, Catalog, VersionState
 from conch.core.ensembles import Ensembles
-from conch.core.load_errors import load_error, load_failure, logged, not_polled
+from conch.core.load_errors import code_name, load_error, load_failure, logged, not_polled
 from conch.core.load_log import LoadLog
 from conch.core.retirement import Retirement
 from conch.core.unchanged import unchanged_versions
@@ -104,7 +104,7 @@ class Loader:
             self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
         for version, failure in built.failures.items():
             if version not in before:
-                self._catalog.note(model, version, VersionState.UNAVAILABLE, failure.message)
+                self._catalog.note(model, version, VersionState.UNAVAILABLE, f"{code_name(failure)}: {failure.message}")
         if built.failures and (before or not built.served):
             await self._discard(built, files)
         elif built.served:

@@ -27,6 +27,8 @@ from conch.tensor import Buffer
 _log = logging.getLogger(__name__)
 
 MAX_WAITING_JOBS = 1024
+MAX_JOB_S = 60.0
+MAX_WORKER_MEMORY_BYTES = 6 * 2**30
 _START_LIMIT_S = 60.0
 # What a worker needs of the server's environment: nothing that may be a secret.
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "VIRTUAL_ENV")
@@ -72,9 +74,9 @@ class OffloadPool:
         name: str,
         *,
         workers: int = 0,
-        limit_s: float = 60.0,
+        limit_s: float = MAX_JOB_S,
         idle_s: float | None = 60.0,
-        memory_bytes: int = 6 * 2**30,
+        memory_bytes: int = MAX_WORKER_MEMORY_BYTES,
         niceness: int = 5,
         too_slow: str = "the message takes too long to read or write",
     ) -> None:

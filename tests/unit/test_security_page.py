@@ -1,0 +1,259 @@
+"""docs/security.md names bounds and defaults: its tables hold exactly what the code does."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from conch import generation
+from conch.backends.engine_host import free_memory
+from conch.backends.python_host import calls
+from conch.core import nesting, shared_memory
+from conch.core.validation import MAX_STRING_ELEMENTS
+from conch.frontends import (
+    api_keys,
+    grpc_messages,
+    http_reader,
+    openai_chat_prompt,
+    openai_exchange,
+    turns,
+    v2_grpc_stream,
+    v2_http_generate,
+    v2_http_infer,
+)
+from conch.frontends.access import MODEL_HEALTH, Access, Denial
+from conch.frontends.body_budget import UNCHARGED_BYTES
+from conch.frontends.http2.limits import Http2Limits
+from conch.frontends.http_message import HttpLimits
+from conch.frontends.offload import pool
+from conch.frontends.restrictions import CATEGORIES, Restrictions
+from conch.llm import chat_prompt
+from conch.observability import loop_lag, observer
+from conch.option_parser import parse
+from conch.options import FLAGS
+from conch.protocol import json_data, large_json, large_openai, openai_embeddings, openai_fields, openai_requests
+from conch.protocol.v2_proto import MAX_ENTRIES
+from conch.repository import labels, limits
+from conch.repository.remote import archive, bounded_tar, contents
+from conch.tensor import MAX_RANK
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "security.md").read_text()
+HTTP = HttpLimits()
+HTTP2 = Http2Limits()
+MIN_REQUEST_MEMORY_BYTES = free_memory._MIN_REQUEST_MEMORY_BYTES
+OPTIONS = parse([f"--model-repository={ROOT}"], {})
+NAMED = {name for flag in FLAGS for name in (flag.name, *flag.aliases)}
+
+
+def size(count: float) -> str:
+    """Write a number of bytes in the largest unit that divides it."""
+    for exponent, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 2**exponent and not count % 2**exponent:
+            return f"{int(count) >> exponent:,} {unit}"
+    return f"{count:,} bytes"
+
+
+def seconds(count: float) -> str:
+    return f"{count:g} s"
+
+
+FIXED = "fixed"
+# Table below "## Bounds" → bound → number and flag. The page has them in this order.
+BOUNDS = {
+    "Per request": {
+        "Head over HTTP": (f"{size(HTTP.head_bytes)}, {HTTP.head_fields} fields", FIXED),
+        "Head over gRPC": (size(HTTP2.header_bytes), FIXED),
+        "JSON, or a body decompressed, over HTTP": (size(OPTIONS.http_max_input_size), "`--http-max-input-size`"),
+        "Body with binary tensors over HTTP": (size(v2_http_infer._MAX_BINARY_BODY), "`--request-memory-limit`"),
+        "Chunks of a body over HTTP": (f"{http_reader._MAX_CHUNKS:,}", FIXED),
+        "Message over gRPC": (size(grpc_messages.MAX_MESSAGE_SIZE), "`--request-memory-limit`"),
+        "Message decompressed over gRPC": (size(grpc_messages.MAX_DECOMPRESSED), FIXED),
+        "Inputs; outputs; parameters": (f"{MAX_ENTRIES:,} each", FIXED),
+        "Dimensions of a tensor": (f"{MAX_RANK}", FIXED),
+        "Depth of arrays in `data`": (f"{json_data.MAX_DEPTH}", FIXED),
+        "BYTES elements": (f"{MAX_STRING_ELEMENTS:,}", FIXED),
+        "Token ids over the OpenAI API": (f"{large_openai.MAX_TOKEN_IDS:,}", FIXED),
+        "Text over the OpenAI API": (size(large_openai.MAX_TEXT_BYTES), FIXED),
+        "Depth of JSON over the OpenAI API": (f"{openai_fields._MAX_DEPTH}", FIXED),
+        "Prompts of a completion": (f"{openai_requests.MAX_PROMPTS:,}", FIXED),
+        "Inputs of embeddings": (f"{openai_embeddings.MAX_INPUTS:,}", FIXED),
+        "Choices (`n`)": (f"{generation.MAX_N}", FIXED),
+        "Stop strings": (f"{generation.MAX_STOPS}, {generation.MAX_STOP_CHARACTERS:,} characters each", FIXED),
+        "Biases and token lists": (f"{generation.MAX_BIASES:,}", FIXED),
+        "Schema or grammar": (f"{generation.MAX_STRUCTURE_CHARACTERS:,} characters", FIXED),
+        "Chat template": (f"{chat_prompt.MAX_TEMPLATE_CHARACTERS:,} characters", FIXED),
+        "Rendering a chat template": (
+            f"{seconds(openai_chat_prompt.MAX_TEMPLATE_S)}, {size(openai_chat_prompt.MAX_TEMPLATE_MEMORY_BYTES)}",
+            FIXED,
+        ),
+        "Prompt that a template makes": (size(chat_prompt.MAX_PROMPT_BYTES), FIXED),
+        "Inline work on the event loop": (f"{size(large_json.MAX_INLINE_BYTES)} of JSON", FIXED),
+    },
+    "Per connection": {
+        "Time for a request to arrive": (
+            f"{seconds(HTTP.receive_grace_s)}, and 1 s for each {size(HTTP.receive_bytes_per_s)}",
+            FIXED,
+        ),
+        "Time for the HTTP/2 preface": (seconds(HTTP2.preface_s), FIXED),
+        "Time that an answer may stay unread, HTTP": (seconds(HTTP.stalled_write_s), FIXED),
+        "Time that an answer may stay unread, gRPC": (seconds(HTTP2.stalled_write_s), FIXED),
+        "Idle time over HTTP": (seconds(HTTP.idle_s), FIXED),
+        "Parsing in one turn of the event loop": (f"{turns._SLICE_S * 1000:g} ms", FIXED),
+        "Unread tokens over HTTP": (size(openai_exchange._UNSENT_LIMIT), FIXED),
+        "Unread responses of `generate_stream`": (size(v2_http_generate._UNSENT_LIMIT), FIXED),
+        "Unread responses of a gRPC stream": (size(v2_grpc_stream._UNSENT_LIMIT), FIXED),
+        "Streams at once": (f"{HTTP2.streams:,}", FIXED),
+        "Window of a stream; of the connection": (
+            f"{size(HTTP2.stream_window)}; {size(HTTP2.connection_window)}",
+            FIXED,
+        ),
+        "Requests held over gRPC": (size(HTTP2.held_bytes), FIXED),
+        "Frame of HTTP/2": (size(HTTP2.frame_bytes), FIXED),
+        "CONTINUATION frames of a head": (f"{HTTP2.continuations}", FIXED),
+        "Resets of streams": (f"{HTTP2.resets:,}, then {HTTP2.resets_per_s:g} a second", FIXED),
+        "Frames that do nothing": (f"{HTTP2.trifles:,}, then {HTTP2.trifles_per_s:g} a second", FIXED),
+        "Small DATA frames": (f"{HTTP2.small_frames:,}, then {HTTP2.small_frames_per_s:,.0f} a second", FIXED),
+        "Early pings": (f"{OPTIONS.grpc_http2_max_ping_strikes}", "`--grpc-http2-max-ping-strikes`"),
+    },
+    "Per server": {
+        "Connections of HTTP; of gRPC": (f"{HTTP.connections:,}; {HTTP2.connections:,}", "`ulimit -n`"),
+        "Memory of request bodies": (
+            f"1/{free_memory._REQUEST_MEMORY_SHARE} of free memory, at least {size(MIN_REQUEST_MEMORY_BYTES)}",
+            "`--request-memory-limit`",
+        ),
+        "Body that the memory does not count": (size(UNCHARGED_BYTES), FIXED),
+        "Requests that wait for a model": (f"{OPTIONS.default_max_queue_size:,}", "`--default-max-queue-size`"),
+        "Large messages that wait for a worker": (f"{pool.MAX_WAITING_JOBS:,}", FIXED),
+        "Time and memory of a worker for a message": (
+            f"{seconds(pool.MAX_JOB_S)}, {size(pool.MAX_WORKER_MEMORY_BYTES)}",
+            FIXED,
+        ),
+        "Block of the event loop that counts as a stall": (f"{loop_lag.MAX_BLOCKED_S * 1000:g} ms", FIXED),
+        "Regions of shared memory": (f"{shared_memory._MAX_REGIONS:,}", FIXED),
+        "Calls (BLS) of an instance at once": (f"{calls._AT_ONCE}", FIXED),
+        "Traces that wait to be written": (f"{observer._MOST_WAITING:,}, {size(observer._MOST_BYTES)}", FIXED),
+        "Time before key files are read again": (f"{2 * api_keys._WATCH_S:g} s", FIXED),
+        "Time for requests in flight when it stops": (
+            seconds(OPTIONS.exit_timeout_secs),
+            "`--exit-timeout-secs`",
+        ),
+    },
+    "Per model": {
+        "Configuration": (size(limits.MAX_CONFIG_BYTES), FIXED),
+        "Entries of a list; of all lists": (f"{limits.MAX_LIST_ENTRIES:,}; {limits.MAX_ENTRIES:,}", FIXED),
+        "Instances of a version": (f"{limits.MAX_INSTANCES:,}", FIXED),
+        "Slots of direct sequences": (f"{limits.MAX_DIRECT_SLOTS:,}", FIXED),
+        "Steps of an ensemble": (f"{limits.MAX_STEPS}", FIXED),
+        "Depth of ensembles; executions for a request": (
+            f"{nesting.MAX_ENSEMBLE_DEPTH}; {nesting.MAX_ENSEMBLE_RUNS:,}",
+            FIXED,
+        ),
+        "Warm-up: requests of a sample; batch": (
+            f"{limits.MAX_WARMUP_REQUESTS:,}; {limits.MAX_WARMUP_BATCH:,}",
+            FIXED,
+        ),
+        "Warm-up data of all instances": (size(limits.MAX_WARMUP_BYTES), FIXED),
+        "Initial states": (size(limits.MAX_GENERATED_BYTES), FIXED),
+        "Label file": (size(labels.MAX_LABEL_BYTES), FIXED),
+        "Name or path in a configuration": (f"{limits.MAX_STRING_CHARS:,} characters", FIXED),
+        "Path in an archive": (
+            f"{size(contents.MAX_PATH_BYTES)}, {contents.MAX_PATH_DEPTH} folders, names of {contents.MAX_NAME_BYTES}",
+            FIXED,
+        ),
+        "Extended header in an archive; all of them": (
+            f"{size(bounded_tar.MAX_EXTENSION_BYTES)}; {size(bounded_tar.MAX_EXTENSIONS_BYTES)}",
+            FIXED,
+        ),
+        "Chain of links in an archive": (f"{archive.MAX_LINK_CHAIN}", FIXED),
+    },
+}
+
+
+def table(heading: str) -> list[list[str]]:
+    """Return the cells of the rows of the first table below a heading."""
+    section = re.split(rf"^#+ {re.escape(heading)}$", PAGE, maxsplit=1, flags=re.MULTILINE)[1]
+    section = re.split(r"^#+ ", section, maxsplit=1, flags=re.MULTILINE)[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+@pytest.mark.parametrize("heading", BOUNDS)
+def test_bounds_are_those_of_the_code(heading: str) -> None:
+    assert table(heading) == [[bound, *said] for bound, said in BOUNDS[heading].items()]
+
+
+def test_defaults_are_those_of_the_code() -> None:
+    assert [row[0] for row in table("Defaults")] == [
+        "Address of HTTP, with `/v1`",
+        "Address of gRPC",
+        "Address of metrics",
+        "Port for the OpenAI API alone",
+        "API keys",
+        "Loading by clients",
+        "Shared memory of clients",
+        "Native libraries that configurations name",
+        "Debuggers and core dumps of the server",
+        "User, Landlock and limits of model processes",
+        "Variables that model processes inherit",
+        "TLS",
+        "Traces",
+        "Log of single requests",
+        "Response cache",
+    ]
+    said = {row[0]: row[1] for row in table("Defaults")}
+    assert said["Address of HTTP, with `/v1`"] == f"{OPTIONS.http_address}:{OPTIONS.http_port}"
+    assert said["Address of gRPC"] == f"{OPTIONS.grpc_address}:{OPTIONS.grpc_port}"
+    assert said["Address of metrics"] == f"that of HTTP, port {OPTIONS.metrics_port}"
+    assert parse([f"--model-repository={ROOT}", "--http-address=::1"], {}).metrics_address == "::1"
+    assert OPTIONS.openai_port == -1
+    assert (OPTIONS.api_key_file, OPTIONS.openai_api_key, OPTIONS.openai_api_key_file) == ("", (), "")
+    assert (OPTIONS.http_restricted_api, OPTIONS.grpc_restricted_protocol) == ((), ())
+    assert OPTIONS.model_control_mode == "none"
+    switches = (OPTIONS.allow_client_shm, OPTIONS.allow_native_extensions, OPTIONS.process_debugging)
+    assert switches == (False, False, False)
+    assert (OPTIONS.grpc_use_ssl, OPTIONS.grpc_use_ssl_mutual, OPTIONS.log_requests) == (False, False, "off")
+    assert (OPTIONS.model_env_allow, OPTIONS.model_env_deny, OPTIONS.backend_config) == ((), (), ())
+    assert OPTIONS.cache_bytes == 0
+    assert OPTIONS.trace_config == ()
+
+
+def test_every_flag_on_the_page_exists() -> None:
+    found = set(re.findall(r"--([a-z][a-z0-9-]+)", PAGE))
+    assert len(found) > 25
+    assert found - NAMED == set()
+
+
+def test_what_keys_cover_is_what_the_page_says() -> None:
+    class Keys:
+        scoped = False
+
+        def find(self, authorization: bytes) -> None:
+            return None
+
+    access = Access(None, Keys())  # type: ignore[arg-type]
+    every = [*CATEGORIES, MODEL_HEALTH, "metrics"]
+
+    def refused(*, openai: bool) -> set[str]:
+        return {one for one in every if access.denied(one, lambda _: (), openai=openai) is not None}
+
+    assert refused(openai=False) == {"inference"}
+    assert {"inference", "metadata", "model-repository"} <= refused(openai=True)
+    Keys.scoped = True
+    assert refused(openai=False) == set(every) - {"health"}
+    assert Access(Restrictions(["inference:key=value"], flag="--http-restricted-api")).denied(
+        "inference", lambda _: (b"value", b"value")
+    ) == (Denial.REPEATED, "header 'key' is sent more than once", "")
+
+
+def test_links_of_the_page_lead_somewhere() -> None:
+    for page, folder in ((PAGE, ROOT / "docs"), ((ROOT / "SECURITY.md").read_text(), ROOT)):
+        links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", page) if "://" not in link]
+        assert links
+        assert [link for link in links if link and not (folder / link).exists()] == []
+
+
+def test_reports_go_to_the_address_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"{project['urls']['Homepage']}/security/advisories/new" in (ROOT / "SECURITY.md").read_text()

@@ -44,7 +44,7 @@ TELLS_ABOUT_ITSELF = """
                 "environment": dict(os.environ),
                 "directory": os.getcwd(),
                 "path": sys.path,
-                "arguments": [os.path.basename(sys.argv[0]), sys.argv[4]],
+                "arguments": sys.argv,
                 "main": sys.modules["__main__"].__file__,
                 "modules": sorted(name for name in sys.modules if name.partition(".")[0] != "site"),
                 "flags": str(sys.flags),

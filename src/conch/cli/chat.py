@@ -3,12 +3,13 @@
 import json
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
+from conch.cli.command_parser import CommandParser
 from conch.cli.openai_client import Answer, OpenAIClient
 from conch.errors import ConchError, InvalidRequest
 
@@ -110,8 +111,8 @@ def _only_model(client: OpenAIClient) -> str:
     raise InvalidRequest(f"--model must say which: the server has {', '.join(models) or 'no model that generates'}")
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         "conch chat",
         description="Talk with a model over the OpenAI API. A prompt from a pipe, or as arguments, is answered once.",
         epilog=f"An API key is read from {' or '.join(_KEYS)}.",

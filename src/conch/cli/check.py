@@ -2,9 +2,10 @@
 
 import json
 import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
+
+from conch.cli.command_parser import CommandParser
 
 _CLEAN, _FOUND, _USAGE_ERROR = 0, 1, 2
 _UNWRAPPED = 1000  # columns
@@ -12,7 +13,7 @@ _UNWRAPPED = 1000  # columns
 
 def check(arguments: Sequence[str]) -> int:
     """Check repositories, print what is wrong, and return the exit status."""
-    parser = ArgumentParser(
+    parser = CommandParser(
         "conch check", description="Find what is wrong with model repositories, without starting them."
     )
     parser.add_argument(

@@ -2,12 +2,13 @@
 
 import json
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from conch.cli.command_parser import CommandParser
 from conch.cli.prompt_template import DEFAULT_SYSTEM, TEMPLATES
 from conch.errors import ConchError, Unavailable
 
@@ -43,8 +44,8 @@ def _sampling(given: Namespace) -> dict[str, Any]:
     return {**_DEFAULTS, **given.sampling_parameters, **{key: value for key, value in own.items() if value is not None}}
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser("conch client", description="Ask a server over Triton's gRPC protocol.")
+def _parser() -> CommandParser:
+    parser = CommandParser("conch client", description="Ask a server over Triton's gRPC protocol.")
     commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
     prompts = commands.add_parser("prompts", help="send a file of prompts, write a file of answers", description=_WHAT)
     asked = prompts.add_argument_group("what is asked")

@@ -1,10 +1,12 @@
 """`conch engine`: what an engine for a language model would need."""
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from conch.cli.command_parser import CommandParser
 
 _FAILURE = 1
 
@@ -49,10 +51,10 @@ def _plan(given: Namespace) -> int:
 _DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def _parser() -> ArgumentParser:
+def _parser() -> CommandParser:
     from conch.llm.planning.checkpoint import QUANTIZATIONS
 
-    parser = ArgumentParser("conch engine", description="Engines for language models, before there is one.")
+    parser = CommandParser("conch engine", description="Engines for language models, before there is one.")
     commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
     planning = commands.add_parser("plan", help="say which GPUs a model fits, and how divided", description=_PLAN)
     planning.add_argument("model", metavar="MODEL", help="folder of a checkpoint, or its config.json")

@@ -15,6 +15,8 @@ _COMMANDS = {
     "serve": "serve a model repository over HTTP and gRPC; conch serve --help lists the flags",
 }
 
+_OWN = ("--help", "--version")  # flags of the command itself; the others are a sub-command's
+
 
 def main() -> None:
     """Run the command line of this process and exit with its status."""
@@ -37,13 +39,16 @@ def _escape_what_the_terminal_cannot_show() -> None:
 
 def _explain(arguments: list[str]) -> None:
     """Answer what is no sub-command: --help, --version, or a mistake. Ends the process."""
-    from argparse import ArgumentParser
-
     from conch.build_info import build_line
+    from conch.cli.command_parser import CommandParser
 
-    parser = ArgumentParser("conch", description="An inference server for Triton's model repositories, in Python.")
+    parser = CommandParser("conch", description="An inference server for Triton's model repositories, in Python.")
     parser.add_argument("--version", action="version", version=f"conch {build_line()}")
     commands = parser.add_subparsers(title="commands", metavar="command", required=True)
     for name, purpose in _COMMANDS.items():
         commands.add_parser(name, help=purpose)
+    if arguments[0] == "help":
+        arguments = ["--help"]
+    elif arguments[0].startswith("--") and not any(each.startswith(arguments[0]) for each in _OWN):
+        parser.error(f"a command must come first, as in: conch serve {arguments[0]} …")
     parser.parse_args(arguments)

@@ -1,8 +1,10 @@
 """`conch repo`: add models to repositories, look at them, here or elsewhere, and carry them to and from registries."""
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
+
+from conch.cli.command_parser import CommandParser
 
 _FAILURE = 1
 _REPOSITORY = "a directory, or an s3://, gs://, as://, oci:// or http(s):// URL"
@@ -40,8 +42,8 @@ def _run(given: Namespace) -> int:
     return pull(given.repository, given.path, given.model, cache=given.repository_cache, replace=given.replace)
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         "conch repo", description="Add models to repositories, look at them, and pack them into OCI images."
     )
     commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
@@ -73,7 +75,7 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _describe_add(adding: ArgumentParser) -> None:
+def _describe_add(adding: CommandParser) -> None:
     adding.add_argument("source", metavar="SOURCE", help="file or folder, or hf://org/name[@revision][/file.gguf]")
     adding.add_argument(
         "--repository",

@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import conch
 
 HEAVY = ("numpy", "grpc", "google.protobuf", "tritonclient", "onnxruntime", "uvloop", "httptools", "rich")
@@ -46,3 +48,29 @@ def test_an_unknown_command_is_a_usage_error_with_a_suggestion() -> None:
     result = conch_command("sreve")
     assert result.returncode == 2
     assert "serve" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "suggestion"),
+    [
+        ("serv", "unknown command 'serv'; did you mean 'serve'?"),
+        ("zzz", "unknown command 'zzz'. Known: chat, check, client, engine, repo, serve"),
+        ("repo lst", "unknown command 'lst'; did you mean 'list'?"),
+        ("repo list --jsn .", "unrecognized arguments: --jsn; did you mean '--json'?"),
+        ("client prompt", "unknown command 'prompt'; did you mean 'prompts'?"),
+        ("engine plon", "unknown command 'plon'; did you mean 'plan'?"),
+        ("engine plan x --dtype float8", "--dtype: unknown value 'float8'; did you mean"),
+        ("chat --modle=x", "did you mean '--model'?"),
+        ("check --strikt .", "did you mean '--strict'?"),
+        ("--model-repository=models", "a command must come first, as in: conch serve --model-repository=models"),
+    ],
+)
+def test_misspelt_words_get_a_suggestion(line: str, suggestion: str) -> None:
+    result = conch_command(*line.split())
+    assert result.returncode == 2
+    assert suggestion in result.stderr
+
+
+@pytest.mark.parametrize("word", ["help", "--vers"])
+def test_help_as_a_command_and_shortened_flags(word: str) -> None:
+    assert conch_command(word).returncode == 0

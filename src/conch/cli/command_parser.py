@@ -1,0 +1,48 @@
+"""An ArgumentParser whose errors name the command, choice or option that was probably meant."""
+
+import re
+from argparse import ArgumentParser, _SubParsersAction
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import NoReturn
+
+_NEAR = 0.5  # similarity from which on a name is suggested
+_CHOICE = re.compile(
+    r"argument (?P<argument>\S+): invalid choice: '(?P<word>[^']*)'.*\(choose from (?P<known>.*)\)", re.DOTALL
+)
+_UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<words>.*)", re.DOTALL)
+
+
+class CommandParser(ArgumentParser):
+    """Sub-parsers are of the same class, as argparse makes them of their parent's."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message with a suggestion; exit with status 2."""
+        super().error(self._with_suggestion(message))
+
+    def _with_suggestion(self, message: str) -> str:
+        if found := _CHOICE.match(message):
+            known = [each.strip("' ") for each in found["known"].split(",")]
+            what = "unknown command" if found["argument"] == "command" else f"{found['argument']}: unknown value"
+            return f"{what} '{found['word']}'{_did_you_mean(found['word'], known)} Known: {', '.join(known)}"
+        if found := _UNRECOGNIZED.match(message):
+            options = sorted(_options(self))
+            for word in found["words"].split():
+                name = word.partition("=")[0]
+                if name.startswith("-") and (meant := _did_you_mean(name, options, otherwise="")):
+                    return message + meant
+        return message
+
+
+def _did_you_mean(word: str, known: Sequence[str], otherwise: str = ".") -> str:
+    near = get_close_matches(word.lower(), known, n=1, cutoff=_NEAR)
+    return f"; did you mean '{near[0]}'?" if near else otherwise
+
+
+def _options(parser: ArgumentParser) -> Iterator[str]:
+    """Yield the long options of a parser and of its sub-parsers."""
+    for action in parser._actions:
+        yield from (option for option in action.option_strings if option.startswith("--"))
+        if isinstance(action, _SubParsersAction):
+            for each in set(action.choices.values()):
+                yield from _options(each)

@@ -90,7 +90,9 @@ def test_failures_are_told_and_are_the_exit_status(server: ConchProcess) -> None
         (["fall apart"], KEY, "the engine has a fault"),
         (["hi"], "another", "API key"),
         (["--url", "ftp://here", "hi"], KEY, "ftp://here"),
-        (["--url", "http://127.0.0.1:9/v1", "hi"], KEY, "refused"),
+        (["--url", "http://127.0.0.1:9/v1", "hi"], KEY, "connection refused: no server listens there"),
+        (["--url", f"http://{server.http}", "hi"], KEY, "such as http://localhost:8000/v1"),
+        (["--url", f"http://{server.grpc}/v1", "hi"], KEY, "does not speak HTTP/1.1"),
         ([], KEY, "the prompt is empty"),
     ):
         result = said(server, *arguments, key=key)

@@ -209,6 +209,8 @@ def test_what_fails_is_told_for_each_prompt_and_is_no_pass(ask: Ask, place: Path
     [
         (("--model-name", "nobody"), "unknown model"),
         (("--url", "127.0.0.1:1"), "127.0.0.1:1: failed to connect"),
+        (("--url", "127.0.0.1:1"), "is the server running, and is this its gRPC port?"),
+        (("--url", "http://127.0.0.1:1"), "--url is host:port without a scheme, such as 127.0.0.1:1"),
         (("--input-prompts", "missing.txt"), "'missing.txt' cannot be read: No such file"),
         (("--input-prompts", "empty.txt"), "'empty.txt' has no prompts"),
         (("--input-prompts", "latin.txt"), "'latin.txt' is not UTF-8 text"),

@@ -110,6 +110,37 @@ def test_a_models_folder_is_copied(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "cannot be added to itself" in capsys.readouterr().err
 
 
+def test_a_models_folder_takes_another_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "mine"
+    write_identity(source, FP32, ["n", 400])
+    config = 'backend: "onnxruntime"\nmetric_tags { key: "name" value: "mine" }\n'
+    (source / "config.pbtxt").write_text('name: "mine"\n' + config)
+    for flag in ((), ("--link",)):
+        assert add(source, "--repository", tmp_path / "models", "--name", "other", "--force", *flag) == 0
+        assert (tmp_path / "models" / "other" / "config.pbtxt").read_text() == config
+        assert (source / "config.pbtxt").read_text().startswith('name: "mine"')
+    assert check(["--strict", str(tmp_path / "models")]) == 0
+
+
+def test_an_ensemble_is_added_before_or_after_its_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = Path(__file__).parents[2] / "examples" / "models"
+    missing = "note: ensemble 'sentences': step 0 names model 'sentence_tokens', which is not there"
+    assert add(examples / "sentences", "--repository", tmp_path) == 0
+    assert missing in capsys.readouterr().out
+    for step in ("sentence_tokens", "sentence_encoder"):
+        assert add(examples / step, "--repository", tmp_path) == 0
+    assert add(examples / "sentences", "--repository", tmp_path, "--force") == 0
+    assert "note:" not in capsys.readouterr().out
+
+
+def test_a_repository_is_not_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_identity(tmp_path / "all" / "one", FP32, ["n", 400])
+    assert add(tmp_path / "all", "--repository", tmp_path / "models") == 1
+    said = capsys.readouterr().err
+    assert f"'{tmp_path}/all' is a repository, not a model" in said
+    assert said.endswith(f"name it: {tmp_path}/all/one\n")
+
+
 def write_zipmap(path: Path) -> None:
     """Write what skl2onnx makes of a classifier: labels, and a map of probabilities for each row."""
     vector = helper.make_tensor_value_info("X", TensorProto.FLOAT, [None, 2])
@@ -129,7 +160,7 @@ def test_a_classifier_with_zipmap_is_refused_with_the_remedy(
     write_zipmap(tmp_path / "iris.onnx")
     assert add(tmp_path / "iris.onnx", "--repository", tmp_path / "models") == 1
     said = capsys.readouterr().err
-    assert "output 'output_probability' of" in said
+    assert "output 'output_probability' is seq(map(" in said
     assert "options={'zipmap': False}" in said
     assert not (tmp_path / "models").exists()
 

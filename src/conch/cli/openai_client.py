@@ -4,13 +4,15 @@ import json
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPSConnection
+from socket import gaierror
 from typing import Any
 from urllib.parse import urlsplit
 
 from conch.errors import ConchError, InvalidRequest, Unavailable
 
 _TIMEOUT_S = 600
+_NOT_FOUND = 404
 _DATA = b"data:"
 # Pieces that are read one right behind the other had been waiting in a buffer: when they came is not known.
 _BURST_S = 0.001
@@ -84,8 +86,8 @@ class OpenAIClient:
             return [
                 model["id"] for model in listed if model.get("max_model_len", 1) is not None and not model.get("parent")
             ]
-        except (OSError, HTTPException, ValueError, KeyError) as error:
-            raise Unavailable(f"{self._url}: {error}") from None
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
+            raise Unavailable(f"{self._url}: {_reason(error)}") from None
         finally:
             connection.close()
 
@@ -111,7 +113,7 @@ class OpenAIClient:
                         answer.first_s = answer.total_s if answer.first_s is None else answer.first_s
                         yield piece
         except (OSError, HTTPException, ValueError) as error:
-            raise Unavailable(f"{self._url}: {error or type(error).__name__}") from None
+            raise Unavailable(f"{self._url}: {_reason(error)}") from None
         finally:
             answer.tokens_per_second = pace.rate(answer.completion_tokens)
             connection.close()
@@ -126,8 +128,22 @@ class OpenAIClient:
         connection.request(method, self._path + path, body, self._headers)
         response = connection.getresponse()
         if response.status != 200:
-            raise ConchError(_complaint(response.read(), f"{self._url} answers {response.status} {response.reason}"))
+            otherwise = f"{self._url} answers {response.status} {response.reason}"
+            if response.status == _NOT_FOUND:
+                otherwise += "; --url must be that of the API, such as http://localhost:8000/v1"
+            raise ConchError(_complaint(response.read(), otherwise))
         return response
+
+
+def _reason(error: Exception) -> str:
+    """Say why there is no answer, and what is probably wrong with the URL."""
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: no server listens there; is it running, and is this its HTTP port?"
+    if isinstance(error, gaierror):
+        return f"the name of the host cannot be resolved: {error.strerror}"
+    if isinstance(error, BadStatusLine):
+        return "what listens there does not speak HTTP/1.1; --url must name the HTTP port (8000), not that of gRPC"
+    return str(error) or type(error).__name__
 
 
 def _read(chunk: dict[str, Any], answer: Answer) -> str:

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.filesize import decimal
 
-from conch.check.finding import Severity
+from conch.check.finding import Rule, Severity
+from conch.check.repository_rules import ENSEMBLE_CONTRACT, ENSEMBLE_MISSING
 from conch.check.run import check_paths
 from conch.cli.model_entry import Asked, Entry, entry_of
 from conch.cli.model_kinds import SINGLE_FILES, is_model_folder
@@ -23,7 +24,13 @@ from conch.repository.placing import placed
 from conch.repository.store import check_name
 
 _VERSION = "1"
+_CONFIG = "config.pbtxt"
+# The field of the model itself stands at the beginning of a line; those of its tensors are indented or in braces.
+_NAME_FIELD = re.compile(r"""^name[ \t]*:[ \t]*(?:"[^"\n]*"|'[^'\n]*')[ \t]*[,;]?[ \t]*(?:\r?\n)?""", re.MULTILINE)
+# Rules about an ensemble and its steps, which may be added later.
+_OF_OTHER_MODELS = (ENSEMBLE_CONTRACT, ENSEMBLE_MISSING)
 _HUB = "hf://"
+_MAX_NAMES = 8
 _HUB_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[^/]+)?", re.ASCII)
 # Names of files that say nothing: the folder they are in says more.
 _NAMELESS = ("model", "openvino_model", "pytorch_model")
@@ -53,6 +60,8 @@ def add(given: Namespace) -> int:
     source = Path(given.source)
     if hub is not None:
         source = _fetched(hub, location, given.source, console)
+    else:
+        _refuse_repository(source)
     entry = entry_of(source, Asked(given.backend, given.input, given.output, given.max_batch_size))
     if given.link and source.resolve().is_relative_to(target.resolve()):
         raise InvalidRequest(f"'{source}' is in '{target}', which is to be replaced: it cannot be linked to")
@@ -64,6 +73,19 @@ def add(given: Namespace) -> int:
         _check(folder, {str(folder / _VERSION / name): str(path) for name, path in entry.files.items()})
     _tell(console, target, entry)
     return 0
+
+
+def _refuse_repository(source: Path) -> None:
+    """Raise InvalidRequest if a folder holds folders of models."""
+    if not source.is_dir():
+        return
+    models = sorted(path.name for path in source.iterdir() if not path.name.startswith(".") and is_model_folder(path))
+    if models:
+        raise InvalidRequest(
+            f"'{source}' is a repository, not a model: conch serve --model-repository={source} serves all of it; "
+            f"to add one of its models, name it: {', '.join(str(source / name) for name in models[:_MAX_NAMES])}"
+            + (" …" if len(models) > _MAX_NAMES else "")
+        )
 
 
 def _hub_url(source: str) -> str:
@@ -106,8 +128,13 @@ def _add_folder(given: Namespace, console: Console) -> int:
             place = folder / path.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)
             put(path.resolve(), place)
-        _check(folder, {str(folder): str(source)})
+        if given.name and given.name != source.name:
+            _rename(folder / _CONFIG)
+        _check(folder, {str(folder): str(source)}, passed_over=_OF_OTHER_MODELS)
     _list(console, target)
+    for finding in check_paths([target]).findings:  # now that the other models of the repository are beside it
+        if finding.rule in _OF_OTHER_MODELS:
+            console.print(f"note: {finding.message}", markup=False)
     console.print(f"serve it:      conch serve --model-repository={target.parent}", markup=False)
     return 0
 
@@ -149,7 +176,7 @@ def _write(folder: Path, entry: Entry, put: Callable[[Path, Path], object]) -> N
     for name, text in entry.texts.items():
         (version / name).write_text(text, encoding="utf-8")
     if entry.config:
-        (folder / "config.pbtxt").write_text(entry.config, encoding="utf-8")
+        (folder / _CONFIG).write_text(entry.config, encoding="utf-8")
 
 
 def _link(path: Path, target: Path) -> None:
@@ -164,13 +191,22 @@ def _link_hard(path: Path, target: Path) -> None:
         shutil.copyfile(path, target)
 
 
-def _check(folder: Path, sources: Mapping[str, str]) -> None:
+def _rename(config: Path) -> None:
+    """Remove the name from a copied configuration: the model has that of its new folder."""
+    if config.is_file():
+        text = config.read_text(encoding="utf-8")
+        if config.is_symlink():
+            config.unlink()  # the original keeps its name
+        config.write_text(_NAME_FIELD.sub("", text, count=1), encoding="utf-8")
+
+
+def _check(folder: Path, sources: Mapping[str, str], passed_over: Collection[Rule] = ()) -> None:
     """Raise ConfigError if `conch check` finds an error in what has been written.
 
     `sources` are the paths that the message names in place of those that are about to vanish.
     """
     for finding in check_paths([folder]).findings:
-        if finding.rule.severity is Severity.ERROR:
+        if finding.rule.severity is Severity.ERROR and finding.rule not in passed_over:
             message = finding.message
             for written, source in sources.items():
                 message = message.replace(written, source)

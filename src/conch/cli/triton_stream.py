@@ -60,7 +60,7 @@ class TritonStream:
         try:
             metadata = await self._client.get_model_metadata(self._model)
         except InferenceServerException as error:
-            raise Unavailable(f"{self._url}: {error.message()}") from None
+            raise Unavailable(f"{self._url}: {error.message()}{_remedy(self._url, error.message())}") from None
         self._ranks = {tensor.name: len(tensor.shape) for tensor in metadata.inputs}
         needed = {"text_input": True, "stream": stream, "exclude_input_in_output": exclude and not stream}
         for name, is_needed in needed.items():
@@ -139,6 +139,15 @@ class TritonStream:
         tensor = triton.InferInput(name, shape, "BYTES" if isinstance(value, str) else "BOOL")
         tensor.set_data_from_numpy(array.reshape(shape))
         return tensor
+
+
+def _remedy(url: str, reason: str) -> str:
+    """Say what is probably wrong with the URL of a server that cannot be reached."""
+    if "://" in url:
+        return f"; --url is host:port without a scheme, such as {url.partition('://')[2]}"
+    if "http1.x server" in reason:
+        return "; this is an HTTP port, --url must be that of gRPC (8001)"
+    return "; is the server running, and is this its gRPC port?" if "Connection refused" in reason else ""
 
 
 def _told(error: grpc.RpcError) -> str:

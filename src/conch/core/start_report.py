@@ -13,7 +13,9 @@ class StartReport:
     failed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Triton's sentence, how many, and which."""
+        """How many failed, and which. Triton's "failed to load all models" stands only where all of them did."""
         names = ", ".join(f"'{name}'" for name in self.failed[:_MAX_NAMES])
         more = f" and {len(self.failed) - _MAX_NAMES} others" if len(self.failed) > _MAX_NAMES else ""
-        return f"failed to load all models: {len(self.failed)} of {self.wanted} failed: {names}{more}"
+        if len(self.failed) == self.wanted:
+            return f"failed to load all models: {names}{more}"
+        return f"failed to load {len(self.failed)} of {self.wanted} models: {names}{more}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
+from conch.repository.version_hints import unknown_format
 from conch.triton_messages import ModelConfig as ConfigMessage
 
 
@@ -90,11 +91,12 @@ def _fill_from_model_name(message: ConfigMessage, name: str, version_files: Mapp
     backend = name.partition(".")[2]
     if not backend or message.default_model_filename:
         looked_for = ", ".join(each.filename for each in _FORMATS if each.is_served)
+        hint = unknown_format(version_files) if not message.default_model_filename else ""
         present = ", ".join(sorted(version_files)[:_MAX_NAMES]) or "nothing"
         raise ConfigError(
             f"Invalid model name: Could not determine backend for model '{name}' with no backend in model "
             "configuration. Expected model name of the form 'model.<backend_name>', a 'backend' in config.pbtxt, or "
-            f"one of {looked_for} in the version directory, which holds {present}."
+            f"one of {looked_for} in the version directory, which holds {present}.{hint and ' ' + hint}"
         )
     message.backend = backend
     message.default_model_filename = f"model.{backend}"

@@ -1,11 +1,45 @@
-"""What is probably wrong with a model's folder that has no version folder, and what would be right."""
+"""What is probably wrong with the folder of a model that cannot be identified, and what would be right."""
 
 import os
 import re
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePath
 
 _MAX_NAMES = 10
 _VERSION_LIKE = re.compile(r"(?:v|ver|version)?[-_. ]?0*([1-9]\d*)$", re.IGNORECASE)
+
+_TO_ONNX = "convert the model to ONNX (tf2onnx), or call its library in a 'python' model"
+_TO_TORCHSCRIPT = "save the model with torch.jit.save as model.pt or with torch.export.save as model.pt2"
+# Formats by the ending of a file's name: what to do with them. The first that fits a file is taken.
+_FORMATS = {
+    "openvino_model.xml": 'write backend: "openvino_genai" into config.pbtxt if it is a language model',
+    ".gguf": 'write backend: "openvino_genai" into config.pbtxt',
+    ".safetensors": 'write backend: "vllm" into config.pbtxt, or let `conch repo add` write the entry',
+    "xgboost.json": 'write backend: "fil" into config.pbtxt',
+    "checkpoint.tl": 'write backend: "fil" into config.pbtxt',
+    "saved_model.pb": _TO_ONNX,
+    ".keras": _TO_ONNX,
+    ".h5": _TO_ONNX,
+    ".tflite": _TO_ONNX,
+    ".pb": _TO_ONNX,
+    ".pth": _TO_TORCHSCRIPT,
+    ".ckpt": _TO_TORCHSCRIPT,
+    ".pkl": "unpickle it in a 'python' model, or convert it to ONNX (skl2onnx)",
+    ".joblib": "unpickle it in a 'python' model, or convert it to ONNX (skl2onnx)",
+}
+_SERVED = (".onnx", ".xml", ".pt", ".pt2", ".plan", ".py")
+
+
+def unknown_format(names: Iterable[str]) -> str:
+    """Return a sentence about what to do with the files of a version folder, "" if none is known."""
+    present = sorted(names)
+    for ending, cure in _FORMATS.items():
+        if found := next((name for name in present if name.lower().endswith(ending)), ""):
+            return f"For '{found}', {cure}."
+    served = [name for name in present if PurePath(name).suffix in _SERVED]
+    if len(served) == 1:
+        return f"Rename '{served[0]}' to 'model{PurePath(served[0]).suffix}'."
+    return ""
 
 
 def missing_version(directory: Path) -> str:

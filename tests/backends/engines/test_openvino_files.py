@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conch.backends.engine_child.conch_engine.driver import DamagedModel
-from conch.backends.engine_child.conch_engine.openvino_options import read_options
+from conch.backends.engine_child.conch_engine.openvino_options import read_only_remedy, read_options
 from conch.errors import ModelLoadError
 from tests.backends.engines.driving import running
 from tests.backends.engines.gguf_model import write_gguf
@@ -42,6 +42,13 @@ def test_an_ir_without_its_other_files(tmp_path: Path) -> None:
     said = refusal(tmp_path)
     missing = "openvino_model.bin, openvino_tokenizer.xml, openvino_tokenizer.bin, openvino_detokenizer.xml"
     assert f"{tmp_path}: the model is incomplete, {missing} is missing" in said
+
+
+def test_a_gguf_file_that_cannot_be_opened_for_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_only_remedy(tmp_path) == ""
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert read_only_remedy(tmp_path / "openvino_model.xml") == ""
+    assert "make it writable for that user" in read_only_remedy(tmp_path / "model.gguf")
 
 
 async def test_an_ir_that_the_library_cannot_read(tmp_path: Path) -> None:

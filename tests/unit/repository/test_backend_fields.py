@@ -78,3 +78,25 @@ def test_what_tells_no_backend(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         filled(text, {"weights.bin": FILE})
     assert said in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (("qwen-Q4.gguf",), """For 'qwen-Q4.gguf', write backend: "openvino_genai" into config.pbtxt."""),
+        (("openvino_model.xml",), """For 'openvino_model.xml', write backend: "openvino_genai" into config.pbtxt"""),
+        (("a.safetensors", "config.json"), "conch repo add"),
+        (("saved_model.pb", "variables"), "convert the model to ONNX (tf2onnx)"),
+        (("model.keras",), "convert the model to ONNX (tf2onnx)"),
+        (("model.pth",), "torch.jit.save"),
+        (("model.pkl",), "skl2onnx"),
+        (("resnet.onnx", "labels.txt"), "Rename 'resnet.onnx' to 'model.onnx'."),
+        (("net.xml", "net.bin"), "Rename 'net.xml' to 'model.xml'."),
+        (("modle.py",), "Rename 'modle.py' to 'model.py'."),
+        (("a.onnx", "b.onnx"), "which holds a.onnx, b.onnx."),
+    ],
+)
+def test_files_of_other_formats_and_names_get_a_hint(names: tuple[str, ...], hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        filled("", dict.fromkeys(names, FILE))
+    assert hint in raised.value.message

@@ -13,7 +13,7 @@ import openvino_genai as genai
 from . import messages
 from .cache_size import GIB
 from .driver import Driver, Event, Prompt, Refused, prompt_alone, prompt_of, truncated
-from .openvino_options import Options, read_options
+from .openvino_options import Options, read_only_remedy, read_options
 from .openvino_sampling import SAME_NAME, generation_config
 from .openvino_waiting import Waiting, WaitingRoom
 from .text import DecodeMany, Pieces, StopStrings, TextStream, parts_of_characters, tell
@@ -111,7 +111,9 @@ class OpenVinoDriver(Driver):
             self._pipeline = genai.ContinuousBatchingPipeline(str(chosen.model), scheduler, chosen.device, properties)
         except RuntimeError as error:
             self.log(messages.ERROR, f"cannot load '{chosen.model}': {error}")
-            raise Refused(f"{chosen.model}: OpenVINO GenAI cannot load it: {_reason(error)}") from error
+            raise Refused(
+                f"{chosen.model}: OpenVINO GenAI cannot load it: {_reason(error)}{read_only_remedy(chosen.model)}"
+            ) from error
         self._tokenizer = self._pipeline.get_tokenizer()
         self._eos = self._tokenizer.get_eos_token_id()
         vocabulary = self._tokenizer.get_vocab()

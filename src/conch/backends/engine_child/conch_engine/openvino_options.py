@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,13 @@ def _trained_context(model: Path) -> int:
             f"{model}: the GGUF file is damaged or incomplete ({cause}); copy or convert it again"
         ) from error
     return 0
+
+
+def read_only_remedy(path: Path) -> str:
+    """Explain the failure for a GGUF file on a read-only volume or of another user."""
+    if path.suffix.lower() != ".gguf" or os.access(path, os.W_OK):
+        return ""
+    return (
+        f"; it opens GGUF files for writing, though it changes nothing, and user {os.getuid()} may not write this one: "
+        "make it writable for that user, or convert the model to IR"
+    )

@@ -9,6 +9,7 @@
     │   └── QueueTimeout            waited longer than its queue policy allows
     ├── Cancelled                   the caller asked for, or caused, the end
     ├── BackendError                a model failed while executing
+    │   └── ProcessDied             its process or engine ended with the request
     ├── ConfigError                 a model configuration that cannot be served, with file and line where known
     └── ModelLoadError              a model that could not be brought up
 
@@ -45,6 +46,8 @@ class ConchError(Exception):
 
     code: Code = Code.INTERNAL
     reason: FailureReason = FailureReason.OTHER
+    # The state of the server caused it: `generate`, where errors of models are 400, keeps its status.
+    by_server: bool = False
 
     def __init__(self, message: str, code: Code | None = None, *, retry_after_s: float | None = None) -> None:
         """Make an error. `retry_after_s`: when the same request is likely to be served, where that can be said."""
@@ -77,6 +80,7 @@ class Unavailable(ConchError):
     """The request is fine but cannot be served now."""
 
     code = Code.UNAVAILABLE
+    by_server = True
 
 
 class QueueFull(Unavailable):
@@ -95,6 +99,7 @@ class Cancelled(ConchError):
     """The caller cancelled the request or went away."""
 
     code = Code.CANCELLED
+    by_server = True
     reason = FailureReason.CANCELED
 
 
@@ -102,6 +107,12 @@ class BackendError(ConchError):
     """A model raised, answered with an error or died while executing. The code may be the model's own choice."""
 
     reason = FailureReason.BACKEND
+
+
+class ProcessDied(BackendError):
+    """The process of a model or engine ended while the request was being executed."""
+
+    by_server = True
 
 
 class ConfigError(ConchError):

@@ -182,7 +182,7 @@ class ServerOptions(SeparationOptions):
         67108864, "HTTP", "Largest JSON or uncompressed body that is accepted, in bytes.", BYTES_ABOVE_ZERO
     )
     http_header_forward_pattern: str = _flag(
-        "", "HTTP", "Headers whose names match become parameters of the request.", PATTERN
+        "", "HTTP", "Headers whose names match become parameters of the request; credentials do not.", PATTERN
     )
     http_restricted_api: tuple[str, ...] = _flag(
         (), "HTTP", "Serve these endpoints only to who sends this header.", RESTRICTION, repeatable=True, separator=";"
@@ -196,7 +196,7 @@ class ServerOptions(SeparationOptions):
         "none", "gRPC", "Compression of inference responses.", COMPRESSION_LEVEL
     )
     grpc_header_forward_pattern: str = _flag(
-        "", "gRPC", "Metadata whose keys match become parameters of the request.", PATTERN
+        "", "gRPC", "Metadata whose keys match become parameters of the request; credentials do not.", PATTERN
     )
     grpc_restricted_protocol: tuple[str, ...] = _flag(
         (), "gRPC", "Serve these calls only to who sends this metadata.", RESTRICTION, repeatable=True, separator=";"

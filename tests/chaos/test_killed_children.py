@@ -1,12 +1,14 @@
 """Model processes that are killed, stopped or broken at every phase of a request: who is answered, what is left."""
 
 import asyncio
+import http.client
+import json
 import os
 import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +225,23 @@ async def test_death_of_a_step(clients: Crowd) -> None:
         book(ended := [await clients.ask("chain"), await clients.ask("chain", do="kill"), await clients.ask("chain")])
     assert [one.answered for one in ended] == [True, False, True]
     assert ended[1].error.startswith("in ensemble 'chain', Stub process 'other_0' is not healthy")
+
+
+@pytest.mark.parametrize("endpoint", ["generate", "generate_stream"])
+@pytest.mark.parametrize("model", ["single", "chain"])
+async def test_death_is_no_mistake_of_a_client_of_generate(clients: Crowd, model: str, endpoint: str) -> None:
+    """Errors that a model chooses are 400 there; the end of its process is 500."""
+    body = json.dumps({"INPUT0": 1, "do": "kill"})
+
+    def ask() -> tuple[int, str]:
+        with closing(http.client.HTTPConnection(clients.server.http, timeout=LIMIT_S)) as connection:
+            connection.request("POST", f"/v2/models/{model}/{endpoint}", body)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+
+    status, text = await asyncio.to_thread(ask)
+    assert (status, "is not healthy. It was killed by SIGKILL" in text) == (500, True)
+    assert (await clients.ask(model)).answered
 
 
 async def test_death_between_two_responses(clients: Crowd) -> None:

@@ -14,12 +14,14 @@ from tritonclient.grpc import service_pb2
 from conch.errors import ConchError
 from conch.frontends.access import Access
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
+from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.grpc_calls import Calls
 from conch.frontends.http2.connection import Http2Connection
 from conch.frontends.http2.limits import Http2Limits
 from conch.frontends.v2_grpc import InferenceService
-from conch.frontends.v2_grpc_infer import ForwardedHeaders, InferEndpoint
+from conch.frontends.v2_grpc_infer import InferEndpoint
 from conch.protocol.v2_proto import read_infer_request
+from conch.protocol.v2_proto_parameters import is_reserved
 from tests.robustness import grpc_input as grpc
 from tests.robustness.mutate import pieces
 from tests.robustness.wire import Wire
@@ -49,7 +51,7 @@ class GrpcWorld:
         inference = place.server.inference
         calls = Calls(
             InferenceService(inference, place.server.control, "fuzzed").methods(),
-            InferEndpoint(inference, ForwardedHeaders("x-forward.*")),
+            InferEndpoint(inference, ForwardedHeaders("x-forward.*", is_reserved)),
             Access(),
             compression="none",
             header_limit=4096,

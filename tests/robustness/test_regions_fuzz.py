@@ -13,8 +13,10 @@ from tritonclient.grpc import service_pb2
 
 from conch.core.shared_memory import SharedMemory
 from conch.errors import ConchError
-from conch.frontends.v2_grpc_infer import ForwardedHeaders, InferEndpoint
+from conch.frontends.forwarded_headers import ForwardedHeaders
+from conch.frontends.v2_grpc_infer import InferEndpoint
 from conch.frontends.v2_http import V2Http
+from conch.protocol.v2_proto_parameters import is_reserved
 from tests.robustness.http_targets import check_alive, talk
 from tests.robustness.world import MAX_INPUT_BYTES, World, settle, world
 
@@ -100,7 +102,7 @@ async def test_over_http(owned: Object, tmp_path: Path, monkeypatch: pytest.Monk
 async def test_over_grpc(owned: Object, tmp_path: Path) -> None:
     random, regions = Random(6), regions_of(owned)
     async with world(tmp_path) as place:
-        endpoint = InferEndpoint(place.server.inference, ForwardedHeaders(""), regions)
+        endpoint = InferEndpoint(place.server.inference, ForwardedHeaders("", is_reserved), regions)
         answers = [await asked(place, endpoint, random, owned, regions) for _ in range(CASES)]
         place.check_clean()
     refused = [answer for answer in answers if isinstance(answer, ConchError)]

@@ -13,6 +13,7 @@ from conch.core.ensemble_slots import StepSlots
 from conch.core.ensemble_step import (
     SequencePosition,
     StepTimes,
+    ensemble_error,
     ensemble_response,
     given_tensors,
     step_position,
@@ -244,8 +245,7 @@ class _Run:
     def _fail(self, step: EnsembleStep, error: ConchError) -> None:
         """Answer with the step's error, told where it happened, and let the other steps go."""
         message = self._ensemble.located(step, with_origins(self._ensemble.config, step, error))
-        # Counted as OTHER, as by Triton: the step's own model has counted the reason.
-        self.pending.finish(ConchError(message, error.code, retry_after_s=error.retry_after_s))
+        self.pending.finish(ensemble_error(message, error))
         self._cancel_steps()
 
     def _cancel_steps(self) -> None:

@@ -152,6 +152,16 @@ def _moved(position: SequencePosition, parameters: Mapping[str, ParameterValue])
     return SequencePosition(correlation_id, flags)
 
 
+def ensemble_error(message: str, error: ConchError) -> ConchError:
+    """Return the error that ends an ensemble's request for a step's error.
+
+    Counted as OTHER, as in Triton: the step's own model has counted the reason.
+    """
+    failed = ConchError(message, error.code, retry_after_s=error.retry_after_s)
+    failed.by_server = error.by_server
+    return failed
+
+
 def with_origins(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) -> str:
     """Return the text of a step's error; of the inputs that a refusal names it says where they come from."""
     if not isinstance(error, InvalidRequest):

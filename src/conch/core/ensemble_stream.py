@@ -17,6 +17,7 @@ from conch.core.ensemble_step import (
     SequencePosition,
     StageTensor,
     StepTimes,
+    ensemble_error,
     ensemble_response,
     given_tensors,
     step_position,
@@ -228,8 +229,7 @@ class StreamRun:
         """End with a step's error, told where it happened, and cancel the other steps and the rest of this one."""
         step = self._step(number)
         message = self._ensemble.located(step, with_origins(self._ensemble.config, step, error))
-        # Counted as OTHER, as by Triton: the step's own model has counted the reason.
-        self.pending.finish(ConchError(message, error.code, retry_after_s=error.retry_after_s))
+        self.pending.finish(ensemble_error(message, error))
         self._cancel_steps()
 
     def _cancel_steps(self) -> None:

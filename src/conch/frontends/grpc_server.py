@@ -8,17 +8,19 @@ from conch.core.shared_memory import SharedMemory
 from conch.frontends.access import Access
 from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
+from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.grpc_calls import Calls, Opener
 from conch.frontends.grpc_options import http2_limits, tls_context
 from conch.frontends.http2.server import Http2Server
 from conch.frontends.offload.pool import OffloadPool
-from conch.frontends.restrictions import Restrictions
+from conch.frontends.restrictions import grpc_restrictions, secret_headers
 from conch.frontends.v2_grpc import InferenceService
-from conch.frontends.v2_grpc_infer import ForwardedHeaders, InferEndpoint
+from conch.frontends.v2_grpc_infer import InferEndpoint
 from conch.observability.logs import LogSettings
 from conch.observability.observer import Observer
 from conch.options import ServerOptions
 from conch.protocol.regions import NO_REGIONS
+from conch.protocol.v2_proto_parameters import is_reserved
 
 
 class GrpcFrontend:
@@ -59,15 +61,18 @@ class GrpcFrontend:
             self._service.methods(),
             InferEndpoint(
                 self._inference,
-                ForwardedHeaders(options.grpc_header_forward_pattern),
+                ForwardedHeaders(
+                    options.grpc_header_forward_pattern,
+                    is_reserved,
+                    flag="--grpc-header-forward-pattern",
+                    secret=secret_headers(options),
+                ),
                 self._regions,
                 self._observer,
                 self._pool,
             ),
             Access(
-                Restrictions(
-                    options.grpc_restricted_protocol, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"
-                ),
+                grpc_restrictions(options),
                 self._keys,
             ),
             compression=options.grpc_infer_response_compression_level,

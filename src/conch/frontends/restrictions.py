@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from conch.errors import ConfigError
+from conch.options import ServerOptions
 
 CATEGORIES = frozenset(
     {
@@ -42,6 +43,11 @@ class Restrictions:
     def __bool__(self) -> bool:
         return bool(self._secrets)
 
+    @property
+    def headers(self) -> frozenset[str]:
+        """The names of the secret headers on the wire, in lower case."""
+        return frozenset(secret.key for secret in self._secrets.values())
+
     def _add(self, text: str, flag: str, prefix: str) -> None:
         # The value is a secret, and is not repeated in messages.
         categories, colon, pair = text.partition(":")
@@ -68,3 +74,23 @@ class Restrictions:
         if secret is None or hmac.compare_digest(sent(secret.key), secret.value):
             return None
         return secret.header
+
+
+def http_restrictions(options: ServerOptions) -> Restrictions:
+    """Return the restrictions of the HTTP port. Raises ConfigError."""
+    return Restrictions(options.http_restricted_api, flag="--http-restricted-api")
+
+
+def grpc_restrictions(options: ServerOptions) -> Restrictions:
+    """Return the restrictions of the gRPC port. Raises ConfigError."""
+    return Restrictions(
+        options.grpc_restricted_protocol, flag="--grpc-restricted-protocol", prefix="triton-grpc-protocol-"
+    )
+
+
+def secret_headers(options: ServerOptions) -> frozenset[str]:
+    """Return the names of the headers that restrictions of either port ask for. Raises ConfigError.
+
+    Clients may send the headers of one port to the other.
+    """
+    return http_restrictions(options).headers | grpc_restrictions(options).headers

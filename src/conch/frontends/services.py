@@ -16,7 +16,7 @@ from conch.frontends.http_server import HttpServer
 from conch.frontends.metrics_http import MetricsHttp
 from conch.frontends.openai_http import OpenAiHttp
 from conch.frontends.openai_port import OpenAiPort
-from conch.frontends.restrictions import Restrictions
+from conch.frontends.restrictions import http_restrictions, secret_headers
 from conch.frontends.v2_http import V2Http
 from conch.frontends.workers import Workers
 from conch.observability.logs import LogSettings
@@ -52,7 +52,7 @@ class Parts(NamedTuple):
 def services(parts: Parts) -> Iterator[Service]:
     """Make the services. Each is to be started before the next is asked for."""
     options = parts.options
-    access = Access(Restrictions(options.http_restricted_api, flag="--http-restricted-api"), parts.keys)
+    access = Access(http_restrictions(options), parts.keys)
     limits = HttpLimits(body_bytes=options.http_max_input_size)
     metrics = MetricsHttp(parts.exposition, Access(keys=parts.keys)) if options.allow_metrics else None
     openai = OpenAiHttp(
@@ -87,6 +87,7 @@ def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp) 
         server_name=options.id,
         max_input_bytes=options.http_max_input_size,
         header_forward_pattern=options.http_header_forward_pattern,
+        secret_headers=secret_headers(options),
         access=access,
         shared_memory=parts.shared_memory,
         observer=parts.observer,

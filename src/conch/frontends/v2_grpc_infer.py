@@ -6,10 +6,10 @@ from typing import Protocol, TypeAlias
 from conch.core.inference import Inference
 from conch.core.pending import Pending
 from conch.core.served import Served
-from conch.errors import ConchError, ConfigError, InvalidRequest, Unsupported
+from conch.errors import ConchError, Unsupported
+from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.grpc_messages import Compressed
 from conch.frontends.offload.pool import Job, OffloadPool, Outcome
-from conch.header_patterns import compile_pattern
 from conch.observability.observer import Observer
 from conch.observability.request_trace import Trace
 from conch.protocol.classification import classify
@@ -18,8 +18,7 @@ from conch.protocol.large_proto import is_large
 from conch.protocol.regions import NO_REGIONS, Regions, placed
 from conch.protocol.repeated_proto import RepeatedRequests, RepeatedResponses, RequestMessage
 from conch.protocol.v2_proto import InferMessage, ResponseOptions, split_fields
-from conch.protocol.v2_proto_parameters import is_reserved
-from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
+from conch.request import InferRequest, InferResponse, Timeline
 from conch.tensor import BYTES, Buffer, Tensor
 from conch.triton_messages import service_pb2
 
@@ -33,28 +32,6 @@ Reply: TypeAlias = Callable[[Sequence[Buffer] | ConchError], None]
 _MAX_CLASSIFIED_BYTES = 16 * 1024
 # The metadata of the W3C trace context.
 _CONTEXT = ("traceparent", "tracestate")
-
-
-class ForwardedHeaders:
-    """`--grpc-header-forward-pattern`: metadata whose keys match become parameters of the request."""
-
-    def __init__(self, pattern: str) -> None:
-        """Take a regular expression; the empty one matches nothing. Raises ConfigError if it is none."""
-        try:
-            self._pattern = compile_pattern(pattern) if pattern else None
-        except ValueError as error:
-            raise ConfigError(f"--grpc-header-forward-pattern: '{pattern}' is no regular expression: {error}") from None
-
-    def add(self, parameters: dict[str, ParameterValue], metadata: Metadata) -> None:
-        """Add the metadata to forward. Raises InvalidRequest for a key that a parameter must not have."""
-        if self._pattern is None:
-            return
-        for key, value in metadata:
-            if isinstance(value, bytes) or not self._pattern.search(key):
-                continue
-            if is_reserved(key):
-                raise InvalidRequest(f"header '{key}' cannot be forwarded: as a parameter its name is reserved")
-            parameters[key] = value
 
 
 class Cancellable(Protocol):

@@ -4,7 +4,7 @@ Paths are compared as sent, like Triton's: no unquoting, no trailing slash, case
 Triton offers at a path and this server does not is refused by name rather than not found.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from logging import getLogger
 from typing import NamedTuple
@@ -75,6 +75,7 @@ class V2Http:
         server_name: str = "triton",
         max_input_bytes: int = 64 * 1024 * 1024,
         header_forward_pattern: str = "",
+        secret_headers: Iterable[str] = (),
         access: Access | None = None,
         shared_memory: SharedMemory | None = None,
         observer: Observer | None = None,
@@ -92,6 +93,7 @@ class V2Http:
             inference,
             max_input_bytes=max_input_bytes,
             header_forward_pattern=header_forward_pattern,
+            secret_headers=secret_headers,
             regions=shared_memory or NO_REGIONS,
             observer=observer,
             budget=budget or BodyBudget(DEFAULT_LIMIT_BYTES),

@@ -7,8 +7,8 @@ from functools import partial
 
 from conch.core.inference import Inference
 from conch.core.served import Served
-from conch.errors import Cancelled, ConchError, InvalidRequest, Unavailable
-from conch.frontends.http_errors import JSON, send_error
+from conch.errors import Cancelled, ConchError, InvalidRequest
+from conch.frontends.http_errors import JSON, STATUS, send_error
 from conch.frontends.http_message import HttpRequest, content_type, header
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
 # So much may wait for a client that does not read what it has asked for.
 _UNSENT_LIMIT = 64 * 2**20
+# The status of every error that a model raises or answers with, whatever its code, as in Triton.
+_MODEL_FAILED = 400
 _NOT_ONE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
     "number of responses"
@@ -169,10 +171,9 @@ class _One(_InOrder):
             send_error(self._reply, InvalidRequest(_NOT_ONE))
         elif not isinstance(first, ConchError):
             self._reply.send(200, JSON, first)
-        elif isinstance(first, Unavailable | Cancelled):
+        elif first.by_server:
             send_error(self._reply, first)
         else:
-            # Whatever a model fails with is 400 here, as in Triton.
             send_error(self._reply, InvalidRequest(first.message))
 
 
@@ -191,8 +192,9 @@ class _Stream(_InOrder):
             return
         status, event = 200, b""
         if isinstance(document, ConchError):
-            # Triton's: the first response decides the status, and whatever is wrong is 400.
-            status, event = 400, _event(documents.error(document.message))
+            # The first response decides the status, as in Triton.
+            status = STATUS[document.code] if document.by_server else _MODEL_FAILED
+            event = _event(documents.error(document.message))
         elif document is not None:
             event = _event(document)
         if not self._reply.begun:

@@ -1,19 +1,19 @@
 """`POST /v2/models/<model>/infer`: one request in, one response out, without a task or a future on the way."""
 
 import logging
-import re
+from collections.abc import Iterable
 from functools import partial
 
 from conch.core.inference import Inference
 from conch.core.served import Served
-from conch.errors import Cancelled, ConchError, ConfigError, InvalidRequest, Unavailable, Unsupported
+from conch.errors import Cancelled, ConchError, Unavailable, Unsupported
 from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget
+from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.http_errors import JSON, STATUS, send_error
 from conch.frontends.http_message import HttpRequest, content_type, header, no_memory
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.http_trace import begin_trace
 from conch.frontends.offload.pool import OffloadPool, Outcome
-from conch.header_patterns import compile_pattern
 from conch.observability.observer import Observer
 from conch.observability.request_trace import Trace
 from conch.protocol import documents
@@ -54,6 +54,7 @@ class InferEndpoint:
         *,
         max_input_bytes: int,
         header_forward_pattern: str,
+        secret_headers: Iterable[str] = (),
         regions: Regions = NO_REGIONS,
         observer: Observer,
         budget: BodyBudget,
@@ -61,7 +62,8 @@ class InferEndpoint:
     ) -> None:
         """Assign. Large JSON is read and written by the `pool`.
 
-        Headers whose names the pattern is found in become parameters of the request; "" forwards none.
+        Headers whose names the pattern is found in become parameters of the request; "" forwards none. The
+        `secret_headers` are never forwarded.
 
         Raises ConfigError for a pattern that is no regular expression.
         """
@@ -72,10 +74,9 @@ class InferEndpoint:
         self._regions = regions
         self._pool = pool
         self._repeated = RepeatedBodies(regions)
-        try:
-            self._forwarded = compile_pattern(header_forward_pattern) if header_forward_pattern else None
-        except ValueError as error:
-            raise ConfigError(f"--http-header-forward-pattern '{header_forward_pattern}': {error}") from None
+        self._forwarded = ForwardedHeaders(
+            header_forward_pattern, _is_reserved, flag="--http-header-forward-pattern", secret=secret_headers
+        )
 
     def body_limit(self, request: HttpRequest) -> int:
         """Return how large a body may be: JSON is bounded, since it takes many times its size to hold."""
@@ -131,8 +132,9 @@ class InferEndpoint:
         options: OutputOptions,
         trace: Trace | None,
     ) -> None:
-        if self._forwarded is not None:
-            self._forward_headers(self._forwarded, request, infer_request)
+        if self._forwarded:
+            fields = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.fields)
+            self._forwarded.add(infer_request.parameters, fields)
         exchange = _Exchange(reply, model, options, request.headers.get(b"accept-encoding", b""), self._pool)
         respond: Respond = exchange.respond
         if trace is not None:
@@ -238,14 +240,9 @@ class InferEndpoint:
             raise Unavailable(no_memory().message, retry_after_s=1.0)
         return kept
 
-    def _forward_headers(self, pattern: re.Pattern[str], request: HttpRequest, infer_request: InferRequest) -> None:
-        for raw_name, value in request.fields:
-            name = raw_name.decode("latin-1")
-            if pattern.search(name) is None:
-                continue
-            if name in RESERVED_PARAMETERS or name.startswith(RESERVED_PREFIX):
-                raise InvalidRequest(f"header '{name}' cannot be forwarded: a parameter of that name is reserved")
-            infer_request.parameters[name] = value.decode("latin-1")
+
+def _is_reserved(name: str) -> bool:
+    return name in RESERVED_PARAMETERS or name.startswith(RESERVED_PREFIX)
 
 
 class _Exchange:

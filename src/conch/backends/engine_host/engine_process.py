@@ -10,7 +10,16 @@ from conch.backends.engine_host.leavings import Leavings
 from conch.backends.launch import Exit, Launcher
 from conch.backends.process import ChildProcess
 from conch.backends.python_child.conch_child.wire import Message
-from conch.errors import BackendError, Cancelled, Code, ConchError, InvalidRequest, ModelLoadError, Unavailable
+from conch.errors import (
+    BackendError,
+    Cancelled,
+    Code,
+    ConchError,
+    InvalidRequest,
+    ModelLoadError,
+    ProcessDied,
+    Unavailable,
+)
 from conch.generation import (
     Delta,
     EngineInfo,
@@ -163,7 +172,7 @@ class EngineProcess:
         if self._stopping:
             error = Unavailable(f"model '{self.name}' was unloaded before the request was finished")
         else:
-            error = BackendError(f"engine '{self.name}' {exit_} while this request was being generated")
+            error = ProcessDied(f"engine '{self.name}' {exit_} while this request was being generated")
         for generation in running.values():
             generation.listen((), error)
         if not self._stopping:

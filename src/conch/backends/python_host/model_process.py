@@ -27,7 +27,7 @@ from conch.backends.python_host.send_ahead import SendAhead
 from conch.backends.python_host.settings import PythonSettings
 from conch.backends.python_host.tensor_exchange import TensorExchange
 from conch.backends.python_host.upkeep import Upkeep
-from conch.errors import BackendError, Code, ConchError, ModelLoadError, Unavailable
+from conch.errors import BackendError, Code, ConchError, ModelLoadError, ProcessDied, Unavailable
 from conch.observability.logs import MODEL_LOGGER
 from conch.request import InferResponse
 
@@ -366,7 +366,7 @@ class ModelProcess:
         if self._stopping:
             error = Unavailable(f"model instance '{self.name}' was stopped before the request was finished")
         else:
-            error = BackendError(
+            error = ProcessDied(
                 f"Stub process '{self.name}' is not healthy. It {exit_} while this request was being executed."
             )
         batches, self._batches = self._batches, deque()

@@ -198,6 +198,20 @@ async def test_headers_that_match_become_parameters(serve, inference):
     assert inference.admitted[0].request.parameters == {"own": 1, "x-user": "ada", "my-tenant": "t1"}
 
 
+async def test_credentials_are_never_forwarded(serve, inference):
+    frontend = await serve(
+        grpc_header_forward_pattern=".*",
+        grpc_restricted_protocol=("inference:k=sesame",),
+        http_restricted_api=("trace:Admin-Key=sesame",),
+    )
+    async with triton_aio.InferenceServerClient(f"127.0.0.1:{frontend.port}") as client:
+        secret = {"authorization": "Bearer sesame", "triton-grpc-protocol-k": "sesame", "admin-key": "sesame"}
+        await client.infer("echo", zeros(), headers={**secret, "x-user": "ada"})
+    parameters = inference.admitted[0].request.parameters
+    assert parameters["x-user"] == "ada"
+    assert not any("sesame" in str(value) for value in parameters.values())
+
+
 async def test_headers_are_not_forwarded_unasked(client, inference):
     await client.infer("echo", zeros(), headers={"x-user": "ada"})
     assert inference.admitted[0].request.parameters == {}

@@ -416,6 +416,15 @@ def test_forwarded_headers_are_parameters(serve, inference):
         assert inference.admitted[0].request.parameters == {"X-User": "ada", "My-Trace-Id": "7"}
 
 
+def test_credentials_are_never_forwarded(serve, inference):
+    with client_of(serve(header_forward_pattern=".*", secret_headers={"admin-key"})) as client:
+        secret = {"Authorization": "Bearer sesame", "Admin-Key": "sesame", "COOKIE": "sesame"}
+        assert post(client, INFER, identity(), {**secret, "X-User": "ada"})[0] == 200
+    parameters = inference.admitted[0].request.parameters
+    assert parameters["X-User"] == "ada"
+    assert not any("sesame" in str(value) for value in parameters.values())
+
+
 @pytest.mark.parametrize("name", ["triton_x", "priority"])
 def test_reserved_headers_are_not_forwarded(serve, name):
     with client_of(serve(header_forward_pattern="triton|prio")) as client:

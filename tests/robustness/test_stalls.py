@@ -9,6 +9,9 @@ import gzip
 import http.client
 import multiprocessing
 import re
+import socket
+import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,6 +23,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.robustness import grpc_input as h2
 from tests.server.models import tensor, write_identity, write_python, write_scripted
 from tests.server.process import ConchProcess
 
@@ -326,3 +330,45 @@ def test_a_grpc_message_blocks_nobody(server: ConchProcess, longest: Any, name: 
     print(f"{name}: {message.ByteSize()} bytes, {time.monotonic() - began:.2f} s, {error[:150]!r}")
     watch.check()
     assert (error == "") == works, error[:1000]
+
+
+def _until_closed_or(connection: socket.socket, last: Callable[[bytes], bool]) -> None:
+    """Read until what was read last says that it is the end."""
+    tail = b""
+    while data := connection.recv(MIB):
+        tail = (tail + data)[-1000:]
+        if last(tail):
+            return
+
+
+@pytest.mark.parametrize("message", [b"", b"\x0a\x04none"], ids=["empty", "unknown model"])
+def test_tiny_messages_of_one_stream_block_nobody(server: ConchProcess, longest: Any, message: bytes) -> None:
+    """A frame holds thousands of them, and what waits for room is served at once when there is."""
+    frames = h2.frame(h2.DATA, 0, 1, (b"\0" + struct.pack(">I", len(message)) + message) * 1400) * 30
+    watch = Watch(server, longest)
+    with socket.create_connection(("127.0.0.1", server.ports["grpc"]), timeout=60) as connection:
+        head = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.block("ModelStreamInfer"))
+        sender = threading.Thread(
+            target=connection.sendall, args=(h2.OPEN + head + frames + h2.frame(h2.DATA, h2.END_STREAM, 1),)
+        )
+        sender.start()
+        _until_closed_or(connection, lambda tail: b"grpc-status" in tail)
+        sender.join()
+    watch.check()
+
+
+def test_pipelined_requests_block_nobody(server: ConchProcess, longest: Any) -> None:
+    """What was read together is served in slices, and answered in order."""
+    request = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    last = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    watch = Watch(server, longest)
+    with socket.create_connection(("127.0.0.1", server.ports["http"]), timeout=60) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(request * 1500 + last,))
+        sender.start()
+        answers = bytearray()
+        while data := connection.recv(MIB):
+            answers += data
+        sender.join()
+    watch.check()
+    assert answers.count(b"HTTP/1.1 200 OK") == 1501
+    assert b"Connection: close" in answers[-200:]

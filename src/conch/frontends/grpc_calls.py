@@ -15,7 +15,7 @@ from conch.frontends.grpc_stream import StreamCall
 from conch.frontends.grpc_unary import InferCall, TaskCall
 from conch.frontends.http2.headers import RequestHead
 from conch.frontends.http2.stream import Http2Stream, Receiver
-from conch.frontends.turns import Turns
+from conch.frontends.turns import Slices, Turns
 from conch.frontends.v2_grpc import INFERENCE_SERVICE, Method
 from conch.frontends.v2_grpc_infer import InferEndpoint, Metadata
 from conch.tensor import Buffer
@@ -57,6 +57,7 @@ class Calls:
         self._categories = {path: method.category for path, method in methods.items()}
         self._categories |= dict.fromkeys((_INFER, _STREAM_INFER), "inference")
         self._turns = Turns()
+        self._slices = Slices()
         self._streams: set[StreamCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -115,7 +116,7 @@ class Calls:
         return TaskCall(self._methods[request.path], self._tasks, request, form, stream, self._budget)
 
     def _open_stream(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> StreamCall:
-        call = StreamCall(self._endpoint, request, form, stream, self._streams.discard, self._budget)
+        call = StreamCall(self._endpoint, request, form, stream, self._streams.discard, self._budget, self._slices)
         self._streams.add(call)
         return call
 

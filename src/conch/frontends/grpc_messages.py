@@ -54,8 +54,9 @@ class MessageReader:
 
     @property
     def held_bytes(self) -> int:
-        """How much is held of a message that has not come whole."""
-        return self._filled if self._body is not None else 0
+        """How much is held: of a message that has not come whole, and of data from which messages are to be taken."""
+        left = len(self._data) - self._position
+        return left if self._body is None else left + self._filled
 
     def clear(self) -> None:
         """Free what has come."""

@@ -1,6 +1,7 @@
 """ModelStreamInfer on its HTTP/2 stream: messages in as fast as there is room for them, messages out as they come."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -12,9 +13,13 @@ from conch.frontends.grpc_request import GrpcRequest
 from conch.frontends.grpc_status import OK_TRAILERS, GrpcError, Status, error_block, error_trailers, no_memory
 from conch.frontends.grpc_unary import unexpected
 from conch.frontends.http2.stream import Http2Stream
+from conch.frontends.turns import Slices
 from conch.frontends.v2_grpc_infer import InferEndpoint
 from conch.frontends.v2_grpc_stream import InferStream
 from conch.tensor import Buffer
+
+# Messages that are served before the first look at the clock.
+_UNTIMED_MESSAGES = 8
 
 
 class StreamCall:
@@ -30,8 +35,11 @@ class StreamCall:
         stream: Http2Stream,
         closed: Callable[["StreamCall"], None],
         budget: BodyBudget,
+        slices: Slices,
     ) -> None:
         self._budget = budget
+        self._slices = slices
+        self._postponed = False  # whether what has come is read in a later turn
         self._upload: BodyUpload | None = None  # of a message that has not come whole, and of what is not read
         self._form = form
         self._stream = stream
@@ -52,7 +60,7 @@ class StreamCall:
     def data(self, data: Buffer, ended: bool) -> bool:
         """Take a piece of the client's messages; serve those that are complete while there is room."""
         self._ended = ended
-        if self._unread or self.inference.full:
+        if self._unread or self._postponed or self.inference.full:
             self._unread.append(bytes(data))
             self._unread_bytes += len(data)
             self._charge_held()
@@ -105,14 +113,23 @@ class StreamCall:
         self._charge_held()
 
     def _read(self) -> None:
-        """Serve what has come, as far as there is room."""
-        if self._reading:
+        """Serve what has come, as far as there is room and one slice of time allows."""
+        if self._reading or self._postponed:
             return
         self._reading = True
+        count, until = 0, 0.0
         try:
             while not self.inference.full and not self._stream.closed:
+                if count >= _UNTIMED_MESSAGES:
+                    if not until:
+                        until = self._slices.until()
+                    elif time.monotonic() > until:
+                        self._postponed = True
+                        self._slices.postpone(self._read_on)
+                        break
                 message = self._reader.next()
                 if message is not None:
+                    count += 1
                     self.inference.receive(self._charged(message))
                 elif self._unread:
                     data = self._unread.popleft()
@@ -132,6 +149,11 @@ class StreamCall:
             self._stop(unexpected(error))
         finally:
             self._reading = False
+
+    def _read_on(self) -> None:
+        """Serve what the last slice has left."""
+        self._postponed = False
+        self.resume()
 
     def _stop(self, error: ConchError | GrpcError) -> None:
         """End the call now, and all that is asked for on it."""

@@ -45,6 +45,7 @@ class HttpConnection:
         # Requests that are complete, the oldest first; a refusal is the last.
         self._waiting: deque[HttpRequest | HttpRefusal] = deque()
         self._advancing = False
+        self._postponed = False  # whether the requests that wait are served in a later turn
         self._reply: HttpReply | None = None
         self._reading = True
         self._writable = True
@@ -221,11 +222,16 @@ class HttpConnection:
     # Answering.
 
     def _advance(self) -> None:
-        """Answer what waits, as far as answers come at once."""
-        if self._advancing:
+        """Answer what waits, as far as answers come at once and one slice of time allows."""
+        if self._advancing or self._postponed:
             return
         self._advancing = True
+        until = 0.0
         while self._waiting and self._reply is None and self._writable:
+            if until and time.monotonic() > until:
+                self._postponed = True
+                self._owner.slices.postpone(self._resume_advancing)
+                break
             request = self._waiting.popleft()
             if isinstance(request, HttpRefusal):
                 self._refuse(request)
@@ -243,9 +249,16 @@ class HttpConnection:
                     self.abort()
                 else:
                     reply.send(500, *error_in_json("internal error"))
+            if self._waiting and not until:  # pipelined
+                until = self._owner.slices.until()
         self._advancing = False
         if self._waiting or not self._reading:
             self._regulate()
+
+    def _resume_advancing(self) -> None:
+        """Answer what the last slice has left."""
+        self._postponed = False
+        self._advance()
 
     def _charge_answer(self, body: Buffer, size: int) -> bool:
         """Charge a complete body until it is answered, unless it is charged until it is freed; False for no room."""

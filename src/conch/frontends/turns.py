@@ -16,6 +16,8 @@ _PER_TURN = 32
 _SLICE_S = 0.002
 _SHORT_SLICE_S = 0.0002
 _SLICES_PER_TURN_S = 0.02
+# How long all connections with more to serve than fits their slice are served in one turn.
+_POSTPONED_PER_TURN_S = 0.01
 
 
 class Slices:
@@ -25,6 +27,8 @@ class Slices:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn = 0.0
         self._until = 0.0
+        self._postponed: deque[Callable[[], None]] = deque()
+        self._scheduled = False  # whether those that are postponed have a turn
 
     def until(self) -> float:
         """Return the monotonic time at which a connection that begins to parse now has to stop."""
@@ -37,6 +41,27 @@ class Slices:
             self._turn = turn
             self._until = now + _SLICES_PER_TURN_S
         return now + (_SLICE_S if now < self._until else _SHORT_SLICE_S)
+
+    def postpone(self, serve: Callable[[], None]) -> None:
+        """Call `serve`, which must not raise, in one of the next turns, for one slice; it may postpone itself again."""
+        self._postponed.append(serve)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._serve_postponed)
+
+    def _serve_postponed(self) -> None:
+        """Serve in the order of postponing, each at most once in a turn."""
+        postponed = self._postponed
+        until = time.monotonic() + _POSTPONED_PER_TURN_S
+        left = len(postponed)
+        try:
+            while left and time.monotonic() < until:
+                left -= 1
+                postponed.popleft()()
+        finally:
+            self._scheduled = bool(postponed)
+            if postponed:
+                asyncio.get_running_loop().call_soon(self._serve_postponed)
 
 
 class Turns:

@@ -39,7 +39,7 @@ OPTIONAL = {
     "huggingface_hub": {"cli/hub_download.py"},
     "obstore": {"repository/remote/object_store.py"},
     "urllib3": {"repository/remote/http_client.py"},
-    "zstandard": {"repository/remote/zstd.py"},
+    "zstandard": {"archives/zstd.py"},
 }
 
 # Options that are read through a method or a property of ServerOptions.

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from conch.archives.limits import ArchiveLimits
 from conch.cli.repo import repo
 from conch.errors import ConfigError, NotFound, Unavailable
-from conch.repository.remote.archive import ArchiveLimits
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.download import Downloader
 from conch.repository.remote.http_archive import ArchiveSource

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import zstandard
 
+from conch.archives.limits import ArchiveLimits
 from conch.cli.repo import repo
 from conch.errors import ConfigError, NotFound, Unavailable
-from conch.repository.remote.archive import ArchiveLimits, Unpacker
+from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.location import parse_image
 from conch.repository.remote.mirrors import open_mirror

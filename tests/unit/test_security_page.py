@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from conch import generation
+from conch.archives import bounded_tar
 from conch.backends.engine_host import free_memory
 from conch.backends.python_host import calls
 from conch.core import nesting, shared_memory
@@ -35,7 +36,7 @@ from conch.options import FLAGS
 from conch.protocol import json_data, large_json, large_openai, openai_embeddings, openai_fields, openai_requests
 from conch.protocol.v2_proto import MAX_ENTRIES
 from conch.repository import labels, limits
-from conch.repository.remote import archive, bounded_tar, contents
+from conch.repository.remote import archive, contents
 from conch.tensor import MAX_RANK
 
 ROOT = Path(__file__).parents[2]

@@ -5,15 +5,18 @@ import os
 import tarfile
 import venv
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
 
+from conch.archives.extraction import extract_tar
+from conch.archives.limits import ArchiveLimits
 from conch.backends.base import ModelSource
 from conch.backends.fork_server import ForkServer
 from conch.backends.launch import Program
 from conch.backends.python_host.environment import Environments
-from conch.errors import ModelLoadError
+from conch.errors import ConfigError, ModelLoadError
 from tests.backends.python.running import running, source
 
 WHERE = """
@@ -108,6 +111,84 @@ async def test_an_archive_writes_nothing_elsewhere(tmp_path: Path, name: str) ->
         await environments.launcher(source(tmp_path, parameters={"EXECUTION_ENV_PATH": str(archive)}))
     await environments.remove()
     assert list(outside.iterdir()) == []
+
+
+def _members(kind: str, outside: Path) -> list[tarfile.TarInfo]:
+    """Return members of an archive that is refused."""
+    link, member = tarfile.TarInfo("link"), tarfile.TarInfo("member")
+    link.type, link.linkname = tarfile.SYMTYPE, str(outside)
+    if kind == "long header":
+        member.pax_headers = {"comment": "x" * 200_000}
+        return [member]
+    if kind == "hard link through a link":
+        member.type, member.linkname = tarfile.LNKTYPE, "link/secret"
+        return [link, member]
+    if kind == "hard link to a link":
+        link.linkname = str(outside / "secret")
+        member.type, member.linkname = tarfile.LNKTYPE, "link"
+        return [link, member]
+    if kind == "file in place of a link":
+        link.linkname = str(outside / "secret")
+        member.name = "link"
+        return [link, member]
+    if kind == "pipe":
+        member.type = tarfile.FIFOTYPE
+        return [member]
+    assert kind == "deep path"
+    member.name = "/".join("d" * 100)
+    return [member]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("long header", "bytes of names and attributes"),
+        ("hard link through a link", "'member' lies below a link"),
+        ("hard link to a link", "'member' is a link to a file that the archive does not hold"),
+        ("file in place of a link", "'link' takes the place of a link"),
+        ("pipe", "'member' is a device or pipe"),
+        ("deep path", "too long or deep a path"),
+    ],
+)
+async def test_an_archive_is_bounded_and_writes_through_no_link(tmp_path: Path, kind: str, reason: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("kept")
+    archive = tmp_path / "evil.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for member in _members(kind, outside):
+            tar.addfile(member, io.BytesIO())
+    environments = Environments(ForkServer())
+    with pytest.raises(ModelLoadError, match=f"(?s)cannot be unpacked.*{reason}"):
+        await environments.launcher(source(tmp_path, parameters={"EXECUTION_ENV_PATH": str(archive)}))
+    await environments.remove()
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("secret", "kept")]
+
+
+def test_an_archive_expands_within_bounds(tmp_path: Path) -> None:
+    archive = tmp_path / "bomb.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for number in range(3):
+            member = tarfile.TarInfo(str(number))
+            member.size = 100_000
+            tar.addfile(member, io.BytesIO(bytes(member.size)))
+    for limits, reason in [
+        (ArchiveLimits(total_bytes=250_000), "grows to more than 250000 bytes"),
+        (ArchiveLimits(ratio=2, ratio_from_bytes=1000), "grows to more than"),
+        (ArchiveLimits(entries=2), "more than 2 files"),
+    ]:
+        with pytest.raises(ConfigError, match=reason):
+            extract_tar(archive, Path(mkdtemp(dir=tmp_path)), limits)
+    extract_tar(archive, tmp_path / "target")
+    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("path", ["$$TRITON_MODEL_DIRECTORY/../env", "$$TRITON_MODEL_DIRECTORY/a/../../env"])
+async def test_a_path_in_the_model_folder_stays_there(tmp_path: Path, path: str) -> None:
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python").touch()
+    with pytest.raises(ModelLoadError, match="leads out of the model's directory"):
+        await Environments(ForkServer()).launcher(source(tmp_path / "model", parameters={"EXECUTION_ENV_PATH": path}))
 
 
 async def test_an_interpreter_that_cannot_run(tmp_path: Path) -> None:

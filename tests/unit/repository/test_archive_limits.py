@@ -12,9 +12,10 @@ from time import monotonic
 
 import pytest
 
+from conch.archives import bounded_tar
+from conch.archives.limits import ArchiveLimits
 from conch.errors import ConfigError
-from conch.repository.remote import bounded_tar
-from conch.repository.remote.archive import ArchiveLimits, Unpacker
+from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.contents import Entry
 from conch.repository.remote.tree import merged

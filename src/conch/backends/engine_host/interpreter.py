@@ -4,9 +4,9 @@ import importlib.util
 from pathlib import Path
 
 from conch.backends.base import ModelSource
+from conch.backends.environment_path import PARAMETER, environment_path
 from conch.errors import ModelLoadError
 
-PARAMETER = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 
@@ -28,8 +28,10 @@ def interpreter(source: ModelSource, package: str, extra: str) -> Path | None:
                 f"by the parameter {PARAMETER} or {flag}=<folder>"
             )
         return None
-    path = Path((by_model or by_flag).replace(_MODEL_DIRECTORY, str(source.directory)))
-    path = source.directory / path if by_model else path.absolute()
+    if by_model:
+        path = environment_path(by_model, source.directory)
+    else:
+        path = Path(by_flag.replace(_MODEL_DIRECTORY, str(source.directory))).absolute()
     for program in (path, path / "bin" / "python"):
         if program.is_file():
             return program

@@ -1,20 +1,21 @@
 """The interpreter that runs a model: the server's own, or one that the model brings (`EXECUTION_ENV_PATH`)."""
 
 import asyncio
+import lzma
 import os
 import shutil
 import tarfile
 import tempfile
+import zlib
 from pathlib import Path
 
+from conch.archives.extraction import extract_tar
 from conch.backends.base import ModelSource
+from conch.backends.environment_path import PARAMETER, environment_path
 from conch.backends.fork_server import MAIN, ForkServer
 from conch.backends.launch import Launcher, Program
 from conch.backends.sandbox import confined
-from conch.errors import ModelLoadError
-
-PARAMETER = "EXECUTION_ENV_PATH"
-_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+from conch.errors import ConfigError, ModelLoadError
 
 
 class Environments:
@@ -46,9 +47,7 @@ class Environments:
         value = source.config.parameters.get(PARAMETER, "")
         if not value:
             return self._fork_server
-        path = Path(value.replace(_MODEL_DIRECTORY, str(source.directory)))
-        if not path.is_absolute():
-            path = source.directory / path
+        path = environment_path(value, source.directory)
         root = path if path.is_dir() else await self._unpacked(path)
         program = root / "bin" / "python"
         if not program.exists():
@@ -82,11 +81,8 @@ def _new_directory(parent: Path | None, archive: Path) -> Path:
 def _unpack(archive: Path, parent: Path) -> Path:
     target = _new_directory(parent, archive)
     try:
-        with tarfile.open(archive) as tar:
-            # Not "data": environments hold links to the system's interpreter. This one still lets nothing be written
-            # outside the target, through links or otherwise.
-            tar.extractall(target, filter="tar")
-    except (OSError, tarfile.TarError) as error:
+        extract_tar(archive, target)
+    except (ConfigError, OSError, EOFError, ValueError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
         # On a full disk, half an environment is in everybody's way.
         shutil.rmtree(target, ignore_errors=True)
         raise ModelLoadError(f"{PARAMETER} '{archive}' cannot be unpacked into '{parent}': {error}") from error

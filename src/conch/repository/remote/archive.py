@@ -12,31 +12,21 @@ import zipfile
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import IO
 
+from conch.archives.bounded_tar import tar_members, zip_members
+from conch.archives.limits import ArchiveBudget, ArchiveLimits
 from conch.errors import ConfigError
-from conch.repository.remote.bounded_tar import tar_members, zip_members
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.contents import MAX_PATH_BYTES, Entry, inside
 
 _CHUNK_BYTES = 1024 * 1024
 MAX_LINK_CHAIN = 40  # Linux's own bound
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveLimits:
-    """How far an archive may grow. Files of weights hardly compress, so a high ratio of much is an attack."""
-
-    total_bytes: int = 1 << 40
-    ratio: int = 100
-    ratio_from_bytes: int = 1 << 30  # below, the ratio does not matter
-    entries: int = 200_000
 
 
 class Unpacker:
@@ -55,7 +45,7 @@ class Unpacker:
         """
         found: dict[str, Entry] = {}
         links: dict[str, str] = {}
-        budget = _Budget(self._limits, file.stat().st_size, self._where)
+        budget = ArchiveBudget(self._limits, file.stat().st_size, self._where)
         members = self._zip(file, links, budget) if suffix == ".zip" else self._tar(file, links, budget)
         try:
             for path, stream in members:
@@ -74,7 +64,7 @@ class Unpacker:
         self._check_folders(entries)
         return list(entries.values())
 
-    def _tar(self, file: Path, links: dict[str, str], budget: "_Budget") -> Iterator[tuple[str, IO[bytes] | None]]:
+    def _tar(self, file: Path, links: dict[str, str], budget: ArchiveBudget) -> Iterator[tuple[str, IO[bytes] | None]]:
         for member, contents in tar_members(file, self._where):
             budget.count()
             if (path := self._path(member.name)) == ".":
@@ -90,7 +80,7 @@ class Unpacker:
             else:
                 raise ConfigError(f"{self._where}: '{path}' is a device or pipe, which no model needs")
 
-    def _zip(self, file: Path, links: dict[str, str], budget: "_Budget") -> Iterator[tuple[str, IO[bytes] | None]]:
+    def _zip(self, file: Path, links: dict[str, str], budget: ArchiveBudget) -> Iterator[tuple[str, IO[bytes] | None]]:
         for member, contents in zip_members(file, self._where):
             budget.count()
             if (path := self._path(member.filename)) == ".":
@@ -121,7 +111,7 @@ class Unpacker:
             raise ConfigError(f"{self._where}: the link '{path}' leads out of the repository")
         return self._path(resolved)
 
-    def _store(self, path: str, stream: IO[bytes], budget: "_Budget") -> Entry:
+    def _store(self, path: str, stream: IO[bytes], budget: ArchiveBudget) -> Entry:
         digest, size = sha256(), 0
         with self._cache.new_file() as (file, target):
             while chunk := stream.read(_CHUNK_BYTES):
@@ -137,7 +127,7 @@ class Unpacker:
                 self._cache.commit(file, self._cache.object(key))
         return Entry(path, key, size)
 
-    def _followed(self, links: Mapping[str, str], found: Mapping[str, Entry], budget: "_Budget") -> Iterator[Entry]:
+    def _followed(self, links: Mapping[str, str], found: Mapping[str, Entry], budget: ArchiveBudget) -> Iterator[Entry]:
         paths = sorted(found)
         for path, first in links.items():
             target, seen = first, {path}
@@ -173,25 +163,3 @@ class Unpacker:
 
 def _said(error: BaseException) -> str:
     return ascii(str(error))[1:-1][:300]
-
-
-class _Budget:
-    """Counts what an archive becomes."""
-
-    def __init__(self, limits: ArchiveLimits, packed: int, where: str) -> None:
-        self._limits = limits
-        self._most = min(limits.total_bytes, max(limits.ratio_from_bytes, limits.ratio * packed))
-        self._where = where
-        self._bytes = self._entries = 0
-
-    def count(self) -> None:
-        self._entries += 1
-        if self._entries > self._limits.entries:
-            raise ConfigError(f"{self._where}: more than {self._limits.entries} files")
-
-    def spend(self, count: int) -> None:
-        self._bytes += count
-        if self._bytes > self._most:
-            raise ConfigError(
-                f"{self._where}: grows to more than {self._most} bytes, as an archive does that is meant to fill a disk"
-            )

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from conch.archives.limits import ArchiveLimits
 from conch.errors import NotFound, Unavailable
-from conch.repository.remote.archive import ArchiveLimits, Unpacker
+from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.contents import Contents, Entry, key_of
 from conch.repository.remote.download import Buffer, Download, Downloader

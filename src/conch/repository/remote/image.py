@@ -10,8 +10,9 @@ from functools import partial
 from hashlib import file_digest
 from typing import Any
 
+from conch.archives.limits import ArchiveLimits
 from conch.errors import ConfigError, Unavailable
-from conch.repository.remote.archive import ArchiveLimits, Unpacker
+from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.contents import Contents, Entry
 from conch.repository.remote.download import PART_BYTES, Download, Downloader

@@ -5,6 +5,7 @@ import gzip
 import lzma
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self, cast
@@ -29,17 +30,24 @@ _EXTENSIONS = (
 _CHUNK_BYTES = 64 << 10
 
 
+@contextmanager
+def opened_tar(file: Path, where: str) -> Iterator[tarfile.TarFile]:
+    """Open a tar file, compressed or not, to read it from begin to end. Raises as `tar_members`."""
+    with (
+        file.open("rb") as packed,
+        _decompressed(packed) as opened,
+        tarfile.open(fileobj=opened, mode="r|", tarinfo=_bounded_header(where)) as archive,
+    ):
+        yield archive
+
+
 def tar_members(file: Path, where: str) -> Iterator[tuple[tarfile.TarInfo, Callable[[], IO[bytes]]]]:
     """Yield each member of a tar file, compressed or not, with what opens it until the next one is asked for.
 
     Raises ConfigError for headers that are too large and for sparse files; OSError, EOFError, TarError, LZMAError and
     zlib's errors for what is damaged.
     """
-    with (
-        file.open("rb") as packed,
-        _decompressed(packed) as opened,
-        tarfile.open(fileobj=opened, mode="r|", tarinfo=_bounded_header(where)) as archive,
-    ):
+    with opened_tar(file, where) as archive:
         while (member := archive.next()) is not None:
             # The library keeps them to look them up by name, which does not happen here.
             vars(archive)["members"].clear()
@@ -169,7 +177,7 @@ def _decompressed(packed: BinaryIO) -> IO[bytes]:
         return BufferedReader(_Xz(packed))
     if begin.startswith(b"\x28\xb5\x2f\xfd"):
         # Imported where it is needed: what comes from most places is compressed with gzip.
-        from conch.repository.remote.zstd import opened
+        from conch.archives.zstd import opened
 
         return opened(packed)
     return packed

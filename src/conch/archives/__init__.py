@@ -1,0 +1,1 @@
+"""Archives from untrusted places, read with bounded memory and disk."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from conch.backends.base import Instance, InstancePlan, ModelSource
-from conch.backends.engine_host.interpreter import PARAMETER, interpreter
+from conch.backends.engine_host.interpreter import interpreter
 from conch.backends.engine_tensors import embedding_document
+from conch.backends.environment_path import PARAMETER
 from conch.backends.fork_server import ForkServer
 from conch.backends.python import PythonBackend
 from conch.backends.python_host.adapter import Adapter

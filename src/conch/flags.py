@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
+from pathlib import Path
 
 from conch.flag_values import ValueKind
 
 ENVIRONMENT_PREFIX = "CONCH_"
 
 _NEAR_VARIABLE = 0.75  # how alike a variable and the one that was probably meant are
+_FOLDER_FLAG = "model-repository"  # what a folder that is given without a flag is probably meant for
 _FLAG = re.compile(r"--([a-z0-9][a-z0-9_-]*)")
 _VARIABLE = re.compile(rf"{ENVIRONMENT_PREFIX}[A-Z0-9_]+")
 _SERVICE_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?$")
@@ -77,7 +79,9 @@ def read_arguments(flags: Sequence[Flag], argv: Iterable[str], problems: list[st
     while words:
         word = words.pop(0)
         if not word.startswith("--") or word == "--":
-            problems.append(f"unexpected argument '{word}'; flags begin with two dashes")
+            # Naming the flag here keeps its absence from being reported as a second problem.
+            meant = f"; did you mean '--{_FOLDER_FLAG}={word}'?" if _is_folder_flag(word, by_name) else ""
+            problems.append(f"unexpected argument '{word}'{meant or '; flags begin with two dashes'}")
             continue
         name, equals, text = word[2:].partition("=")
         flag = by_name.get(name)
@@ -154,6 +158,10 @@ def _read_value(flag: Flag, text: str, source: str, given: list[Given], problems
         problems.append(f"{source}: got {got}, but wants {flag.kind.allowed}")
     else:
         given.append(Given(flag, value, source))
+
+
+def _is_folder_flag(word: str, known: Iterable[str]) -> bool:
+    return _FOLDER_FLAG in known and not word.startswith("-") and Path(word).is_dir()
 
 
 def _suggestion(name: str, known: Iterable[str], prefix: str) -> str:

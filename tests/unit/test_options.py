@@ -439,3 +439,11 @@ def test_options_show_what_is_not_as_by_default() -> None:
     assert repr(ServerOptions(http_port=0, metrics_address="::1")) == (
         "ServerOptions(http_port=0, metrics_address='::1')"
     )
+
+
+def test_a_folder_without_its_flag_is_one_problem(tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as raised:
+        parse([str(tmp_path)], {})
+    assert raised.value.problems == (
+        f"unexpected argument '{tmp_path}'; did you mean '--model-repository={tmp_path}'?",
+    )

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 
 from conch.check import repository_rules as rules
 from conch.check.finding import Finding, Place, Related
@@ -27,8 +28,11 @@ def _check(model: CheckedModel, models: Mapping[str, CheckedModel | None]) -> It
         place = model.folder.field(f"ensemble_scheduling.step[{number}].model_name")
         inner = models.get(step.model_name)
         if step.model_name not in models:
-            known = ", ".join(sorted(models.keys() - {model.name})) or "none"
+            others = sorted(models.keys() - {model.name})
+            known = ", ".join(others) or "none"
+            near = get_close_matches(step.model_name, others, n=1)
             said = f"ensemble '{model.name}': step {number} names model '{step.model_name}', which is not there"
+            said += f"; did you mean '{near[0]}'?" if near else ""
             yield Finding(rules.ENSEMBLE_MISSING, place, said, f"The other models of the repository are: {known}.")
         elif inner is None or not (inner.knows_tensors or inner.config.is_ensemble):
             said = f"ensemble '{model.name}' was not checked: the tensors of model '{step.model_name}' are not known"

@@ -17,12 +17,13 @@ from conch.check.model import CheckedModel
 from conch.check.model_files import check_files
 from conch.check.python_models import check_other_python, check_python_model
 from conch.check.source import Source
+from conch.repository.model_folders import is_model_name
 
 _CONFIG_FILE = "config.pbtxt"
 _MODEL_FILES = ("model.py", "model.onnx", "model.xml", "model.pt", "model.pt2", "model.plan", "model.json")
 _COMMANDS = (".sh", ".bash", ".yaml", ".yml", ".md", ".tf")
 _DOCKERFILES = ("Dockerfile", "Containerfile")
-_SKIPPED = ("__pycache__", "node_modules")
+_SKIPPED = ("node_modules",)  # beside the folders that the server passes over
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def _is_model(path: Path) -> bool:
 
 
 def _is_looked_into(path: Path) -> bool:
-    if path.name.startswith(".") or path.name in _SKIPPED:
+    if not is_model_name(path.name) or path.name in _SKIPPED:
         return False
     try:
         return not (path / "pyvenv.cfg").exists()

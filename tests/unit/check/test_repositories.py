@@ -65,10 +65,26 @@ def test_an_output_that_is_not_declared(tmp_path: Path) -> None:
 def test_hidden_folders_and_environments_are_not_looked_into(tmp_path: Path) -> None:
     write_python(tmp_path / "models", "m")
     write(tmp_path / "env" / "pyvenv.cfg", "")
-    for place in (".git", "env", "node_modules"):
+    for place in (".git", "env", "node_modules", "lost+found", "__MACOSX"):
         write(tmp_path / place / "run.sh", "tritonserver --cpu-only\n")
     report = check_paths([tmp_path])
     assert (report.models, report.files, report.findings) == (1, 0, ())
+
+
+def test_folders_that_the_server_passes_over_are_no_models(tmp_path: Path) -> None:
+    write_python(tmp_path, "m")
+    (tmp_path / "lost+found").mkdir()
+    report = check_paths([tmp_path])
+    assert (report.models, report.findings) == (1, ())
+
+
+def test_a_misspelt_step_gets_a_suggestion(tmp_path: Path) -> None:
+    write_python(tmp_path, "decoder")
+    step = 'step { model_name: "decodr" input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }'
+    write(tmp_path / "both" / "config.pbtxt", f'platform: "ensemble" {TENSORS} ensemble_scheduling {{ {step} }}')
+    (tmp_path / "both" / "1").mkdir()
+    [said] = [each.message for each in check_paths([tmp_path]).findings if each.rule.id == "ensemble-missing-model"]
+    assert said.endswith("names model 'decodr', which is not there; did you mean 'decoder'?")
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:

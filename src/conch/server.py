@@ -190,7 +190,7 @@ class Server:
             return
         places = ", ".join(f"'{public_name(root)}'" for root in self._options.model_repository)
         if index:
-            _log.info("no model is loaded; clients can load the %d models of %s", len(index), places)
+            _log.info("no model is loaded; clients can load the %d of %s", len(index), places)
         else:
             _log.warning(
                 "there are no models in %s; a model is a folder, with its files in a folder named by its version: "

@@ -257,6 +257,9 @@ def test_list_and_show(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_mistakes_have_a_status_and_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert repo(["list", str(tmp_path / "nowhere")]) == 1
     assert "nowhere' cannot be read: No such file or directory" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert repo(["list", str(tmp_path / "empty")]) == 0
+    assert capsys.readouterr().out.startswith(f"there are no models in {tmp_path}/empty; conch repo add --repository=")
     assert repo(["pack", str(tmp_path), "models:1"]) == 1
     assert "'models:1' is no image: expected registry/name:tag" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:

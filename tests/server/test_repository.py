@@ -187,7 +187,7 @@ def test_loads_and_unloads_are_logged(tmp_path: Path) -> None:
     write_identity(models, "m", "INT32", 1)
     write_config(models, "bad", f'backend: "nothing" {ONE_INT}')
     with ConchProcess(models, EXPLICIT, log=tmp_path / "log") as server:
-        server.until_logged("no model is loaded; clients can load the 2 models of '.*models'")
+        server.until_logged("no model is loaded; clients can load the 2 of '.*models'")
         post(server, "/v2/repository/models/m/load")
         server.until_logged(r'"loading: m:1"(?s:.)*"successfully loaded \'m\' version 1 in [\d.]+ s"')
         post(server, "/v2/repository/models/m/unload")

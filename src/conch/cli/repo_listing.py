@@ -56,8 +56,11 @@ def list_models(repository: str, *, cache: str, as_json: bool) -> int:
     ]
     if as_json:
         print(json.dumps([row.document() for row in rows], indent=2))
-    else:
+    elif rows:
         _print_table(rows)
+    else:
+        remedy = "" if "://" in repository else f"; conch repo add --repository={repository} SOURCE adds one"
+        print(f"there are no models in {repository}{remedy}")
     return 1 if any(row.error for row in rows) else 0
 
 

@@ -49,6 +49,10 @@ class Span(Protocol):
     def context(self) -> str:
         """The W3C trace context to act in for this request, as a JSON object; "" where there is none."""
 
+    @property
+    def notes_tensors(self) -> bool:
+        """Whether it needs the bytes of inputs and outputs."""
+
     def child(self, request: "InferRequest", version: int) -> None:
         """Have a request that is made for this one, for that version of its model, noted as well."""
 
@@ -74,6 +78,17 @@ class Span(Protocol):
 
         `failure` is the first error that came before the final answer.
         """
+
+
+class Admitted(Protocol):
+    """An admitted request, to the frontend that sent it."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it has ended, so that no answer is awaited any more."""
+
+    def cancel(self) -> None:
+        """End the request because the client takes no answer any more. Does nothing if it has ended."""
 
 
 class InferRequest:
@@ -157,6 +172,14 @@ class InferRequest:
             timeout_us=self.timeout_us,
             timeline=timeline,
         )
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether the bytes of some input are still to be fetched."""
+        for tensor in self.inputs:  # noqa: SIM110 - a generator costs more
+            if tensor.source is not None:
+                return True
+        return False
 
     def fetch_inputs(self) -> None:
         """Have the bytes of all inputs here. Raises ConchError if some have gone from their source."""

@@ -71,8 +71,11 @@ class Source(Protocol):
     def read(self) -> Buffer:
         """Return a copy of the bytes. Raises ConchError if they are not there any more."""
 
-    def read_into(self, target: npt.NDArray[np.uint8]) -> None:
-        """Fill `target`, as large as the source, with the bytes. Raises ConchError if they are not there any more."""
+    def room(self) -> npt.NDArray[np.uint8]:
+        """Return new memory for a copy of the bytes. Raises ConchError if there is none."""
+
+    def read_into(self, target: npt.NDArray[np.uint8], offset: int = 0) -> None:
+        """Fill `target` with the bytes from `offset` on. Raises ConchError if they are not there any more."""
 
 
 class Destination(Source, Protocol):
@@ -84,6 +87,12 @@ class Destination(Source, Protocol):
 
     def first(self, size: int) -> Source:
         """Return the beginning of it, to read what somebody has put there."""
+
+    def begins_with(self, source: Source) -> bool:
+        """Whether the source is the beginning of it."""
+
+    def write(self, data: Buffer, offset: int = 0) -> None:
+        """Put bytes there, from `offset` on. Raises ConchError if that is not possible any more."""
 
 
 class Tensor:
@@ -119,6 +128,11 @@ class Tensor:
         if self.source is not None:
             self._data = self.source.read()
             self.source = None
+
+    def replace_source(self, data: Buffer) -> None:
+        """Have the bytes here that were copied from the source, and let go of it."""
+        self._data = data
+        self.source = None
 
     @property
     def nbytes(self) -> int:

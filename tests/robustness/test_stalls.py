@@ -14,28 +14,52 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import grpc
+import numpy as np
 import pytest
+import tritonclient.http as http_client
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import shared_memory
 
 from tests.robustness import grpc_input as h2
-from tests.server.models import tensor, write_identity, write_python, write_scripted
+from tests.server.models import tensor, write_ensemble, write_identity, write_python, write_scripted
 from tests.server.process import ConchProcess
 
 MIB = 2**20
+LARGE_BYTES = 60 * MIB
 # What the issue allows is 0.1 s. Where the probe itself gets no processor it sees more.
 PROBE_BOUND_S = 1.0
 LETTERS = """
 texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
 return pb_utils.InferenceResponse([pb_utils.Tensor("VECTOR", np.zeros((len(texts), 1024), np.float32))])
 """
+FORWARD = """
+inputs = request.inputs()
+inner = pb_utils.InferenceRequest(model_name="python", inputs=inputs, requested_output_names=["OUTPUT0"])
+return pb_utils.InferenceResponse(inner.exec().output_tensors())
+"""
 SLOW_TEMPLATE = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 HUGE_TEMPLATE = "{{ 'a' * 1000000000 }}"
+
+
+def write_large_models(models: Path) -> None:
+    """Write the models that are given tensors of nearly 64 MB."""
+    config = f"input {tensor('INPUT0', 'FP32', -1)} output {tensor('OUTPUT0', 'FP32', -1)}"
+    write_python(models, "forward", config, FORWARD)
+    write_identity(models, "cached", extra="response_cache { enable: true }")
+    write_identity(models, "traced")
+    step = ("python", {"INPUT0": "IN"}, {"OUTPUT0": "MIDDLE"})
+    last = ("python", {"INPUT0": "MIDDLE"}, {"OUTPUT0": "OUT"})
+    write_ensemble(
+        models, "chain", f"input {tensor('IN', 'FP32', -1)}", f"output {tensor('OUT', 'FP32', -1)}", step, last
+    )
 
 
 @dataclass(frozen=True)
@@ -273,10 +297,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
         f"max_batch_size: 64 input {tensor('TEXT', 'STRING', 1)} output {tensor('VECTOR', 'FP32', 1024)}",
         LETTERS,
     )
+    write_large_models(models)
     write_scripted(models, "llm", {"rules": []})
     write_scripted(models, "slow", {"rules": [], "chat_template": SLOW_TEMPLATE})
     write_scripted(models, "huge", {"rules": [], "chat_template": HUGE_TEMPLATE})
-    with ConchProcess(models, "--model-control-mode=explicit", "--load-model=*", log=root / "conch.log") as conch:
+    flags = ["--model-control-mode=explicit", "--load-model=*", "--allow-client-shm=true"]
+    trace = f"--trace-config=triton,file={root / 'trace.json'}"
+    with ConchProcess(models, *flags, trace, "--cache-config=local,size=268435456", log=root / "conch.log") as conch:
         yield conch
 
 
@@ -372,3 +399,73 @@ def test_pipelined_requests_block_nobody(server: ConchProcess, longest: Any) -> 
     watch.check()
     assert answers.count(b"HTTP/1.1 200 OK") == 1501
     assert b"Connection: close" in answers[-200:]
+
+
+@pytest.fixture(scope="module")
+def regions(server: ConchProcess) -> Iterator[tuple[str, str]]:
+    """Two registered regions, for an input and an output."""
+    with closing(http_client.InferenceServerClient(server.http)) as client, ExitStack() as stack:
+        names = ("stalls0", "stalls1")
+        for name in names:
+            key = f"/{uuid4().hex}"
+            handle = shared_memory.create_shared_memory_region(name, key, LARGE_BYTES)
+            stack.callback(shared_memory.destroy_shared_memory_region, handle)
+            shared_memory.set_shared_memory_region(handle, [np.ones(LARGE_BYTES // 4, np.float32)])
+            client.register_system_shared_memory(name, key, LARGE_BYTES)
+        yield names
+
+
+def _send_large(server: ConchProcess, model: str, way: str, regions: tuple[str, str]) -> int:
+    """Send 60 MB and return how many bytes came back."""
+    given, taken = ("IN", "OUT") if model == "chain" else ("INPUT0", "OUTPUT0")
+    shape = [LARGE_BYTES // 4]
+    if way == "grpc":
+        message = _raw(model, "FP32", shape[0], bytes(LARGE_BYTES))
+        message.inputs[0].name = given
+        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        with grpc.insecure_channel(server.grpc, options=options) as channel:
+            return len(service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(message).raw_output_contents[0])
+    with closing(http_client.InferenceServerClient(server.http, network_timeout=60)) as client:
+        tensors = [http_client.InferInput(given, shape, "FP32")]
+        outputs = [http_client.InferRequestedOutput(taken, binary_data=True)]
+        if way == "regions":
+            tensors[0].set_shared_memory(regions[0], LARGE_BYTES)
+            outputs[0].set_shared_memory(regions[1], LARGE_BYTES)
+        else:
+            tensors[0].set_data_from_numpy(np.ones(shape, np.float32))
+        answer = client.infer(model, tensors, outputs=outputs)
+        if way == "regions":
+            return int(answer.get_output(taken)["parameters"]["shared_memory_byte_size"])
+        return int(answer.as_numpy(taken).nbytes)
+
+
+@pytest.mark.parametrize(
+    ("model", "way"),
+    [
+        ("floats", "http"),
+        ("floats", "regions"),
+        ("python", "http"),
+        ("python", "grpc"),
+        ("python", "regions"),
+        ("chain", "http"),
+        ("chain", "regions"),
+        ("forward", "regions"),
+        ("cached", "grpc"),
+        ("cached", "regions"),
+        ("traced", "regions"),
+    ],
+)
+def test_a_large_tensor_blocks_nobody(
+    server: ConchProcess, longest: Any, regions: tuple[str, str], model: str, way: str
+) -> None:
+    if model == "traced":
+        with closing(http_client.InferenceServerClient(server.http)) as client:
+            client.update_trace_settings(model, {"trace_level": ["TIMESTAMPS", "TENSORS"], "trace_rate": "1"})
+    watch = Watch(server, longest)
+    began = time.monotonic()
+    size = _send_large(server, model, way, regions)
+    print(f"{model} {way}: {time.monotonic() - began:.2f} s")
+    if model == "traced":
+        time.sleep(0.5)  # meanwhile a thread writes the trace
+    watch.check()
+    assert size == LARGE_BYTES

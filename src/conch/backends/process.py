@@ -13,6 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from conch.backends.launch import Connection, Exit, Launcher, Process
@@ -26,6 +27,16 @@ _log = logging.getLogger(MODEL_LOGGER)
 _GRACE_S = 0.5
 
 _LONGEST_LINE = 1 << 14
+
+
+class _Held:
+    """A message that is not sent yet: its arguments for `encode`, none if it is not to be sent at all."""
+
+    __slots__ = ("complete", "frame")
+
+    def __init__(self, frame: tuple[Any, ...] | None = None) -> None:
+        self.frame: tuple[Any, ...] = frame or ()
+        self.complete = frame is not None
 
 
 class ChildProcess:
@@ -55,6 +66,7 @@ class ChildProcess:
         self._pidfd = -1
         self._timer: asyncio.TimerHandle | None = None
         self._unwanted = False
+        self._held: deque[_Held] = deque()  # what waits for a message before it
         self._last_words: deque[str] = deque(maxlen=8)
 
     def __repr__(self) -> str:
@@ -85,8 +97,26 @@ class ChildProcess:
 
     def send(self, message: Message, payload: Sequence[Any] = (), payload_size: int = 0) -> None:
         """Send a message. Nothing happens if the child has gone; that is told by `on_exit`."""
-        if self._control is not None and not self._control.is_closing():
+        if self._held:
+            self._held.append(_Held((message, payload, payload_size)))
+        elif self._control is not None and not self._control.is_closing():
             self._control.write(encode(message, payload, payload_size))
+
+    def hold(self) -> Callable[..., None]:
+        """Hold back what is sent from now on, until the function that is returned is called, once.
+
+        Its arguments are a message as for `send`, which goes before all that was held back, or none.
+        """
+        held = _Held()
+        self._held.append(held)
+        return partial(self._resume_sending, held)
+
+    def _resume_sending(self, held: "_Held", *frame: Any) -> None:
+        held.frame, held.complete = frame, True
+        while self._held and self._held[0].complete:
+            frame = self._held.popleft().frame
+            if frame and self._control is not None and not self._control.is_closing():
+                self._control.write(encode(*frame))
 
     def kill(self) -> None:
         """End the child and what it has started at once, or as soon as it is there. Does nothing if it has ended."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator
 
+from conch.core import region_copies
 from conch.core.catalog import Catalog
-from conch.core.pending import Pending
 from conch.core.served import Served
 from conch.errors import InvalidRequest, NotFound, Unavailable
 from conch.observability.statistics import ModelStatistics
-from conch.request import InferRequest, Respond
+from conch.request import Admitted, InferRequest, Respond
 
 
 class Inference:
@@ -18,13 +18,16 @@ class Inference:
         self._strict_readiness = strict_readiness
         self._started = started  # whether the models of the start have been dealt with, and no stop has begun
 
-    def infer(self, request: InferRequest, respond: Respond) -> Pending:
+    def infer(self, request: InferRequest, respond: Respond) -> Admitted:
         """Admit a request; `respond` hears of its responses and, once, of its end.
 
         Raises NotFound, InvalidRequest, QueueFull or Unavailable if the request is refused; then `respond` is not
         called. Cancel by the returned record's `cancel()`.
         """
-        return self._catalog.find(request.model_name, request.version).submit(request, respond)
+        model = self._catalog.find(request.model_name, request.version)
+        if request.destinations is not None or request.has_sources:
+            return region_copies.admit(model, request, respond)
+        return model.submit(request, respond)
 
     def model(self, name: str, version: int | None) -> Served:
         """Return a served version, the newest if `version` is None. Raises NotFound, InvalidRequest."""

@@ -65,6 +65,11 @@ class InstanceModel(Served):
         waiting = self.statistics.pending
         return f"<{type(self).__name__} {self.config.name}/{self.version} {waiting} waiting, {held} held>"
 
+    @property
+    def takes_sources(self) -> bool:
+        """Whether its instances fetch inputs themselves, and no key of the cache is made of them before."""
+        return self._takes_sources and self.cache is None
+
     # ── what a scheduler implements ──
 
     @abstractmethod

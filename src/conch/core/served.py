@@ -39,6 +39,11 @@ class Served(ABC):
         """Whether a request sent now would be executed."""
 
     @property
+    def takes_sources(self) -> bool:
+        """Whether large inputs may be left in clients' shared memory until it executes a request."""
+        return False
+
+    @property
     def in_flight(self) -> int:
         """How many requests hold it: its own, and those of ensembles that use it."""
         return self._in_flight

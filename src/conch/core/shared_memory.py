@@ -110,9 +110,13 @@ class RegionPart:
         self._region.read_into(copy, self._offset)
         return copy.data
 
-    def read_into(self, target: npt.NDArray[np.uint8]) -> None:
-        """Fill an array of the part's size with the bytes. Raises InvalidRequest or Unavailable."""
-        self._region.read_into(target, self._offset)
+    def room(self) -> npt.NDArray[np.uint8]:
+        """Return memory for a copy. Raises Unavailable."""
+        return self._memory.room(self.size)
+
+    def read_into(self, target: npt.NDArray[np.uint8], offset: int = 0) -> None:
+        """Fill an array with the bytes from `offset` of the part on. Raises InvalidRequest or Unavailable."""
+        self._region.read_into(target, self._offset + offset)
 
     @property
     def location(self) -> tuple[object, ...] | None:
@@ -127,9 +131,9 @@ class RegionPart:
         """Whether the source is the beginning of the part."""
         return isinstance(source, RegionPart) and source._region is self._region and source._offset == self._offset
 
-    def write(self, data: Buffer) -> None:
-        """Put bytes at the beginning of the part. Raises InvalidRequest or Unavailable."""
-        self._region.write(data, self._offset)
+    def write(self, data: Buffer, offset: int = 0) -> None:
+        """Put bytes at `offset` of the part. Raises InvalidRequest or Unavailable."""
+        self._region.write(data, self._offset + offset)
 
 
 class SharedMemory:

@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from conch.core.generative import GenerativeModel
 from conch.core.inference import Inference
-from conch.core.pending import Pending
 from conch.core.served import Served
 from conch.errors import BackendError, Cancelled, ConchError, NotFound, Unsupported
 from conch.frontends.http_message import HttpRequest
@@ -23,7 +22,7 @@ from conch.protocol.large_json import MAX_INLINE_BYTES
 from conch.protocol.large_openai import join_prompts
 from conch.protocol.openai_embeddings import EmbeddingCall, embeddings, read_embedding
 from conch.protocol.openai_fields import InvalidField
-from conch.request import InferRequest, InferResponse, Timeline
+from conch.request import Admitted, InferRequest, InferResponse, Timeline
 
 # How many requests of one call the model may hold: enough to batch them and to keep instances busy, while a call of
 # many texts neither fills the queue nor keeps others waiting behind all of it.
@@ -127,7 +126,7 @@ class _Exchange:
         self._requests = requests
         self._trace = trace
         self._span = trace.began(model.version) if trace is not None else None
-        self._admitted: list[Pending] = []
+        self._admitted: list[Admitted] = []
         self._held = 0  # how many requests the model has that have not been answered
         self._advancing = False
         self._ended = False

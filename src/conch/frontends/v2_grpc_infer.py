@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from conch.core.inference import Inference
-from conch.core.pending import Pending
 from conch.core.served import Served
 from conch.errors import ConchError, Unsupported
 from conch.frontends.forwarded_headers import ForwardedHeaders
@@ -18,7 +17,7 @@ from conch.protocol.large_proto import is_large
 from conch.protocol.regions import NO_REGIONS, Regions, placed
 from conch.protocol.repeated_proto import RepeatedRequests, RepeatedResponses, RequestMessage
 from conch.protocol.v2_proto import InferMessage, ResponseOptions, split_fields
-from conch.request import InferRequest, InferResponse, Timeline
+from conch.request import Admitted, InferRequest, InferResponse, Timeline
 from conch.tensor import BYTES, Buffer, Tensor
 from conch.triton_messages import service_pb2
 
@@ -138,7 +137,7 @@ class InferEndpoint:
         except ConchError as error:
             reply(error)
 
-    def _infer_message(self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline) -> Pending:
+    def _infer_message(self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline) -> Admitted:
         trace = self.begin(message.model_name, metadata, timeline) if self.observer.on else None
         try:
             return self._infer(message, metadata, reply, timeline, trace)
@@ -154,7 +153,7 @@ class InferEndpoint:
 
     def _infer(
         self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline, trace: Trace | None
-    ) -> Pending:
+    ) -> Admitted:
         model = self.inference.model(message.model_name, message.version())
         if model.config.decoupled:
             raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from conch.core.pending import Pending
 from conch.core.served import Served
 from conch.errors import ConchError, Unavailable
 from conch.frontends.grpc_messages import Compressed
@@ -25,7 +24,7 @@ from conch.observability.request_trace import Trace
 from conch.protocol.large_json import MAX_INLINE_BYTES
 from conch.protocol.repeated_proto import RequestMessage
 from conch.protocol.v2_proto import ResponseOptions, encode_stream_error
-from conch.request import InferRequest, InferResponse, Respond, Timeline
+from conch.request import Admitted, InferRequest, InferResponse, Respond, Timeline
 from conch.tensor import Buffer
 
 _MOST_UNTAKEN = 256
@@ -259,7 +258,7 @@ class _Exchange:
         self.model: Served | None = None
         self.options = ResponseOptions()
         self.decoupled = False
-        self.admitted: Pending | None = None
+        self.admitted: Admitted | None = None
         self.trace: Trace | None = None
         self._classifying = False
         self._held: list[tuple[InferResponse | ConchError | None, bool]] = []  # what has come meanwhile

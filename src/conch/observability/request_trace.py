@@ -13,6 +13,7 @@ from typing import NamedTuple
 from conch.errors import ConchError
 from conch.observability.trace_settings import TraceRules
 from conch.request import InferRequest, InferResponse, Respond, Timeline
+from conch.sliced_copy import MIN_SLICED_BYTES
 from conch.tensor import Tensor
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
@@ -99,13 +100,7 @@ class Trace:
         return self.root.error
 
     def read(self, request: InferRequest, version: int) -> None:
-        """Note that a request has been read, for the version of the model that it goes to.
-
-        Raises ConchError if tensors are to be noted and cannot be had.
-        """
-        if self.tensors:
-            request.fetch_inputs()
-            request.destinations = None
+        """Note that a request has been read, for the version of the model that it goes to."""
         request.span = self.began(version)
 
     def began(self, version: int) -> "Span":
@@ -238,6 +233,11 @@ class Span:
         """Note that the answer is from the cache."""
         self.cached = True
 
+    @property
+    def notes_tensors(self) -> bool:
+        """Whether it needs the bytes of inputs and outputs."""
+        return self._trace is not None and self._trace.tensors
+
     def executed(self, requests: int) -> None:
         """Note how many requests ran in one batch."""
         self.executed_together = requests
@@ -290,6 +290,9 @@ class Span:
         if trace is None or not trace.tensors or trace.copied > _MOST_COPIED:
             return
         for tensor in tensors:
-            data = bytes(tensor.data)
+            if tensor.source is not None:  # a request that failed because the bytes have gone
+                continue
+            # Large ones are shared: nothing writes to them.
+            data = tensor.data if tensor.nbytes >= MIN_SLICED_BYTES else bytes(tensor.data)
             trace.copied += len(data)
             self.tensors.append(TensorNote(activity, Tensor(tensor.name, tensor.datatype, tensor.shape, data)))

@@ -9,7 +9,10 @@ go into files that are numbered, `<file>.0`, `<file>.1` …
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from time import sleep
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,7 +21,14 @@ import orjson
 
 from conch.observability.request_trace import Span, TensorNote, Trace
 from conch.observability.trace_settings import TraceRules
-from conch.tensor import BYTES, NUMPY_DTYPES, unpack_bytes
+from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, unpack_bytes
+
+_BLOCK_BYTES = 2**18
+_ELEMENTS_TOGETHER = 4096
+# Between so many elements the GIL is free: without a pause, the event loop waits 5 ms for it each time.
+_PAUSE_S = 0.0005
+_NO_DATA = b'"data":""'
+_Decoder = getincrementaldecoder("utf-8")
 
 
 class JsonArrayFile:
@@ -31,32 +41,48 @@ class JsonArrayFile:
         self.path = path
         self._end = 0  # where the closing bracket is
 
-    def append(self, values: Iterable[bytes]) -> None:
-        """Append JSON texts. Raises OSError; then the file is as it was, as far as that can be had."""
+    def append(self, values: Iterable[bytes | Iterable[bytes]]) -> None:
+        """Append JSON texts, each whole or in pieces. Raises OSError; then the file is as before, if possible."""
         truncate = 0 if self._end else os.O_TRUNC
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | truncate, 0o600)
         try:
             if self._end and os.fstat(file).st_size <= self._end:
                 os.ftruncate(file, 0)
                 self._end = 0
-            self._append(file, b",\n".join(values))
+            self._append(file, values)
         finally:
             os.close(file)
 
-    def _append(self, file: int, text: bytes) -> None:
-        data = (b"[" if self._end == 0 else b",\n") + text + b"]"
+    def _append(self, file: int, values: Iterable[bytes | Iterable[bytes]]) -> None:
+        position = self._end
         try:
-            rest, position = memoryview(data), self._end
-            while rest:
-                written = os.pwrite(file, rest, position)
-                rest = rest[written:]
-                position += written
-        except OSError:
+            for data in _blocks(b"[" if self._end == 0 else b",\n", values):
+                rest = memoryview(data)
+                while rest:
+                    written = os.pwrite(file, rest, position)
+                    rest = rest[written:]
+                    position += written
+        except Exception:
             if self._end:
                 os.ftruncate(file, self._end)
                 os.pwrite(file, b"]", self._end)
             raise
-        self._end += len(data) - 1
+        self._end = position - 1
+
+
+def _blocks(begin: bytes, values: Iterable[bytes | Iterable[bytes]]) -> Iterator[bytes]:
+    """Return the text of an array's further values in blocks, each short to make: whoever makes one keeps the GIL."""
+    parts, size = [begin], 0
+    for value in values:
+        for piece in (value,) if isinstance(value, bytes) else value:
+            parts.append(piece)
+            size += len(piece)
+            if size >= _BLOCK_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
+        parts.append(b",\n")
+    parts[-1:] = [b"]"]
+    yield b"".join(parts)
 
 
 class TraceFile:
@@ -73,7 +99,7 @@ class TraceFile:
 
     def write(self, traces: Sequence[Trace]) -> None:
         """Write traces down. Raises OSError."""
-        whole: list[bytes] = []
+        whole: list[Iterator[bytes | Iterator[bytes]]] = []
         for trace in traces:
             rules = trace.rules
             if rules is None:
@@ -81,14 +107,14 @@ class TraceFile:
             if rules.counted or rules.log_frequency:
                 self._write_numbered(rules, lines_of(trace))
             else:
-                whole += lines_of(trace)
+                whole.append(lines_of(trace))
         if whole:
-            self._whole.append(whole)
+            self._whole.append(chain.from_iterable(whole))
 
     def close(self) -> None:
         """Do nothing: every file is complete after each write."""
 
-    def _write_numbered(self, rules: TraceRules, lines: list[bytes]) -> None:
+    def _write_numbered(self, rules: TraceRules, lines: Iterator[bytes | Iterator[bytes]]) -> None:
         file, traces = self._numbered.get(rules, (None, 0))
         if file is None:
             file = JsonArrayFile(f"{self._path}.{self._next}")
@@ -101,17 +127,16 @@ class TraceFile:
             self._numbered[rules] = file, traces
 
 
-def lines_of(trace: Trace) -> list[bytes]:
-    """Return the objects of a trace, those of a span in the order of time."""
-    lines: list[bytes] = []
+def lines_of(trace: Trace) -> Iterator[bytes | Iterator[bytes]]:
+    """Return the objects of a trace, those of a span in the order of time; those of tensors in pieces."""
     for span in trace.spans:
-        entries: list[tuple[int, dict[str, Any]]] = [(span.begun, _head(span))]
+        entries: list[tuple[int, dict[str, Any] | TensorNote]] = [(span.begun, _head(span))]
         if trace.timestamps:
             times = (*(trace.marks if span is trace.root else ()), *activities_of(span))
             entries += ((at, {"id": span.number, "timestamps": [{"name": name, "ns": at}]}) for name, at in times)
-        entries += ((_time_of(span, note), _tensor(span, note)) for note in span.tensors)
-        lines += (orjson.dumps(entry) for _, entry in sorted(entries, key=lambda each: each[0]))
-    return lines
+        entries += ((_time_of(span, note), note) for note in span.tensors)
+        for _, entry in sorted(entries, key=lambda each: each[0]):
+            yield _tensor_line(span, entry) if isinstance(entry, TensorNote) else orjson.dumps(entry)
 
 
 def activities_of(span: Span) -> list[tuple[str, int]]:
@@ -160,22 +185,45 @@ def _tensor(span: Span, note: TensorNote) -> dict[str, Any]:
     tensor = note.tensor
     described = {
         "name": tensor.name,
-        "data": _data(note),
+        "data": "",
         "shape": ",".join(map(str, tensor.shape)),
         "dtype": tensor.datatype,
     }
     return {"id": span.number, "activity": note.activity, "tensor": described}
 
 
-def _data(note: TensorNote) -> str:
+def _tensor_line(span: Span, note: TensorNote) -> Iterator[bytes]:
+    """Write the entry of a tensor in pieces: of 60 MB, one string would keep the GIL for a second."""
+    # Quotation marks in the name are escaped.
+    head, _, tail = orjson.dumps(_tensor(span, note)).partition(_NO_DATA)
+    yield head + _NO_DATA[:-1]
+    for piece in _data(note.tensor):
+        yield orjson.dumps(piece)[1:-1]
+    yield b'"' + tail
+
+
+def _data(tensor: Tensor) -> Iterator[str]:
     """Write the elements one after another: numbers as they are, texts in quotation marks."""
-    tensor = note.tensor
     if tensor.datatype == BYTES:
-        return ",".join(f'"{element.decode("utf-8", "backslashreplace")}"' for element in unpack_bytes(tensor.data))
+        separator = '"'
+        for element in unpack_bytes(tensor.data):
+            yield separator
+            decoder = _Decoder("backslashreplace")
+            for begin in range(0, len(element), _BLOCK_BYTES):
+                yield decoder.decode(element[begin : begin + _BLOCK_BYTES])
+            yield decoder.decode(b"", final=True) + '"'
+            separator = ',"'
+        return
     if tensor.datatype == "BF16":  # which is the upper half of an FP32
         values = (np.frombuffer(tensor.data, "<u2").astype("<u4") << 16).view("<f4")
     else:
         values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
-    if values.dtype.kind == "f":
-        return ",".join(f"{value:g}" for value in values.tolist())
-    return ",".join(str(int(value)) for value in values.tolist())
+    for begin in range(0, len(values), _ELEMENTS_TOGETHER):
+        if begin:
+            sleep(_PAUSE_S)
+        some = values[begin : begin + _ELEMENTS_TOGETHER].tolist()
+        separator = "," if begin else ""
+        if values.dtype.kind == "f":
+            yield separator + ",".join(f"{value:g}" for value in some)
+        else:
+            yield separator + ",".join(str(int(value)) for value in some)

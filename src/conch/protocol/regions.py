@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from conch.errors import BackendError, InvalidRequest, Unsupported
 from conch.request import InferRequest, InferResponse
-from conch.tensor import BYTES, Buffer, Destination, Source, Tensor, byte_size
+from conch.tensor import BYTES, Destination, Tensor, byte_size
 
 REGION: Final = "shared_memory_region"
 BYTE_SIZE: Final = "shared_memory_byte_size"
@@ -19,12 +19,6 @@ OFFSET: Final = "shared_memory_offset"
 
 class Part(Destination, Protocol):
     """Some bytes of a region. It stays usable for as long as somebody has it, whatever becomes of the region's name."""
-
-    def write(self, data: Buffer) -> None:
-        """Put bytes at the beginning of the part, no more than its size. Raises ConchError."""
-
-    def begins_with(self, source: Source) -> bool:
-        """Whether the source is the beginning of the part."""
 
 
 class Regions(Protocol):

@@ -1,5 +1,7 @@
 """Tensors that are fetched when a batch is sent: from where they lie to where the model looks at them."""
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,12 @@ import pytest
 from conch.backends.python_child.conch_child.arena import INLINE_LIMIT
 from conch.errors import InvalidRequest
 from conch.request import InferRequest
+from conch.sliced_copy import MIN_SLICED_BYTES
 from conch.tensor import Buffer, Tensor
 from tests.backends.python.running import IDENTITY, running
 
 LARGE = 2 * INLINE_LIMIT
+SLICED = 2 * MIN_SLICED_BYTES + 5
 
 
 class Memory:
@@ -28,8 +32,11 @@ class Memory:
         self.read_into(target)
         return target.data
 
-    def read_into(self, target: npt.NDArray[np.uint8]) -> None:
-        self.reads += 1
+    def room(self) -> npt.NDArray[np.uint8]:
+        return np.empty(self.size, np.uint8)
+
+    def read_into(self, target: npt.NDArray[np.uint8], offset: int = 0) -> None:
+        self.reads += offset == 0
         target[:] = 7
         if self.gone:
             raise InvalidRequest("it has gone")
@@ -42,7 +49,7 @@ def asked(*sources: Memory) -> InferRequest:
     )
 
 
-@pytest.mark.parametrize("size", [16, LARGE])
+@pytest.mark.parametrize("size", [16, LARGE, SLICED])
 async def test_a_tensor_is_fetched_once(tmp_path: Path, size: int) -> None:
     memory = Memory(size)
     async with running(tmp_path, IDENTITY) as runner:
@@ -51,7 +58,7 @@ async def test_a_tensor_is_fetched_once(tmp_path: Path, size: int) -> None:
         assert memory.reads == 1
 
 
-@pytest.mark.parametrize("size", [16, LARGE])
+@pytest.mark.parametrize("size", [16, LARGE, SLICED])
 async def test_what_has_gone_costs_its_request_only(tmp_path: Path, size: int) -> None:
     async with running(tmp_path, IDENTITY) as runner:
         for _ in range(3):
@@ -74,3 +81,32 @@ async def test_what_is_too_large_for_the_arena_travels(tmp_path: Path) -> None:
         response = await runner.batch(asked(memory))[0].response()
         assert bytes(response.outputs[0].data) == b"\7" * memory.size
         assert memory.reads == 1
+
+
+async def test_batches_with_large_tensors_keep_their_order(tmp_path: Path) -> None:
+    """Small ones that come while a large tensor is copied are sent after it."""
+    async with running(tmp_path, IDENTITY) as runner:
+        data = np.arange(SLICED, dtype=np.uint8)
+        large = InferRequest("model", [Tensor("IN0", "UINT8", [SLICED], data.data)])
+        callers = [*runner.batch(large), *runner.batch(asked(Memory(16))), *runner.batch(asked(Memory(SLICED)))]
+        answers = [(await caller.response()).outputs[0] for caller in callers]
+        assert bytes(answers[0].data) == data.tobytes()
+        assert bytes(answers[1].data) == b"\7" * 16
+        assert bytes(answers[2].data) == b"\7" * SLICED
+
+
+async def test_a_request_that_is_cancelled_while_it_is_copied_ends_once(tmp_path: Path) -> None:
+    async with running(tmp_path, IDENTITY) as runner:
+        (caller,) = runner.batch(asked(Memory(SLICED)))
+        caller.cancel()
+        (after,) = runner.batch(asked(Memory(16)))
+        assert (await after.response()).outputs
+        await caller.finished()
+
+
+async def test_a_process_that_dies_while_a_tensor_is_copied_fails_the_request(tmp_path: Path) -> None:
+    async with running(tmp_path, IDENTITY) as runner:
+        os.kill(runner.pid, signal.SIGKILL)
+        # More than is copied until the end of the process is known.
+        callers = [*runner.batch(asked(Memory(16 * SLICED))), *runner.batch(asked(Memory(16)))]
+        assert "is not healthy" in (await callers[0].error()).message

@@ -120,7 +120,7 @@ def test_a_file_that_was_moved_away_is_begun_again(tmp_path: Path) -> None:
 
 def test_a_trace_reads_as_tritons() -> None:
     trace = answered(rules(), request_id='a"b\n')
-    entries = [json.loads(line) for line in lines_of(trace)]
+    entries = [json.loads(b"".join([line] if isinstance(line, bytes) else line)) for line in lines_of(trace)]
     number = trace.root.number
     assert {"id": number, "model_name": "m", "model_version": 3, "request_id": 'a"b\n'} in entries
     names = [entry["timestamps"][0]["name"] for entry in entries if "timestamps" in entry]
@@ -156,7 +156,7 @@ def test_a_trace_reads_as_tritons() -> None:
 )
 def test_tensors_are_written_with_their_elements(tensor: Tensor, data: str) -> None:
     trace = answered(rules("TENSORS"), tensor, inputs=(tensor,))
-    entries = [json.loads(line) for line in lines_of(trace)]
+    entries = [json.loads(b"".join([line] if isinstance(line, bytes) else line)) for line in lines_of(trace)]
     described = {"name": "T", "data": data, "shape": "1,2", "dtype": tensor.datatype}
     activities = [(entry["activity"], entry["tensor"]) for entry in entries if "activity" in entry]
     assert activities == [("TENSOR_QUEUE_INPUT", described), ("TENSOR_BACKEND_OUTPUT", described)]

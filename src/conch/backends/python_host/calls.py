@@ -6,18 +6,22 @@ straight from one process's shared memory into the other's.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from conch.backends.base import Instance
 from conch.backends.batch import Execution
 from conch.backends.calls import Call, Caller, ModelCalls
+from conch.backends.process import ChildProcess
 from conch.backends.python_child.conch_child import messages
+from conch.backends.python_child.conch_child.arena import Parcel
 from conch.backends.python_child.conch_child.messages import weight_of
 from conch.backends.python_child.conch_child.wire import Message, WireError
 from conch.backends.python_host.controls import Controls
 from conch.backends.python_host.tensor_exchange import TensorExchange
 from conch.errors import Cancelled, ConchError, Unavailable, Unsupported
 from conch.request import InferRequest, InferResponse, Span
+from conch.sliced_copy import copy_in_slices
 
 # So many calls of an instance run at once, as in Triton; others wait for them. Decoupled calls, which may stay open for
 # as long as the model likes, do not count.
@@ -25,7 +29,6 @@ _AT_ONCE = 32
 # How many bytes of responses that the model has not read may wait in its process.
 _UNREAD_LIMIT = 256 * 2**20
 
-Send: TypeAlias = Callable[..., None]
 # Returns what is under way under these keys; everything if there are none.
 Executions: TypeAlias = Callable[[Sequence[int]], Sequence[Execution]]
 
@@ -33,17 +36,18 @@ Executions: TypeAlias = Callable[[Sequence[int]], Sequence[Execution]]
 class OutgoingCalls:
     """What the model in one process calls. Life: `begin` → messages to the `handlers` → `end`."""
 
-    def __init__(self, calls: ModelCalls, instance: Instance, send: Send, executions: Executions) -> None:
+    def __init__(self, calls: ModelCalls, instance: Instance, child: ChildProcess, executions: Executions) -> None:
         self.ever = False  # whether the model has ever called
         self._calls = calls
         self._instance = instance
-        self._send = send
+        self._send = child.send
+        self._hold = child.hold
         self._executions = executions
         self._tensors: TensorExchange | None = None
         self._under_way: dict[int, _Outgoing] = {}
         self._waiting: deque[_Outgoing] = deque()
         self._running = 0  # calls that count
-        self.controls = Controls(calls, send, instance.plan.source)
+        self.controls = Controls(calls, child.send, instance.plan.source)
         self.handlers: dict[int, Callable[[Message, memoryview], None]] = {
             messages.CALL: self._call,
             messages.CANCEL_CALL: lambda message, _: self._cancel(message[1]),
@@ -160,11 +164,26 @@ class OutgoingCalls:
             placed = self._tensors.place(tensors, parcel)
             told = (key, final, None, placed, answer.parameters or None)
             outgoing.unread += weight_of(placed)
-        released = self._tensors.outputs.take_released()
-        self._send((messages.CALL_ANSWERED, released, told), parcel.parts, parcel.size)
+        if parcel.copies is not None:
+            copy_in_slices(parcel.copies, partial(self._copied, told, parcel, self._hold()))
+        else:
+            released = self._tensors.outputs.take_released()
+            self._send((messages.CALL_ANSWERED, released, told), parcel.parts, parcel.size)
         if outgoing.unread > _UNREAD_LIMIT and not final:
             unread = f"{outgoing.unread} bytes of responses to its call were waiting for it"
             self._end(outgoing, Unavailable(f"the model reads too slowly: {unread}"), final)
+
+    def _copied(self, told: tuple[Any, ...], parcel: Parcel, send: Callable[..., None]) -> None:
+        """Send an answer whose large tensors are in the arena by now."""
+        if self._tensors is None:  # the process has ended
+            send()
+            return
+        assert parcel.copies is not None
+        error = next((copy.error for copy in parcel.copies if copy.error is not None), None)
+        if error is not None:
+            parcel.discard(0)
+            told = (told[0], told[1], (error.code.value, error.message), None, None)
+        send((messages.CALL_ANSWERED, self._tensors.outputs.take_released(), told), parcel.parts, parcel.size)
 
     def _end(self, outgoing: "_Outgoing", error: ConchError, ended: bool) -> None:
         """Answer with an error and have the called model stop, unless it has `ended`."""

@@ -17,10 +17,11 @@ from conch.backends.batch import Batch, Execution
 from conch.backends.launch import Exit, Launcher
 from conch.backends.process import ChildProcess
 from conch.backends.python_child.conch_child import messages
+from conch.backends.python_child.conch_child.arena import Parcel
 from conch.backends.python_child.conch_child.wire import Message, WireError
 from conch.backends.python_host.adapter import Adapter
 from conch.backends.python_host.awake import Awake
-from conch.backends.python_host.calls import Executions, OutgoingCalls, Send
+from conch.backends.python_host.calls import Executions, OutgoingCalls
 from conch.backends.python_host.custom_metrics import InstanceMetrics
 from conch.backends.python_host.model_code import code_path
 from conch.backends.python_host.send_ahead import SendAhead
@@ -30,6 +31,7 @@ from conch.backends.python_host.upkeep import Upkeep
 from conch.errors import BackendError, Code, ConchError, ModelLoadError, ProcessDied, Unavailable
 from conch.observability.logs import MODEL_LOGGER
 from conch.request import InferResponse
+from conch.sliced_copy import copy_in_slices
 
 _log = logging.getLogger(MODEL_LOGGER)
 
@@ -54,7 +56,7 @@ class ModelProcess:
         settings: PythonSettings,
         metrics: InstanceMetrics,
         on_death: Callable[[Exit], None],
-        calls: Callable[[Send, Executions], OutgoingCalls] | None = None,
+        calls: Callable[[ChildProcess, Executions], OutgoingCalls] | None = None,
         adapter: Adapter | None = None,
     ) -> None:
         """Assign. `calls` makes what the model calls others by; without it, it cannot."""
@@ -90,7 +92,7 @@ class ModelProcess:
             messages.INITIALIZED: self._replied,
             messages.COMPLETED: self._replied,
         }
-        self._calls = calls(self._child.send, self._executions) if calls is not None else None
+        self._calls = calls(self._child, self._executions) if calls is not None else None
         if self._calls is not None:
             self._handlers.update(self._calls.handlers)
 
@@ -187,9 +189,40 @@ class ModelProcess:
             self._batches.pop()
             self._loop.call_soon(batch.release)
             return
+        if parcel.copies is not None:
+            send = self._child.hold()
+            copy_in_slices(parcel.copies, partial(self._copied, batch, requests, parcel, send))
+            return
         released = self._tensors.outputs.take_released()
         self._child.send((messages.EXECUTE, released, requests), parcel.parts, parcel.size)
         self._awake.sent(len(requests))
+
+    def _copied(self, batch: Batch, requests: list[tuple[Any, ...]], parcel: Parcel, send: Callable[..., None]) -> None:
+        """Send a batch whose large tensors are in the arena by now, but for requests whose tensors have gone."""
+        if self._child.exit is not None:  # all requests have been settled
+            send()
+            return
+        assert parcel.copies is not None
+        errors = {copy.key: copy.error for copy in parcel.copies if copy.error is not None}
+        if errors:
+            for encoded in requests:
+                if encoded[0] in errors:
+                    self._tensors.discard(encoded)
+            requests = [encoded for encoded in requests if encoded[0] not in errors]
+        if requests:
+            released = self._tensors.outputs.take_released()
+            send((messages.EXECUTE, released, requests), parcel.parts, parcel.size)
+        else:
+            send()
+            self._batches.remove(batch)
+        for key, error in errors.items():
+            execution = self._pending.pop(key, None)
+            if execution is not None:
+                execution.finish(error)
+        if not requests:
+            batch.release()
+        if self._stopping and not self._pending:
+            self._settled.set()
 
     def ahead(self, *, crowded: bool) -> int:
         """Return how many batches to send ahead; see `SendAhead.depth`.

@@ -8,6 +8,7 @@ from conch.backends.python_child.conch_child.arena import ArenaReader, ArenaWrit
 from conch.backends.python_child.conch_child.wire import WireError
 from conch.errors import ConchError
 from conch.request import InferRequest
+from conch.sliced_copy import MIN_SLICED_BYTES, SlicedCopy
 from conch.tensor import Destination, Tensor
 
 
@@ -52,25 +53,42 @@ class TensorExchange:
             request.parameters or None,
             request.outputs,
             None if request.span is None else request.span.context,
-            self.place(request.inputs, parcel),
+            self.place(request.inputs, parcel, key),
             None if request.destinations is None else _locations(request.destinations),
         )
 
-    def place(self, tensors: list[Tensor], parcel: Parcel) -> list[tuple[Any, ...]]:
-        """Put tensors into a parcel and return what a message says of them. Raises as `encode`."""
+    def place(self, tensors: list[Tensor], parcel: Parcel, key: int = 0) -> list[tuple[Any, ...]]:
+        """Put tensors into a parcel and return what a message says of them. Raises as `encode`.
+
+        Large ones are left to `parcel.copies`, under the key of their request.
+        """
         placed = []
         blocks = len(parcel.blocks)
+        copies = 0 if parcel.copies is None else len(parcel.copies)
         for tensor in tensors:
             size = tensor.nbytes
+            if size >= MIN_SLICED_BYTES and (block := parcel.reserve(size)) is not None:
+                source = tensor.source if tensor.source is not None else tensor.data
+                if parcel.copies is None:
+                    parcel.copies = []
+                parcel.copies.append(SlicedCopy(block[1], source, key))
+                placed.append((tensor.name, tensor.datatype, tensor.shape, block[0], size))
+                continue
             try:
                 place = parcel.fill(size, tensor.source.read_into) if tensor.source is not None else None
                 if place is None:
                     place = parcel.put(tensor.data, size)
             except ConchError:
+                if parcel.copies is not None:
+                    del parcel.copies[copies:]
                 parcel.discard(blocks)
                 raise
             placed.append((tensor.name, tensor.datatype, tensor.shape, place, size))
         return placed
+
+    def discard(self, encoded: tuple[Any, ...]) -> None:
+        """Free the blocks of a request that `encode` has returned and that is not sent."""
+        self.inputs.free(place for *_, place, _ in encoded[8] if place >= 0)
 
     def decode(
         self,

@@ -177,13 +177,15 @@ class ArenaReader:
 class Parcel:
     """The tensors of one frame: small ones are collected for the frame's payload, large ones go into the arena."""
 
-    __slots__ = ("_arena", "blocks", "parts", "size")
+    __slots__ = ("_arena", "blocks", "copies", "parts", "size")
 
     def __init__(self, arena: ArenaWriter) -> None:
         self._arena = arena
         self.parts: List[Any] = []
         self.size = 0
         self.blocks: List[int] = []
+        # Of the server: copies into blocks that are to end before the frame is sent.
+        self.copies: Optional[List[Any]] = None
 
     def put(self, data: Any, size: int) -> int:
         """Add `size` bytes and return their place (see `messages`). `data` is a contiguous buffer or an array."""
@@ -201,18 +203,26 @@ class Parcel:
             self.size += padding
         return place
 
+    def reserve(self, size: int) -> Optional[Tuple[int, Any]]:
+        """Add a block of the arena and return its place and the block, to be filled before the frame is sent.
+
+        None if so few bytes are to be put by `put`, or so many because there is no room.
+        """
+        block = self._arena.reserve(size) if self.size + size > INLINE_LIMIT else None
+        if block is not None:
+            self.blocks.append(block[0])
+        return block
+
     def fill(self, size: int, write: Callable[[Any], None]) -> Optional[int]:
         """Add a block of the arena, have `write` fill it, and return its place.
 
-        None if so few bytes are to be put by `put`, or so many because there is no room. Raises what `write` raises.
+        None where `reserve` returns None. Raises what `write` raises.
         """
-        block = self._arena.reserve(size) if self.size + size > INLINE_LIMIT else None
+        block = self.reserve(size)
         if block is None:
             return None
-        offset, target = block
-        self.blocks.append(offset)
-        write(target)
-        return offset
+        write(block[1])
+        return block[0]
 
     def discard(self, kept: int) -> None:
         """Give blocks back but for the first `kept`: what is in them will not be sent."""

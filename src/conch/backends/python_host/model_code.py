@@ -1,8 +1,9 @@
-"""Where a Python model's code is."""
+"""Where a Python model's code is, and what it is initialized with."""
 
+import json
 from pathlib import Path
 
-from conch.backends.base import ModelSource
+from conch.backends.base import InstancePlan, ModelSource
 from conch.errors import ModelLoadError
 
 DEFAULT_FILENAME = "model.py"
@@ -26,3 +27,17 @@ def _present(path: Path) -> str:
     except OSError:
         return ""
     return f"; the folder holds {', '.join(names)}" if names else ""
+
+
+def initialize_arguments(plan: InstancePlan) -> dict[str, str]:
+    """Return what `initialize` of a model is given, as in Triton."""
+    source = plan.source
+    return {
+        "model_config": json.dumps(source.config.document),
+        "model_instance_kind": plan.kind.value.removeprefix("KIND_"),
+        "model_instance_name": plan.name,
+        "model_instance_device_id": str(plan.device_id),
+        "model_repository": str(source.directory),
+        "model_version": str(source.version),
+        "model_name": source.config.name,
+    }

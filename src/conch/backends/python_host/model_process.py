@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from conch.backends.python_host.adapter import Adapter
 from conch.backends.python_host.awake import Awake
 from conch.backends.python_host.calls import Executions, OutgoingCalls
 from conch.backends.python_host.custom_metrics import InstanceMetrics
-from conch.backends.python_host.model_code import code_path
+from conch.backends.python_host.model_code import code_path, initialize_arguments
 from conch.backends.python_host.send_ahead import SendAhead
 from conch.backends.python_host.settings import PythonSettings
 from conch.backends.python_host.tensor_exchange import TensorExchange
@@ -138,17 +137,8 @@ class ModelProcess:
     async def initialize(self, plan: InstancePlan) -> None:
         """Import the model and have it initialize itself. Raises ModelLoadError with the cause."""
         source = plan.source
-        arguments = {
-            "model_config": json.dumps(source.config.document),
-            "model_instance_kind": plan.kind.value.removeprefix("KIND_"),
-            "model_instance_name": plan.name,
-            "model_instance_device_id": str(plan.device_id),
-            "model_repository": str(source.directory),
-            "model_version": str(source.version),
-            "model_name": source.config.name,
-        }
-        if self._adapter is not None:
-            arguments.update(self._adapter.arguments)
+        more = self._adapter.arguments if self._adapter is not None else {}
+        arguments = {**initialize_arguments(plan), **more}
         options = self._options()
         options["decoupled"] = source.config.decoupled
         options["outputs"] = [spec.name for spec in source.config.outputs]
@@ -202,25 +192,18 @@ class ModelProcess:
         if self._child.exit is not None:  # all requests have been settled
             send()
             return
-        assert parcel.copies is not None
-        errors = {copy.key: copy.error for copy in parcel.copies if copy.error is not None}
-        if errors:
-            for encoded in requests:
-                if encoded[0] in errors:
-                    self._tensors.discard(encoded)
-            requests = [encoded for encoded in requests if encoded[0] not in errors]
+        errors = self._tensors.drop_failed(requests, parcel)
         if requests:
             released = self._tensors.outputs.take_released()
             send((messages.EXECUTE, released, requests), parcel.parts, parcel.size)
         else:
             send()
             self._batches.remove(batch)
+            self._loop.call_soon(batch.release)
         for key, error in errors.items():
             execution = self._pending.pop(key, None)
             if execution is not None:
                 execution.finish(error)
-        if not requests:
-            batch.release()
         if self._stopping and not self._pending:
             self._settled.set()
 

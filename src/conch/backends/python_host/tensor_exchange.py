@@ -86,9 +86,13 @@ class TensorExchange:
             placed.append((tensor.name, tensor.datatype, tensor.shape, place, size))
         return placed
 
-    def discard(self, encoded: tuple[Any, ...]) -> None:
-        """Free the blocks of a request that `encode` has returned and that is not sent."""
-        self.inputs.free(place for *_, place, _ in encoded[8] if place >= 0)
+    def drop_failed(self, requests: list[tuple[Any, ...]], parcel: Parcel) -> dict[int, ConchError]:
+        """Remove the requests, as `encode` returned them, of whose tensors some could not be copied; return why."""
+        errors = {copy.key: copy.error for copy in parcel.copies or () if copy.error is not None}
+        for encoded in [each for each in requests if each[0] in errors]:
+            requests.remove(encoded)
+            self.inputs.free(place for *_, place, _ in encoded[8] if place >= 0)
+        return errors
 
     def decode(
         self,

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 import uvloop
 
 from conch.accelerators.discovery import discover_gpus
-from conch.backends.engine_host.free_memory import default_request_memory
+from conch.backends.engine_host.free_memory import default_request_memory, worker_memory
 from conch.backends.engine_host.memory import EngineMemory
 from conch.backends.fork_server import ForkServer
 from conch.backends.python_child.conch_child import heap
@@ -34,6 +34,7 @@ from conch.errors import ConchError, ConfigError
 from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.descriptors import use_all_descriptors
+from conch.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, default_workers
 from conch.frontends.services import Parts, Service, services
 from conch.frontends.workers import Workers
 from conch.observability import logs
@@ -75,7 +76,7 @@ class Server:
         self._observer = Observer()
         self._budget = BodyBudget(options.request_memory_limit or default_request_memory())
         self._log = log or logs.LogSettings.of(options)
-        self._workers = Workers()
+        self._workers = Workers(worker_memory(default_workers(), MAX_WORKER_MEMORY_BYTES))
         self._lag = LoopLag(alarm=alarm)
         self._accepting = False
         self.inference = Inference(

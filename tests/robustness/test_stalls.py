@@ -133,6 +133,9 @@ HTTP: dict[str, Callable[[], Http]] = {
         "texts", lambda: infer("texts", "BYTES", 100_000, ",".join(['"~~~"'] * 100_000)).replace(b"~", b"\xff")
     ),
     "invalid UTF-8 as JSON": lambda: as_binary("texts", "BYTES", 1, b"\0\0\x08\0" + b"\xff" * (MIB // 2), ""),
+    "much invalid UTF-8 as JSON": lambda: as_binary(
+        "texts", "BYTES", 1, struct.pack("<I", 16 * MIB) + b"\xff" * 16 * MIB, ""
+    ),
     "numbers as JSON": lambda: as_binary("floats", "FP32", MIB, bytes(4 * MIB), ""),
     "infinities as JSON": lambda: as_binary("floats", "FP32", MIB // 2, b"\0\0\x80\x7f" * (MIB // 2), ""),
     "compressed answer": lambda: as_binary(

@@ -35,7 +35,7 @@ from conch.option_parser import parse
 from conch.options import FLAGS
 from conch.protocol import json_data, large_json, large_openai, openai_embeddings, openai_fields, openai_requests
 from conch.protocol.v2_proto import MAX_ENTRIES
-from conch.repository import labels, limits
+from conch.repository import labels, limits, override
 from conch.repository.remote import archive, contents
 from conch.tensor import MAX_RANK
 
@@ -44,6 +44,7 @@ PAGE = (ROOT / "docs" / "security.md").read_text()
 HTTP = HttpLimits()
 HTTP2 = Http2Limits()
 MIN_REQUEST_MEMORY_BYTES = free_memory._MIN_REQUEST_MEMORY_BYTES
+WORKER_MEMORY = f"{free_memory._MIN_WORKER_MEMORY_BYTES >> 30} GiB to {pool.MAX_WORKER_MEMORY_BYTES >> 30} GiB"
 OPTIONS = parse([f"--model-repository={ROOT}"], {})
 NAMED = {name for flag in FLAGS for name in (flag.name, *flag.aliases)}
 
@@ -127,8 +128,9 @@ BOUNDS = {
         "Body that the memory does not count": (size(UNCHARGED_BYTES), FIXED),
         "Requests that wait for a model": (f"{OPTIONS.default_max_queue_size:,}", "`--default-max-queue-size`"),
         "Large messages that wait for a worker": (f"{pool.MAX_WAITING_JOBS:,}", FIXED),
-        "Time and memory of a worker for a message": (
-            f"{seconds(pool.MAX_JOB_S)}, {size(pool.MAX_WORKER_MEMORY_BYTES)}",
+        "Time of a worker for a message": (seconds(pool.MAX_JOB_S), FIXED),
+        "Memory of all workers": (
+            f"1/{free_memory._WORKER_MEMORY_SHARE} of free memory; each {WORKER_MEMORY}",
             FIXED,
         ),
         "Block of the event loop that counts as a stall": (f"{loop_lag.MAX_BLOCKED_S * 1000:g} ms", FIXED),
@@ -158,6 +160,8 @@ BOUNDS = {
         "Warm-up data of all instances": (size(limits.MAX_WARMUP_BYTES), FIXED),
         "Initial states": (size(limits.MAX_GENERATED_BYTES), FIXED),
         "Label file": (size(labels.MAX_LABEL_BYTES), FIXED),
+        "Files of a load request": (f"{override.MAX_FILES:,}; {size(override.MAX_FILES_BYTES)}", FIXED),
+        "Path of an uploaded file": (f"{size(override.MAX_PATH_BYTES)}, {override.MAX_PATH_DEPTH} folders", FIXED),
         "Name or path in a configuration": (f"{limits.MAX_STRING_CHARS:,} characters", FIXED),
         "Path in an archive": (
             f"{size(contents.MAX_PATH_BYTES)}, {contents.MAX_PATH_DEPTH} folders, names of {contents.MAX_NAME_BYTES}",

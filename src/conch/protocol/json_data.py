@@ -127,15 +127,20 @@ def _quoted(element: bytes) -> bytes:
     try:
         return orjson.dumps(element.decode())
     except UnicodeDecodeError:
-        # The stretches between bytes that are not UTF-8 are escaped as in any string.
-        marked = element.decode("utf-8", "surrogateescape")
-        return b'"' + b"".join(_escaped(character) for character in marked) + b'"'
+        # What JSON escapes is ASCII, and no byte of a longer character is: bytes can be replaced one by one.
+        for plain, escaped in _ESCAPES:
+            if plain in element:
+                element = element.replace(plain, escaped)
+        return b'"' + element + b'"'
 
 
-def _escaped(character: str) -> bytes:
-    if 0xDC80 <= ord(character) <= 0xDCFF:  # what "surrogateescape" makes of such a byte
-        return character.encode("utf-8", "surrogateescape")
-    return orjson.dumps(character)[1:-1]
+def _escapes() -> list[tuple[bytes, bytes]]:
+    """Return what JSON escapes and how. The backslash comes first, since escapes contain it."""
+    characters = ["\\", '"', *map(chr, range(0x20))]
+    return [(character.encode(), orjson.dumps(character)[1:-1]) for character in characters]
+
+
+_ESCAPES = _escapes()
 
 
 def _types(datatype: str) -> frozenset[type]:

@@ -8,6 +8,8 @@ _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
 _REQUEST_MEMORY_SHARE = 4
 _MIN_REQUEST_MEMORY_BYTES = 256 * 2**20
+_WORKER_MEMORY_SHARE = 2
+_MIN_WORKER_MEMORY_BYTES = 2**30
 
 
 def free_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
@@ -18,11 +20,19 @@ def free_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
 
 def default_request_memory() -> int:
     """Return the bytes that request bodies may occupy where no flag sets it: a share of what is free now."""
+    return max(_known_free_memory() // _REQUEST_MEMORY_SHARE, _MIN_REQUEST_MEMORY_BYTES)
+
+
+def worker_memory(workers: int, most: int) -> int:
+    """Return the bytes of address space that each of so many workers may take: together a share of what is free now."""
+    return min(max(_known_free_memory() // _WORKER_MEMORY_SHARE // workers, _MIN_WORKER_MEMORY_BYTES), most)
+
+
+def _known_free_memory() -> int:
     try:
-        free = free_memory()
+        return free_memory()
     except OSError:  # no /proc
-        free = 0
-    return max(free // _REQUEST_MEMORY_SHARE, _MIN_REQUEST_MEMORY_BYTES)
+        return 0
 
 
 def resident_memory(pid: int, proc: Path = _PROC) -> int:

@@ -62,6 +62,11 @@ class Job:
         self.cancelled = True
 
 
+def default_workers() -> int:
+    """Return how many workers a pool has if nothing else is said: one for each processor, up to four."""
+    return min(os.cpu_count() or 1, 4)
+
+
 class OffloadPool:
     """Runs jobs in up to `workers` processes. All methods belong to the event loop's thread.
 
@@ -85,7 +90,7 @@ class OffloadPool:
         Positive `niceness` puts the event loop first where processors are short.
         """
         self._name = name
-        self._most = workers or min(os.cpu_count() or 1, 4)
+        self._most = workers or default_workers()
         self._limit_s = limit_s
         self._idle_s = idle_s
         self._arguments = [str(memory_bytes), str(niceness)]

@@ -262,6 +262,8 @@ def test_mistakes_have_a_status_and_a_reason(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.startswith(f"there are no models in {tmp_path}/empty; conch repo add --repository=")
     assert repo(["pack", str(tmp_path), "models:1"]) == 1
     assert "'models:1' is no image: expected registry/name:tag" in capsys.readouterr().err
+    assert repo(["pull", "models:1", str(tmp_path / "pulled")]) == 1
+    assert capsys.readouterr().out.strip() == ""  # no bar of 0 bytes
     with pytest.raises(SystemExit) as ended:
         repo(["lst"])
     assert ended.value.code == 2

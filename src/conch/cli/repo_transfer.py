@@ -48,9 +48,10 @@ def pull(repository: str, path: str, models: Sequence[str], *, cache: str, repla
     """Write models of an image, or of a repository by its URL, into a directory; return 0. Raises ConchError."""
     console = Console()
     with _progress(console) as progress:
-        task = progress.add_task(repository.rpartition("@")[2].partition("?")[0], total=None)
+        # Invisible until something is fetched: a failure prints no empty bar.
+        task = progress.add_task(repository.rpartition("@")[2].partition("?")[0], total=None, visible=False)
         url = repository if "://" in repository else f"oci://{repository}"
-        mirror = open_mirror(url, cache, progress=lambda count: progress.advance(task, count))
+        mirror = open_mirror(url, cache, progress=lambda count: progress.update(task, advance=count, visible=True))
         there = mirror.look()
         foreign = {name for name, files in there.items() if not _is_model([path for path, *_ in files])}
         names = _chosen(there.keys() - foreign.difference(models), models, str(mirror))

@@ -3,15 +3,17 @@
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from pathlib import Path
 
+import grpc
 import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.robustness import grpc_input as h2
@@ -186,3 +188,50 @@ def test_answers_that_nobody_reads_are_counted(server: ConchProcess) -> None:
         infer(server, MIB)
         assert used(server) >= 20 * MIB
     until(lambda: used(server) < MIB, "the request is still counted")
+
+
+HTTP_REFUSED = {
+    "malformed JSON": ("/v2/models/echo/infer", b'{"a":' * (4 * MIB)),
+    "a wrong element": ("/v2/models/echo/infer", b'{"inputs":[{"name":"INPUT0","data":[' + b" " * 20 * MIB + b"{}]}]}"),
+    "generate": ("/v2/models/echo/generate", b'{"INPUT0":' + b"[" * 20 * MIB),
+    "a completion": ("/v1/completions", b'{"model":"echo","prompt":"' + b"a" * 20 * MIB),
+    "a chat": ("/v1/chat/completions", b'{"model":"echo","messages":[' + b"[" * 20 * MIB),
+    "embeddings": ("/v1/embeddings", b'{"model":"echo","input":[' + b"[" * 20 * MIB),
+    "a load": ("/v2/repository/models/echo/load", b'{"parameters":{"config":' + b"[" * 20 * MIB),
+}
+
+
+@pytest.mark.parametrize("name", HTTP_REFUSED)
+def test_a_refused_body_leaves_no_memory_behind(server: ConchProcess, name: str) -> None:
+    """The budget holds three of them: a fourth is refused with 503 if those before it are not freed."""
+    path, body = HTTP_REFUSED[name]
+    for _ in range(5):
+        connection = HTTPConnection(server.http, timeout=60)
+        with closing(connection):
+            connection.request("POST", path, body)
+            response = connection.getresponse()
+            response.read()
+            assert response.status in (400, 404, 500), response.status
+        until(lambda: used(server) < MIB, "the body is still counted")
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["unary", "stream"])
+@pytest.mark.parametrize("kind", ["too many outputs", "contents for nothing"])
+def test_a_refused_message_leaves_no_memory_behind(server: ConchProcess, kind: str, streamed: bool) -> None:
+    message = service_pb2.ModelInferRequest(model_name="echo", id="a" * 10 * MIB)
+    entry = message.inputs.add(name="INPUT0", datatype="FP32", shape=[2 if kind == "contents for nothing" else 1])
+    entry.contents.fp32_contents.append(1)
+    if kind == "too many outputs":
+        for _ in range(3000):
+            message.outputs.add(name="OUTPUT0")
+    limits = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(server.grpc, options=limits) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for _ in range(8):
+            if streamed:
+                assert next(iter(stub.ModelStreamInfer(iter([message])))).error_message
+            else:
+                with pytest.raises(grpc.RpcError) as raised:
+                    stub.ModelInfer(message)
+                assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    until(lambda: used(server) < MIB, "the message is still counted")

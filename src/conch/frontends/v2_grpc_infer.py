@@ -102,6 +102,7 @@ class InferEndpoint:
                 done(outcome if isinstance(outcome, ConchError) else _joined(outcome, body))
             except ConchError as error:
                 done(error)
+                error.__traceback__ = None  # which refers to frames that refer to the error
 
         return self._pool.submit("infer_message", {"coding": coding}, [body], read)
 

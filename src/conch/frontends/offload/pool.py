@@ -45,6 +45,10 @@ class Outcome(NamedTuple):
 Done: TypeAlias = Callable[[Outcome | ConchError], None]
 
 
+def _ignore(_outcome: Outcome | ConchError) -> None:
+    """Take an outcome that nothing waits for."""
+
+
 class Job:
     """One job, from `OffloadPool.submit` to its outcome."""
 
@@ -60,6 +64,11 @@ class Job:
     def cancel(self) -> None:
         """Skip the job if it has not begun. `done` is called all the same."""
         self.cancelled = True
+
+    def release(self) -> None:
+        """Release what the job refers to, once it is done."""
+        self.parts = ()
+        self.done = _ignore
 
 
 def default_workers() -> int:
@@ -117,7 +126,10 @@ class OffloadPool:
         self.submit(name, args, parts, lambda found: None if outcome.done() else outcome.set_result(found))
         found = await outcome
         if isinstance(found, ConchError):
-            raise found
+            try:
+                raise found
+            finally:
+                del found, outcome  # else the error would refer to itself by its traceback
         return found
 
     def warm(self) -> None:
@@ -155,6 +167,11 @@ class OffloadPool:
             job.done(outcome)
         except Exception:
             _log.exception("%s: the outcome of job %s could not be delivered", self._name, job.name)
+        # What was submitted keeps its job to cancel it, and is known to the job: such cycles would keep the message.
+        job.release()
+        if isinstance(outcome, ConchError):
+            # If it was raised, its traceback refers to frames that refer to it.
+            outcome.__traceback__ = None
 
 
 class _WorkerThread(threading.Thread):

@@ -17,7 +17,7 @@ from conch.backends.engine_host.free_memory import default_request_memory, worke
 from conch.backends.engine_host.memory import EngineMemory
 from conch.backends.fork_server import ForkServer
 from conch.backends.python_child.conch_child import heap
-from conch.backends.registry import BackendRegistry
+from conch.backends.registry import BackendRegistry, ineffective_settings
 from conch.build_info import build_line
 from conch.core.builder import ModelBuilder
 from conch.core.cache import ResponseCache
@@ -285,7 +285,7 @@ def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
     log = logs.configure(options)
     _log.info("Conch %s", build_line())
     use_all_descriptors()
-    for notice in options.notices:
+    for notice in (*options.notices, *ineffective_settings(one.backend for one in options.backend_config)):
         _log.warning("%s", notice)
     status: int = uvloop.run(_serve(options, fork_server, log))
     return status

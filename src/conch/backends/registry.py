@@ -4,7 +4,7 @@ A package brings a backend by an entry point of the group `conch.backends`: `x =
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -132,14 +132,35 @@ def requirement(name: str) -> tuple[str, str] | None:
     raise _unknown(name)
 
 
+def ineffective_settings(names: Iterable[str]) -> list[str]:
+    """Return a notice for each backend that `--backend-config` names and this server does not have."""
+    missing = sorted(set(names).difference(_REQUIREMENTS, ("",)))
+    known = _known() if missing else []
+    return [
+        f"--backend-config={name},… has no effect: there is no backend '{name}'{_did_you_mean(name, known, '; did')}"
+        for name in missing
+        if name not in known
+    ]
+
+
+def _known() -> list[str]:
+    return sorted({*_REQUIREMENTS, *(each.name for each in entry_points(group=ENTRY_POINTS))})
+
+
+def _did_you_mean(name: str, known: Sequence[str], begin: str) -> str:
+    if name in _ELSEWHERE:  # spelt correctly
+        return ""
+    wanted = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), known, n=1)), "")
+    return f"{begin} you mean '{wanted}'?" if wanted else ""
+
+
 def _unknown(name: str) -> ModelLoadError:
-    known = sorted({*_REQUIREMENTS, *(each.name for each in entry_points(group=ENTRY_POINTS))})
+    known = _known()
     said = f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
     if advice := _ELSEWHERE.get(name):
         said += f" It is not one of this server's: {advice}."
     else:
-        wanted = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), known, n=1)), "")
-        said += f" Did you mean '{wanted}'?" if wanted else ""
+        said += _did_you_mean(name, known, " Did")
     return ModelLoadError(f"{said} This server has: {', '.join(known)}", Code.INVALID_ARG)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conch.backends.identity import IdentityBackend
-from conch.backends.registry import load_backend
+from conch.backends.registry import ineffective_settings, load_backend
 from conch.errors import ModelLoadError
 
 
@@ -78,3 +78,11 @@ def test_a_broken_package_is_named_with_the_cause(site: Path, entry_point: str, 
         load_backend("mirror", {})
     assert raised.value.message.startswith(f"backend 'mirror' ({entry_point} of the package 'mirrors')")
     assert raised.value.message.endswith(said)
+
+
+def test_settings_of_backends_that_do_not_exist() -> None:
+    assert ineffective_settings(["python", "", "onnxruntime"]) == []
+    assert ineffective_settings(["tensorflow", "pyton", "pyton"]) == [
+        "--backend-config=pyton,… has no effect: there is no backend 'pyton'; did you mean 'python'?",
+        "--backend-config=tensorflow,… has no effect: there is no backend 'tensorflow'",
+    ]

@@ -22,8 +22,11 @@ class Answer:
 
     __slots__ = ("group", "outputs", "parameters", "size")
 
-    def __init__(self, response: InferResponse, size: int, group: set[bytes]) -> None:
-        self.outputs = [Tensor(each.name, each.datatype, each.shape, bytes(each.data)) for each in response.outputs]
+    def __init__(self, response: InferResponse, size: int, group: set[bytes], *, copied: bool) -> None:
+        self.outputs = [
+            Tensor(each.name, each.datatype, each.shape, each.data if copied else bytes(each.data))
+            for each in response.outputs
+        ]
         self.parameters: dict[str, ParameterValue] = dict(response.parameters)
         self.size = size
         self.group = group
@@ -54,8 +57,15 @@ class ResponseCache:
             self._answers.move_to_end(key)
         return answer
 
-    def insert(self, key: bytes, response: InferResponse, group: set[bytes]) -> None:
-        """Keep a response, and let others go to make room. One that is larger than the whole cache is not kept."""
+    def fits(self, response: InferResponse) -> bool:
+        """Whether a response is no larger than the whole cache."""
+        return _size(response) <= self.statistics.size
+
+    def insert(self, key: bytes, response: InferResponse, group: set[bytes], *, copied: bool = False) -> None:
+        """Keep a response, and let others go to make room. One that is larger than the whole cache is not kept.
+
+        `copied` says that its tensors are copies for the cache alone.
+        """
         began = monotonic_ns()
         size = _size(response)
         if key in self._answers:  # asked twice before it was answered once
@@ -64,7 +74,7 @@ class ResponseCache:
             while self.statistics.used + size > self.statistics.size:
                 self._remove(next(iter(self._answers)))
                 self.statistics.evictions += 1
-            self._answers[key] = Answer(response, size, group)
+            self._answers[key] = Answer(response, size, group, copied=copied)
             group.add(key)
             self.statistics.used += size
             self.statistics.entries += 1

@@ -8,6 +8,8 @@ depend on that one's priority, time-out, cancellation and failure.
 import asyncio
 from time import monotonic_ns
 
+import numpy as np
+
 from conch.core.cache import Answer, ResponseCache
 from conch.core.cache_key import cache_key
 from conch.core.ordering import ResponseOrder
@@ -15,6 +17,8 @@ from conch.core.pending import Pending, State
 from conch.errors import ConchError
 from conch.observability.statistics import ModelStatistics
 from conch.request import InferRequest, InferResponse, Respond
+from conch.sliced_copy import MIN_SLICED_BYTES, SlicedCopy, copy_in_slices
+from conch.tensor import Tensor
 
 
 class ModelCache:
@@ -90,11 +94,31 @@ class ModelCache:
                 began = monotonic_ns()
                 # An answer of a model that has changed meanwhile would outlive the change.
                 if alone and isinstance(answer, InferResponse) and group is self._keys:
-                    self._cache.insert(key, answer, group)
+                    self._keep(key, answer, group)
                 self._statistics.count_miss(lookup_ns + monotonic_ns() - began)
             respond(answer, final)
 
         return keep
+
+    def _keep(self, key: bytes, response: InferResponse, group: set[bytes]) -> None:
+        """Put a response into the cache, at once or, if it is large, when it has been copied in slices."""
+        sizes = [tensor.nbytes for tensor in response.outputs]
+        if sum(sizes) < MIN_SLICED_BYTES or not self._cache.fits(response):
+            self._cache.insert(key, response, group)
+            return
+        copies, outputs = [], []
+        for tensor, size in zip(response.outputs, sizes, strict=True):
+            room = np.empty(size, np.uint8)
+            if size:
+                copies.append(SlicedCopy(room, tensor.data))
+            outputs.append(Tensor(tensor.name, tensor.datatype, tensor.shape, room.data))
+        kept = InferResponse(response.model_name, response.model_version, outputs, parameters=response.parameters)
+
+        def copied() -> None:
+            if group is self._keys:
+                self._cache.insert(key, kept, group, copied=True)
+
+        copy_in_slices(copies, copied)
 
     def _response(self, answer: Answer, request: InferRequest) -> InferResponse:
         statistics = self._statistics

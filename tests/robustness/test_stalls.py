@@ -316,6 +316,9 @@ def longest(server: ConchProcess) -> Iterator[Any]:
     stop, value = context.Event(), context.Value("d", 0.0)
     process = context.Process(target=_probe, args=(server.ports["http"], stop, value))
     process.start()
+    while not value.value:
+        assert process.is_alive()
+        time.sleep(0.01)
     yield value
     stop.set()
     process.join()

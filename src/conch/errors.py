@@ -6,7 +6,8 @@
     ├── Unsupported                 a thing this server does not do; named, never ignored
     ├── Unavailable                 right request, wrong moment
     │   ├── QueueFull               refused at the door
-    │   └── QueueTimeout            waited longer than its queue policy allows
+    │   ├── QueueTimeout            waited longer than its queue policy allows
+    │   └── Exhausted               no memory for it
     ├── Cancelled                   the caller asked for, or caused, the end
     ├── BackendError                a model failed while executing
     │   └── ProcessDied             its process or engine ended with the request
@@ -93,6 +94,10 @@ class QueueTimeout(Unavailable):
     """The request waited in the queue for longer than its policy allows."""
 
     reason = FailureReason.REJECTED
+
+
+class Exhausted(Unavailable):
+    """The server has no memory left for the request: RESOURCE_EXHAUSTED over gRPC."""
 
 
 class Cancelled(ConchError):

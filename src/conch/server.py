@@ -7,7 +7,7 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import uvloop
@@ -52,6 +52,7 @@ from conch.stop_signals import stop_signals
 _log = logging.getLogger(__name__)
 
 _MOMENT_S = 0.5
+_DRAIN_POLL_S = 0.01
 
 
 class Server:
@@ -118,7 +119,7 @@ class Server:
         )
         self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
         self._watching: list[asyncio.Task[None]] = []
-        self._stops: list[Callable[[float], Awaitable[None]]] = []
+        self._services: list[Service] = []  # that listen
         self.ports: dict[str, int] = {}  # of what listens: "http", "openai", "grpc", "metrics"
 
     async def start(self) -> None:
@@ -144,7 +145,7 @@ class Server:
         for service in services(parts):
             with _flags_named(service):
                 await service.listener.start()
-            self._stops.append(service.listener.stop)
+            self._services.append(service)
             self.ports[service.flags] = service.listener.port
             _log.info("Started %s at %s:%d", service.name, service.address, service.listener.port)
 
@@ -208,11 +209,15 @@ class Server:
         in_time = True
         try:
             async with asyncio.timeout(limit or None):
-                await asyncio.gather(*(stop(float(limit)) for stop in self._stops))
+                await self._drain()
+                await asyncio.gather(*(service.listener.stop(float(limit)) for service in self._services))
                 await self.control.stop()
         except TimeoutError:
-            left = self.requests_in_flight
-            _log.error("Exit timeout expired. Exiting immediately. (%d requests in flight)", left)
+            _log.error(
+                "Exit timeout expired. Exiting immediately. (%d requests in flight, %d connections open)",
+                self.requests_in_flight,
+                sum(service.listener.connections for service in self._services),
+            )
             await self.control.abandon()
             in_time = False
         await self._backends.stop()
@@ -220,6 +225,14 @@ class Server:
         await self._workers.stop()
         await self._observer.close()
         return in_time
+
+    async def _drain(self) -> None:
+        """Take no more connections, and refuse new requests on those that are open until none is in flight."""
+        self.inference.stop_accepting()
+        for service in self._services:
+            service.listener.stop_accepting()
+        while not self.inference.idle:  # noqa: ASYNC110 - what ends a request signals no event
+            await asyncio.sleep(_DRAIN_POLL_S)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Server"]:

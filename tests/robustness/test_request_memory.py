@@ -57,6 +57,21 @@ def by_grpc(server: ConchProcess, size: int = 48, method: str = "ModelInfer") ->
     return client
 
 
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_what_a_message_decompresses_to_is_charged(server: ConchProcess, algorithm: str) -> None:
+    with grpc_client.InferenceServerClient(server.grpc) as client:
+
+        def send(size: int) -> None:
+            tensor = grpc_client.InferInput("INPUT0", [size // 4], "FP32")
+            tensor.set_data_from_numpy(np.zeros(size // 4, np.float32))
+            client.infer("echo", [tensor], compression_algorithm=algorithm)
+
+        with pytest.raises(InferenceServerException, match="the memory for request bodies") as refused:
+            send(LIMIT + 4 * MIB)
+        assert refused.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+        send(MIB * 32)
+
+
 def by_grpc_stream(server: ConchProcess, size: int = 48) -> socket.socket:
     return by_grpc(server, size, "ModelStreamInfer")
 

@@ -13,6 +13,8 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from conch.cli.chat import chat
+from conch.cli.client import client
 from tests.server.models import write_identity, write_scripted
 from tests.server.process import ConchProcess
 
@@ -44,6 +46,49 @@ def server(place: Path) -> Iterator[ConchProcess]:
     flags = [f"--api-key-file={place / 'keys'}", "--model-control-mode=explicit", "--load-model=*"]
     with ConchProcess(place / "models", *flags, log=place / "log") as server:
         yield server
+
+
+@pytest.mark.parametrize("by", ["file", "file of the server", "CONCH_API_KEY", "OPENAI_API_KEY"])
+def test_commands_that_are_clients(
+    server: ConchProcess,
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    by: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.txt").write_text("hi\n")
+    (tmp_path / "key").write_text("# mine\n\nkey-of-user\n")
+    prompts = ["prompts", "-u", server.grpc, "-m", "llm"]
+    talk = ["--url", f"http://{server.http}/v1", "--model", "llm", "hi"]
+    for name in ("CONCH_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert (client(prompts), chat(talk)) == (1, 1)
+    assert capsys.readouterr().err.count("Incorrect API key") == 2
+    if by.startswith("file"):
+        file = place / "keys" if by == "file of the server" else tmp_path / "key"
+        flag = [f"--api-key-file={file}"]
+    else:
+        monkeypatch.setenv(by, "key-of-user")
+        flag = []
+    assert (client([*prompts, *flag]), chat([*flag, *talk])) == (0, 0)
+    assert "hello" in (tmp_path / "results.txt").read_text()
+    assert "hello" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "cannot be read: No such file"), ("# nothing\n", "has no key in it"), ("a b\n", "is neither a key nor")],
+)
+def test_a_key_file_of_a_client_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, reason: str
+) -> None:
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_text(content)
+    assert chat([f"--api-key-file={file}", "hi"]) == 1
+    assert reason in capsys.readouterr().err
 
 
 def ask(port: int, line: str, key: str = "", body: bytes = b"") -> tuple[int, bytes, dict[str, str]]:

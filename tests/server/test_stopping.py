@@ -2,17 +2,21 @@
 
 import asyncio
 import base64
+import http.client
 import json
 import signal
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from textwrap import dedent
 from time import monotonic, sleep
 
+import numpy as np
 import psutil
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from tests.server.load import until
 from tests.server.models import ECHO, tensor, write_ensemble, write_python
@@ -163,6 +167,60 @@ async def test_an_interrupt_says_how_many_requests_are_in_flight(tmp_path: Path)
         gate.touch()
         assert await asyncio.gather(*asked) == [200, 200, 200]
         assert await asyncio.to_thread(server.process.wait, LIMIT_S) == 0
+
+
+async def test_open_connections_are_answered_while_the_server_drains(tmp_path: Path) -> None:
+    gate, begun = tmp_path / "gate", tmp_path / "begun"
+    slow = f"open({str(begun)!r}, 'w')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n" + ECHO
+    write_python(tmp_path / "models", "m", NUMBERS, slow)
+    stopping = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [3]}]})
+    number = triton.InferInput("INPUT0", [1], "INT32")
+    number.set_data_from_numpy(np.array([3], np.int32))
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+        connection = http.client.HTTPConnection(server.http, timeout=LIMIT_S)
+
+        def ask(method: str, path: str, sent: str | None = None) -> tuple[int, str, str | None]:
+            connection.request(method, path, sent)
+            response = connection.getresponse()
+            return response.status, response.read().decode(), response.getheader("Content-Length")
+
+        with closing(connection), triton.InferenceServerClient(server.grpc) as grpc:
+            assert ask("GET", "/v2/health/ready") == (200, "", "0")
+            assert grpc.is_server_ready()
+            asked = asyncio.create_task(asyncio.to_thread(infer, server.http, "m", "INPUT0"))
+            await until(begun.exists)
+            server.process.send_signal(signal.SIGTERM)
+            await until(lambda: ask("GET", "/v2/health/ready") == (400, "", "0"))
+            assert ask("GET", "/v2/health/live") == (200, "", "0")
+            for endpoint in ("infer", "generate"):
+                status, text, _ = ask(
+                    "POST", f"/v2/models/m/{endpoint}", body if endpoint == "infer" else '{"INPUT0":3}'
+                )
+                assert (status, json.loads(text)["error"]) == (503, f"[request id: <id_unknown>] {stopping}")
+            with pytest.raises(InferenceServerException, match=stopping) as refused:
+                grpc.infer("m", [number])
+            assert refused.value.status() == "StatusCode.UNAVAILABLE"
+            assert (grpc.is_server_live(), grpc.is_server_ready()) == (True, False)
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", server.ports["http"])
+            gate.touch()
+            assert await asked == 200
+            assert await asyncio.to_thread(server.process.wait, LIMIT_S) == 0
+
+
+async def test_an_exit_timeout_says_what_is_left(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    write_python(tmp_path / "models", "m", NUMBERS, f"open({str(begun)!r}, 'w')\ntime.sleep(600)\n" + ECHO)
+    with starting(ConchProcess(tmp_path / "models", "--exit-timeout-secs=1", log=tmp_path / "log")) as server:
+        body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [3]}]})
+        with closing(http.client.HTTPConnection(server.http, timeout=LIMIT_S)) as connection:
+            connection.request("POST", "/v2/models/m/infer", body)
+            await until(begun.exists)
+            server.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(server.process.wait, LIMIT_S) == 1
+        said = "Exit timeout expired. Exiting immediately. (1 requests in flight, 1 connections open)"
+        assert said in server.text
 
 
 def infer(address: str, model: str, name: str) -> int:

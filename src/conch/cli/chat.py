@@ -1,7 +1,6 @@
 """`conch chat`: talk with a model in the terminal, over the OpenAI API."""
 
 import json
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -9,19 +8,19 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
+from conch.cli.client_key import KEY_HELP, VARIABLES, client_key
 from conch.cli.command_parser import CommandParser
 from conch.cli.openai_client import Answer, OpenAIClient
 from conch.errors import ConchError, InvalidRequest
 
 _FAILURE, _INTERRUPTED = 1, 130
-_KEYS = ("CONCH_API_KEY", "OPENAI_API_KEY")
 
 
 def chat(arguments: Sequence[str]) -> int:
     """Talk until the input ends; of a pipe or file, answer its whole text once. Return the exit status."""
     given = _parser().parse_args(arguments)
     try:
-        client = OpenAIClient(given.url, next((os.environ[name] for name in _KEYS if os.environ.get(name)), ""))
+        client = OpenAIClient(given.url, client_key(given.api_key_file))
         talk = _Talk(client, given.model or _only_model(client), given)
         if given.prompt:
             return talk.answer(" ".join(given.prompt))
@@ -115,10 +114,11 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "conch chat",
         description="Talk with a model over the OpenAI API. A prompt from a pipe, or as arguments, is answered once.",
-        epilog=f"An API key is read from {' or '.join(_KEYS)}.",
+        epilog=f"An API key is read from {' or '.join(VARIABLES)}.",
     )
     parser.add_argument("prompt", nargs="*", help="what to say; without it a talk begins")
     parser.add_argument("--url", default="http://localhost:8000/v1", help="of the API (default: %(default)s)")
+    parser.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
     parser.add_argument("--model", default="", help="name of the model; not needed if one generates")
     parser.add_argument("--system", default="", metavar="TEXT", help="system prompt")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token each time")

@@ -8,6 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from conch.cli.client_key import KEY_HELP
 from conch.cli.command_parser import CommandParser
 from conch.cli.prompt_template import DEFAULT_SYSTEM, TEMPLATES
 from conch.errors import ConchError, Unavailable
@@ -83,6 +84,7 @@ def _parser() -> CommandParser:
     server.add_argument(
         "--concurrency", type=_positive, default=64, metavar="N", help="prompts at a time (default: %(default)s)"
     )
+    server.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
     server.add_argument("-t", "--stream-timeout", type=float, metavar="SECONDS", help="for each prompt")
 
     prompts.add_argument("-v", "--verbose", action="store_true", help="print the results, too")

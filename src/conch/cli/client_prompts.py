@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from conch.cli.client_key import client_key
 from conch.cli.prompt_template import read_template, read_text
 from conch.cli.triton_stream import Generated, TritonStream
 from conch.errors import ConchError, InvalidRequest
@@ -70,7 +71,8 @@ def ask_prompts(given: Namespace, sampling: dict[str, Any]) -> int:
 
 async def _ask_all(given: Namespace, sampling: dict[str, Any], asked: Sequence[_Asked], say: "_Silent") -> None:
     """Ask so many at a time as is wanted. Raises ConchError if the server or the model is not there."""
-    async with TritonStream(given.url, given.model_name, timeout_s=given.stream_timeout) as model:
+    key = client_key(given.api_key_file)
+    async with TritonStream(given.url, given.model_name, timeout_s=given.stream_timeout, key=key) as model:
         await model.look(stream=given.streaming_mode, exclude=given.exclude_inputs_in_outputs)
         free = asyncio.Semaphore(given.concurrency)
 

@@ -35,7 +35,9 @@ class TritonStream:
     official client does not tell whose error it is.
     """
 
-    def __init__(self, url: str, model: str, *, timeout_s: float | None = None) -> None:
+    def __init__(self, url: str, model: str, *, timeout_s: float | None = None, key: str = "") -> None:
+        """Assign. `key` is the API key to send, "" for none."""
+        self._headers = {"authorization": f"Bearer {key}"} if key else None
         self._url = url
         self._model = model
         self._timeout_s = timeout_s
@@ -58,7 +60,7 @@ class TritonStream:
         Raises Unavailable if the server or model is not there, InvalidRequest if it is no such model.
         """
         try:
-            metadata = await self._client.get_model_metadata(self._model)
+            metadata = await self._client.get_model_metadata(self._model, headers=self._headers)
         except InferenceServerException as error:
             raise Unavailable(f"{self._url}: {error.message()}{_remedy(self._url, error.message())}") from None
         self._ranks = {tensor.name: len(tensor.shape) for tensor in metadata.inputs}
@@ -77,7 +79,9 @@ class TritonStream:
         answer = Generated([], 0.0)
         try:
             responses = self._client.stream_infer(
-                self._only(self._request(request_id, prompt, sampling)), stream_timeout=self._timeout_s
+                self._only(self._request(request_id, prompt, sampling)),
+                stream_timeout=self._timeout_s,
+                headers=self._headers,
             )
             async for result, error in responses:
                 if error is not None:

@@ -7,7 +7,9 @@ from conch.core.catalog import Catalog
 from conch.core.served import Served
 from conch.errors import InvalidRequest, NotFound, Unavailable
 from conch.observability.statistics import ModelStatistics
-from conch.request import Admitted, InferRequest, Respond
+from conch.request import SEQUENCE_START, Admitted, InferRequest, Respond
+
+_STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
 
 
 class Inference:
@@ -16,6 +18,7 @@ class Inference:
     def __init__(self, catalog: Catalog, *, strict_readiness: bool, started: Callable[[], bool]) -> None:
         self._catalog = catalog
         self._strict_readiness = strict_readiness
+        self._stopping = False
         self._started = started  # whether the models of the start have been dealt with, and no stop has begun
 
     def infer(self, request: InferRequest, respond: Respond) -> Admitted:
@@ -24,10 +27,27 @@ class Inference:
         Raises NotFound, InvalidRequest, QueueFull or Unavailable if the request is refused; then `respond` is not
         called. Cancel by the returned record's `cancel()`.
         """
+        # Sequences that have begun go on, as in Triton.
+        if self._stopping and (not request.correlation_id or request.flags & SEQUENCE_START):
+            raise Unavailable(f"[request id: {request.id or '<id_unknown>'}] {_STOPPING}")
         model = self._catalog.find(request.model_name, request.version)
         if request.destinations is not None or request.has_sources:
             return region_copies.admit(model, request, respond)
         return model.submit(request, respond)
+
+    def stop_accepting(self) -> None:
+        """Refuse new requests from now on; those that models make of each other go on."""
+        self._stopping = True
+
+    def check_accepting(self) -> None:
+        """Raise Unavailable if the server is stopping."""
+        if self._stopping:
+            raise Unavailable(_STOPPING)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no model has a request in flight."""
+        return not any(served.in_flight for served in self._catalog)
 
     def model(self, name: str, version: int | None) -> Served:
         """Return a served version, the newest if `version` is None. Raises NotFound, InvalidRequest."""

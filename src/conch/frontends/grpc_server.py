@@ -70,6 +70,7 @@ class GrpcFrontend:
                 self._regions,
                 self._observer,
                 self._pool,
+                self._budget,
             ),
             Access(
                 grpc_restrictions(options),
@@ -95,6 +96,16 @@ class GrpcFrontend:
         self.port = server.port
         self._calls = calls
         self._server = server
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return 0 if self._server is None else self._server.connections
+
+    def stop_accepting(self) -> None:
+        """Take no more connections; those that there are go on."""
+        if self._server is not None:
+            self._server.stop_accepting()
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, give those that run `grace_s` seconds to finish, then cancel them."""

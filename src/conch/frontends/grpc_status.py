@@ -3,7 +3,7 @@
 from enum import IntEnum
 from math import ceil
 
-from conch.errors import Code, ConchError
+from conch.errors import Code, ConchError, Exhausted
 from conch.frontends.http2.headers import response_block, trailers_block
 
 
@@ -61,9 +61,15 @@ def no_memory() -> GrpcError:
     return GrpcError(Status.RESOURCE_EXHAUSTED, message)
 
 
+def _status(error: ConchError | GrpcError) -> Status:
+    if isinstance(error, GrpcError):
+        return error.status
+    return Status.RESOURCE_EXHAUSTED if isinstance(error, Exhausted) else STATUS_CODES[error.code]
+
+
 def error_fields(error: ConchError | GrpcError) -> list[tuple[bytes, bytes]]:
     """Return the trailers that tell of an error, and where it is known of the time after which to try again."""
-    status = error.status if isinstance(error, GrpcError) else STATUS_CODES[error.code]
+    status = _status(error)
     fields = [(b"grpc-status", b"%d" % status), (b"grpc-message", _percent_encoded(status_text(error.message)))]
     if isinstance(error, ConchError) and error.retry_after_s is not None:
         seconds = max(ceil(error.retry_after_s), 1)

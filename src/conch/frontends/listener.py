@@ -97,10 +97,14 @@ class Listener(ABC, Generic[Connection]):
         if not self._connections:
             self._all_closed.set()
 
-    def _close(self) -> tuple[Connection, ...]:
-        """Take no more connections; return those that there are."""
+    def stop_accepting(self) -> None:
+        """Take no more connections; those that there are go on."""
         if self._server is not None:
             self._server.close()
+
+    def _close(self) -> tuple[Connection, ...]:
+        """Take no more connections; return those that there are."""
+        self.stop_accepting()
         return tuple(self._connections)
 
     async def _wait_until_closed(self, timeout_s: float) -> None:

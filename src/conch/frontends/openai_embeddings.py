@@ -93,6 +93,7 @@ class EmbeddingsEndpoint:
         return model, EmbeddingForm(model.config)
 
     def _find(self, name: str) -> Served:
+        self._inference.check_accepting()
         try:
             model = self._inference.model(name, None)
         except NotFound:

@@ -36,6 +36,7 @@ class OpenAiModels:
 
     def find(self, name: str) -> tuple[GenerativeModel, str]:
         """Return the model that a client has named, and the adapter. Raises NotFound, Unsupported."""
+        self._inference.check_accepting()
         try:
             model, adapter = self._inference.model(name, None), ""
         except NotFound:

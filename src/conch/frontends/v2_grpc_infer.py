@@ -5,9 +5,11 @@ from typing import Protocol, TypeAlias
 
 from conch.core.inference import Inference
 from conch.core.served import Served
-from conch.errors import ConchError, Unsupported
+from conch.errors import ConchError, Exhausted, Unsupported
+from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, UNCHARGED_BYTES, BodyBudget
 from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.grpc_messages import Compressed
+from conch.frontends.grpc_status import no_memory
 from conch.frontends.offload.pool import Job, OffloadPool, Outcome
 from conch.observability.observer import Observer
 from conch.observability.request_trace import Trace
@@ -64,12 +66,14 @@ class InferEndpoint:
         regions: Regions = NO_REGIONS,
         observer: Observer | None = None,
         pool: OffloadPool | None = None,
+        budget: BodyBudget | None = None,
     ) -> None:
         self.inference = inference
         self.observer = observer or Observer()
         self._forwarded = forwarded
         self._regions = regions
         self._pool = pool or OffloadPool("codec")
+        self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
         self._requests = RepeatedRequests()
         self.responses = RepeatedResponses()
 
@@ -99,12 +103,23 @@ class InferEndpoint:
 
         def read(outcome: Outcome | ConchError) -> None:
             try:
+                if coding and not isinstance(outcome, ConchError):
+                    outcome = outcome._replace(parts=[self._charged(part) for part in outcome.parts])
                 done(outcome if isinstance(outcome, ConchError) else _joined(outcome, body))
             except ConchError as error:
                 done(error)
                 error.__traceback__ = None  # which refers to frames that refer to the error
 
         return self._pool.submit("infer_message", {"coding": coding}, [body], read)
+
+    def _charged(self, plain: memoryview) -> memoryview:
+        """Charge what was decompressed until it is freed. Raises Exhausted."""
+        if len(plain) <= UNCHARGED_BYTES:
+            return plain
+        kept = self._budget.keep(plain)
+        if kept is None:
+            raise Exhausted(no_memory().message)
+        return memoryview(kept)
 
     def infer(self, data: Buffer | Compressed, metadata: Metadata, reply: Reply) -> Cancellable:
         """Serve one ModelInfer call: `reply` gets its response or error, once, later or before this returns.

@@ -136,6 +136,21 @@ HTTP: dict[str, Callable[[], Http]] = {
     "much invalid UTF-8 as JSON": lambda: as_binary(
         "texts", "BYTES", 1, struct.pack("<I", 16 * MIB) + b"\xff" * 16 * MIB, ""
     ),
+    "a long id": lambda: as_json("ints", lambda: b'{"id":"%s","inputs":[]}' % (b"a" * 40 * MIB), 400),
+    "a long name": lambda: as_json(
+        "ints",
+        lambda: b'{"inputs":[{"name":"%s","datatype":"INT32","shape":[1],"data":[1]}]}' % (b"a" * 40 * MIB),
+        400,
+    ),
+    "a long configuration": lambda: Http(
+        "/v2/repository/models/new/load", lambda: b'{"parameters":{"config":"%s"}}' % (b" " * 20 * MIB), {}, 400
+    ),
+    "many files of a load": lambda: Http(
+        "/v2/repository/models/new/load",
+        lambda: b'{"parameters":{"config":"{}",%s}}' % numbered(b'"file:1/%d":""', 70_000),
+        {},
+        400,
+    ),
     "numbers as JSON": lambda: as_binary("floats", "FP32", MIB, bytes(4 * MIB), ""),
     "infinities as JSON": lambda: as_binary("floats", "FP32", MIB // 2, b"\0\0\x80\x7f" * (MIB // 2), ""),
     "compressed answer": lambda: as_binary(

@@ -73,6 +73,7 @@ BOUNDS = {
         "Message over gRPC": (size(grpc_messages.MAX_MESSAGE_SIZE), "`--request-memory-limit`"),
         "Message decompressed over gRPC": (size(grpc_messages.MAX_DECOMPRESSED), FIXED),
         "Inputs; outputs; parameters": (f"{MAX_ENTRIES:,} each", FIXED),
+        "Id and names of a large JSON request": (size(large_json.MAX_NAMES_BYTES), FIXED),
         "Dimensions of a tensor": (f"{MAX_RANK}", FIXED),
         "Depth of arrays in `data`": (f"{json_data.MAX_DEPTH}", FIXED),
         "BYTES elements": (f"{MAX_STRING_ELEMENTS:,}", FIXED),

@@ -26,6 +26,7 @@ MAX_INLINE_BYTES = 128 * 1024
 MAX_TENSORS = 2048
 MAX_PARAMETERS = 2048
 MAX_PARAMETER_CHARACTERS = 16 * 2**20
+MAX_NAMES_BYTES = 2**20
 # How much more a byte costs that becomes text with its position.
 _CLASSIFIED = 8
 _INPUT_PARAMETERS = ("binary_data_size", REGION, BYTE_SIZE, OFFSET)
@@ -60,6 +61,13 @@ def pack_inputs(header: Buffer) -> tuple[bytes, list[bytes]]:
         outputs = array(document["outputs"], "outputs")
         check_count("outputs", len(outputs), MAX_TENSORS)
         kept["outputs"] = [_output(entry) for entry in outputs]
+    # The event loop reads what is kept, and errors quote it.
+    size = len(json.dumps({key: value for key, value in kept.items() if key != "parameters"}))
+    if size > MAX_NAMES_BYTES:
+        raise InvalidRequest(
+            f"the id of a request and the names, shapes and parameters of its inputs and outputs may have at most "
+            f"{MAX_NAMES_BYTES} bytes, got {size}"
+        )
     # The standard library writes NaN, which a parameter may be.
     return json.dumps(kept).encode(), packed
 

@@ -10,6 +10,9 @@ from conch import errors
 from conch.errors import Code, ConchError
 from conch.tensor import Buffer
 
+# Of an error, which may quote what a client has sent.
+_MAX_MESSAGE_CHARACTERS = 65_536
+
 Answer: TypeAlias = tuple[Mapping[str, Any], Sequence[Buffer]]
 
 
@@ -22,7 +25,7 @@ def describe(error: ConchError) -> dict[str, Any]:
     """Return an error as JSON values; `restore` makes the error of them."""
     return {
         "kind": type(error).__name__,
-        "message": error.message,
+        "message": error.message[:_MAX_MESSAGE_CHARACTERS],
         "code": error.code.value,
         "param": getattr(error, "param", None),
     }

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from conch.errors import ConchError, InvalidRequest, Unavailable
 from conch.frontends.offload.jobs import restore
-from conch.frontends.offload.wire import READY, Connection, WireError
+from conch.frontends.offload.wire import READY, Connection, FrameTooLarge, WireError
 from conch.tensor import Buffer
 
 _log = logging.getLogger(__name__)
@@ -232,6 +232,8 @@ class _WorkerThread(threading.Thread):
             connection.deadline = monotonic() + self._limit_s
             connection.send({"job": job.name, "args": job.args}, job.parts)
             head, parts = connection.receive()
+        except FrameTooLarge:
+            return InvalidRequest("a text of the message is too long")
         except TimeoutError:
             self._drop_process()
             return InvalidRequest(f"{self._too_slow}: more than {self._limit_s:g} s")

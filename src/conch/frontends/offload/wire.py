@@ -29,6 +29,10 @@ class WireError(Exception):
     """The other side has closed the connection or has sent something that is not a frame."""
 
 
+class FrameTooLarge(Exception):
+    """A frame cannot be sent; nothing of it was."""
+
+
 class Connection:
     """One end of the socket pair. `deadline` bounds every call, in seconds of the monotonic clock."""
 
@@ -37,9 +41,11 @@ class Connection:
         self.deadline: float | None = None
 
     def send(self, head: dict[str, Any], parts: Sequence[Buffer]) -> None:
-        """Send one frame. Raises TimeoutError, OSError."""
+        """Send one frame. Raises FrameTooLarge, TimeoutError, OSError."""
         views = [memoryview(part).cast("B") for part in parts]
         text = orjson.dumps({**head, "sizes": [len(view) for view in views]})
+        if len(text) > MAX_HEAD_BYTES or len(views) > _MAX_PARTS:
+            raise FrameTooLarge
         start = _SIZE.pack(len(text)) + text
         if sum(map(len, views)) <= _JOIN_BYTES:
             self._send_all(b"".join((start, *views)))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from conch.backends.python_child.conch_child import prctl
 from conch.errors import ConchError, InvalidRequest
 from conch.frontends.offload import jobs
-from conch.frontends.offload.wire import READY, Connection, WireError
+from conch.frontends.offload.wire import READY, Connection, FrameTooLarge, WireError
 
 
 def main(descriptor: int, memory_bytes: int, niceness: int) -> None:
@@ -41,7 +41,11 @@ def main(descriptor: int, memory_bytes: int, niceness: int) -> None:
                 traceback.print_exc()
                 connection.send({"error": jobs.describe(ConchError("internal error"))}, [])
             else:
-                connection.send({"meta": meta}, answer)
+                try:
+                    connection.send({"meta": meta}, answer)
+                except FrameTooLarge:
+                    refusal = InvalidRequest("the message has too many parts, or a text in it is too long")
+                    connection.send({"error": jobs.describe(refusal)}, [])
             del head, parts
 
 

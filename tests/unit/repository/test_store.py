@@ -146,7 +146,8 @@ def test_an_override_of_a_model_that_is_not_there(tmp_path: Path) -> None:
 def test_files_of_an_override_take_the_place_of_the_folder(tmp_path: Path) -> None:
     put(tmp_path, {"m/config.pbtxt": CONFIG, "m/1/model.py": ""})
     override = Override(config='{"backend": "python"}', files={"7/model.py": b"x = 1", "labels.txt": b"a\n"})
-    files = Repository([tmp_path]).read("m", override)
+    repository = Repository([tmp_path])  # whose end is that of the uploads
+    files = repository.read("m", override)
     assert files.temporary
     assert files.versions_on_disk == (7,)
     assert (files.directory / "7" / "model.py").read_bytes() == b"x = 1"

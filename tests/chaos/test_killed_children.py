@@ -122,7 +122,7 @@ async def test_death_while_executing(clients: Crowd, event: str) -> None:
     with balanced(server, "single") as book:
         victim, gate = await clients.gated("single", do=event)
         others = [clients.send("single", value) for value in range(8)]
-        await clients.waiting("single", 4)  # the other four have been sent ahead
+        await clients.waiting("single", 8)  # those sent ahead included
         gate.touch()
         killed = time.monotonic()
         book(ended := await outcomes([victim, *others]))
@@ -270,13 +270,13 @@ async def test_a_stopped_process_is_a_slow_one(clients: Crowd, how: signal.Signa
     with balanced(server, "single") as book:
         stopped, gate = await clients.gated("single", do="stop")
         others = [clients.send("single", value) for value in range(5)]
-        await clients.waiting("single", 1)
+        await clients.waiting("single", 5)  # those sent ahead included
         gate.touch()
         await when(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
         impatient = await clients.impatient("single")
-        await clients.waiting("single", 2)
+        await clients.waiting("single", 6)
         impatient.close()
-        await clients.waiting("single", 1)
+        await clients.waiting("single", 5)
         assert (await clients.ask("other")).answered
         os.kill(pid, how)
         book(ended := await outcomes([stopped, *others]))

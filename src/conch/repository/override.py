@@ -71,7 +71,7 @@ class UploadFolders:
             shutil.rmtree(directory, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 raise Unavailable(
-                    f"load of '{name}': 'file:{path}' cannot be written to '{directory.parent}': {error.strerror}; "
+                    f"load of '{name}': 'file:{path}' cannot be written to '{directory.parent.parent}': {error.strerror}; "
                     "the environment variable TMPDIR can name another place"
                 ) from error
             if isinstance(error, OSError):

@@ -30,6 +30,8 @@ MAX_WAITING_JOBS = 1024
 MAX_JOB_S = 60.0
 MAX_WORKER_MEMORY_BYTES = 6 * 2**30
 _START_LIMIT_S = 60.0
+# How soon a process that has died while it was idle is waited for.
+_CHECK_INTERVAL_S = 2.0
 # What a worker needs of the server's environment: nothing that may be a secret.
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "VIRTUAL_ENV")
 
@@ -203,11 +205,13 @@ class _WorkerThread(threading.Thread):
 
     def run(self) -> None:
         """Run jobs until there is None."""
+        idle_since = monotonic()
         while True:
             try:
-                job = self._jobs.get(timeout=self._idle_s if self._process is not None else None)
+                job = self._jobs.get(timeout=_CHECK_INTERVAL_S if self._process is not None else None)
             except queue.Empty:
-                self._drop_process()
+                if self._has_died() or (self._idle_s is not None and monotonic() - idle_since >= self._idle_s):
+                    self._drop_process()
                 continue
             if job is None:
                 break
@@ -215,6 +219,7 @@ class _WorkerThread(threading.Thread):
             with suppress(RuntimeError):  # the loop has been closed
                 self._loop.call_soon_threadsafe(self._deliver, job, outcome)
             del job, outcome
+            idle_since = monotonic()
         self._drop_process()
 
     def kill(self) -> None:
@@ -247,7 +252,13 @@ class _WorkerThread(threading.Thread):
             return restore(head["error"])
         return Outcome(head["meta"], parts)
 
+    def _has_died(self) -> bool:
+        """Whether the process has ended by itself, as one that was killed while it was idle."""
+        return self._process is not None and self._process.poll() is not None
+
     def _connected(self) -> Connection:
+        if self._has_died():  # which must not cost the next job
+            self._drop_process()
         if self._connection is not None:
             return self._connection
         ours, theirs = socket.socketpair()

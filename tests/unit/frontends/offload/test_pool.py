@@ -103,6 +103,16 @@ async def test_a_process_that_dies_costs_its_job(pool: OffloadPool) -> None:
     assert bytes((await pool.run("render", describe("again"), [b"[]"])).parts[0]) == b"again"
 
 
+async def test_a_process_that_died_while_it_was_idle_costs_no_job(pool: OffloadPool) -> None:
+    await pool.run("nothing", {}, ())
+    [worker] = workers()
+    worker.kill()
+    worker.wait(10)
+    await pool.run("nothing", {}, ())
+    [successor] = workers()
+    assert successor.pid != worker.pid
+
+
 async def test_a_template_gets_no_more_memory_than_allowed() -> None:
     pool = OffloadPool("test", workers=1, memory_bytes=2**29)
     try:

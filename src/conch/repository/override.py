@@ -70,8 +70,9 @@ class UploadFolders:
         except BaseException as error:
             shutil.rmtree(directory, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                place = directory.parent.parent
                 raise Unavailable(
-                    f"load of '{name}': 'file:{path}' cannot be written to '{directory.parent.parent}': {error.strerror}; "
+                    f"load of '{name}': 'file:{path}' cannot be written to '{place}': {error.strerror}; "
                     "the environment variable TMPDIR can name another place"
                 ) from error
             if isinstance(error, OSError):

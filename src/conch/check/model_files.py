@@ -32,6 +32,7 @@ def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
         return model, findings
     findings += _environment(model)
     findings += _warmup_files(model)
+    findings += _native_extensions(model)
     if model.config.backend in ENGINES:
         model, wrong = check_language_model(model, versions)
         return model, [*findings, *wrong]
@@ -85,6 +86,21 @@ def _warmup_files(model: CheckedModel) -> Iterator[Finding]:
             if each.filename and not path.is_file():
                 said = f"input '{each.name}' of model_warmup '{warmup.name}' needs {path}, which is not there"
                 yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{each.filename}'"), said)
+
+
+def _native_extensions(model: CheckedModel) -> Iterator[Finding]:
+    """Libraries that the server loads into its own process only with --allow-native-extensions=true."""
+    config, named = model.config, []
+    if config.backend == "onnxruntime":
+        libraries = config.document.get("model_operations", {}).get("op_library_filename", [])
+        named = [("op_library_filename", filename) for filename in libraries]
+    elif config.backend == "openvino" and config.parameters.get("CPU_EXTENSION_PATH"):
+        named = [("CPU_EXTENSION_PATH", config.parameters["CPU_EXTENSION_PATH"])]
+    for field, filename in named:
+        said = (
+            f"{field} of model '{model.name}' names '{filename}', native code that needs --allow-native-extensions=true"
+        )
+        yield Finding(rules.NATIVE_EXTENSION, model.folder.locate(f"'{field}'"), said)
 
 
 def _environment(model: CheckedModel) -> Iterator[Finding]:

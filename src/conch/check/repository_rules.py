@@ -107,6 +107,13 @@ VERSION_NAME = Rule(
     "Only names that are a number without leading zeros are versions; the server overlooks the folder.",
     "Rename the folder to the number alone.",
 )
+NATIVE_EXTENSION = Rule(
+    "native-extension",
+    _WARNING,
+    "The configuration names a library of native code",
+    "The server refuses to load the model, unless it is started with --allow-native-extensions=true.",
+    "Start the server with the flag if the repository is trusted, or remove the library from config.pbtxt.",
+)
 FILE_MISSING = Rule(
     "file-missing",
     _ERROR,

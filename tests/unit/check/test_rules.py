@@ -131,6 +131,7 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("version-none", lambda root: write(root / "m" / "config.pbtxt", f'backend: "identity" {TENSORS}')),
     ("version-absent", python(TENSORS + "version_policy { specific { versions: [ 1, 2 ] } }")),
     ("version-name", lambda root: (write_python(root, "m"), (root / "m" / "v2").mkdir())),
+    ("native-extension", onnx(TENSORS + 'max_batch_size: 2 model_operations { op_library_filename: "ops.so" }')),
     ("file-missing", model_file("network.onnx", b"x")),
     ("file-missing", python(TENSORS + ENVIRONMENT)),
     ("file-empty", model_file("model.onnx", b"")),

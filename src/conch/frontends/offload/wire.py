@@ -6,6 +6,7 @@
 Both ends use blocking sockets; the server's calls release the interpreter lock while bytes are copied.
 """
 
+import mmap
 import socket
 from collections.abc import Sequence
 from struct import Struct
@@ -23,6 +24,7 @@ _MAX_PARTS = 65_536
 _MAX_PART_BYTES = 2**32
 # Parts of a message up to this size are joined: one system call instead of several.
 _JOIN_BYTES = 65_536
+_MAPPED_BYTES = 2**20
 
 
 class WireError(Exception):
@@ -78,7 +80,7 @@ class Connection:
         self._end.close()
 
     def _take(self, size: int) -> memoryview:
-        view = memoryview(bytearray(size))
+        view = _room(size)
         taken = 0
         while taken < size:
             self._arm()
@@ -101,3 +103,10 @@ class Connection:
             if left <= 0:
                 raise TimeoutError
             self._end.settimeout(left)
+
+
+def _room(size: int) -> memoryview:
+    """Return memory to receive into. Filling hundreds of megabytes with zeros would hold the interpreter lock."""
+    if size < _MAPPED_BYTES:
+        return memoryview(bytearray(size))
+    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))

@@ -75,7 +75,9 @@ def conch(models: Path) -> Iterator[ConchProcess]:
 def read(server: ConchProcess, model: str, path: str) -> bytes:
     body = {"inputs": [{"name": "PATH", "shape": [1], "datatype": "BYTES", "data": [path]}]}
     url = f"http://{server.http}/v2/models/{model}/infer"
-    with urllib.request.urlopen(url, data=json.dumps(body).encode(), timeout=20) as reply:
+    key = {"Authorization": f"Bearer {SECRETS['openai']}"}  # which inference needs as /v1 does
+    request = urllib.request.Request(url, json.dumps(body).encode(), key)
+    with urllib.request.urlopen(request, timeout=20) as reply:
         return bytes.fromhex(json.load(reply)["outputs"][0]["data"][0])
 
 

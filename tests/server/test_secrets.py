@@ -112,7 +112,8 @@ def test_a_model_cannot_look_into_the_server(conch: ConchProcess, model: str, na
 
 
 def test_the_server_can_be_opened_for_debuggers(models: Path, tmp_path: Path) -> None:
-    with served(models, "--process-debugging=true", log=tmp_path / "log") as server:
+    flags = ("--process-debugging=true", f"--openai-api-key={SECRETS['openai']}")
+    with served(models, *flags, log=tmp_path / "log") as server:
         assert b"PATH=" in read(server, "reader", "/proc/PARENT/environ")
 
 

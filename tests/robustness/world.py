@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import psutil
@@ -24,6 +25,8 @@ from tests.server.models import tensor, write_config, write_identity
 
 # Far more than any case needs: a case that takes them all hangs.
 MOST_TURNS = 2_000
+# For a worker process to start and to do a job of `MAX_INPUT_BYTES`.
+MAX_WORKER_S = 20.0
 MAX_INPUT_BYTES = 20_000
 DATATYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP32", "FP64", "STRING")
 
@@ -164,11 +167,19 @@ async def world(directory: Path) -> AsyncIterator[World]:
 
 
 async def settle(done: Callable[[], bool]) -> None:
-    """Turn the loop until `done`. Raises Finding if it never is."""
+    """Turn the loop until `done`. Raises Finding if it never is.
+
+    What a worker process reads or writes takes time, however often the loop turns.
+    """
     for _ in range(MOST_TURNS):
         if done():
             return
         await asyncio.sleep(0)
+    deadline = monotonic() + MAX_WORKER_S
+    while monotonic() < deadline:
+        if done():
+            return
+        await asyncio.sleep(0.001)
     raise Finding("hangs")
 
 

@@ -30,7 +30,7 @@ def holdings(pid: int) -> Holdings:
     Those start with the first large message and end when there has been none for a while.
     """
     children = psutil.Process(pid).children(recursive=True)
-    workers = [child.pid for child in children if _is_worker(child)]
+    workers = [child.pid for child in children if is_worker(child)]
     family = [pid, *(child.pid for child in children if child.pid not in workers)]
     descriptors: Counter[str] = Counter({"socket": -len(workers)})  # the server's end of each worker's connection
     mappings = 0
@@ -73,7 +73,8 @@ def gone(pid: int) -> None:
     until(lambda: not psutil.pid_exists(pid), lambda: f"process {pid} lives on")
 
 
-def _is_worker(process: psutil.Process) -> bool:
+def is_worker(process: psutil.Process) -> bool:
+    """Whether a child of the server's reads and writes large messages."""
     try:
         return any("offload" in word for word in process.cmdline())
     except psutil.Error:

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from time import monotonic
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -25,10 +26,12 @@ from conch.protocol.v2_proto_parameters import is_reserved
 from tests.robustness import grpc_input as grpc
 from tests.robustness.mutate import pieces
 from tests.robustness.wire import Wire
-from tests.robustness.world import Finding, Unlimited, World
+from tests.robustness.world import Finding, InlinePool, Unlimited, World
 
 # UNKNOWN and INTERNAL say that the server is at fault.
 _FAULTS = ("2", "13")
+# How long nothing is sent when what is left open stays open.
+_QUIET_S = 0.01
 _PROBE = grpc.OPEN + grpc.frame(grpc.HEADERS, 4, 1, grpc.block("ModelInfer"))
 
 
@@ -51,7 +54,7 @@ class GrpcWorld:
         inference = place.server.inference
         calls = Calls(
             InferenceService(inference, place.server.control, "fuzzed").methods(),
-            InferEndpoint(inference, ForwardedHeaders("x-forward.*", is_reserved)),
+            InferEndpoint(inference, ForwardedHeaders("x-forward.*", is_reserved), pool=InlinePool("fuzz")),
             Access(),
             compression="none",
             header_limit=4096,
@@ -82,7 +85,17 @@ async def talk(
     connection = Http2Connection(place)
     wire = Wire(connection)
     await wire.feed(parts, take)
-    await wire.finish(lambda: to_the_end and connection.session.streams > 0, turns=40)
+    quiet_since = [monotonic(), len(wire.sent)]
+
+    def busy() -> bool:
+        """Whether an answer is under way: threads and worker processes take time, however often the loop turns."""
+        if to_the_end and not wire.gone and b"grpc-status" not in wire.sent:
+            return True
+        if len(wire.sent) != quiet_since[1]:
+            quiet_since[:] = [monotonic(), len(wire.sent)]
+        return connection.session.streams > 0 and monotonic() - quiet_since[0] < _QUIET_S
+
+    await wire.finish(busy, turns=40)
     if place.connections:
         raise Finding("the connection was not let go of")
     return read_frames(bytes(wire.sent))

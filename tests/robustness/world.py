@@ -5,7 +5,7 @@ The models are of the identity backend, which answers on the event loop, so that
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
@@ -14,13 +14,17 @@ from typing import Any
 
 import psutil
 
+from conch.errors import ConchError
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.http_connection import HttpConnection
 from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http_reply import HttpReply
+from conch.frontends.offload import jobs
+from conch.frontends.offload.pool import Done, Job, OffloadPool, Outcome
 from conch.frontends.v2_http import V2Http
 from conch.options import ServerOptions
 from conch.server import Server
+from conch.tensor import Buffer
 from tests.server.models import tensor, write_config, write_identity
 
 # Far more than any case needs: a case that takes them all hangs.
@@ -36,6 +40,23 @@ class Unlimited:
 
     def until(self) -> float:
         return inf
+
+
+class InlinePool(OffloadPool):
+    """Runs jobs in this process, in the next turn of the loop: an answer must not depend on another process's speed."""
+
+    def submit(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer], done: Done) -> Job:
+        job = Job(name, args, parts, done)
+        asyncio.get_running_loop().call_soon(self._run, job)
+        return job
+
+    def _run(self, job: Job) -> None:
+        try:
+            meta, parts = jobs.run(job.name, job.args, [memoryview(part).cast("B") for part in job.parts])
+        except ConchError as error:
+            job.done(error)
+        else:
+            job.done(Outcome(meta, [memoryview(b"".join([part])) for part in parts]))
 
 
 class Finding(AssertionError):

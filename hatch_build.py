@@ -17,13 +17,15 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # "no": sources alone; "must": no wheel rather than an uncompiled one; else: compiled if that is possible.
 SETTING = "CONCH_COMPILE"
+# How far the C compiler optimizes, 0 to 3. At 0 the same code is compiled in two thirds of the time, which is for tests.
+LEVEL = "CONCH_COMPILE_LEVEL"
 
 _SETUP = """
 import json, sys
 from mypyc.build import mypycify
 from setuptools import setup
-modules, options, scratch = json.loads(sys.argv.pop())
-extensions = mypycify([*options, *modules], group_name="conch", opt_level="2", debug_level="0", target_dir=scratch)
+modules, options, scratch, level = json.loads(sys.argv.pop())
+extensions = mypycify([*options, *modules], group_name="conch", opt_level=level, debug_level="0", target_dir=scratch)
 setup(name="conch", packages=[], ext_modules=extensions)
 """
 # What the modules import need not be installed where they are built: its types are unknown then, and the code generic.
@@ -60,7 +62,7 @@ class CompileHook(BuildHookInterface[Any]):
         """Return the folder with the extension modules, None if they could not be made."""
         self.app.display_info("conch: compiling the request path; this takes about a minute")
         built = work / "built"
-        job = json.dumps([self.config["modules"], _OPTIONS, str(work / "c")])
+        job = json.dumps([self.config["modules"], _OPTIONS, str(work / "c"), os.environ.get(LEVEL, "2")])
         steps = ["build_ext", f"--build-lib={built}", f"--build-temp={work / 'objects'}", job]
         # From inside src, where no pyproject.toml is that setuptools would take for its own.
         command = [sys.executable, "-c", _SETUP, *steps]

@@ -17,7 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # "no": sources alone; "must": no wheel rather than an uncompiled one; else: compiled if that is possible.
 SETTING = "CONCH_COMPILE"
-# How far the C compiler optimizes, 0 to 3. At 0 the same code is compiled in two thirds of the time, which is for tests.
+# How far the C compiler optimizes, 0 to 3. 0 takes two thirds of the time, which is for tests.
 LEVEL = "CONCH_COMPILE_LEVEL"
 
 _SETUP = """

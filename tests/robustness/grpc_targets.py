@@ -26,7 +26,7 @@ from conch.protocol.v2_proto_parameters import is_reserved
 from tests.robustness import grpc_input as grpc
 from tests.robustness.mutate import pieces
 from tests.robustness.wire import Wire
-from tests.robustness.world import Finding, InlinePool, Unlimited, World
+from tests.robustness.world import Finding, InlinePool, World
 
 # UNKNOWN and INTERNAL say that the server is at fault.
 _FAULTS = ("2", "13")
@@ -66,7 +66,7 @@ class GrpcWorld:
             streams=20, stream_window=2**17, connection_window=2**18, frame_bytes=2**16, header_bytes_hard=8192
         )
         self.now = 0.0
-        self.slices = Unlimited()
+        self.slices = place.slices
         self.read_buffer = memoryview(bytearray(2**16))
         self.connections: set[Http2Connection] = set()
 

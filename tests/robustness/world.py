@@ -21,6 +21,7 @@ from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http_reply import HttpReply
 from conch.frontends.offload import jobs
 from conch.frontends.offload.pool import Done, Job, OffloadPool, Outcome
+from conch.frontends.turns import Slices
 from conch.frontends.v2_http import V2Http
 from conch.options import ServerOptions
 from conch.server import Server
@@ -33,13 +34,6 @@ MOST_TURNS = 2_000
 MAX_WORKER_S = 20.0
 MAX_INPUT_BYTES = 20_000
 DATATYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP32", "FP64", "STRING")
-
-
-class Unlimited:
-    """Time without end for each read: how an answer is ordered must not depend on the clock here."""
-
-    def until(self) -> float:
-        return inf
 
 
 class InlinePool(OffloadPool):
@@ -108,7 +102,8 @@ class World:
         self.now = 0.0
         self.limits = HttpLimits(body_bytes=MAX_INPUT_BYTES, head_bytes=4096, head_fields=32)
         self.connections: set[HttpConnection] = set()
-        self.slices = Unlimited()
+        # How an answer is ordered must not depend on the clock here.
+        self.slices = Slices(inf, inf)
         self.budget = BodyBudget(DEFAULT_LIMIT_BYTES)
         self._routes = V2Http(
             server.inference, server.control, max_input_bytes=MAX_INPUT_BYTES, header_forward_pattern="X-Forward.*"

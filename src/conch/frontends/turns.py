@@ -21,9 +21,14 @@ _POSTPONED_PER_TURN_S = 0.01
 
 
 class Slices:
-    """How long each connection of a listener may parse in a turn of the loop, so that none delays the others."""
+    """How long each connection of a listener may parse in a turn of the loop, so that none delays the others.
 
-    def __init__(self) -> None:
+    `slice_s` is the time for one connection in a turn, `short_slice_s` the time when others have used up the turn.
+    """
+
+    def __init__(self, slice_s: float = _SLICE_S, short_slice_s: float = _SHORT_SLICE_S) -> None:
+        self._slice_s = slice_s
+        self._short_slice_s = short_slice_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn = 0.0
         self._until = 0.0
@@ -40,7 +45,7 @@ class Slices:
         if turn != self._turn:
             self._turn = turn
             self._until = now + _SLICES_PER_TURN_S
-        return now + (_SLICE_S if now < self._until else _SHORT_SLICE_S)
+        return now + (self._slice_s if now < self._until else self._short_slice_s)
 
     def postpone(self, serve: Callable[[], None]) -> None:
         """Call `serve`, which must not raise, in one of the next turns, for one slice; it may postpone itself again."""

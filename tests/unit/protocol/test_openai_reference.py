@@ -29,8 +29,8 @@ def listed(heading: str) -> set[str]:
 @pytest.mark.parametrize(
     ("read", "body", "headings"),
     [
-        (read_chat, {"messages": MESSAGES}, ("Fields of both", "Fields of chat completions")),
-        (read_completion, {"prompt": "hi"}, ("Fields of both", "Fields of completions")),
+        (read_chat, {"messages": MESSAGES}, ("Common fields", "Chat completion fields")),
+        (read_completion, {"prompt": "hi"}, ("Common fields", "Completion fields")),
         (read_embedding, {"input": "hi"}, ("Embeddings",)),
     ],
 )

@@ -56,7 +56,7 @@ def test_a_server_logs_and_lists_such_names(models: Path, tmp_path: Path, monkey
     monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     with ConchProcess(models, "--exit-on-error=false", log=tmp_path / "log", wait="live") as server:
-        server.until_logged("caf.xe9")
+        server.until_logged("caf.xe9")  # codespell:ignore
         url = f"http://{server.http}/v2/repository/index"
         with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=30) as answer:
             rows = json.load(answer)

@@ -266,7 +266,7 @@ def test_what_is_wrong_with_a_folder_is_said_with_what_would_be_right(tmp_path: 
     (models / "unsorted" / "model.onnx").touch()
     (models / "saved" / "1" / "model.savedmodel").mkdir(parents=True)
     write_config(models, "alias", f'backend: "tensorrt_llm" {ONE_INT}')
-    write_config(models, "typo", f'backend: "identiy" {ONE_INT}')
+    write_config(models, "typo", f'backend: "identiy" {ONE_INT}')  # codespell:ignore
     ends = f"input {tensor('IN', 'INT32', 1)}", f"output {tensor('OUT', 'INT32', 1)}"
     write_ensemble(models, "ensemble", *ends, ("detectr", {"INPUT0": "IN"}, {"OUTPUT0": "OUT"}))
     expected = {

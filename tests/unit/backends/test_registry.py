@@ -82,7 +82,7 @@ def test_a_broken_package_is_named_with_the_cause(site: Path, entry_point: str, 
 
 def test_settings_of_backends_that_do_not_exist() -> None:
     assert ineffective_settings(["python", "", "onnxruntime"]) == []
-    assert ineffective_settings(["tensorflow", "pyton", "pyton"]) == [
-        "--backend-config=pyton,… has no effect: there is no backend 'pyton'; did you mean 'python'?",
+    assert ineffective_settings(["tensorflow", "pythn", "pythn"]) == [
+        "--backend-config=pythn,… has no effect: there is no backend 'pythn'; did you mean 'python'?",
         "--backend-config=tensorflow,… has no effect: there is no backend 'tensorflow'",
     ]

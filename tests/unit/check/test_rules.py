@@ -127,7 +127,7 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("config-unsupported", python(TENSORS + 'model_repository_agents { agents { name: "checksum" } }')),
     ("config-namespace", ensemble(STEP.replace("model_version: -1", 'model_namespace: "n"'))),
     ("config-no-effect", python(TENSORS + 'instance_group { kind: KIND_CPU host_policy: "p" }')),
-    ("backend-unknown", lambda root: write(write_python(root, "m") / "config.pbtxt", 'backend: "pyton"')),
+    ("backend-unknown", lambda root: write(write_python(root, "m") / "config.pbtxt", 'backend: "pythn"')),
     ("version-none", lambda root: write(root / "m" / "config.pbtxt", f'backend: "identity" {TENSORS}')),
     ("version-absent", python(TENSORS + "version_policy { specific { versions: [ 1, 2 ] } }")),
     ("version-name", lambda root: (write_python(root, "m"), (root / "m" / "v2").mkdir())),

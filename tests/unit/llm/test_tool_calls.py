@@ -110,7 +110,7 @@ THOUGHTS = [
     (False, "Yes, <think> is a tag.", "Yes, <think> is a tag.", ""),
     (False, "<think>cut sho", "", "cut sho"),
     (True, "cut sho", "", "cut sho"),
-    (False, "<thi", "<thi", ""),
+    (False, "<thi", "<thi", ""),  # codespell:ignore
     (False, "", "", ""),
 ]
 

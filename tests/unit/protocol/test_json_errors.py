@@ -27,7 +27,7 @@ from conch.protocol.json_document import parse
         (b'{"a":"\\x"}', "Invalid escape character in string. at 6"),
         (b'{"a":"\\u12"}', "Incorrect hex digit after \\u escape in string. at 6"),
         (b'{"a":"\\ud800"}', "The surrogate pair in string is invalid. at 6"),
-        (b'{"a":tru}', "Invalid value. at 8"),
+        (b'{"a":tru}', "Invalid value. at 8"),  # codespell:ignore
         (b"//c\n{}", "Invalid value. at 0"),
         (b"{}xx", "The document root must not be followed by other values. at 2"),
         (b"{}{}", "The document root must not be followed by other values. at 2"),

@@ -92,7 +92,7 @@ def test_what_tells_no_backend(text: str, said: str) -> None:
         (("model.pkl",), "skl2onnx"),
         (("resnet.onnx", "labels.txt"), "Rename 'resnet.onnx' to 'model.onnx'."),
         (("net.xml", "net.bin"), "Rename 'net.xml' to 'model.xml'."),
-        (("modle.py",), "Rename 'modle.py' to 'model.py'."),
+        (("modle.py",), "Rename 'modle.py' to 'model.py'."),  # codespell:ignore
         (("a.onnx", "b.onnx"), "which holds a.onnx, b.onnx."),
     ],
 )

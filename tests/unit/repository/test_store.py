@@ -76,7 +76,7 @@ def test_a_named_configuration_goes_first(tmp_path: Path) -> None:
 
 
 def test_mistakes_name_the_file(tmp_path: Path) -> None:
-    put(tmp_path, {"m/config.pbtxt": '\n  bakend: "python"'})
+    put(tmp_path, {"m/config.pbtxt": '\n  bakend: "python"'})  # codespell:ignore
     with pytest.raises(ConfigError) as raised:
         Repository([tmp_path]).read("m")
     path = tmp_path / "m" / "config.pbtxt"

@@ -46,7 +46,7 @@ def setting(key: int, value: int) -> bytes:
 
 
 class Official:
-    """The `h2` library as a client, and the frames of both carried to and fro."""
+    """The `h2` library as a client, and the frames of both passed between them."""
 
     def __init__(self, server: Server) -> None:
         self.server = server

@@ -182,7 +182,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     ("arguments", "environ", "only"),
     [
         (["--model-repo=/m"], {}, "unknown flag '--model-repo'; did you mean '--model-repository'?"),
-        (["{r}", "--model-control-mode=explcit", "--load-model=m"], {}, "--model-control-mode: got 'explcit'"),
+        (["{r}", "--model-control-mode=expliit", "--load-model=m"], {}, "--model-control-mode: got 'expliit'"),
         (["{r}", "--grcp-port=9001", "--metrics-port=8001"], {}, "unknown flag '--grcp-port'"),
         (["{r}", "--metrics-port=8001"], {"CONCH_GRPC_PORT": "x"}, "CONCH_GRPC_PORT: got 'x'"),
         (["{r}", "--grpc-use-ssl=true", f"--grpc-server-key={__file__}", "--grpc-server-crt=x"], {}, "unknown flag"),

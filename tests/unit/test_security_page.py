@@ -65,96 +65,96 @@ FIXED = "fixed"
 # Table below "## Bounds" → bound → number and flag. The page has them in this order.
 BOUNDS = {
     "Per request": {
-        "Head over HTTP": (f"{size(HTTP.head_bytes)}, {HTTP.head_fields} fields", FIXED),
-        "Head over gRPC": (size(HTTP2.header_bytes), FIXED),
-        "JSON, or a body decompressed, over HTTP": (size(OPTIONS.http_max_input_size), "`--http-max-input-size`"),
+        "HTTP request head": (f"{size(HTTP.head_bytes)}, {HTTP.head_fields} fields", FIXED),
+        "gRPC request head": (size(HTTP2.header_bytes), FIXED),
+        "JSON or decompressed body over HTTP": (size(OPTIONS.http_max_input_size), "`--http-max-input-size`"),
         "Body with binary tensors over HTTP": (size(v2_http_infer._MAX_BINARY_BODY), "`--request-memory-limit`"),
-        "Chunks of a body over HTTP": (f"{http_reader._MAX_CHUNKS:,}", FIXED),
-        "Message over gRPC": (size(grpc_messages.MAX_MESSAGE_SIZE), "`--request-memory-limit`"),
-        "Message decompressed over gRPC": (size(grpc_messages.MAX_DECOMPRESSED), FIXED),
+        "Chunks of an HTTP body": (f"{http_reader._MAX_CHUNKS:,}", FIXED),
+        "gRPC message": (size(grpc_messages.MAX_MESSAGE_SIZE), "`--request-memory-limit`"),
+        "Decompressed gRPC message": (size(grpc_messages.MAX_DECOMPRESSED), FIXED),
         "Inputs; outputs; parameters": (f"{MAX_ENTRIES:,} each", FIXED),
         "Id and names of a large JSON request": (size(large_json.MAX_NAMES_BYTES), FIXED),
         "Dimensions of a tensor": (f"{MAX_RANK}", FIXED),
-        "Depth of arrays in `data`": (f"{json_data.MAX_DEPTH}", FIXED),
+        "Nesting of arrays in `data`": (f"{json_data.MAX_DEPTH}", FIXED),
         "BYTES elements": (f"{MAX_STRING_ELEMENTS:,}", FIXED),
         "Token ids over the OpenAI API": (f"{large_openai.MAX_TOKEN_IDS:,}", FIXED),
         "Text over the OpenAI API": (size(large_openai.MAX_TEXT_BYTES), FIXED),
-        "Depth of JSON over the OpenAI API": (f"{openai_fields._MAX_DEPTH}", FIXED),
+        "JSON nesting over the OpenAI API": (f"{openai_fields._MAX_DEPTH}", FIXED),
         "Prompts of a completion": (f"{openai_requests.MAX_PROMPTS:,}", FIXED),
         "Inputs of embeddings": (f"{openai_embeddings.MAX_INPUTS:,}", FIXED),
         "Choices (`n`)": (f"{generation.MAX_N}", FIXED),
         "Stop strings": (f"{generation.MAX_STOPS}, {generation.MAX_STOP_CHARACTERS:,} characters each", FIXED),
-        "Biases and token lists": (f"{generation.MAX_BIASES:,}", FIXED),
+        "Logit biases and token lists": (f"{generation.MAX_BIASES:,}", FIXED),
         "Schema or grammar": (f"{generation.MAX_STRUCTURE_CHARACTERS:,} characters", FIXED),
         "Chat template": (f"{chat_prompt.MAX_TEMPLATE_CHARACTERS:,} characters", FIXED),
-        "Rendering a chat template": (
+        "Chat template rendering": (
             f"{seconds(openai_chat_prompt.MAX_TEMPLATE_S)}, {size(openai_chat_prompt.MAX_TEMPLATE_MEMORY_BYTES)}",
             FIXED,
         ),
-        "Prompt that a template makes": (size(chat_prompt.MAX_PROMPT_BYTES), FIXED),
-        "Inline work on the event loop": (f"{size(large_json.MAX_INLINE_BYTES)} of JSON", FIXED),
+        "Prompt rendered by a template": (size(chat_prompt.MAX_PROMPT_BYTES), FIXED),
+        "JSON parsed on the event loop": (size(large_json.MAX_INLINE_BYTES), FIXED),
     },
     "Per connection": {
-        "Time for a request to arrive": (
-            f"{seconds(HTTP.receive_grace_s)}, and 1 s for each {size(HTTP.receive_bytes_per_s)}",
+        "Receive timeout": (
+            f"{seconds(HTTP.receive_grace_s)}, and 1 s per {size(HTTP.receive_bytes_per_s)}",
             FIXED,
         ),
-        "Time for the HTTP/2 preface": (seconds(HTTP2.preface_s), FIXED),
-        "Time that an answer may stay unread, HTTP": (seconds(HTTP.stalled_write_s), FIXED),
-        "Time that an answer may stay unread, gRPC": (seconds(HTTP2.stalled_write_s), FIXED),
-        "Idle time over HTTP": (seconds(HTTP.idle_s), FIXED),
-        "Parsing in one turn of the event loop": (f"{turns._SLICE_S * 1000:g} ms", FIXED),
-        "Unread tokens over HTTP": (size(openai_exchange._UNSENT_LIMIT), FIXED),
-        "Unread responses of `generate_stream`": (size(v2_http_generate._UNSENT_LIMIT), FIXED),
-        "Unread responses of a gRPC stream": (size(v2_grpc_stream._UNSENT_LIMIT), FIXED),
-        "Streams at once": (f"{HTTP2.streams:,}", FIXED),
-        "Window of a stream; of the connection": (
+        "HTTP/2 preface timeout": (seconds(HTTP2.preface_s), FIXED),
+        "Stalled write timeout, HTTP": (seconds(HTTP.stalled_write_s), FIXED),
+        "Stalled write timeout, gRPC": (seconds(HTTP2.stalled_write_s), FIXED),
+        "Idle timeout, HTTP": (seconds(HTTP.idle_s), FIXED),
+        "Parsing per event loop iteration": (f"{turns._SLICE_S * 1000:g} ms", FIXED),
+        "Unsent tokens over HTTP": (size(openai_exchange._UNSENT_LIMIT), FIXED),
+        "Unsent responses of `generate_stream`": (size(v2_http_generate._UNSENT_LIMIT), FIXED),
+        "Unsent responses of a gRPC stream": (size(v2_grpc_stream._UNSENT_LIMIT), FIXED),
+        "Concurrent HTTP/2 streams": (f"{HTTP2.streams:,}", FIXED),
+        "Receive window of a stream; of the connection": (
             f"{size(HTTP2.stream_window)}; {size(HTTP2.connection_window)}",
             FIXED,
         ),
-        "Requests held over gRPC": (size(HTTP2.held_bytes), FIXED),
-        "Frame of HTTP/2": (size(HTTP2.frame_bytes), FIXED),
-        "CONTINUATION frames of a head": (f"{HTTP2.continuations}", FIXED),
-        "Resets of streams": (f"{HTTP2.resets:,}, then {HTTP2.resets_per_s:g} a second", FIXED),
-        "Frames that do nothing": (f"{HTTP2.trifles:,}, then {HTTP2.trifles_per_s:g} a second", FIXED),
-        "Small DATA frames": (f"{HTTP2.small_frames:,}, then {HTTP2.small_frames_per_s:,.0f} a second", FIXED),
+        "Buffered gRPC requests": (size(HTTP2.held_bytes), FIXED),
+        "HTTP/2 frame": (size(HTTP2.frame_bytes), FIXED),
+        "CONTINUATION frames per head": (f"{HTTP2.continuations}", FIXED),
+        "Stream resets": (f"{HTTP2.resets:,}, then {HTTP2.resets_per_s:g} per second", FIXED),
+        "Frames without effect": (f"{HTTP2.trifles:,}, then {HTTP2.trifles_per_s:g} per second", FIXED),
+        "Small DATA frames": (f"{HTTP2.small_frames:,}, then {HTTP2.small_frames_per_s:,.0f} per second", FIXED),
         "Early pings": (f"{OPTIONS.grpc_http2_max_ping_strikes}", "`--grpc-http2-max-ping-strikes`"),
     },
     "Per server": {
-        "Connections of HTTP; of gRPC": (f"{HTTP.connections:,}; {HTTP2.connections:,}", "`ulimit -n`"),
-        "Memory of request bodies": (
+        "HTTP connections; gRPC connections": (f"{HTTP.connections:,}; {HTTP2.connections:,}", "`ulimit -n`"),
+        "Request body memory": (
             f"1/{free_memory._REQUEST_MEMORY_SHARE} of free memory, at least {size(MIN_REQUEST_MEMORY_BYTES)}",
             "`--request-memory-limit`",
         ),
-        "Body that the memory does not count": (size(UNCHARGED_BYTES), FIXED),
-        "Requests that wait for a model": (f"{OPTIONS.default_max_queue_size:,}", "`--default-max-queue-size`"),
-        "Large messages that wait for a worker": (f"{pool.MAX_WAITING_JOBS:,}", FIXED),
-        "Time of a worker for a message": (seconds(pool.MAX_JOB_S), FIXED),
-        "Memory of all workers": (
+        "Body size exempt from that memory": (size(UNCHARGED_BYTES), FIXED),
+        "Queued requests per model": (f"{OPTIONS.default_max_queue_size:,}", "`--default-max-queue-size`"),
+        "Large messages queued for workers": (f"{pool.MAX_WAITING_JOBS:,}", FIXED),
+        "Worker time per message": (seconds(pool.MAX_JOB_S), FIXED),
+        "Worker memory": (
             f"1/{free_memory._WORKER_MEMORY_SHARE} of free memory; each {WORKER_MEMORY}",
             FIXED,
         ),
-        "Block of the event loop that counts as a stall": (f"{loop_lag.MAX_BLOCKED_S * 1000:g} ms", FIXED),
-        "Regions of shared memory": (f"{shared_memory._MAX_REGIONS:,}", FIXED),
-        "Calls (BLS) of an instance at once": (f"{calls._AT_ONCE}", FIXED),
-        "Traces that wait to be written": (f"{observer._MOST_WAITING:,}, {size(observer._MOST_BYTES)}", FIXED),
-        "Time before key files are read again": (f"{2 * api_keys._WATCH_S:g} s", FIXED),
-        "Time for requests in flight when it stops": (
+        "Event loop stall threshold": (f"{loop_lag.MAX_BLOCKED_S * 1000:g} ms", FIXED),
+        "Shared memory regions": (f"{shared_memory._MAX_REGIONS:,}", FIXED),
+        "Concurrent BLS calls of an instance": (f"{calls._AT_ONCE}", FIXED),
+        "Traces queued for writing": (f"{observer._MOST_WAITING:,}, {size(observer._MOST_BYTES)}", FIXED),
+        "Key file reload delay": (f"{2 * api_keys._WATCH_S:g} s", FIXED),
+        "Drain timeout at shutdown": (
             seconds(OPTIONS.exit_timeout_secs),
             "`--exit-timeout-secs`",
         ),
     },
     "Per model": {
         "Configuration": (size(limits.MAX_CONFIG_BYTES), FIXED),
-        "Entries of a list; of all lists": (f"{limits.MAX_LIST_ENTRIES:,}; {limits.MAX_ENTRIES:,}", FIXED),
+        "Entries per list; in all lists": (f"{limits.MAX_LIST_ENTRIES:,}; {limits.MAX_ENTRIES:,}", FIXED),
         "Instances of a version": (f"{limits.MAX_INSTANCES:,}", FIXED),
-        "Slots of direct sequences": (f"{limits.MAX_DIRECT_SLOTS:,}", FIXED),
-        "Steps of an ensemble": (f"{limits.MAX_STEPS}", FIXED),
-        "Depth of ensembles; executions for a request": (
+        "Direct sequence slots": (f"{limits.MAX_DIRECT_SLOTS:,}", FIXED),
+        "Ensemble steps": (f"{limits.MAX_STEPS}", FIXED),
+        "Ensemble nesting; executions per request": (
             f"{nesting.MAX_ENSEMBLE_DEPTH}; {nesting.MAX_ENSEMBLE_RUNS:,}",
             FIXED,
         ),
-        "Warm-up: requests of a sample; batch": (
+        "Warm-up requests per sample; batch size": (
             f"{limits.MAX_WARMUP_REQUESTS:,}; {limits.MAX_WARMUP_BATCH:,}",
             FIXED,
         ),
@@ -168,11 +168,11 @@ BOUNDS = {
             f"{size(contents.MAX_PATH_BYTES)}, {contents.MAX_PATH_DEPTH} folders, names of {contents.MAX_NAME_BYTES}",
             FIXED,
         ),
-        "Extended header in an archive; all of them": (
+        "Extended header in an archive; total": (
             f"{size(bounded_tar.MAX_EXTENSION_BYTES)}; {size(bounded_tar.MAX_EXTENSIONS_BYTES)}",
             FIXED,
         ),
-        "Chain of links in an archive": (f"{archive.MAX_LINK_CHAIN}", FIXED),
+        "Link chain in an archive": (f"{archive.MAX_LINK_CHAIN}", FIXED),
     },
 }
 
@@ -192,26 +192,26 @@ def test_bounds_are_those_of_the_code(heading: str) -> None:
 
 def test_defaults_are_those_of_the_code() -> None:
     assert [row[0] for row in table("Defaults")] == [
-        "Address of HTTP, with `/v1`",
-        "Address of gRPC",
-        "Address of metrics",
-        "Port for the OpenAI API alone",
+        "HTTP and `/v1` address",
+        "gRPC address",
+        "Metrics address",
+        "Separate OpenAI API port",
         "API keys",
-        "Loading by clients",
-        "Shared memory of clients",
-        "Native libraries that configurations name",
+        "Model loading by clients",
+        "Client shared memory",
+        "Native libraries named by configurations",
         "Debuggers and core dumps of the server",
         "User, Landlock and limits of model processes",
-        "Variables that model processes inherit",
+        "Variables inherited by model processes",
         "TLS",
         "Traces",
-        "Log of single requests",
+        "Request log",
         "Response cache",
     ]
     said = {row[0]: row[1] for row in table("Defaults")}
-    assert said["Address of HTTP, with `/v1`"] == f"{OPTIONS.http_address}:{OPTIONS.http_port}"
-    assert said["Address of gRPC"] == f"{OPTIONS.grpc_address}:{OPTIONS.grpc_port}"
-    assert said["Address of metrics"] == f"that of HTTP, port {OPTIONS.metrics_port}"
+    assert said["HTTP and `/v1` address"] == f"{OPTIONS.http_address}:{OPTIONS.http_port}"
+    assert said["gRPC address"] == f"{OPTIONS.grpc_address}:{OPTIONS.grpc_port}"
+    assert said["Metrics address"] == f"the HTTP address, port {OPTIONS.metrics_port}"
     assert parse([f"--model-repository={ROOT}", "--http-address=::1"], {}).metrics_address == "::1"
     assert OPTIONS.openai_port == -1
     assert (OPTIONS.api_key_file, OPTIONS.openai_api_key, OPTIONS.openai_api_key_file) == ("", (), "")

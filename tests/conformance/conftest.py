@@ -102,7 +102,7 @@ def write_models(root: Path) -> None:
     write_config(root, "broken", 'backend: "nonesuch"', 1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     """A running server."""
     root = tmp_path_factory.mktemp("conformance")

@@ -29,7 +29,7 @@ def credentials(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def s3_endpoint() -> Iterator[str]:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
@@ -48,7 +48,7 @@ def between(s3_endpoint: str) -> Iterator[Between]:
         yield peer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Debian's registry: `host:port`. It is unpacked without being installed where it is not there."""
     folder = tmp_path_factory.mktemp("registry")

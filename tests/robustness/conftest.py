@@ -6,7 +6,7 @@ from tests.robustness.rude import write_models
 from tests.server.process import ConchProcess
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     """One server for all rude clients: what one of them leaves behind, the next one finds."""
     root = tmp_path_factory.mktemp("rude")

@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from statistics import median
@@ -161,8 +161,11 @@ def kill_and_wait(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def ours() -> list[psutil.Process]:
-    return psutil.Process().children()
+@pytest.fixture
+def ours() -> Callable[[], list[psutil.Process]]:
+    """List the children of this process that the test has started."""
+    before = psutil.Process().children()
+    return lambda: [process for process in psutil.Process().children() if process not in before]
 
 
 async def test_a_forked_process_is_like_one_that_was_started_anew(
@@ -203,7 +206,7 @@ async def test_no_two_processes_have_the_same_luck(tmp_path: Path, fork_server: 
         assert len(set(numbers)) == 3
 
 
-async def test_fifty_models(tmp_path: Path, fork_server: ForkServer) -> None:
+async def test_fifty_models(tmp_path: Path, fork_server: ForkServer, ours: Callable[[], list[psutil.Process]]) -> None:
     write_model(tmp_path, SUICIDAL)
     async with instances(tmp_path, fork_server, 50) as runners:
         assert len({await pid_of(runner) for runner in runners}) == 50
@@ -244,7 +247,9 @@ async def test_an_end_that_somebody_else_has_waited_for(tmp_path: Path, fork_ser
         assert await pid_of(runner)
 
 
-async def test_cycles_leave_nothing_behind(tmp_path: Path, fork_server: ForkServer) -> None:
+async def test_cycles_leave_nothing_behind(
+    tmp_path: Path, fork_server: ForkServer, ours: Callable[[], list[psutil.Process]]
+) -> None:
     write_model(tmp_path, SUICIDAL)
 
     async def cycle() -> None:
@@ -268,7 +273,9 @@ async def test_cycles_leave_nothing_behind(tmp_path: Path, fork_server: ForkServ
     assert not prctl.adopts()
 
 
-async def test_orphans_of_the_dead_are_waited_for(tmp_path: Path, fork_server: ForkServer) -> None:
+async def test_orphans_of_the_dead_are_waited_for(
+    tmp_path: Path, fork_server: ForkServer, ours: Callable[[], list[psutil.Process]]
+) -> None:
     write_model(tmp_path, SUICIDAL)
     prctl.adopt(True)  # as the first process of a container does; the fork server then leaves it as it is
     try:
@@ -286,7 +293,9 @@ async def test_orphans_of_the_dead_are_waited_for(tmp_path: Path, fork_server: F
         prctl.adopt(False)
 
 
-async def test_a_start_that_is_given_up_leaves_nothing_behind(tmp_path: Path, fork_server: ForkServer) -> None:
+async def test_a_start_that_is_given_up_leaves_nothing_behind(
+    tmp_path: Path, fork_server: ForkServer, ours: Callable[[], list[psutil.Process]]
+) -> None:
     write_model(tmp_path, SUICIDAL)
     async with instances(tmp_path, fork_server):
         pass
@@ -350,7 +359,9 @@ asyncio.run(main())
         ([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], "the fork server was killed by SIGKILL"),
     ],
 )
-async def test_one_that_cannot_start_says_why(tmp_path: Path, command: list[str], words: str) -> None:
+async def test_one_that_cannot_start_says_why(
+    tmp_path: Path, command: list[str], words: str, ours: Callable[[], list[psutil.Process]]
+) -> None:
     write_model(tmp_path, SUICIDAL)
     server, files = ForkServer(command), open_files()
     for _ in range(2):

@@ -24,12 +24,13 @@ vllm: .venv/.dev ## Make .bench/vllm-venv, where the vllm engine and its tests f
 test-vllm: vllm ## Run the tests that need vLLM, which other runs skip where it is missing (ARGS go to pytest)
 	$(BIN)/python -m pytest -m vllm $(ARGS)
 
-check: .venv/.dev ## Run linter, formatter, type checker, import contract and spell checker
+check: .venv/.dev ## Run linter, formatter, type checker, import contract, spelling and style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
+	$(BIN)/python -m tests.test_language
 
 format: .venv/.dev ## Format the code and mend what the linter can
 	$(BIN)/ruff check --fix .

@@ -81,7 +81,7 @@ INSTEAD = {
     r"(started|restarted|killed|stopped|closed|ended) at once": "now, immediately",
     r"leavings|trifles?|unhurried|upkeep": "the field's word: remains, noise, without a timeout, maintenance",
     r"(?<!there )(?<!there must )(?<!there can )(?<!there may )(?<!there will )(?<!there should )"
-    r"(is|are|was|were|be|been|being) no(?= \w)(?! (longer|later|larger|bigger|smaller|better|faster|slower|fewer"
+    r"(is|are|was|were|be|been|being) no(?= [\w{`'])(?! (longer|later|larger|bigger|smaller|better|faster|slower|fewer"
     r"|shorter|older|newer|earlier|higher|lower|wider|greater|stricter|cheaper|more|less|worse|different|one|such|way"
     r"|use|good|limit|reason)\b)": "is not a …, has no …, there is no …",
 }
@@ -261,6 +261,7 @@ def area_of(path: Path) -> str:
     return "/".join(folders[:depth]) or "root"
 
 
+@cache
 def areas() -> dict[str, list[Path]]:
     files = defaultdict[str, list[Path]](list)
     for path in all_files():

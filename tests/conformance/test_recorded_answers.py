@@ -2,7 +2,7 @@
 
 Each line of `recorded/http.jsonl` and `recorded/grpc.jsonl` is a request with Triton's answer, of
 `recorded/streams.jsonl` a ModelStreamInfer call. Where this server answers otherwise, `announced` is a row of the
-section "Answers" of docs/compatibility.md, and `conch` the other answer: its status and how it begins. Elsewhere the
+section "Responses" of docs/compatibility.md, and `conch` the other answer: its status and how it begins. Elsewhere the
 status is the same, an error begins with Triton's, and an answer is equal.
 """
 
@@ -37,7 +37,7 @@ def rows(protocol: str) -> list[Row]:
 
 def announced() -> set[str]:
     page = (HERE.parents[1] / "docs" / "compatibility.md").read_text(encoding="utf-8")
-    section = page.partition("\n## Answers\n")[2].partition("\n## ")[0]
+    section = page.partition("\n## Responses\n")[2].partition("\n## ")[0]
     return set(re.findall(r"^\| `([^`]+)` \| different \| .+ \|$", section, re.MULTILINE))
 
 

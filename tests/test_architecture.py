@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,35 @@ def test_functions_fit_on_a_screen(path: Path) -> None:
     ]
     lengths = [(one.name, (one.end_lineno or one.lineno) - one.lineno + 1) for one in functions]
     assert [(name, length) for name, length in lengths if length > FUNCTION_LINES] == []
+
+
+def test_public_methods_have_docstrings_unless_they_override() -> None:
+    classes = [
+        (path, node)
+        for path in MODULES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    methods = defaultdict[str, set[str]](set)
+    bases = defaultdict[str, set[str]](set)
+    for _, node in classes:
+        methods[node.name] |= {each.name for each in methods_of(node)}
+        bases[node.name] |= {base.id for base in node.bases if isinstance(base, ast.Name)}
+
+    def inherited(name: str) -> set[str]:
+        return set[str]().union(*(methods[base] | inherited(base) for base in bases[name] - {name}))
+
+    assert [
+        f"{path.relative_to(ROOT)}:{each.lineno} {node.name}.{each.name}"
+        for path, node in classes
+        if not node.name.startswith("_")
+        for each in methods_of(node)
+        if not each.name.startswith("_") and ast.get_docstring(each) is None and each.name not in inherited(node.name)
+    ] == []
+
+
+def methods_of(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def test_modules_are_named_for_what_they_hold() -> None:

@@ -45,7 +45,7 @@ bench-llm: vllm ## Compare served language models with their engines and with vL
 
 docs: .venv/.dev ## Write the reference pages that are made from the code
 	$(BIN)/python -m conch.cli.flag_help > docs/reference/flags.md
-	$(BIN)/python -m conch.check.reference > docs/check.md
+	$(BIN)/python -m conch.check.rules.reference > docs/check.md
 
 clean: ## Remove the environment and what tools leave behind
 	rm -rf .venv .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-output

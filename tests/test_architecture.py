@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.options import OWN_FLAGS
+from conch.options.server_options import OWN_FLAGS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "conch"
@@ -20,24 +20,24 @@ FUNCTION_LINES = 60
 
 # Optional packages and the one place that may import each.
 OPTIONAL = {
-    "onnxruntime": {"backends/onnxruntime.py"},
+    "onnxruntime": {"backends/onnxruntime/backend.py"},
     "openvino": {
-        "backends/openvino.py",
-        "backends/engine_child/conch_engine/openvino_genai.py",
-        "backends/engine_child/conch_engine/grammar_probe.py",
+        "backends/openvino/backend.py",
+        "backends/child/conch_child/engine/openvino_genai.py",
+        "backends/child/conch_child/engine/grammar_probe.py",
     },
     "cuda": {"backends/cuda_runtime.py"},
-    "tensorrt": {"backends/tensorrt.py"},
+    "tensorrt": {"backends/tensorrt/backend.py"},
     "torch": {
-        "backends/pytorch_script.py",
-        "backends/python_child/conch_child/torch_model.py",
-        "backends/engine_child/conch_engine/tensorrtllm.py",
-        "backends/engine_child/conch_engine/tensorrtllm_arguments.py",
+        "backends/pytorch/torch_script.py",
+        "backends/child/conch_child/python/torch_model.py",
+        "backends/child/conch_child/engine/tensorrtllm.py",
+        "backends/child/conch_child/engine/tensorrtllm_arguments.py",
     },
-    "tensorrt_llm": {"backends/engine_child/conch_engine/tensorrtllm.py"},
-    "treelite": {"backends/forest.py"},
-    "grpc": {"cli/triton_stream.py"},
-    "huggingface_hub": {"cli/hub_download.py"},
+    "tensorrt_llm": {"backends/child/conch_child/engine/tensorrtllm.py"},
+    "treelite": {"backends/fil/forest.py"},
+    "grpc": {"cli/clients/triton_stream.py"},
+    "huggingface_hub": {"cli/repository/hub_download.py"},
     "obstore": {"repository/remote/object_store.py"},
     "urllib3": {"repository/remote/http_client.py"},
     "zstandard": {"archives/zstd.py"},
@@ -122,6 +122,6 @@ def test_an_optional_package_is_imported_in_one_place() -> None:
 
 
 def test_every_flag_that_is_said_to_be_supported_is_read_somewhere() -> None:
-    text = "\n".join(path.read_text(encoding="utf-8") for path in MODULES if path.name != "options.py")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in MODULES if path.name != "server_options.py")
     words = {flag.name: READ_AS.get(flag.attribute, flag.attribute) for flag in OWN_FLAGS}
     assert [name for name, word in words.items() if not re.search(rf"options\.{word}\b", text)] == []

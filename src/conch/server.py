@@ -13,36 +13,36 @@ from contextlib import asynccontextmanager, contextmanager
 import uvloop
 
 from conch.accelerators.discovery import discover_gpus
-from conch.backends.engine_host.free_memory import default_request_memory, worker_memory
-from conch.backends.engine_host.memory import EngineMemory
-from conch.backends.fork_server import ForkServer
-from conch.backends.python_child.conch_child import heap
+from conch.backends.child.conch_child.ipc import heap
+from conch.backends.engines.free_memory import default_request_memory, worker_memory
+from conch.backends.engines.memory import EngineMemory
+from conch.backends.processes.fork_server import ForkServer
 from conch.backends.registry import BackendRegistry, ineffective_settings
 from conch.build_info import build_line
-from conch.core.builder import ModelBuilder
-from conch.core.cache import ResponseCache
-from conch.core.calls import Calls
+from conch.core.bls import Calls
 from conch.core.catalog import Catalog
-from conch.core.generative import GenerativeModel
+from conch.core.generation.generative_model import GenerativeModel
 from conch.core.in_flight import requests_in_flight
 from conch.core.inference import Inference
-from conch.core.lifecycle import ALL_MODELS, ModelControl
-from conch.core.rate_limiter import RateLimiter
-from conch.core.shared_memory import SharedMemory
-from conch.core.start_report import StartReport
+from conch.core.loading.builder import ModelBuilder
+from conch.core.loading.model_manager import ALL_MODELS, ModelControl
+from conch.core.loading.start_report import StartReport
+from conch.core.response_cache import ResponseCache
+from conch.core.scheduling.rate_limiter import RateLimiter
+from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import ConchError, ConfigError
 from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import BodyBudget
-from conch.frontends.descriptors import use_all_descriptors
+from conch.frontends.file_limits import use_all_descriptors
 from conch.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, default_workers
 from conch.frontends.services import Parts, Service, services
 from conch.frontends.workers import Workers
 from conch.observability import logs
-from conch.observability.loop_lag import LoopLag
-from conch.observability.metrics import Metrics, RequestMemory
-from conch.observability.model_table import ModelRow, model_table
-from conch.observability.observer import Observer
-from conch.options import ServerOptions
+from conch.observability.metrics.families import Metrics, RequestMemory
+from conch.observability.metrics.loop_lag import LoopLag
+from conch.observability.metrics.model_table import ModelRow, model_table
+from conch.observability.tracing.observer import Observer
+from conch.options.server_options import ServerOptions
 from conch.repository.namespaces import Repositories
 from conch.repository.override import remove_abandoned
 from conch.repository.remote.opening import open_root, public_name

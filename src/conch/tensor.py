@@ -83,7 +83,7 @@ class Destination(Source, Protocol):
 
     @property
     def location(self) -> tuple[object, ...] | None:
-        """What another process finds it by (see `conch_child.messages`); None if none but this one can write to it."""
+        """Where another process finds it (see `conch_child.python.messages`); None if only this one can write to it."""
 
     def first(self, size: int) -> Source:
         """Return the beginning of it, to read what somebody has put there."""

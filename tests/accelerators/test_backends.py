@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from conch.option_parser import parse
+from conch.options.parser import parse
 from conch.server import Server
 from tests.accelerators.nvml import A100, H100, machine_with
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
@@ -221,7 +221,7 @@ async def test_tensorrt_is_given_the_device(models: Path, devices: list[int]) ->
 def environment_of_engine(model: str) -> Mapping[str, str]:
     """The environment of the process that runs a model's engine."""
     for child in psutil.Process().children(recursive=True):
-        if any("engine_child" in word for word in child.cmdline()):
+        if any("engine_main.py" in word for word in child.cmdline()):
             return child.environ()
     raise AssertionError(f"no engine runs for {model}")
 

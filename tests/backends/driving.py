@@ -10,7 +10,7 @@ from conch.backends.batch import Batch
 from conch.backends.registry import load_backend
 from conch.errors import ConchError
 from conch.model_config import InstanceKind, ModelConfig
-from conch.repository.finish import finish
+from conch.repository.config.resolve import finish
 from conch.repository.store import Repository
 from conch.request import InferRequest, InferResponse
 from conch.tensor import Tensor

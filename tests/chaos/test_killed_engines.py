@@ -177,7 +177,7 @@ def engines(conch: ConchProcess) -> list[str]:
             line = child.cmdline()
         except psutil.Error:
             continue
-        if any("engine_child" in part for part in line):
+        if any("engine_main.py" in part for part in line):
             found.append(line[-1])
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conch.errors import ConchError
-from conch.options import ServerOptions
+from conch.options.server_options import ServerOptions
 from conch.request import InferRequest, InferResponse
 from conch.server import Server
 from conch.tensor import Tensor

@@ -15,7 +15,7 @@ from google.protobuf import json_format, text_format
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-import conch.backends.python_child as python_child
+from conch.backends import child
 
 from .drawing import black_with_box, encode
 
@@ -25,7 +25,7 @@ Load = Callable[[str], Any]
 @pytest.fixture
 def pb_utils(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Conch's own triton_python_backend_utils."""
-    monkeypatch.syspath_prepend(str(Path(python_child.__file__).parent))
+    monkeypatch.syspath_prepend(str(Path(child.__file__).parent))
     return importlib.import_module("triton_python_backend_utils")
 
 

@@ -12,7 +12,7 @@ import pytest
 from conch.cli.repo import repo
 from conch.errors import Unavailable
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.contents import Contents, Entry
+from conch.repository.remote.listing import Contents, Entry
 from conch.repository.remote.mirror import Mirror
 from conch.repository.remote.mirrors import open_mirror
 from conch.repository.remote.source import Unreachable

@@ -18,7 +18,7 @@ from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.location import parse_image
 from conch.repository.remote.mirrors import open_mirror
-from conch.repository.remote.registry import Registry
+from conch.repository.remote.oci.registry import Registry
 from conch.repository.store import Repository
 from tests.remote.peers import IDENTITY, Between, HttpPeer, Reply, Seen
 from tests.remote.test_http_archive import tarred

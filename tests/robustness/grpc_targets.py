@@ -16,13 +16,13 @@ from conch.errors import ConchError
 from conch.frontends.access import Access
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.forwarded_headers import ForwardedHeaders
-from conch.frontends.grpc_calls import Calls
+from conch.frontends.grpc.dispatch import Calls
 from conch.frontends.http2.connection import Http2Connection
 from conch.frontends.http2.limits import Http2Limits
-from conch.frontends.v2_grpc import InferenceService
-from conch.frontends.v2_grpc_infer import InferEndpoint
-from conch.protocol.v2_proto import read_infer_request
-from conch.protocol.v2_proto_parameters import is_reserved
+from conch.frontends.v2_grpc.infer import InferEndpoint
+from conch.frontends.v2_grpc.service import InferenceService
+from conch.protocol.v2_proto.inference import read_infer_request
+from conch.protocol.v2_proto.parameters import is_reserved
 from tests.robustness import grpc_input as grpc
 from tests.robustness.mutate import pieces
 from tests.robustness.wire import Wire

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from random import Random
 
 from conch.errors import ConchError
-from conch.frontends.http_connection import HttpConnection
+from conch.frontends.http.connection import HttpConnection
 from conch.protocol.compression import decompress
-from conch.protocol.repeated_body import RepeatedBodies
-from conch.protocol.repository_json import read_index, read_load, read_unload
-from conch.protocol.v2_json import OutputOptions, decode_request
+from conch.protocol.v2_json.inference import OutputOptions, decode_request
+from conch.protocol.v2_json.repository import read_index, read_load, read_unload
+from conch.protocol.v2_json.request_cache import RepeatedBodies
 from conch.request import InferRequest, Timeline
 from tests.robustness import http_input
 from tests.robustness.mutate import mutated, pieces

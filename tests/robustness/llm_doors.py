@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import queue
 import socket
 import time
@@ -217,7 +216,7 @@ def engine(conch: ConchProcess, model: str) -> int:
 
 def _engines(conch: ConchProcess) -> Iterator[psutil.Process]:
     for child in psutil.Process(conch.process.pid).children():
-        if any(os.sep + "engine_child" + os.sep in part for part in child.cmdline()):
+        if any("engine_main.py" in part for part in child.cmdline()):
             yield child
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from conch.core.shared_memory import SharedMemory
+from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import ConchError
 from conch.frontends.forwarded_headers import ForwardedHeaders
-from conch.frontends.v2_grpc_infer import InferEndpoint
-from conch.frontends.v2_http import V2Http
-from conch.protocol.v2_proto_parameters import is_reserved
+from conch.frontends.v2_grpc.infer import InferEndpoint
+from conch.frontends.v2_http.routes import V2Http
+from conch.protocol.v2_proto.parameters import is_reserved
 from tests.robustness.http_targets import check_alive, talk
 from tests.robustness.world import MAX_INPUT_BYTES, World, settle, world
 

@@ -16,14 +16,14 @@ import psutil
 
 from conch.errors import ConchError
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
-from conch.frontends.http_connection import HttpConnection
-from conch.frontends.http_message import HttpLimits, HttpRefusal, HttpRequest
-from conch.frontends.http_reply import HttpReply
+from conch.frontends.http.connection import HttpConnection
+from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.loop_budget import Slices
 from conch.frontends.offload import jobs
 from conch.frontends.offload.pool import Done, Job, OffloadPool, Outcome
-from conch.frontends.turns import Slices
-from conch.frontends.v2_http import V2Http
-from conch.options import ServerOptions
+from conch.frontends.v2_http.routes import V2Http
+from conch.options.server_options import ServerOptions
 from conch.server import Server
 from conch.tensor import Buffer
 from tests.server.models import tensor, write_config, write_identity

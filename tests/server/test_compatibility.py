@@ -17,11 +17,11 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from conch.errors import ConfigError
-from conch.flags import Standing
 from conch.model_config import ModelConfig
-from conch.options import FLAGS
-from conch.repository.unserved import refuse_unserved, unserved_notices
-from conch.repository.values import to_model_config
+from conch.options.flags import Standing
+from conch.options.server_options import FLAGS
+from conch.repository.config.from_proto import to_model_config
+from conch.repository.config.unsupported import refuse_unserved, unserved_notices
 from conch.triton_messages import ModelConfig as ConfigMessage
 from conch.triton_messages import service_pb2
 from tests.server.models import write_identity
@@ -29,7 +29,7 @@ from tests.server.process import ConchProcess
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "conch"
-CHILD = SOURCE / "backends" / "python_child"
+CHILD = SOURCE / "backends" / "child"
 SERVED = ("supported", "different")
 
 
@@ -129,11 +129,11 @@ def test_every_call_has_a_row() -> None:
 # Fields that show in no value of ours, and where they are looked at.
 CHECKED_ELSEWHERE = {
     "input.format": "validate.py",
-    "sequence_batching.control_input.name": "sequence_values.py",
-    "sequence_batching.control_input.control.int32_false_true": "sequence_values.py",
-    "sequence_batching.control_input.control.fp32_false_true": "sequence_values.py",
-    "sequence_batching.control_input.control.bool_false_true": "sequence_values.py",
-    "sequence_batching.control_input.control.data_type": "sequence_values.py",
+    "sequence_batching.control_input.name": "sequence_from_proto.py",
+    "sequence_batching.control_input.control.int32_false_true": "sequence_from_proto.py",
+    "sequence_batching.control_input.control.fp32_false_true": "sequence_from_proto.py",
+    "sequence_batching.control_input.control.bool_false_true": "sequence_from_proto.py",
+    "sequence_batching.control_input.control.data_type": "sequence_from_proto.py",
     "sequence_batching.state.initial_state.data_type": "validate_sequence.py",
     "sequence_batching.state.initial_state.name": "validate_sequence.py",
     # Zeros are what is there if nothing else is asked for.
@@ -314,7 +314,8 @@ def python_names() -> set[str]:
 @pytest.mark.parametrize("row", named(ROWS["Python models"]))
 def test_a_name_of_the_python_api(row: Row, python_names: set[str]) -> None:
     if row.name.startswith("TritonPythonModel."):
-        text = "\n".join((CHILD / "conch_child" / name).read_text() for name in ("model_host.py", "service.py"))
+        folder = CHILD / "conch_child" / "python"
+        text = "\n".join((folder / name).read_text() for name in ("model_host.py", "service.py"))
         is_there = row.name.partition(".")[2] in text
     else:
         is_there = row.name in python_names

@@ -351,6 +351,6 @@ def test_what_the_hub_does_not_give_is_explained(
     refused("team/one", "there is no 'team/one' here, and as hf://team/one", "HF_ENDPOINT names a mirror")
     refused("hf://team/one", "HF_ENDPOINT names a mirror", "add their PATH")  # now there is no Hub
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    monkeypatch.delitem(sys.modules, "conch.cli.hub_download")
+    monkeypatch.delitem(sys.modules, "conch.cli.repository.hub_download")
     refused("hf://team/one", "pip install 'conch-server[hub]'", "add their PATH")
     assert not (tmp_path / "models").exists()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.flag_values import BackendSetting, ResourceLimit
-from conch.flags import Standing
-from conch.foreign_flags import FOREIGN_FLAGS
-from conch.option_parser import OptionError, parse
-from conch.options import FLAGS, OWN_FLAGS, ServerOptions
+from conch.options.flag_values import BackendSetting, ResourceLimit
+from conch.options.flags import Standing
+from conch.options.parser import OptionError, parse
+from conch.options.server_options import FLAGS, OWN_FLAGS, ServerOptions
+from conch.options.triton_only_flags import FOREIGN_FLAGS
 
 
 @pytest.fixture

@@ -8,35 +8,40 @@ import pytest
 
 from conch import generation
 from conch.archives import bounded_tar
-from conch.backends.engine_host import free_memory
-from conch.backends.python_host import calls
-from conch.core import nesting, shared_memory
+from conch.backends.engines import free_memory
+from conch.backends.python import outgoing_bls
+from conch.core.ensembles import nesting
+from conch.core.shared_memory import regions as shared_memory
 from conch.core.validation import MAX_STRING_ELEMENTS
-from conch.frontends import (
-    api_keys,
-    grpc_messages,
-    http_reader,
-    openai_chat_prompt,
-    openai_exchange,
-    turns,
-    v2_grpc_stream,
-    v2_http_generate,
-    v2_http_infer,
-)
+from conch.frontends import api_keys, loop_budget
 from conch.frontends.access import MODEL_HEALTH, Access, Denial
 from conch.frontends.body_budget import UNCHARGED_BYTES
+from conch.frontends.grpc import framing
+from conch.frontends.http import request_reader
+from conch.frontends.http.message import HttpLimits
 from conch.frontends.http2.limits import Http2Limits
-from conch.frontends.http_message import HttpLimits
 from conch.frontends.offload import pool
+from conch.frontends.openai import chat_prompt as openai_chat_prompt
+from conch.frontends.openai import exchange as openai_exchange
 from conch.frontends.restrictions import CATEGORIES, Restrictions
+from conch.frontends.v2_grpc import stream as v2_grpc_stream
+from conch.frontends.v2_http import generate as v2_http_generate
+from conch.frontends.v2_http import infer as v2_http_infer
 from conch.llm import chat_prompt
-from conch.observability import loop_lag, observer
-from conch.option_parser import parse
-from conch.options import FLAGS
-from conch.protocol import json_data, large_json, large_openai, openai_embeddings, openai_fields, openai_requests
-from conch.protocol.v2_proto import MAX_ENTRIES
-from conch.repository import labels, limits, override
-from conch.repository.remote import archive, contents
+from conch.observability.metrics import loop_lag
+from conch.observability.tracing import observer
+from conch.options.parser import parse
+from conch.options.server_options import FLAGS
+from conch.protocol.openai import embeddings as openai_embeddings
+from conch.protocol.openai import fields as openai_fields
+from conch.protocol.openai import large as large_openai
+from conch.protocol.openai import requests as openai_requests
+from conch.protocol.v2_json import data as json_data
+from conch.protocol.v2_json import large as large_json
+from conch.protocol.v2_proto.inference import MAX_ENTRIES
+from conch.repository import labels, override
+from conch.repository.config import limits
+from conch.repository.remote import archive, listing
 from conch.tensor import MAX_RANK
 
 ROOT = Path(__file__).parents[2]
@@ -69,9 +74,9 @@ BOUNDS = {
         "gRPC request head": (size(HTTP2.header_bytes), FIXED),
         "JSON or decompressed body over HTTP": (size(OPTIONS.http_max_input_size), "`--http-max-input-size`"),
         "Body with binary tensors over HTTP": (size(v2_http_infer._MAX_BINARY_BODY), "`--request-memory-limit`"),
-        "Chunks of an HTTP body": (f"{http_reader._MAX_CHUNKS:,}", FIXED),
-        "gRPC message": (size(grpc_messages.MAX_MESSAGE_SIZE), "`--request-memory-limit`"),
-        "Decompressed gRPC message": (size(grpc_messages.MAX_DECOMPRESSED), FIXED),
+        "Chunks of an HTTP body": (f"{request_reader._MAX_CHUNKS:,}", FIXED),
+        "gRPC message": (size(framing.MAX_MESSAGE_SIZE), "`--request-memory-limit`"),
+        "Decompressed gRPC message": (size(framing.MAX_DECOMPRESSED), FIXED),
         "Inputs; outputs; parameters": (f"{MAX_ENTRIES:,} each", FIXED),
         "Id and names of a large JSON request": (size(large_json.MAX_NAMES_BYTES), FIXED),
         "Dimensions of a tensor": (f"{MAX_RANK}", FIXED),
@@ -103,7 +108,7 @@ BOUNDS = {
         "Stalled write timeout, HTTP": (seconds(HTTP.stalled_write_s), FIXED),
         "Stalled write timeout, gRPC": (seconds(HTTP2.stalled_write_s), FIXED),
         "Idle timeout, HTTP": (seconds(HTTP.idle_s), FIXED),
-        "Parsing per event loop iteration": (f"{turns._SLICE_S * 1000:g} ms", FIXED),
+        "Parsing per event loop iteration": (f"{loop_budget._SLICE_S * 1000:g} ms", FIXED),
         "Unsent tokens over HTTP": (size(openai_exchange._UNSENT_LIMIT), FIXED),
         "Unsent responses of `generate_stream`": (size(v2_http_generate._UNSENT_LIMIT), FIXED),
         "Unsent responses of a gRPC stream": (size(v2_grpc_stream._UNSENT_LIMIT), FIXED),
@@ -136,7 +141,7 @@ BOUNDS = {
         ),
         "Event loop stall threshold": (f"{loop_lag.MAX_BLOCKED_S * 1000:g} ms", FIXED),
         "Shared memory regions": (f"{shared_memory._MAX_REGIONS:,}", FIXED),
-        "Concurrent BLS calls of an instance": (f"{calls._AT_ONCE}", FIXED),
+        "Concurrent BLS calls of an instance": (f"{outgoing_bls._AT_ONCE}", FIXED),
         "Traces queued for writing": (f"{observer._MOST_WAITING:,}, {size(observer._MOST_BYTES)}", FIXED),
         "Key file reload delay": (f"{2 * api_keys._WATCH_S:g} s", FIXED),
         "Drain timeout at shutdown": (
@@ -165,7 +170,7 @@ BOUNDS = {
         "Path of an uploaded file": (f"{size(override.MAX_PATH_BYTES)}, {override.MAX_PATH_DEPTH} folders", FIXED),
         "Name or path in a configuration": (f"{limits.MAX_STRING_CHARS:,} characters", FIXED),
         "Path in an archive": (
-            f"{size(contents.MAX_PATH_BYTES)}, {contents.MAX_PATH_DEPTH} folders, names of {contents.MAX_NAME_BYTES}",
+            f"{size(listing.MAX_PATH_BYTES)}, {listing.MAX_PATH_DEPTH} folders, names of {listing.MAX_NAME_BYTES}",
             FIXED,
         ),
         "Extended header in an archive; total": (

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.option_parser import OptionError, parse
-from conch.options import ServerOptions
-from conch.trace_options import TraceOptions
+from conch.options.parser import OptionError, parse
+from conch.options.server_options import ServerOptions
+from conch.options.trace import TraceOptions
 
 
 def options(tmp_path: Path, *arguments: str) -> ServerOptions:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from conch.backends.batch import Batch
 from conch.model_config import InstanceKind, ModelConfig, RateLimit
-from conch.observability.custom_metrics import MetricSample
+from conch.observability.metrics.custom import MetricSample
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""From `backend: "x"` to `conch/backends/x.py`, or to an installed package that brings `x`, when a model first asks.
+"""From `backend: "x"` to `conch/backends/x/backend.py`, or to an installed package that provides `x`, on first use.
 
 A package brings a backend by an entry point of the group `conch.backends`: `x = "package.module:Backend"`.
 """
@@ -25,7 +25,7 @@ BACKEND_OF_PLATFORM = {
 
 ENTRY_POINTS = "conch.backends"
 
-# Backend → the package it needs and the extra that brings it. Each has a module of its name with a class `Backend`.
+# Backend → the distribution it needs and the extra that installs it. `conch/backends/<name>/backend.py` defines it.
 _REQUIREMENTS = {
     "fil": ("treelite", "fil"),
     "identity": ("numpy", "python"),
@@ -167,7 +167,7 @@ def _unknown(name: str) -> ModelLoadError:
 def _own_module(name: str) -> Any:
     package, extra = _REQUIREMENTS[name]
     try:
-        return import_module(f"conch.backends.{name}")
+        return import_module(f"conch.backends.{name}.backend")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise

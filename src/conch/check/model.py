@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from conch.check.config.pbtxt_places import Places
 from conch.check.finding import Place
-from conch.check.pbtxt_places import Places
 from conch.check.source import Source
 from conch.model_config import ModelConfig
 from conch.repository.store import ModelFiles

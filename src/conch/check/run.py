@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conch.check import repository_rules as rules
-from conch.check.command_lines import check_command_lines
-from conch.check.configs import check_config
-from conch.check.ensembles import check_ensembles
+from conch.check.config.configs import check_config
+from conch.check.config.ensembles import check_ensembles
+from conch.check.config.labels import check_labels
+from conch.check.deployment.command_lines import check_command_lines
+from conch.check.deployment.images import check_images, check_shm_variable
+from conch.check.files.model_files import check_files
 from conch.check.finding import Finding, Place
-from conch.check.images import check_images, check_shm_variable
-from conch.check.labels import check_labels
 from conch.check.model import CheckedModel
-from conch.check.model_files import check_files
-from conch.check.python_models import check_other_python, check_python_model
+from conch.check.python.models import check_other_python, check_python_model
+from conch.check.rules import repository as rules
 from conch.check.source import Source
 from conch.repository.model_folders import is_model_name
 

@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from conch.cli.client_key import KEY_HELP, VARIABLES, client_key
+from conch.cli.clients.api_key import KEY_HELP, VARIABLES, client_key
+from conch.cli.clients.openai_client import Answer, OpenAIClient
 from conch.cli.command_parser import CommandParser
-from conch.cli.openai_client import Answer, OpenAIClient
 from conch.errors import ConchError, InvalidRequest
 
 _FAILURE, _INTERRUPTED = 1, 130

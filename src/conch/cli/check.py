@@ -31,7 +31,7 @@ def check(arguments: Sequence[str]) -> int:
     from conch.check.finding import Severity
     from conch.check.fixes import fix_paths
     from conch.check.render import as_document, print_report
-    from conch.check.rules import RULES
+    from conch.check.rules.catalog import RULES
     from conch.check.run import check_paths
 
     known = {rule.id for rule in RULES}

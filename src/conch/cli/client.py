@@ -8,9 +8,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from conch.cli.client_key import KEY_HELP
+from conch.cli.clients.api_key import KEY_HELP
+from conch.cli.clients.prompt_template import DEFAULT_SYSTEM, TEMPLATES
 from conch.cli.command_parser import CommandParser
-from conch.cli.prompt_template import DEFAULT_SYSTEM, TEMPLATES
 from conch.errors import ConchError, Unavailable
 
 _FAILURE, _INTERRUPTED = 1, 130
@@ -32,7 +32,7 @@ def client(arguments: Sequence[str]) -> int:
 def _client_prompts() -> ModuleType:
     """Import the command. Raises Unavailable if what it needs beside the server is not installed."""
     try:
-        return import_module("conch.cli.client_prompts")
+        return import_module("conch.cli.clients.prompts")
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith("conch"):
             raise

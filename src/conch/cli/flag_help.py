@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from conch.flags import Flag, Standing
-from conch.options import FLAGS
+from conch.options.flags import Flag, Standing
+from conch.options.server_options import FLAGS
 
 # The order in which a reader needs them; the groups are the flags' own.
 _GROUPS = (

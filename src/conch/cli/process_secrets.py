@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from conch.backends.python_child.conch_child import prctl
-from conch.options import OWN_FLAGS
+from conch.backends.child.conch_child.ipc import prctl
+from conch.options.server_options import OWN_FLAGS
 
 # Of /proc/self/stat, counted from the state: where arguments and environment begin and end.
 _ARGUMENTS = slice(45, 47)

@@ -26,16 +26,16 @@ def repo(arguments: Sequence[str]) -> int:
 
 def _run(given: Namespace) -> int:
     if given.command == "add":
-        from conch.cli.repo_add import add
+        from conch.cli.repository.add import add
 
         return add(given)
     if given.command in ("list", "show"):
-        from conch.cli.repo_listing import list_models, show_model
+        from conch.cli.repository.listing import list_models, show_model
 
         if given.command == "list":
             return list_models(given.repository, cache=given.repository_cache, as_json=given.json)
         return show_model(given.repository, given.model, cache=given.repository_cache, as_json=given.json)
-    from conch.cli.repo_transfer import pack, pull
+    from conch.cli.repository.transfer import pack, pull
 
     if given.command == "pack":
         return pack(given.path, given.reference, given.model)

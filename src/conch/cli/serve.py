@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conch.backends.fork_server import ForkServer
-    from conch.options import ServerOptions
+    from conch.backends.processes.fork_server import ForkServer
+    from conch.options.server_options import ServerOptions
 
 _USAGE_ERROR = 2
 _START_FAILURE = 1
@@ -23,7 +23,7 @@ def serve(arguments: Sequence[str]) -> int:
 
         print_help()
         return 0
-    from conch.option_parser import OptionError, parse
+    from conch.options.parser import OptionError, parse
 
     try:
         options = parse(arguments, os.environ)
@@ -54,8 +54,8 @@ def serve(arguments: Sequence[str]) -> int:
 @contextmanager
 def _fork_server(options: "ServerOptions") -> Iterator["ForkServer"]:
     """Make the fork server. If there are Python models to come, it starts while the rest of the program is imported."""
-    from conch.backends.child_environment import ChildEnvironment
-    from conch.backends.fork_server import ForkServer
+    from conch.backends.processes.environment import ChildEnvironment
+    from conch.backends.processes.fork_server import ForkServer
     from conch.errors import ModelLoadError
 
     server = ForkServer(environment=ChildEnvironment(options.model_env_allow, options.model_env_deny))

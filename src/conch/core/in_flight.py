@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import cache
 
 from conch.core.catalog import Catalog
-from conch.core.served import Served
+from conch.core.served_model import Served
 from conch.errors import ConchError
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from conch.core import region_copies
 from conch.core.catalog import Catalog
-from conch.core.served import Served
+from conch.core.served_model import Served
+from conch.core.shared_memory import copies as region_copies
 from conch.errors import InvalidRequest, NotFound, Unavailable
-from conch.observability.statistics import ModelStatistics
+from conch.observability.metrics.statistics import ModelStatistics
 from conch.request import SEQUENCE_START, Admitted, InferRequest, Respond
 
 _STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from conch.frontends.api_keys import INFER, MANAGE, METRICS, ApiKeys
-from conch.frontends.http_message import HttpRequest
+from conch.frontends.http.message import HttpRequest
 from conch.frontends.restrictions import Restrictions
 
 # Whether a model is ready is health as far as restrictions go; with a key file it needs one.

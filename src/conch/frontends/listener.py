@@ -6,8 +6,8 @@ import ssl
 from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
-from conch.frontends.descriptors import affordable_connections
-from conch.frontends.turns import Slices
+from conch.frontends.file_limits import affordable_connections
+from conch.frontends.loop_budget import Slices
 
 SWEEP_S = 1.0
 _BACKLOG = 1024

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from conch.errors import ConfigError
-from conch.options import ServerOptions
+from conch.options.server_options import ServerOptions
 
 CATEGORIES = frozenset(
     {

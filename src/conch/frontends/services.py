@@ -4,24 +4,24 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from conch.core.inference import Inference
-from conch.core.lifecycle import ModelControl
-from conch.core.shared_memory import SharedMemory
+from conch.core.loading.model_manager import ModelControl
+from conch.core.shared_memory.regions import SharedMemory
 from conch.frontends.access import Access
 from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import BodyBudget
-from conch.frontends.grpc_server import GrpcFrontend
-from conch.frontends.http_message import HttpLimits
-from conch.frontends.http_router import HttpRouter
-from conch.frontends.http_server import HttpServer
-from conch.frontends.metrics_http import MetricsHttp
-from conch.frontends.openai_http import OpenAiHttp
-from conch.frontends.openai_port import OpenAiPort
+from conch.frontends.grpc.server import GrpcFrontend
+from conch.frontends.http.message import HttpLimits
+from conch.frontends.http.server import HttpServer
+from conch.frontends.metrics import MetricsHttp
+from conch.frontends.openai.port import OpenAiPort
+from conch.frontends.openai.routes import OpenAiHttp
 from conch.frontends.restrictions import http_restrictions, secret_headers
-from conch.frontends.v2_http import V2Http
+from conch.frontends.router import HttpRouter
+from conch.frontends.v2_http.routes import V2Http
 from conch.frontends.workers import Workers
 from conch.observability.logs import LogSettings
-from conch.observability.observer import Observer
-from conch.options import ServerOptions
+from conch.observability.tracing.observer import Observer
+from conch.options.server_options import ServerOptions
 
 
 class Service(NamedTuple):

@@ -1,7 +1,7 @@
 """The worker processes of one server."""
 
 from conch.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool
-from conch.frontends.openai_chat_prompt import ChatPrompts
+from conch.frontends.openai.chat_prompt import ChatPrompts
 
 
 class Workers:

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from conch.errors import Code, ConchError, Unsupported
-from conch.options import ServerOptions
+from conch.options.server_options import ServerOptions
 
 # Everything that the code of models says: its standard output and its `pb_utils.Logger`.
 MODEL_LOGGER = "conch.model"

@@ -15,15 +15,15 @@ from typing import Any
 
 from conch.errors import ConfigError, NotFound
 from conch.model_config import ModelConfig
-from conch.repository.backend_fields import fill_backend_fields
-from conch.repository.document import parse_json
-from conch.repository.limits import MAX_CONFIG_BYTES, check_file_size, check_limits, check_text_size
+from conch.repository.config.backend_fields import fill_backend_fields
+from conch.repository.config.document import parse_json
+from conch.repository.config.from_proto import to_model_config
+from conch.repository.config.limits import MAX_CONFIG_BYTES, check_file_size, check_limits, check_text_size
+from conch.repository.config.pbtxt import parse_pbtxt
+from conch.repository.config.unsupported import refuse_namespaces, refuse_unserved
+from conch.repository.config.validate import validate_configuration
 from conch.repository.override import Override, UploadFolders
-from conch.repository.pbtxt import parse_pbtxt
 from conch.repository.roots import LocalRoot, Place, Root
-from conch.repository.unserved import refuse_namespaces, refuse_unserved
-from conch.repository.validate import validate_configuration
-from conch.repository.values import to_model_config
 from conch.repository.version_hints import missing_version
 from conch.repository.versions import version_files, versions_on_disk
 from conch.repository.watch import Fingerprint

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.backends.base import ModelSource
-from conch.backends.engine import Engine, EngineBackend
+from conch.backends.engines.base import Engine, EngineBackend
 from conch.backends.registry import load_backend
 from conch.errors import ConchError
 from conch.generation import Delta, Generation, GenerationRequest, SamplingParams, Usage

@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from conch.backends import progress
 from conch.backends.base import ModelSource
-from conch.backends.engine import Engine
-from conch.backends.engine_host.engine import ProcessEngine
+from conch.backends.engines.base import Engine
+from conch.backends.engines.process_engine import ProcessEngine
 from conch.errors import BackendError, Cancelled, ConfigError, InvalidRequest, ModelLoadError
 from conch.generation import Usage
 from conch.model_config import ModelConfig

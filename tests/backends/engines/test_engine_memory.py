@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from conch.backends.base import ModelSource
-from conch.backends.engine import Engine
-from conch.backends.engine_child.conch_engine import cache_size
-from conch.backends.engine_child.conch_engine.driver import Refused
-from conch.backends.engine_host.free_memory import free_memory, resident_memory
-from conch.backends.engine_host.memory import EngineMemory
-from conch.backends.openvino_genai import OpenVinoGenaiBackend
+from conch.backends.child.conch_child.engine import cache_size
+from conch.backends.child.conch_child.engine.driver import Refused
+from conch.backends.engines.base import Engine
+from conch.backends.engines.free_memory import free_memory, resident_memory
+from conch.backends.engines.memory import EngineMemory
+from conch.backends.openvino_genai.backend import OpenVinoGenaiBackend
 from conch.errors import ModelLoadError
 from conch.generation import EngineInfo
 from conch.model_config import ModelConfig

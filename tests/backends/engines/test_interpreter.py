@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conch.backends.base import ModelSource
-from conch.backends.engine_host.interpreter import interpreter
+from conch.backends.engines.interpreter import interpreter
 from conch.errors import ModelLoadError
 from conch.model_config import ModelConfig
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.engine import Engine
+from conch.backends.engines.base import Engine
 from conch.errors import InvalidRequest, Unavailable
 from conch.generation import StructuredOutput
 from tests.backends.engines.driving import ask, begin, running

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.engine import Engine
+from conch.backends.engines.base import Engine
 from conch.errors import BackendError, InvalidRequest
 from conch.generation import Usage
 from tests.backends.engines.driving import ask, running

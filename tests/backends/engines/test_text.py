@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.engine_child.conch_engine.text import (
+from conch.backends.child.conch_child.engine.text import (
     Pieces,
     StopStrings,
     TextStream,

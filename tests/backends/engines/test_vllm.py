@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from conch.backends.engine import Engine
+from conch.backends.engines.base import Engine
 from conch.errors import BackendError, InvalidRequest
 from conch.generation import StructuredOutput, Usage
 from tests.backends.engines.driving import Heard, ask, begin, family, gone, running

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import treelite
 
-from conch.backends.forest import ReadLimits, read_forest
-from conch.backends.forest_files import FILENAMES, check_form
+from conch.backends.fil.forest import ReadLimits, read_forest
+from conch.backends.fil.forest_files import FILENAMES, check_form
 from conch.errors import ModelLoadError
 from tests.backends.driving import complete
 from tests.backends.fil.test_fil import parameter, train, write

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conch.backends.base import InstancePlan, ModelSource
-from conch.backends.onnxruntime_accelerators import choose
+from conch.backends.onnxruntime.accelerators import choose
 from conch.errors import Code, ConfigError, ModelLoadError
 from conch.model_config import InstanceKind, ModelConfig
 

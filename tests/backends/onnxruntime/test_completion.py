@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper
 
-from conch.backends.onnxruntime import OnnxRuntimeBackend
+from conch.backends.onnxruntime.backend import OnnxRuntimeBackend
 from conch.errors import ConfigError, ModelLoadError
 from conch.model_config import DynamicBatching, TensorSpec
 from tests.backends.driving import complete, plan

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from conch.backends.batch import Batch
-from conch.backends.onnxruntime import OnnxRuntimeBackend
+from conch.backends.onnxruntime.backend import OnnxRuntimeBackend
 from conch.errors import BackendError, Code, ModelLoadError
 from conch.tensor import Tensor
 from tests.backends.driving import Asked, answers, complete, plan, request, started

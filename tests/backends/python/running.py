@@ -9,10 +9,10 @@ from typing import Any
 
 from conch.backends.base import InstancePlan, ModelSource
 from conch.backends.batch import Batch
-from conch.backends.python import PythonBackend
-from conch.backends.python_host.instance import PythonInstance
-from conch.backends.python_host.model_process import ModelProcess
-from conch.backends.python_host.tensor_exchange import TensorExchange
+from conch.backends.python.backend import PythonBackend
+from conch.backends.python.instance import PythonInstance
+from conch.backends.python.model_process import ModelProcess
+from conch.backends.python.tensor_exchange import TensorExchange
 from conch.errors import ConchError
 from conch.model_config import InstanceKind, ModelConfig, TensorSpec
 from conch.request import InferRequest, InferResponse

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.python_child.conch_child.arena import INLINE_LIMIT, ArenaReader, ArenaWriter, Parcel, create
-from conch.backends.python_child.conch_child.wire import WireError
+from conch.backends.child.conch_child.ipc.arena import INLINE_LIMIT, ArenaReader, ArenaWriter, Parcel, create
+from conch.backends.child.conch_child.ipc.wire import WireError
 
 SIZE = 1 << 20
 

@@ -1,4 +1,4 @@
-from conch.backends.python_child.conch_child.busy_poll import BusyPoll
+from conch.backends.child.conch_child.python.busy_poll import BusyPoll
 
 LIMIT = 250_000
 SOON, LATE = LIMIT - 1, LIMIT

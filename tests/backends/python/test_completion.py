@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from conch.backends.python import PythonBackend
+from conch.backends.python.backend import PythonBackend
 from conch.errors import ModelLoadError
 from tests.backends.python.running import source, write_model
 

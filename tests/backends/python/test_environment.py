@@ -13,9 +13,9 @@ import pytest
 from conch.archives.extraction import extract_tar
 from conch.archives.limits import ArchiveLimits
 from conch.backends.base import ModelSource
-from conch.backends.fork_server import ForkServer
-from conch.backends.launch import Program
-from conch.backends.python_host.environment import Environments
+from conch.backends.processes.fork_server import ForkServer
+from conch.backends.processes.launch import Program
+from conch.backends.python.environment import Environments
 from conch.errors import ConfigError, ModelLoadError
 from tests.backends.python.running import running, source
 

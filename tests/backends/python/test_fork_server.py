@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from conch.backends.fork_server import MAIN, ForkServer
-from conch.backends.python import PythonBackend
-from conch.backends.python_child.conch_child import prctl
-from conch.backends.python_host.instance import PythonInstance
+from conch.backends.child.conch_child.ipc import prctl
+from conch.backends.processes.fork_server import MAIN, ForkServer
+from conch.backends.python.backend import PythonBackend
+from conch.backends.python.instance import PythonInstance
 from conch.errors import ModelLoadError
 from conch.request import InferRequest
 from tests.backends.python.running import LIMIT_S, Runner, plan, source, write_model
@@ -186,7 +186,7 @@ async def test_a_forked_process_is_like_one_that_was_started_anew(
             for told in (one, other):
                 for variable in ("PATH", "VIRTUAL_ENV"):
                     told["environment"].pop(variable, None)
-            assert set(one.pop("modules")) ^ set(other["modules"]) <= {"conch_child.fork_server", "select"}
+            assert set(one.pop("modules")) ^ set(other["modules"]) <= {"conch_child.python.fork_server", "select"}
             # A pool of threads for matrix products is there before the first product, or is made for it.
             assert one.pop("threads") == 1
             assert one == {key: other[key] for key in one}
@@ -320,7 +320,7 @@ async def test_no_process_outlives_the_server(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, signal
 from pathlib import Path
-from conch.backends.fork_server import ForkServer
+from conch.backends.processes.fork_server import ForkServer
 from tests.backends.python.test_fork_server import instances
 from tests.backends.python.test_death import gone
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends import python_child
+from conch.backends import child
 
 # Two tensors of 5 MB at a time, as a batch of two images makes them, again and again.
 PAGE_FAULTS = """
 import resource, sys
 sys.path.append({folder!r})
-from conch_child import heap
+from conch_child.ipc import heap
 import numpy
 heap.keep_freed_memory()
 def work():
@@ -32,7 +32,7 @@ print(faults() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults of the C library of Linux")
 def test_freed_memory_is_used_again_until_it_is_given_back() -> None:
-    script = PAGE_FAULTS.format(folder=str(Path(python_child.__file__).parent))
+    script = PAGE_FAULTS.format(folder=str(Path(child.__file__).parent))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     again, after_giving_back = map(int, done.stdout.split())
     assert after_giving_back > 100  # some of 2,400 pages; large pages make it fewer

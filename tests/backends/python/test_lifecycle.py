@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from conch.backends import progress
-from conch.backends.python import PythonBackend
-from conch.backends.python_host.settings import parse_settings
+from conch.backends.python.backend import PythonBackend
+from conch.backends.python.settings import parse_settings
 from conch.errors import ConfigError, ModelLoadError
 from conch.tensor import Tensor
 from tests.backends.python.running import IDENTITY, LIMIT_S, Runner, plan, running, source, write_model

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from conch.backends.python import PythonBackend
-from conch.observability.custom_metrics import MetricSample, custom_families
+from conch.backends.python.backend import PythonBackend
+from conch.observability.metrics.custom import MetricSample, custom_families
 from tests.backends.python.running import LIMIT_S, Runner, plan, running, source, write_model
 
 METRICS = """

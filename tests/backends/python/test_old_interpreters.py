@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends import python_child
+from conch.backends import child
 
-FILES = sorted(Path(python_child.__file__).parent.rglob("*.py"))
+FILES = sorted(Path(child.__file__).parent.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from conch.backends.launch import Exit, Program
-from conch.backends.process import Backoff, ChildProcess
-from conch.backends.python_child.conch_child import wire
+from conch.backends.child.conch_child.ipc import wire
+from conch.backends.processes.child_process import Backoff, ChildProcess
+from conch.backends.processes.launch import Exit, Program
 from conch.errors import ModelLoadError
 from tests.backends.python.running import LIMIT_S
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.backends.python_child.conch_child.regions import Regions
+from conch.backends.child.conch_child.python.regions import Regions
 
 SIZE = 4 * 4096
 DATA = np.arange(100, dtype=np.float32)
@@ -83,7 +83,7 @@ CUT = """
 import os, signal, sys
 import numpy as np
 from pathlib import Path
-from conch.backends.python_child.conch_child.regions import Regions, _Mapping
+from conch.backends.child.conch_child.python.regions import Regions, _Mapping
 
 path = Path(sys.argv[1])
 found = path.stat()

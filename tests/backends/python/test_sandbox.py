@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from conch.backends.python_child.conch_child.sandbox import landlock_abi
+from conch.backends.child.conch_child.ipc.sandbox import landlock_abi
 from conch.errors import ConfigError, ModelLoadError
 from conch.tensor import Tensor
 from tests.backends.engines.driving import gone
@@ -149,7 +149,7 @@ async def test_settings_that_make_no_sense(directory: Path, settings: dict[str, 
 
 
 async def test_a_kernel_without_landlock_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conch.backends.sandbox.landlock_abi", lambda: 0)
+    monkeypatch.setattr("conch.backends.processes.sandbox.landlock_abi", lambda: 0)
     with pytest.raises(ModelLoadError, match=r"needs Landlock, which this kernel does not have: Linux 5\.13 or newer"):
         async with running(directory, EVALUATOR, settings={"landlock": "true"}):
             pass

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from conch.backends.python_child.conch_child.arena import INLINE_LIMIT
+from conch.backends.child.conch_child.ipc.arena import INLINE_LIMIT
 from conch.errors import InvalidRequest
 from conch.request import InferRequest
 from conch.sliced_copy import MIN_SLICED_BYTES

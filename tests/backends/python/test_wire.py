@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.python_child.conch_child.wire import MAX_HEADER_SIZE, PREFIX, FrameDecoder, WireError, encode
+from conch.backends.child.conch_child.ipc.wire import MAX_HEADER_SIZE, PREFIX, FrameDecoder, WireError, encode
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

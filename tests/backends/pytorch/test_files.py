@@ -8,8 +8,8 @@ from zipfile import ZipFile
 import pytest
 import torch
 
-from conch.backends.pytorch_archive import Format, exported_signature, open_archive
-from conch.backends.pytorch_naming import input_places, output_places
+from conch.backends.pytorch.archive import Format, exported_signature, open_archive
+from conch.backends.pytorch.naming import input_places, output_places
 from conch.errors import ConchError, ConfigError, ModelLoadError
 from tests.backends.pytorch.torch_models import (
     Scaled,

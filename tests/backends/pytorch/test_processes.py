@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 import torch
 
-from conch.backends.pytorch import PyTorchBackend
+from conch.backends.pytorch.backend import PyTorchBackend
 from conch.errors import BackendError, ConchError, ModelLoadError
 from tests.backends.pytorch.torch_models import (
     Scaled,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from conch.backends.cores import usable_cores
-from conch.backends.pytorch import PyTorchBackend
-from conch.backends.pytorch_script import TorchScriptInstance
+from conch.backends.pytorch.backend import PyTorchBackend
+from conch.backends.pytorch.torch_script import TorchScriptInstance
 from conch.errors import BackendError, ConchError, ConfigError, InvalidRequest, ModelLoadError
 from conch.model_config import InstanceKind
 from conch.tensor import Tensor

@@ -12,10 +12,10 @@ import torch
 
 from conch.backends.base import Instance, InstancePlan, ModelSource
 from conch.backends.batch import Batch
-from conch.backends.pytorch import PyTorchBackend
+from conch.backends.pytorch.backend import PyTorchBackend
 from conch.errors import ConchError
 from conch.model_config import InstanceKind, ModelConfig
-from conch.repository.finish import finish
+from conch.repository.config.resolve import finish
 from conch.repository.store import Repository
 from conch.request import InferRequest, InferResponse
 from conch.tensor import Tensor

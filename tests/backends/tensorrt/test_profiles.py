@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from conch.backends.tensorrt_profiles import (
+from conch.backends.tensorrt.profiles import (
     Profile,
     Range,
     check_batch,

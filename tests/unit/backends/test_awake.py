@@ -1,6 +1,6 @@
 import asyncio
 
-from conch.backends.python_host.awake import Awake
+from conch.backends.python.loop_busy_poll import Awake
 
 HOUR_NS = 3600 * 10**9
 

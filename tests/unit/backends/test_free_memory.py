@@ -2,8 +2,8 @@
 
 import pytest
 
-from conch.backends.engine_host import free_memory
-from conch.backends.engine_host.free_memory import default_request_memory, worker_memory
+from conch.backends.engines import free_memory
+from conch.backends.engines.free_memory import default_request_memory, worker_memory
 
 GIB = 2**30
 

@@ -7,7 +7,7 @@ import pytest
 
 from conch.backends.base import ModelSource
 from conch.backends.native_options import checked_accelerator, checked_session_entry, library_path, thread_count
-from conch.backends.openvino_options import checked_parameters
+from conch.backends.openvino.options import checked_parameters
 from conch.errors import ConfigError
 from conch.model_config import ModelConfig
 

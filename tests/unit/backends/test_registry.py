@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.backends.identity import IdentityBackend
+from conch.backends.identity.backend import IdentityBackend
 from conch.backends.registry import ineffective_settings, load_backend
 from conch.errors import ModelLoadError
 
@@ -33,7 +33,8 @@ def test_a_backend_of_this_server() -> None:
 
 def test_a_backend_of_a_package(site: Path) -> None:
     module = (
-        "from conch.backends.identity import IdentityBackend\nclass Mirror(IdentityBackend):\n    name = 'mirror'\n"
+        "from conch.backends.identity.backend import IdentityBackend\n"
+        "class Mirror(IdentityBackend):\n    name = 'mirror'\n"
     )
     install(site, "mirrors", "mirror = mirrors:Mirror", module)
     assert load_backend("mirror", {}).name == "mirror"

@@ -1,6 +1,6 @@
 """How deep the pipeline to a model's process is."""
 
-from conch.backends.python_host.send_ahead import SendAhead
+from conch.backends.python.send_ahead import SendAhead
 
 US = 1_000
 MS = 1_000_000

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from conch.backends.base import ModelSource
-from conch.backends.engine_child.conch_engine.driver import Refused
-from conch.backends.engine_child.conch_engine.tensorrtllm_arguments import read_arguments, require_gpus
-from conch.backends.engine_child.conch_engine.tensorrtllm_mapping import guide, honoured, room, sampling, usage
-from conch.backends.engine_child.conch_engine.tensorrtllm_strands import Strand, follow, merged
-from conch.backends.tensorrtllm import TensorRtLlmBackend, refuse_parameters
+from conch.backends.child.conch_child.engine.driver import Refused
+from conch.backends.child.conch_child.engine.tensorrtllm_arguments import read_arguments, require_gpus
+from conch.backends.child.conch_child.engine.tensorrtllm_mapping import guide, honoured, room, sampling, usage
+from conch.backends.child.conch_child.engine.tensorrtllm_strands import Strand, follow, merged
+from conch.backends.tensorrtllm.backend import TensorRtLlmBackend, refuse_parameters
 from conch.errors import ConfigError, ModelLoadError
 from conch.model_config import ModelConfig
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from onnx import helper
 
-from conch.check.reference import reference
-from conch.check.rules import RULES
+from conch.check.rules.catalog import RULES
+from conch.check.rules.reference import reference
 from tests.backends.onnxruntime.onnx_models import FP32, write_model
 from tests.unit.check.repository import ECHO, TENSORS, ids, write, write_python
 

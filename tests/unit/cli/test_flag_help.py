@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from conch.cli.flag_help import print_help, reference
-from conch.flags import Standing
-from conch.options import FLAGS
+from conch.options.flags import Standing
+from conch.options.server_options import FLAGS
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "flags.md"
 

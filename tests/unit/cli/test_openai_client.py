@@ -2,7 +2,7 @@
 
 import pytest
 
-from conch.cli.openai_client import Pace
+from conch.cli.clients.openai_client import Pace
 
 
 @pytest.mark.parametrize(

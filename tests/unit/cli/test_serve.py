@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conch.cli.serve import serve
-from conch.options import ServerOptions
+from conch.options.server_options import ServerOptions
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.core.cache import ResponseCache
 from conch.core.cache_key import cache_key
+from conch.core.cached_answers import ModelCache
 from conch.core.catalog import Catalog
-from conch.core.ensemble import EnsembleModel
-from conch.core.model import ServedModel
-from conch.core.model_cache import ModelCache
+from conch.core.ensembles.ensemble_model import EnsembleModel
+from conch.core.response_cache import ResponseCache
+from conch.core.scheduling.batching_model import ServedModel
 from conch.errors import BackendError, Cancelled, FailureReason
 from conch.model_config import ModelConfig
 from conch.repository.namespaces import ModelId

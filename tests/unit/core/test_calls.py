@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.backends.calls import Caller as CallingModel
-from conch.core.calls import Calls
+from conch.backends.bls import Caller as CallingModel
+from conch.core.bls import Calls
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
-from conch.core.model import ServedModel
 from conch.core.pending import Pending, State
+from conch.core.scheduling.batching_model import ServedModel
 from conch.errors import Unavailable
 from conch.repository.namespaces import ModelId
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from conch.core.cuda_regions import open_memory
-from conch.core.shared_memory import SharedMemory
+from conch.core.shared_memory.cuda_regions import open_memory
+from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import BackendError, ConchError, InvalidRequest, NotFound, Unavailable
 
 HANDLE = bytes(range(64))
@@ -154,7 +154,7 @@ class Runtime:
     ],
 )
 def test_what_is_no_handle(monkeypatch: pytest.MonkeyPatch, handle: bytes, device: int, text: str) -> None:
-    monkeypatch.setattr("conch.core.cuda_regions.import_module", lambda _: Runtime)
+    monkeypatch.setattr("conch.core.shared_memory.cuda_regions.import_module", lambda _: Runtime)
     with pytest.raises(ConchError) as caught:
         open_memory(handle, device)
     assert text in caught.value.message

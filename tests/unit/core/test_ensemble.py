@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conch.core.contract import check_ensemble, misfit_notices
-from conch.core.ensemble import EnsembleModel
-from conch.core.model import ServedModel
+from conch.core.ensembles.contract import check_ensemble, misfit_notices
+from conch.core.ensembles.ensemble_model import EnsembleModel
+from conch.core.scheduling.batching_model import ServedModel
 from conch.errors import BackendError, Cancelled, Code, ConchError, ConfigError, FailureReason, QueueFull
 from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferResponse
@@ -237,7 +237,7 @@ async def test_cancelling_the_request_cancels_its_steps() -> None:
 
 
 async def test_a_step_that_refuses_fails_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conch.core.instance_model._STRANDED_S", 0.001)
+    monkeypatch.setattr("conch.core.scheduling.scheduled_model._STRANDED_S", 0.001)
     model, workers = await served(DIAMOND)
     caller = Caller()
     model.submit(request(), caller)

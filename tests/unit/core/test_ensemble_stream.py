@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core import ensemble_stream
-from conch.core.ensemble import EnsembleModel
-from conch.core.ensemble_flow import flow_of
-from conch.core.model import ServedModel
+from conch.core.ensembles import stream as ensemble_stream
+from conch.core.ensembles.ensemble_model import EnsembleModel
+from conch.core.ensembles.flow import flow_of
+from conch.core.scheduling.batching_model import ServedModel
 from conch.errors import Cancelled, ConchError, ConfigError, Unavailable
 from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
 from conch.request import InferResponse

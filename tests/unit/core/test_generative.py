@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from conch.backends.engine import Engine
-from conch.core.generative import GenerativeModel
+from conch.backends.engines.base import Engine
+from conch.core.generation.generative_model import GenerativeModel
 from conch.errors import BackendError, Cancelled, ConchError, FailureReason, InvalidRequest, QueueFull, Unavailable
 from conch.generation import (
     Delta,

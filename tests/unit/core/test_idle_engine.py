@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.backends.engine import Engine
-from conch.core.idle_engine import IdleEngine, idle_seconds
+from conch.backends.engines.base import Engine
+from conch.core.generation.idle_engine import IdleEngine, idle_seconds
 from conch.errors import Cancelled, ConchError, ConfigError, ModelLoadError, Unavailable
 from conch.generation import EngineInfo, EngineLoad, Generation, GenerationRequest, Listen, SamplingParams, Usage
 from conch.model_config import ModelConfig

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conch.backends.registry import BackendRegistry
-from conch.core.builder import Built, ModelBuilder
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
-from conch.core.instance_model import InstanceModel
-from conch.core.lifecycle import ModelControl
-from conch.core.repository_index import IndexEntry
-from conch.core.served import Served
+from conch.core.loading.builder import Built, ModelBuilder
+from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.repository_index import IndexEntry
+from conch.core.scheduling.scheduled_model import InstanceModel
+from conch.core.served_model import Served
 from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.model_config import ModelConfig
 from conch.repository.namespaces import Repositories

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from conch.backends.registry import BackendRegistry
-from conch.core.builder import ModelBuilder
 from conch.core.catalog import Catalog
-from conch.core.ensemble import EnsembleModel
+from conch.core.ensembles.ensemble_model import EnsembleModel
 from conch.core.inference import Inference
-from conch.core.lifecycle import ModelControl
-from conch.core.repository_index import IndexEntry
+from conch.core.loading.builder import ModelBuilder
+from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.repository_index import IndexEntry
 from conch.errors import ConchError, InvalidRequest, ModelLoadError, NotFound
 from conch.repository.namespaces import ModelId, Repositories
 from conch.repository.store import Repository

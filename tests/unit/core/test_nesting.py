@@ -3,8 +3,8 @@
 import pytest
 
 from conch.core.catalog import Catalog
-from conch.core.ensemble import EnsembleModel
-from conch.core.nesting import MAX_ENSEMBLE_DEPTH, MAX_ENSEMBLE_RUNS, check_nesting
+from conch.core.ensembles.ensemble_model import EnsembleModel
+from conch.core.ensembles.nesting import MAX_ENSEMBLE_DEPTH, MAX_ENSEMBLE_RUNS, check_nesting
 from conch.errors import ConfigError
 from conch.model_config import EnsembleStep, ModelConfig
 from conch.repository.namespaces import ModelId

@@ -2,9 +2,9 @@
 
 import pytest
 
-from conch.core.pace import Pace
 from conch.core.pending import Pending
-from conch.core.queue import PolicyQueue
+from conch.core.scheduling.queue import PolicyQueue
+from conch.core.scheduling.service_rate import Pace
 from conch.errors import QueueFull
 from conch.model_config import DynamicBatching, QueuePolicy, TimeoutAction
 from conch.request import StepRequest

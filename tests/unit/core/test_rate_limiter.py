@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.model import ServedModel
-from conch.core.rate_limiter import Claim, ModelLimiter, RateLimiter, Resource
+from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.rate_limiter import Claim, ModelLimiter, RateLimiter, Resource
 from conch.errors import ConfigError
-from conch.flag_values import ResourceLimit
 from conch.model_config import RateLimit, ResourceNeed
+from conch.options.flag_values import ResourceLimit
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
 
 

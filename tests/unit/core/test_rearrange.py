@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.model import ServedModel
+from conch.core.scheduling.batching_model import ServedModel
 from conch.errors import ModelLoadError
 from conch.request import InferResponse
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request

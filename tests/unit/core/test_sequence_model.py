@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.backends.batch import Batch, Execution
-from conch.core.sequence_model import SequenceModel
-from conch.core.sequence_tensors import instance_config
+from conch.core.sequences.sequence_model import SequenceModel
+from conch.core.sequences.tensors import instance_config
 from conch.errors import BackendError, Cancelled, ConchError, InvalidRequest, QueueFull, QueueTimeout, Unavailable
 from conch.model_config import ControlKind, ModelConfig, SequenceBatching, SequenceControl, SequenceState
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferResponse

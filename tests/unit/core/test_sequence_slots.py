@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.sequence import LiveSequence, SequenceRequest, Slot
-from conch.core.sequence_slots import SequenceSlots
+from conch.core.sequences.sequence import LiveSequence, SequenceRequest, Slot
+from conch.core.sequences.slots import SequenceSlots
 from conch.request import InferRequest
 
 IDLE = 50

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.core.shared_memory import SharedMemory
+from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conch.backends.batch import Batch
-from conch.core.warmup import warm_up
+from conch.core.scheduling.warmup import warm_up
 from conch.errors import Code, ModelLoadError
 from conch.model_config import ModelConfig, TensorSpec, Warmup, WarmupTensor
 from conch.tensor import BYTES, DATATYPES, Tensor

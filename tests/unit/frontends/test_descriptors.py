@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from conch.frontends.descriptors import affordable_connections
+from conch.frontends.file_limits import affordable_connections
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import partial
 
 import uvloop
 
-from conch.frontends.turns import Slices, Turns
+from conch.frontends.loop_budget import Slices, Turns
 
 
 def test_many_in_one_turn_are_spread_over_several_in_their_order() -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conch.observability.exposition import Family, Point, histogram_points, render
+from conch.observability.metrics.exposition import Family, Point, histogram_points, render
 
 
 def test_a_counter_keeps_its_name_and_counts_are_whole() -> None:

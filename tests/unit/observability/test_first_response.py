@@ -2,9 +2,9 @@
 
 import asyncio
 
-from conch.core.model import ServedModel
+from conch.core.scheduling.batching_model import ServedModel
 from conch.model_config import ModelConfig
-from conch.observability.statistics import Histogram
+from conch.observability.metrics.statistics import Histogram
 from conch.request import InferResponse
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conch.observability.logs import LineFormatter, ServerLogHandler, configure
-from conch.options import ServerOptions
+from conch.options.server_options import ServerOptions
 
 MOMENT = 1795224420.123456  # 2026-11-21 01:27:00 UTC
 

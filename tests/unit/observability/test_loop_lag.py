@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conch.observability.loop_lag import BUCKETS_S, MAX_BLOCKED_S, LoopLag, lag_families
+from conch.observability.metrics.loop_lag import BUCKETS_S, MAX_BLOCKED_S, LoopLag, lag_families
 
 
 def work(seconds: float) -> None:
@@ -51,7 +51,7 @@ async def test_time_without_a_processor_does_not_count() -> None:
 
 
 async def test_the_alarm_finds_what_runs_and_is_gone_afterwards(caplog: pytest.LogCaptureFixture) -> None:
-    from conch.protocol.json_data import pack
+    from conch.protocol.v2_json.data import pack
 
     lag = LoopLag(alarm=True)
     lag.start()

@@ -8,10 +8,10 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from conch.errors import FailureReason
-from conch.observability.custom_metrics import MetricSample
-from conch.observability.metrics import Metrics
-from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, CacheStatistics, Histogram, ModelStatistics
-from conch.options import ServerOptions
+from conch.observability.metrics.custom import MetricSample
+from conch.observability.metrics.families import Metrics
+from conch.observability.metrics.statistics import FIRST_RESPONSE_BOUNDS_MS, CacheStatistics, Histogram, ModelStatistics
+from conch.options.server_options import ServerOptions
 
 MS = 1_000_000
 

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from conch.observability.loop_lag import LoopLag
-from conch.observability.metrics import Metrics, RequestMemory
-from conch.observability.statistics import FIRST_RESPONSE_BOUNDS_MS, CacheStatistics, Histogram, ModelStatistics
-from conch.observability.summaries import LatencySummaries
-from conch.options import ServerOptions
+from conch.observability.metrics.families import Metrics, RequestMemory
+from conch.observability.metrics.loop_lag import LoopLag
+from conch.observability.metrics.statistics import FIRST_RESPONSE_BOUNDS_MS, CacheStatistics, Histogram, ModelStatistics
+from conch.observability.metrics.summaries import LatencySummaries
+from conch.options.server_options import ServerOptions
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 

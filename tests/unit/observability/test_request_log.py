@@ -9,8 +9,8 @@ import pytest
 
 from conch.errors import NotFound
 from conch.observability.logs import JsonFormatter, LineFormatter
-from conch.observability.request_log import RequestLog, fields_of
-from conch.observability.request_trace import Trace, read_context
+from conch.observability.tracing.request_log import RequestLog, fields_of
+from conch.observability.tracing.request_trace import Trace, read_context
 from conch.request import InferRequest, InferResponse, Timeline
 from conch.tensor import Tensor
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.observability.request_trace import Trace
-from conch.observability.trace_file import JsonArrayFile, TraceFile, lines_of
-from conch.observability.trace_settings import TraceRules
+from conch.observability.tracing.request_trace import Trace
+from conch.observability.tracing.trace_file import JsonArrayFile, TraceFile, lines_of
+from conch.observability.tracing.trace_settings import TraceRules
 from conch.request import InferRequest, InferResponse, Timeline
 from conch.tensor import Tensor, pack_bytes
 

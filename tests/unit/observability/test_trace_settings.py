@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.errors import InvalidRequest, Unsupported
-from conch.observability.trace_settings import TraceSettings
-from conch.trace_options import OPENTELEMETRY, TraceOptions
+from conch.observability.tracing.trace_settings import TraceSettings
+from conch.options.trace import OPENTELEMETRY, TraceOptions
 
 START = TraceOptions(levels=("TIMESTAMPS",), rate=2, count=-1, file="t.json")
 

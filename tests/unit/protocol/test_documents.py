@@ -1,9 +1,9 @@
 import json
 
-from conch.core.repository_index import IndexEntry
+from conch.core.loading.repository_index import IndexEntry
 from conch.model_config import ModelConfig, TensorSpec
-from conch.observability.statistics import ModelStatistics, ResponseStatistics
-from conch.protocol import documents
+from conch.observability.metrics.statistics import ModelStatistics, ResponseStatistics
+from conch.protocol.v2_json import documents
 
 
 def config(max_batch_size: int, platform: str = "") -> ModelConfig:

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from conch.protocol.json_data import written_exactly
+from conch.protocol.v2_json.data import written_exactly
 from conch.tensor import BYTES, Tensor, pack_bytes
 
 EVERY = [bytes([octet]) for octet in range(256)]

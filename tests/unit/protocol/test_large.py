@@ -7,14 +7,15 @@ import orjson
 import pytest
 
 from conch.errors import InvalidRequest
-from conch.protocol import large_json, large_openai
 from conch.protocol.classification import classify
-from conch.protocol.large_proto import is_large, pack_message
-from conch.protocol.openai_fields import InvalidField
-from conch.protocol.openai_requests import read_chat, read_completion
+from conch.protocol.openai import large as large_openai
+from conch.protocol.openai.fields import InvalidField
+from conch.protocol.openai.requests import read_chat, read_completion
 from conch.protocol.regions import NO_REGIONS
-from conch.protocol.v2_json import OutputOptions, decode_parts, decode_request, encode_response
-from conch.protocol.v2_proto import InferMessage, read_infer_request
+from conch.protocol.v2_json import large as large_json
+from conch.protocol.v2_json.inference import OutputOptions, decode_parts, decode_request, encode_response
+from conch.protocol.v2_proto.inference import InferMessage, read_infer_request
+from conch.protocol.v2_proto.large import is_large, pack_message
 from conch.request import InferRequest, InferResponse, Timeline
 from conch.tensor import Tensor
 from conch.triton_messages import service_pb2

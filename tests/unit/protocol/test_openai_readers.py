@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from conch.errors import ConchError
 from conch.llm.tensor_form import sampling_params
-from conch.protocol.openai_fields import InvalidField
-from conch.protocol.openai_requests import read_chat, read_completion
+from conch.protocol.openai.fields import InvalidField
+from conch.protocol.openai.requests import read_chat, read_completion
 from conch.tensor import Buffer
 
 SCALARS = (

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from conch.protocol.openai_embeddings import read_embedding
-from conch.protocol.openai_fields import Fields
-from conch.protocol.openai_requests import read_chat, read_completion
+from conch.protocol.openai.embeddings import read_embedding
+from conch.protocol.openai.fields import Fields
+from conch.protocol.openai.requests import read_chat, read_completion
 from conch.tensor import Buffer
 
 PAGE = Path(__file__).parents[3] / "docs" / "language-models.md"

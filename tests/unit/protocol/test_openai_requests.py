@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from conch.generation import StructuredOutput
-from conch.protocol.openai_fields import InvalidField
-from conch.protocol.openai_requests import read_chat
+from conch.protocol.openai.fields import InvalidField
+from conch.protocol.openai.requests import read_chat
 
 SCHEMA = {"type": "object"}
 

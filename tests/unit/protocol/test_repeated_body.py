@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.errors import InvalidRequest
-from conch.protocol.repeated_body import RepeatedBodies
-from conch.protocol.v2_json import decode_request
+from conch.protocol.v2_json.inference import decode_request
+from conch.protocol.v2_json.request_cache import RepeatedBodies
 from conch.request import InferRequest, Timeline
 
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from conch.errors import InvalidRequest
-from conch.protocol.repeated_proto import RepeatedRequests, RepeatedResponses
-from conch.protocol.v2_proto import encode_infer_response, read_infer_request, streamed
+from conch.protocol.v2_proto.inference import encode_infer_response, read_infer_request, streamed
+from conch.protocol.v2_proto.request_cache import RepeatedRequests, RepeatedResponses
 from conch.request import InferResponse, Timeline
 from conch.tensor import Tensor
 

@@ -5,13 +5,13 @@ import pytest
 
 from conch.errors import BackendError, InvalidRequest, Unsupported
 from conch.model_config import ModelConfig, TensorSpec
-from conch.protocol.raw_request import decode_raw_request
-from conch.protocol.v2_json import (
+from conch.protocol.v2_json.inference import (
     OutputOptions,
     decode_request,
     encode_response,
     read_header_length,
 )
+from conch.protocol.v2_json.raw_request import decode_raw_request
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferResponse
 from conch.tensor import Tensor, pack_bytes
 

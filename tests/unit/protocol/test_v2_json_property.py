@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.errors import ConchError
-from conch.protocol.v2_json import OutputOptions, decode_request, encode_response, read_header_length
+from conch.protocol.v2_json.inference import OutputOptions, decode_request, encode_response, read_header_length
 from conch.request import InferResponse
 from conch.tensor import DATATYPES, Tensor
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from conch.errors import ConchError, InvalidRequest, Unsupported
-from conch.protocol.v2_proto import (
+from conch.protocol.v2_proto.inference import (
     ResponseOptions,
     encode_infer_response,
     encode_stream_error,

@@ -17,7 +17,7 @@ from conch.archives.limits import ArchiveLimits
 from conch.errors import ConfigError
 from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.contents import Entry
+from conch.repository.remote.listing import Entry
 from conch.repository.remote.tree import merged
 
 FEW = ArchiveLimits(entries=100)

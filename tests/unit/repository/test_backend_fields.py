@@ -3,8 +3,8 @@
 import pytest
 
 from conch.errors import ConfigError
-from conch.repository.backend_fields import fill_backend_fields
-from conch.repository.pbtxt import parse_pbtxt
+from conch.repository.config.backend_fields import fill_backend_fields
+from conch.repository.config.pbtxt import parse_pbtxt
 
 
 def filled(text: str, files: dict[str, bool] | None = None, name: str = "m") -> tuple[str, str, str]:

@@ -20,9 +20,9 @@ from conch.model_config import (
     Warmup,
     WarmupTensor,
 )
-from conch.repository.document import from_document, to_document
-from conch.repository.finish import Finished, finish
-from conch.repository.pbtxt import parse_pbtxt
+from conch.repository.config.document import from_document, to_document
+from conch.repository.config.pbtxt import parse_pbtxt
+from conch.repository.config.resolve import Finished, finish
 
 
 class PairsBackend(Backend):

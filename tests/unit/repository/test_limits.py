@@ -6,10 +6,10 @@ from time import monotonic
 
 import pytest
 
-from conch.backends.identity import IdentityBackend
+from conch.backends.identity.backend import IdentityBackend
 from conch.errors import ConfigError
-from conch.repository.finish import finish
-from conch.repository.limits import MAX_CONFIG_BYTES
+from conch.repository.config.limits import MAX_CONFIG_BYTES
+from conch.repository.config.resolve import finish
 from conch.repository.override import Override
 from conch.repository.store import Repository
 

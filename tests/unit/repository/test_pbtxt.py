@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.errors import ConfigError
-from conch.repository.pbtxt import parse_pbtxt
+from conch.repository.config.pbtxt import parse_pbtxt
 
 
 def explanation(text: str) -> str:

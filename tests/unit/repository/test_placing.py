@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conch.errors import ConfigError, Unavailable
-from conch.repository.placing import placed
+from conch.repository.atomic_folder import placed
 
 
 def put(target: Path, text: str, *, replace: bool = False) -> None:

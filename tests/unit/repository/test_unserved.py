@@ -3,8 +3,8 @@
 import pytest
 
 from conch.errors import ConfigError
-from conch.repository.pbtxt import parse_pbtxt
-from conch.repository.unserved import refuse_namespaces, refuse_unserved, unserved_notices
+from conch.repository.config.pbtxt import parse_pbtxt
+from conch.repository.config.unsupported import refuse_namespaces, refuse_unserved, unserved_notices
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import pytest
 
 from conch.errors import ConfigError
 from conch.model_config import BatchInput, BatchInputKind, BatchOutput
-from conch.repository.pbtxt import parse_pbtxt
-from conch.repository.validate import validate_tensors
-from conch.repository.values import to_model_config
+from conch.repository.config.from_proto import to_model_config
+from conch.repository.config.pbtxt import parse_pbtxt
+from conch.repository.config.validate import validate_tensors
 from conch.triton_messages import ModelConfig as ConfigMessage
 
 MODEL = """

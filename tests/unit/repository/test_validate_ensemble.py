@@ -3,8 +3,8 @@
 import pytest
 
 from conch.errors import ConfigError
-from conch.repository.pbtxt import parse_pbtxt
-from conch.repository.validate_ensemble import validate_ensemble
+from conch.repository.config.pbtxt import parse_pbtxt
+from conch.repository.config.validate_ensemble import validate_ensemble
 
 
 def ensemble(*steps: str, inputs: str = "IN", outputs: str = "OUT", more: str = "") -> str:

@@ -4,10 +4,10 @@ import pytest
 
 from conch.errors import ConfigError
 from conch.model_config import ControlKind, SequenceControl, SequenceState
-from conch.repository.pbtxt import parse_pbtxt
-from conch.repository.unserved import unserved_notices
-from conch.repository.validate import validate_configuration
-from conch.repository.values import to_model_config
+from conch.repository.config.from_proto import to_model_config
+from conch.repository.config.pbtxt import parse_pbtxt
+from conch.repository.config.unsupported import unserved_notices
+from conch.repository.config.validate import validate_configuration
 
 CONTROL = 'control_input {{ name: "S" control {{ {} }} }}'
 START = CONTROL.format("kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ]")

@@ -9,7 +9,7 @@ from conch.frontends.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from conch.frontends.http2.headers import HeaderBlocks, RequestHead
 from conch.frontends.http2.limits import Allowance, Http2Limits, ReceiveWindow
 from conch.frontends.http2.stream import Channel, Http2Stream, Outlet, Receiver
-from conch.frontends.turns import Slices
+from conch.frontends.loop_budget import Slices
 from conch.tensor import Buffer
 
 Head = TypeVar("Head")

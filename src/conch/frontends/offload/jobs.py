@@ -35,7 +35,7 @@ def restore(described: Mapping[str, Any]) -> ConchError:
     """Make the error that a worker has described."""
     from conch.generation import InvalidParameter
     from conch.protocol.compression import UnknownCoding
-    from conch.protocol.openai_fields import InvalidField
+    from conch.protocol.openai.fields import InvalidField
 
     kind, message, param = str(described["kind"]), str(described["message"]), described["param"]
     if kind == "InvalidField":
@@ -55,10 +55,10 @@ def _nothing(_args: Mapping[str, Any], _parts: Sequence[memoryview]) -> Answer:
 
 
 def _infer_request(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    """Decompress a body and pack the tensors in its JSON: see `conch.protocol.large_json`."""
-    from conch.protocol import large_json
+    """Decompress a body and pack the tensors in its JSON: see `conch.protocol.v2_json.large`."""
     from conch.protocol.compression import decompress
-    from conch.protocol.v2_json import read_header_length
+    from conch.protocol.v2_json import large as large_json
+    from conch.protocol.v2_json.inference import read_header_length
 
     body: Buffer = parts[0]
     if args["coding"]:
@@ -77,7 +77,7 @@ def _infer_request(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answ
 
 
 def _infer_response(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocol import large_json
+    from conch.protocol.v2_json import large as large_json
 
     return {}, large_json.write_response(args, parts)
 
@@ -94,13 +94,13 @@ def _classify(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
 
 
 def _infer_message(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocol.large_proto import pack_message
-    from conch.protocol.v2_proto import split_fields
+    from conch.protocol.v2_proto.inference import split_fields
+    from conch.protocol.v2_proto.large import pack_message
 
     body: Buffer = parts[0]
     if args["coding"]:
-        from conch.frontends.grpc_messages import decompress_message
-        from conch.frontends.grpc_status import GrpcError
+        from conch.frontends.grpc.framing import decompress_message
+        from conch.frontends.grpc.status import GrpcError
 
         try:
             body = decompress_message(body, args["coding"].encode("latin-1"))
@@ -117,31 +117,31 @@ def _infer_message(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answ
 
 
 def _generate_request(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocol import generate
+    from conch.protocol.v2_json import generate
 
     return generate.pack_request(args, parts[0])
 
 
 def _generate_response(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocol import generate
+    from conch.protocol.v2_json import generate
 
     return {}, (generate.write_response(args, parts),)
 
 
 def _chat(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocol import large_openai
+    from conch.protocol.openai import large as large_openai
 
     return {}, large_openai.split_chat(parts[0])
 
 
 def _completion(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocol import large_openai
+    from conch.protocol.openai import large as large_openai
 
     return large_openai.split_prompts(parts[0], "prompt")
 
 
 def _embedding(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocol import large_openai
+    from conch.protocol.openai import large as large_openai
 
     return large_openai.split_prompts(parts[0], "input")
 
@@ -149,7 +149,7 @@ def _embedding(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
 def _embeddings(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
     import numpy as np
 
-    from conch.protocol.openai_embeddings import embeddings
+    from conch.protocol.openai.embeddings import embeddings
 
     vectors = [np.frombuffer(part, "<f4") for part in parts]
     return {}, (embeddings(args["model"], vectors, args["tokens"], args["encoding"]),)
@@ -163,7 +163,7 @@ def _render(args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
 
 
 def _load(_args: Mapping[str, Any], parts: Sequence[memoryview]) -> Answer:
-    from conch.protocol.repository_json import read_load
+    from conch.protocol.v2_json.repository import read_load
 
     config, files = read_load(parts[0])
     return {"config": config, "files": list(files)}, tuple(files.values())

@@ -11,7 +11,7 @@ import sys
 import traceback
 from contextlib import suppress
 
-from conch.backends.python_child.conch_child import prctl
+from conch.backends.child.conch_child.ipc import prctl
 from conch.errors import ConchError, InvalidRequest
 from conch.frontends.offload import jobs
 from conch.frontends.offload.wire import READY, Connection, FrameTooLarge, WireError

@@ -22,7 +22,7 @@ from conch.archives.bounded_tar import tar_members, zip_members
 from conch.archives.limits import ArchiveBudget, ArchiveLimits
 from conch.errors import ConfigError
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.contents import MAX_PATH_BYTES, Entry, inside
+from conch.repository.remote.listing import MAX_PATH_BYTES, Entry, inside
 
 _CHUNK_BYTES = 1024 * 1024
 MAX_LINK_CHAIN = 40  # Linux's own bound

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from conch.errors import Unavailable
-from conch.repository.remote.contents import Entry, inside
+from conch.repository.remote.listing import Entry, inside
 
 _READ_ONLY = 0o444
 _WRITTEN = 946_684_800  # the time of modification of all objects, so that any later change shows

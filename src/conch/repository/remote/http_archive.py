@@ -11,9 +11,9 @@ from conch.archives.limits import ArchiveLimits
 from conch.errors import NotFound, Unavailable
 from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.contents import Contents, Entry, key_of
 from conch.repository.remote.download import Buffer, Download, Downloader
 from conch.repository.remote.http_client import Answer, HttpClient
+from conch.repository.remote.listing import Contents, Entry, key_of
 from conch.repository.remote.location import ArchiveLocation
 from conch.repository.remote.source import ChangedMeanwhile, Unreachable
 from conch.repository.remote.tree import complete, models_of, read_index, write_index

@@ -7,8 +7,8 @@ from time import monotonic
 
 from conch.errors import NotFound, Unavailable
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.contents import Contents, Entry, fingerprint_of, inside
-from conch.repository.remote.copies import Copies
+from conch.repository.remote.listing import Contents, Entry, fingerprint_of, inside
+from conch.repository.remote.offline_index import Copies
 from conch.repository.remote.source import ChangedMeanwhile, Source, Unreachable
 from conch.repository.roots import Place
 from conch.repository.watch import Fingerprint

@@ -32,7 +32,7 @@ def _source(location: Location, cache: Cache, downloader: Downloader) -> Source:
 
         return ArchiveSource(location, cache, downloader)
     if isinstance(location, ImageLocation):
-        from conch.repository.remote.image import ImageSource
+        from conch.repository.remote.oci.image import ImageSource
 
         return ImageSource(location, cache, downloader)
     from conch.repository.remote.object_store import ObjectStoreSource

@@ -10,9 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 from conch.errors import ConchError, ConfigError, NotFound, Unavailable
-from conch.repository.remote.contents import Contents, Entry, by_model, inside, key_of
 from conch.repository.remote.credentials import AwsSettings, aws_settings, triton_credential
 from conch.repository.remote.download import Buffer, Download, Downloader
+from conch.repository.remote.listing import Contents, Entry, by_model, inside, key_of
 from conch.repository.remote.location import ObjectStoreLocation, without_secrets
 from conch.repository.remote.source import ChangedMeanwhile, Unreachable
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from conch.errors import Unavailable
-from conch.repository.remote.contents import Contents, Entry
+from conch.repository.remote.listing import Contents, Entry
 
 
 class ChangedMeanwhile(Unavailable):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conch.errors import ConfigError
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.contents import Contents, Entry, by_model
+from conch.repository.remote.listing import Contents, Entry, by_model
 
 _CONFIG_FILE = "config.pbtxt"
 _WHITEOUT = ".wh."

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from conch.core.repository_index import IndexEntry
+from conch.core.loading.repository_index import IndexEntry
 from conch.errors import Cancelled, ConchError, InvalidRequest, NotFound
 from conch.model_config import ModelConfig, TensorSpec
-from conch.observability.statistics import ModelStatistics
+from conch.observability.metrics.statistics import ModelStatistics
 from conch.request import InferRequest, InferResponse, Respond
 from conch.tensor import Tensor
 

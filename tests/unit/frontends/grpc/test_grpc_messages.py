@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.errors import InvalidRequest
-from conch.frontends import grpc_messages
-from conch.frontends.grpc_messages import MessageReader, compressed
-from conch.frontends.grpc_status import GrpcError
+from conch.frontends.grpc import framing as grpc_messages
+from conch.frontends.grpc.framing import MessageReader, compressed
+from conch.frontends.grpc.status import GrpcError
 
 CODINGS = {b"identity": lambda data: data, b"gzip": gzip.compress, b"deflate": zlib.compress}
 

@@ -8,7 +8,7 @@ from tritonclient.utils import InferenceServerException
 
 import conch
 from conch.errors import InvalidRequest, ModelLoadError, Unavailable
-from conch.options import ServerOptions
+from conch.options.server_options import ServerOptions
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from conch.core.repository_index import IndexEntry
+from conch.core.loading.repository_index import IndexEntry
 from conch.errors import ConchError, InvalidRequest, NotFound
 from conch.model_config import ModelConfig, TensorSpec
-from conch.observability.statistics import ModelStatistics
+from conch.observability.metrics.statistics import ModelStatistics
 from conch.request import InferRequest, InferResponse, Respond, Timeline
 from conch.tensor import Tensor
 

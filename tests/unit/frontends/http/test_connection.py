@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from conch.frontends.body_budget import BodyBudget
-from conch.frontends.http_message import NO_HEADERS, HttpRefusal, HttpRequest
-from conch.frontends.http_reply import HttpReply
+from conch.frontends.http.message import NO_HEADERS, HttpRefusal, HttpRequest
+from conch.frontends.http.reply import HttpReply
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from conch.frontends.http_message import HttpRequest
-from conch.frontends.http_repeat import RepeatedHead
+from conch.frontends.http.head_cache import RepeatedHead
+from conch.frontends.http.message import HttpRequest
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n"
 

@@ -1,6 +1,6 @@
 import pytest
 
-from conch.frontends.metrics_http import MetricsHttp
+from conch.frontends.metrics import MetricsHttp
 from tests.unit.frontends.http.conftest import client_of
 
 

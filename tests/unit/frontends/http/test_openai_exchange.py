@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.errors import BackendError, ConchError
-from conch.frontends import openai_exchange
-from conch.frontends.http_message import HttpRequest
-from conch.frontends.http_reply import HttpReply
-from conch.frontends.openai_exchange import Exchange
-from conch.frontends.openai_forms import CompletionForm, Form
+from conch.frontends.http.message import HttpRequest
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.openai import exchange as openai_exchange
+from conch.frontends.openai.exchange import Exchange
+from conch.frontends.openai.forms import CompletionForm, Form
 from conch.generation import Delta, FinishReason, Listen, Usage
 from conch.llm.output import PlainOutput
-from conch.protocol.openai_replies import CompletionReplies, ReplyOptions
+from conch.protocol.openai.replies import CompletionReplies, ReplyOptions
 
 N = 2
 

@@ -3,9 +3,9 @@
 import asyncio
 import time
 
-from conch.frontends.http_message import HttpRequest
-from conch.frontends.http_reply import HttpReply
-from conch.frontends.slices import send_in_slices
+from conch.frontends.http.message import HttpRequest
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.sliced_reply import send_in_slices
 
 
 class Channel:

@@ -14,7 +14,7 @@ from conch.frontends.offload import jobs
 from conch.frontends.offload.pool import OffloadPool
 from conch.generation import InvalidParameter
 from conch.protocol.compression import UnknownCoding
-from conch.protocol.openai_fields import InvalidField
+from conch.protocol.openai.fields import InvalidField
 
 
 def describe(template: str) -> dict[str, Any]:

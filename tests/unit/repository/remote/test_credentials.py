@@ -8,7 +8,7 @@ import pytest
 
 from conch.errors import ConfigError
 from conch.repository.remote.credentials import aws_settings, triton_credential
-from conch.repository.remote.docker_config import registry_login
+from conch.repository.remote.oci.docker_config import registry_login
 
 
 def test_the_longest_prefix_of_tritons_file_counts(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Code of child processes: standard library and numpy only."""

@@ -1,0 +1,1 @@
+"""The process of an engine: one driver module for each engine, and the loops that run them."""

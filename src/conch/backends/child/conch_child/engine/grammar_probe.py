@@ -1,0 +1,125 @@
+"""Tries out structures of answers for `grammars.py`: a program that reads them line by line and says what is wrong.
+
+A line is a pair like ["regex", "["], an answer the reason as a JSON string, empty where nothing is wrong.
+
+It has a pipeline of its own with a model of next to nothing, which is made anew when a structure has spoilt it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai as genai
+from gguf import GGUFWriter
+
+from ..ipc import prctl
+from .openvino_structure import structure_of
+
+# What a structure may take to be compiled; one that takes more costs this process, and nobody else.
+_MEMORY_LIMIT = 2 << 30
+_WIDTH = 32
+_END = "<|end|>"
+
+
+def main() -> None:
+    """Answer each line with one, until there are no more."""
+    prctl.die_with_parent()
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_LIMIT, _MEMORY_LIMIT))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with tempfile.TemporaryDirectory() as folder:
+        model = _write(Path(folder, "model.gguf"))
+        pipeline = _pipeline(model)
+        for line in sys.stdin:
+            wrong = _try(pipeline, *json.loads(line))
+            print(json.dumps(wrong), flush=True)
+            if wrong:
+                pipeline = _pipeline(model)
+
+
+def _try(pipeline: Any, kind: str, value: str) -> str:
+    """Return what is wrong with a structure, "" for nothing."""
+    try:
+        configuration = genai.GenerationConfig()
+        configuration.max_new_tokens = 2
+        configuration.structured_output_config = structure_of(kind, value)
+        handle = pipeline.add_request(0, openvino.Tensor(np.array([[1]], np.int64)), configuration)
+        while pipeline.has_non_finished_requests():
+            pipeline.step()
+        del handle  # sooner would cancel the request
+    except (RuntimeError, ValueError) as error:
+        return _reason(str(error))
+    return ""
+
+
+def _reason(text: str) -> str:
+    """Return the library's reason without the place in its sources."""
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "no reason given")
+    return re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: .* is false: )?", "", last).strip()
+
+
+def _pipeline(model: Path) -> Any:
+    scheduler = genai.SchedulerConfig()
+    scheduler.num_kv_blocks = 8
+    return genai.ContinuousBatchingPipeline(str(model), scheduler, "CPU", {"INFERENCE_NUM_THREADS": 1})
+
+
+def _write(path: Path) -> Path:
+    """Write a model of one layer whose tokens are bytes; it is never asked for sense."""
+    writer = GGUFWriter(path, "qwen2")
+    writer.add_context_length(64)
+    writer.add_embedding_length(_WIDTH)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(_WIDTH)
+    writer.add_head_count(1)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_file_type(1)
+    tokens = [*_characters(), _END]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * (len(tokens) - 1) + [3])
+    writer.add_token_merges(["a b"])
+    for add in (writer.add_bos_token_id, writer.add_pad_token_id, writer.add_eos_token_id):
+        add(len(tokens) - 1)
+    writer.add_add_bos_token(False)
+    for name, shape in _weights(len(tokens)):
+        kind = np.float32 if len(shape) == 1 else np.float16
+        writer.add_tensor(name, np.zeros(shape, kind))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _characters() -> list[str]:
+    """Return the 256 bytes as GPT-2's vocabulary writes them, each as a printable character."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    written = {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+    return [written[byte] for byte in range(256)]
+
+
+def _weights(vocabulary: int) -> list[tuple[str, tuple[int, ...]]]:
+    whole, square, line = (vocabulary, _WIDTH), (_WIDTH, _WIDTH), (_WIDTH,)
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": whole, "output": whole, "output_norm": line}
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        shapes[f"blk.0.{name}"] = square
+    shapes |= {"blk.0.attn_norm": line, "blk.0.ffn_norm": line}
+    biases: list[tuple[str, tuple[int, ...]]] = [(f"blk.0.attn_{name}.bias", line) for name in "qkv"]
+    return [*((f"{name}.weight", shape) for name, shape in shapes.items()), *biases]
+
+
+if __name__ == "__main__":
+    main()

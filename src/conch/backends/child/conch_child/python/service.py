@@ -1,0 +1,118 @@
+"""The main loop of a model's process: one message after the other, until the server says or shows that it is over."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+from time import monotonic_ns
+from typing import Any, Callable, Dict
+
+from ..ipc.wire import Message
+from . import messages
+from .answering import Answerer
+from .busy_poll import BusyPoll
+from .calling import Calls
+from .channel import Channel
+from .failure import describe
+from .metrics import MetricRegistry
+from .model_config import ModelConfig
+from .model_host import ModelHost, load_class
+from .session import Session, begin, current
+
+
+class Service:
+    """Does what the server asks for. The first message makes it one model's; before that it knows nothing."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._metrics = MetricRegistry(self._send_samples)
+        self._host: Any = None
+        self._busy_poll = BusyPoll()
+        self._handlers: Dict[int, Callable[[Message], None]] = {
+            messages.INITIALIZE: self._initialize,
+            messages.COMPLETE: self._complete,
+            messages.CHECK_READY: self._check_ready,
+            messages.SET_LOG_LEVEL: self._set_log_level,
+        }
+
+    def run(self) -> None:
+        """Serve until FINALIZE, or until the server has gone."""
+        while True:
+            finished = monotonic_ns()
+            try:
+                message, payload = self._channel.receive(self._busy_poll.time)
+            except EOFError:
+                break
+            began = monotonic_ns()
+            self._busy_poll.waited(began - finished)
+            kind = message[0]
+            if kind == messages.EXECUTE:
+                self._host.execute(message, payload)
+                self._busy_poll.executed(len(message[2]), monotonic_ns() - began)
+            elif kind == messages.FINALIZE:
+                break
+            else:
+                self._handlers[kind](message)
+            # Nothing of a request may live on in a local variable of this loop while it waits.
+            del message, payload
+        if self._host is not None:
+            self._host.finalize()
+
+    def _initialize(self, message: Message) -> None:
+        arguments, options = message[1], message[2]
+        calls = self._begin(options)
+        name = arguments["model_instance_name"]
+        answerer = Answerer(self._channel, self._metrics, name, options["outputs"], options["decoupled"])
+        host = ModelHost(answerer, calls, name)
+        error = ""
+        try:
+            host.initialize(self._model_class(options), arguments)
+            self._host = host
+            calls.phase = "execute"
+            # What the model has built up stays: the collector need not walk through it again and again.
+            gc.collect()
+            gc.freeze()
+        except BaseException as failure:
+            error = describe(failure)
+        self._send_samples()
+        self._channel.send((messages.INITIALIZED, error, self._host is not None and self._host.has_is_ready))
+
+    def _complete(self, message: Message) -> None:
+        options, document = message[1], message[2]
+        self._begin(options).phase = "auto_complete_config"
+        error = ""
+        try:
+            model = self._model_class(options)
+            if hasattr(model, "auto_complete_config"):
+                config = model.auto_complete_config(ModelConfig(document))
+                if not isinstance(config, ModelConfig):
+                    raise TypeError("auto_complete_config must return the ModelConfig that it was given")
+                document = json.dumps(config.as_dict())
+        except BaseException as failure:
+            error = describe(failure)
+        self._channel.send((messages.COMPLETED, error, document))
+
+    def _check_ready(self, _: Message) -> None:
+        self._channel.send((messages.READINESS, self._host.is_ready()))
+
+    def _set_log_level(self, message: Message) -> None:
+        current().log_level = message[1]
+
+    def _model_class(self, options: Dict[str, Any]) -> Any:
+        if options["adapter"]:
+            return importlib.import_module(options["adapter"]).TritonPythonModel
+        return load_class(options["directory"], options["version"], options["filename"])
+
+    def _begin(self, options: Dict[str, Any]) -> Calls:
+        self._channel.kept_size = options["kept_size"]
+        self._busy_poll = BusyPoll(options["busy_poll_ns"])
+        calls = Calls(self._channel, options.get("decoupled", False))
+        begin(Session(self._channel, calls, self._metrics, options["log_level"], options["directory"]))
+        return calls
+
+    def _send_samples(self) -> None:
+        with self._channel.writing:
+            samples = self._metrics.take()
+            if samples:
+                self._channel.transmit((messages.SAMPLES, samples))

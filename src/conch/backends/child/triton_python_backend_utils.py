@@ -1,0 +1,149 @@
+"""The module that a Triton Python model imports as `pb_utils`.
+
+A model is a folder `<model>/<version>/model.py` with a class of this form:
+
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        @staticmethod
+        def auto_complete_config(config): ...  # optional: adds inputs, outputs, batching to a ModelConfig, returns it
+        def initialize(self, args): ...        # optional: args are strings; args["model_config"] is JSON
+        def execute(self, requests): ...       # returns one InferenceResponse for each request; may be `async def`
+        def is_ready(self): ...                # optional: bool, at each readiness check
+        def finalize(self): ...                # optional: at unload
+
+A decoupled model answers through `request.get_response_sender()` and returns None from `execute`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from conch_child.python import messages
+from conch_child.python.answering import RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
+from conch_child.python.datatypes import (
+    TRITON_STRING_TO_NUMPY,
+    deserialize_bytes_tensor,
+    numpy_to_triton_type,
+    serialize_byte_tensor,
+    triton_string_to_numpy,
+    triton_to_numpy_type,
+)
+from conch_child.python.errors import TritonError, TritonModelException
+from conch_child.python.log import Logger
+from conch_child.python.metrics import Metric, MetricFamily
+from conch_child.python.model_config import ModelConfig
+from conch_child.python.request import (
+    MEMORY_CPU,
+    MEMORY_GPU,
+    REQUEST_RELEASE_ALL,
+    REQUEST_RELEASE_RESCHEDULE,
+    InferenceRequest,
+    InferenceTrace,
+    PreferredMemory,
+)
+from conch_child.python.session import current
+from conch_child.python.tensor import Tensor
+
+__all__ = [
+    "TRITONSERVER_MEMORY_CPU",
+    "TRITONSERVER_MEMORY_GPU",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
+    "TRITONSERVER_REQUEST_RELEASE_ALL",
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE",
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
+    "TRITON_STRING_TO_NUMPY",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceResponseSender",
+    "InferenceTrace",
+    "Logger",
+    "Metric",
+    "MetricFamily",
+    "ModelConfig",
+    "PreferredMemory",
+    "Tensor",
+    "TritonError",
+    "TritonModelException",
+    "deserialize_bytes_tensor",
+    "get_input_config_by_name",
+    "get_input_tensor_by_name",
+    "get_model_dir",
+    "get_output_config_by_name",
+    "get_output_tensor_by_name",
+    "is_model_ready",
+    "load_model",
+    "numpy_to_triton_type",
+    "serialize_byte_tensor",
+    "triton_string_to_numpy",
+    "triton_to_numpy_type",
+    "unload_model",
+    "using_decoupled_model_transaction_policy",
+]
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = RESPONSE_COMPLETE_FINAL
+TRITONSERVER_REQUEST_RELEASE_ALL = REQUEST_RELEASE_ALL
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = REQUEST_RELEASE_RESCHEDULE
+TRITONSERVER_MEMORY_CPU = MEMORY_CPU
+TRITONSERVER_MEMORY_GPU = MEMORY_GPU
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Optional[Tensor]:
+    """Return the request's input of that name, None if it has none."""
+    for tensor in inference_request.inputs():
+        if tensor.name() == name:
+            return tensor
+    return None
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Optional[Tensor]:
+    """Return the response's output of that name, None if it has none."""
+    for tensor in inference_response.output_tensors():
+        if tensor.name() == name:
+            return tensor
+    return None
+
+
+def get_input_config_by_name(model_config: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
+    """Return the properties of the input of that name from `json.loads(args["model_config"])`, None if not there."""
+    return next((tensor for tensor in model_config.get("input", ()) if tensor["name"] == name), None)
+
+
+def get_output_config_by_name(model_config: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
+    """Return the properties of the output of that name from `json.loads(args["model_config"])`, None if not there."""
+    return next((tensor for tensor in model_config.get("output", ()) if tensor["name"] == name), None)
+
+
+def using_decoupled_model_transaction_policy(model_config: Dict[str, Any]) -> bool:
+    """Whether a configuration is that of a decoupled model."""
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+
+
+def get_model_dir() -> str:
+    """Return the path of the model's directory, the one with the version folders in it."""
+    return str(current().model_directory)
+
+
+def load_model(model_name: str, config: str = "", files: Optional[Dict[str, bytes]] = None) -> None:
+    """Have the server load or reload a model, and wait for it; only with `--model-control-mode=explicit`.
+
+    `config` (JSON) and `files` ("file:<version>/<path>" → contents) take the place of what lies in the repository.
+    Raises TritonModelException with the reason if it fails.
+    """
+    current().calls.control(messages.LOAD, str(model_name), str(config or ""), files)
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Have the server unload a model, with `unload_dependents` an ensemble's steps, too. It need not wait for requests.
+
+    Raises TritonModelException with the reason if it fails.
+    """
+    current().calls.control(messages.UNLOAD, str(model_name), bool(unload_dependents))
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Ask the server whether a model is ready; by default its newest version."""
+    return bool(current().calls.control(messages.ASK, str(model_name), str(model_version)))

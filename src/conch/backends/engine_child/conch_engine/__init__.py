@@ -1,1 +1,0 @@
-"""The engine's side: drivers of engines, one module each, and what they share."""

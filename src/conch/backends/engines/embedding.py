@@ -1,0 +1,74 @@
+"""Models that make embeddings with an engine's library: nothing is generated, so they execute batches.
+
+Each instance is a process of the python backend's kind, which runs `conch_child/python/embedding_model.py`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from conch.backends.base import Instance, InstancePlan, ModelSource
+from conch.backends.engines.interpreter import interpreter
+from conch.backends.engines.tensors import embedding_document
+from conch.backends.processes.fork_server import ForkServer
+from conch.backends.processes.sandbox import SETTINGS as SANDBOX_SETTINGS
+from conch.backends.python.adapter import Adapter
+from conch.backends.python.backend import PythonBackend
+from conch.backends.python.environment_path import PARAMETER
+
+_ADAPTER = "conch_child.python.embedding_model"
+# What of an engine's settings means the same here.
+_SETTINGS = ("stub-timeout-seconds", *SANDBOX_SETTINGS)
+
+
+class EmbeddingModels:
+    """What an engine's backend needs for its models that make embeddings. `package` is the library's name."""
+
+    def __init__(self, package: str, fork_server: ForkServer | None) -> None:
+        self._package = package
+        self._fork_server = fork_server
+        self._python: PythonBackend | None = None
+
+    def claims(self, source: ModelSource) -> bool:
+        """Whether a version makes embeddings: `"task": "embed"`, or vLLM's `"runner": "pooling"`, in its model.json."""
+        options = _read(source.version_directory / "model.json")
+        return options.get("task") == "embed" or options.get("runner") == "pooling"
+
+    def complete(self, source: ModelSource) -> Mapping[str, Any]:
+        """Return the configuration with the tensors of embeddings. Raises ConfigError."""
+        folder = source.version_directory
+        config = _read(folder / str(_read(folder / "model.json").get("model", ".")) / "config.json")
+        size = config.get("hidden_size")
+        return embedding_document(source.config.document, size if isinstance(size, int) else -1)
+
+    def instance(self, plan: InstancePlan) -> Instance:
+        """Make an instance. Raises ModelLoadError if its packages are not there."""
+        if self._python is None:
+            self._python = PythonBackend(self._fork_server)
+        source = plan.source
+        program = interpreter(source, self._package, self._package)
+        parameters = {name: value for name, value in source.config.parameters.items() if name != PARAMETER}
+        if program is not None:
+            parameters[PARAMETER] = str(program.parent.parent)
+        config = replace(source.config, parameters=parameters)
+        task = {"package": self._package, "directory": str(source.version_directory)}
+        adapter = partial(Adapter, _ADAPTER, {"embedding": json.dumps(task)})
+        settings = {key: source.settings[key] for key in _SETTINGS if key in source.settings}
+        return self._python.instance(replace(plan, source=replace(source, config=config, settings=settings)), adapter)
+
+    async def stop(self) -> None:
+        """Release what the processes have needed."""
+        if self._python is not None:
+            await self._python.stop()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a JSON file holds; nothing if it is not there or no object: who loads the model says so."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,1 @@
+"""Gradient-boosted trees and random forests, through treelite."""

@@ -1,0 +1,1 @@
+"""A backend that returns its inputs, for tests and for trying clients."""

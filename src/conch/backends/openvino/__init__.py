@@ -1,0 +1,1 @@
+"""OpenVINO IR, ONNX and the other formats that OpenVINO reads."""

@@ -1,0 +1,270 @@
+"""`backend: "openvino"`: OpenVINO IR, ONNX and whatever else OpenVINO reads, one compiled model and thread an instance.
+
+Parameters are those of Triton's openvino backend, see `openvino_options`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from logging import getLogger
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.backends.cores import usable_cores
+from conch.backends.model_file import model_path
+from conch.backends.openvino.options import OpenVinoOptions, checked_parameters, read_options
+from conch.backends.signature import Signature, TensorInfo, check_signature, completed
+from conch.backends.stacking import BF16_BITS
+from conch.backends.threaded import Arrays, ThreadedInstance
+from conch.errors import BackendError, ConfigError, ModelLoadError
+from conch.model_config import InstanceKind, ModelConfig
+
+_log = getLogger(__name__)
+
+_MODEL_FILE = "model.xml"
+_VERSION = ov.__version__.partition("-")[0]
+
+# Strings are missing: this library's Python interface frees their memory wrongly, which ends the process.
+_DATATYPES = {
+    ov.Type.boolean: "BOOL",
+    ov.Type.u8: "UINT8",
+    ov.Type.u16: "UINT16",
+    ov.Type.u32: "UINT32",
+    ov.Type.u64: "UINT64",
+    ov.Type.i8: "INT8",
+    ov.Type.i16: "INT16",
+    ov.Type.i32: "INT32",
+    ov.Type.i64: "INT64",
+    ov.Type.f16: "FP16",
+    ov.Type.bf16: "BF16",
+    ov.Type.f32: "FP32",
+    ov.Type.f64: "FP64",
+}
+
+
+class OpenVinoBackend(Backend):
+    """Models through OpenVINO."""
+
+    name = "openvino"
+    can_use_gpus = False
+    default_model_filename = _MODEL_FILE
+
+    async def complete(self, source: ModelSource) -> Mapping[str, Any]:
+        """Add missing inputs, outputs and batching from the model file; a configuration that has both stays as it is.
+
+        Raises ModelLoadError if the file cannot be read, ConfigError if it cannot do what is asked of it.
+        """
+        return await completed(source, _read_signature)
+
+    def instance(self, plan: InstancePlan) -> Instance:
+        """Make an instance; the model is compiled in its `start`."""
+        return OpenVinoInstance(plan)
+
+
+backend = OpenVinoBackend
+
+
+class OpenVinoInstance(ThreadedInstance):
+    """One compiled model, and a request of it for each of its streams."""
+
+    def __init__(self, plan: InstancePlan, options: OpenVinoOptions | None = None) -> None:
+        """Assign. Without `options` they are read from the model's parameters when it is loaded."""
+        super().__init__(plan)
+        self.compiled: ov.CompiledModel | None = None
+        self._options = options
+        self._requests: SimpleQueue[ov.InferRequest] = SimpleQueue()
+        self._inputs: dict[str, tuple[int, Any, bool]] = {}  # name → index, element type, whether it is a scalar
+        self._outputs: dict[str, int] = {}
+        self._fixed_batch = 0  # 0: any size
+        self._pad = False
+
+    def load(self) -> None:
+        """Read the model, check that the configuration fits it, and compile it."""
+        source = self.plan.source
+        if self.plan.kind is InstanceKind.GPU:
+            _log.warning("instance '%s' is KIND_GPU, which OpenVINO does not know: TARGET_DEVICE says", self.plan.name)
+        options = self._options or read_options(checked_parameters(source), source.settings)
+        core = _core(options)
+        model = _read(core, source, self.plan.name)
+        _reshape(model, source.config, options)
+        signature = _signature(model, source.config)
+        check_signature(source.config, signature)
+        if options.static_batch and source.config.max_batch_size > 0:
+            self._fixed_batch, self._pad = source.config.max_batch_size, options.pad_batch
+            _set_batch(model, self._fixed_batch)
+        self._compile(core, model, options)
+        for index, (info, port) in enumerate(zip(signature.inputs, model.inputs, strict=True)):
+            self._inputs[info.name] = (index, port.element_type, not info.dims)
+        self._outputs = {info.name: index for index, info in enumerate(signature.outputs)}
+
+    def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
+        """Run one request of the model. Raises BackendError with OpenVINO's message."""
+        rows = 0
+        if self._fixed_batch:
+            rows = len(next(iter(inputs.values())))
+            inputs = {name: self._whole_batch(array) for name, array in inputs.items()}
+        request = self._requests.get()
+        try:
+            for name, array in inputs.items():
+                index, kind, scalar = self._inputs[name]
+                shape = [] if scalar else array.shape
+                # Shares the memory: nothing is copied on the way in.
+                request.set_input_tensor(index, ov.Tensor(array.reshape(-1), ov.Shape(shape), kind))
+            request.infer()
+            results = {name: _taken(request.get_output_tensor(self._outputs[name])) for name in outputs}
+        except Exception as error:
+            raise BackendError(f"openvino error: {_explain(error)} (instance '{self.plan.name}')") from error
+        finally:
+            self._requests.put(request)
+        return {name: array[:rows] for name, array in results.items()} if self._pad else results
+
+    def unload(self) -> None:
+        """Drop the compiled model."""
+        while not self._requests.empty():
+            self._requests.get()
+        self.compiled = None
+
+    def _compile(self, core: ov.Core, model: ov.Model, options: OpenVinoOptions) -> None:
+        properties = dict(options.properties)
+        if options.device == "CPU":
+            properties.setdefault("INFERENCE_NUM_THREADS", str(max(1, usable_cores() // self.plan.siblings)))
+            # Every compiled model would pin its threads to the same first cores.
+            properties.setdefault("ENABLE_CPU_PINNING", "NO")
+            if "NUM_STREAMS" not in properties:
+                properties.setdefault("PERFORMANCE_HINT", "LATENCY")
+        try:
+            self.compiled = core.compile_model(model, options.device, properties)
+            self.concurrent_runs = max(1, int(self.compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
+            for _ in range(self.concurrent_runs):
+                self._requests.put(self.compiled.create_infer_request())
+        except Exception as error:
+            raise ModelLoadError(f"openvino error: {_explain(error)} (model instance '{self.plan.name}')") from error
+        told = {name: self._told(name) for name in ("INFERENCE_NUM_THREADS", "NUM_STREAMS", "INFERENCE_PRECISION_HINT")}
+        _log.info(
+            "instance '%s': openvino %s on %s, %s threads in %s streams, %s precision%s (%d cores, %d instances)",
+            self.plan.name,
+            _VERSION,
+            options.device,
+            *told.values(),
+            ", from the model cache" if self._told("LOADED_FROM_CACHE") == "True" else "",
+            usable_cores(),
+            self.plan.siblings,
+        )
+
+    def _told(self, name: str) -> str:
+        """Return a property of the compiled model; not every device has every one."""
+        assert self.compiled is not None
+        try:
+            value = self.compiled.get_property(name)
+        except RuntimeError:
+            return "?"
+        return str(value.to_string()) if isinstance(value, ov.Type) else str(value)
+
+    def _whole_batch(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        missing = self._fixed_batch - len(array)
+        if not missing:
+            return array
+        if not self._pad:
+            raise BackendError(
+                f"the batch has {len(array)} items, and with SKIP_OV_DYNAMIC_BATCHSIZE the model takes just "
+                f"{self._fixed_batch}; ENABLE_BATCH_PADDING: YES fills up (instance '{self.plan.name}')"
+            )
+        return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])
+
+
+def _taken(tensor: ov.Tensor) -> npt.NDArray[Any]:
+    """Return a copy of an output: the next run writes to the same memory."""
+    array = np.array(tensor.data)
+    return array.view(BF16_BITS) if tensor.element_type == ov.Type.bf16 else array
+
+
+def _core(options: OpenVinoOptions) -> ov.Core:
+    core = ov.Core()
+    if options.extension:
+        try:
+            core.add_extension(options.extension)
+        except Exception as error:
+            raise ModelLoadError(
+                f"CPU_EXTENSION_PATH: '{options.extension}' cannot be loaded: {_explain(error)}"
+            ) from error
+    return core
+
+
+def _read(core: ov.Core, source: ModelSource, whose: str) -> ov.Model:
+    path = model_path(source, _MODEL_FILE, whose)
+    try:
+        return core.read_model(path)
+    except Exception as error:
+        raise ModelLoadError(f"openvino error: {_explain(error)} ('{path}' for model instance '{whose}')") from error
+
+
+def _read_signature(source: ModelSource) -> Signature:
+    options = read_options(checked_parameters(source), source.settings)
+    model = _read(_core(options), source, source.config.name)
+    _reshape(model, source.config, options)
+    return _signature(model, source.config)
+
+
+def _reshape(model: ov.Model, config: ModelConfig, options: OpenVinoOptions) -> None:
+    """Give the inputs the shapes of the configuration if that is asked for, and a free batch where one is needed."""
+    batch = [-1] if config.max_batch_size > 0 else []
+    shapes: dict[Any, list[int]] = {}
+    for port in model.inputs:
+        spec = next((each for each in config.inputs if each.name in port.names), None)
+        dims = _dims(port)
+        if options.reshape and spec is not None:
+            shapes[port] = [*batch, *(spec.dims if spec.reshape is None else spec.reshape)]
+        elif batch and dims[:1] not in ((), (-1,)) and config.max_batch_size > 1:
+            shapes[port] = [-1, *dims[1:]]
+    if shapes:
+        try:
+            model.reshape({port: ov.PartialShape(shape) for port, shape in shapes.items()})
+        except Exception as error:
+            raise ConfigError(
+                f"model '{config.name}' cannot have the shapes that its configuration needs "
+                f"({', '.join(f'{port.any_name} {shape}' for port, shape in shapes.items())}): {_explain(error)}"
+            ) from error
+
+
+def _set_batch(model: ov.Model, size: int) -> None:
+    shapes = {port: ov.PartialShape([size, *_dims(port)[1:]]) for port in model.inputs}
+    model.reshape(shapes)
+
+
+def _signature(model: ov.Model, config: ModelConfig) -> Signature:
+    declared = {spec.name for spec in (*config.inputs, *config.outputs)}
+    return Signature(inputs=_infos(model.inputs, declared), outputs=_infos(model.outputs, declared))
+
+
+def _infos(ports: Iterable[Any], declared: set[str]) -> tuple[TensorInfo, ...]:
+    return tuple(
+        TensorInfo(
+            _name(port, declared),
+            _DATATYPES.get(port.element_type, ""),
+            _dims(port),
+            f"of OpenVINO's type '{port.element_type.to_string()}'",
+        )
+        for port in ports
+    )
+
+
+def _name(port: Any, declared: set[str]) -> str:
+    """Return the name of an input or output: of several that which is declared, of none that of its node."""
+    names = sorted(port.names)
+    return next((name for name in names if name in declared), names[0] if names else str(port.node.friendly_name))
+
+
+def _dims(port: Any) -> tuple[int, ...]:
+    shape = port.partial_shape
+    # A rank that the file leaves open is told apart from a scalar by nothing; the configuration has to say.
+    return () if shape.rank.is_dynamic else tuple(dim.get_length() if dim.is_static else -1 for dim in shape)
+
+
+def _explain(error: Exception) -> str:
+    """OpenVINO's message without the places in its source that it passed."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
+    return " ".join(said) or f"{type(error).__name__}: {error}"

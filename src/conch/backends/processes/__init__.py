@@ -1,0 +1,1 @@
+"""Child processes: fork server, launch, supervision, confinement."""

@@ -1,0 +1,139 @@
+"""`--backend-config=<backend>,user=…` and the like: processes of models that may do less than the server.
+
+The rules are applied by the process itself, see `conch_child/ipc/sandbox.py`, before it imports anything of the model.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from conch.backends.base import ModelSource
+from conch.backends.child.conch_child.ipc.sandbox import landlock_abi, user
+from conch.backends.child.conch_child.ipc.wire import Message
+from conch.backends.processes.launch import Connection, Launcher, Process
+from conch.errors import ConfigError, ModelLoadError
+
+# Setting → the resource that it limits. A model's configuration may lower each of them by a parameter of the name.
+_LIMITS = {"memory-limit-bytes": "memory", "process-limit": "processes", "open-file-limit": "files"}
+SETTINGS = ("user", "landlock", "landlock-read", "landlock-write", *_LIMITS)
+
+
+class Confinable(Protocol):
+    """A launcher whose processes can apply rules to themselves."""
+
+    def confined(self, rules: str) -> Launcher:
+        """Return one that starts processes which apply these rules, as JSON, before all else."""
+
+
+def confined(launcher: Launcher, source: ModelSource) -> Launcher:
+    """Return what starts a model's processes with what the settings of its backend take from them.
+
+    Without such settings that is `launcher` itself, which must be `Confinable` else. Raises ConfigError for a setting
+    that makes no sense, ModelLoadError for one that this machine or user cannot have.
+    """
+    given = {key: source.settings[key] for key in SETTINGS if key in source.settings}
+    lowered = [key for key in _LIMITS if key in source.config.parameters]
+    if not given and not lowered:
+        return launcher
+    where = f"--backend-config={source.config.backend}"
+    rules: dict[str, Any] = {"limits": _limits(source, where), "landlock": _switch(given, where)}
+    if "user" in given:
+        rules |= _user(given["user"], where)
+    elif "processes" in rules["limits"] and os.geteuid() == 0:
+        raise ModelLoadError(f"{where},process-limit=<n> does not hold for root: it needs {where},user=<name>, too")
+    if rules["landlock"] and not landlock_abi():
+        raise ModelLoadError(
+            f"{where},landlock=true needs Landlock, which this kernel does not have: Linux 5.13 or newer with landlock "
+            "among its security modules (lsm=)"
+        )
+    rules["read"] = [str(source.directory.resolve()), *_paths(given, "landlock-read", where)]
+    rules["write"] = _paths(given, "landlock-write", where)
+    return _Confined(launcher, rules)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Confined:
+    """Launches processes that apply rules to themselves and have a folder of their own for temporary files."""
+
+    launcher: Confinable
+    rules: Mapping[str, Any]
+
+    async def launch(
+        self, name: str, connection: Connection, shared: Sequence[int], first: Awaitable[Message]
+    ) -> Process:
+        """Start a process. Raises ModelLoadError."""
+        try:
+            folder = tempfile.mkdtemp(prefix="conch-sandbox-")
+            if "uid" in self.rules:
+                os.chown(folder, self.rules["uid"], self.rules["gid"])
+        except OSError as error:
+            raise ModelLoadError(f"there is no place for temporary files of '{name}': {error}") from error
+        rules = json.dumps({**self.rules, "temporary": folder})
+        try:
+            process = await self.launcher.confined(rules).launch(name, connection, shared, first)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return _ConfinedProcess(process, Path(folder))
+
+
+@dataclass(frozen=True, slots=True)
+class _ConfinedProcess:
+    process: Process
+    folder: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait(self) -> int:
+        """Wait for its end; its folder is removed in a thread, since it may hold any number of files."""
+        status = self.process.wait()
+        threading.Thread(target=shutil.rmtree, args=(self.folder, True), name="conch-sandbox-removal").start()
+        return status
+
+
+def _limits(source: ModelSource, where: str) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    for key, resource in _LIMITS.items():
+        asked = ((where, source.settings), (f"model '{source.config.name}': parameter", source.config.parameters))
+        values = [_number(said[key], f"{whose},{key}") for whose, said in asked if key in said]
+        if values:
+            limits[resource] = min(values)
+    return limits
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(f"{what}={text}: must be a whole number above zero")
+    return int(text)
+
+
+def _switch(given: Mapping[str, str], where: str) -> bool:
+    value = given.get("landlock", "true" if "landlock-read" in given or "landlock-write" in given else "false")
+    if value not in ("true", "false"):
+        raise ConfigError(f"{where},landlock={value}: must be true or false")
+    return value == "true"
+
+
+def _user(text: str, where: str) -> dict[str, Any]:
+    if os.geteuid() != 0:
+        raise ModelLoadError(f"{where},user={text} needs the server to run as root, to change the user of its children")
+    try:
+        return user(text)
+    except KeyError:
+        raise ConfigError(f"{where},user={text}: there is no such user or group") from None
+
+
+def _paths(given: Mapping[str, str], key: str, where: str) -> list[str]:
+    paths = [Path(text) for text in given.get(key, "").split(os.pathsep) if text]
+    for path in paths:
+        if not path.is_absolute() or not path.exists():
+            raise ConfigError(f"{where},{key}={given[key]}: '{path}' must be an absolute path that exists")
+    return [str(path) for path in paths]

@@ -1,0 +1,42 @@
+"""`auto_complete_config`: a model's say in its own configuration, in a process of its own that ends afterwards."""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from conch.backends.base import ModelSource
+from conch.backends.progress import reported
+from conch.backends.python.custom_metrics import InstanceMetrics
+from conch.backends.python.environment import Environments
+from conch.backends.python.model_code import code_path
+from conch.backends.python.model_process import ModelProcess
+from conch.backends.python.settings import PythonSettings
+
+_METHOD = b"auto_complete_config"
+# A class that is imported, or inherits something, may have methods that this file does not mention.
+_ELSEWHERE = (b"TritonPythonModel", b"import *")
+_PLAIN_CLASS = re.compile(rb"^class TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
+
+
+async def complete(source: ModelSource, settings: PythonSettings, environments: Environments) -> Mapping[str, Any]:
+    """Return the configuration's document as the model completes it.
+
+    No process is started for a model whose code defines its class without the method. Raises ModelLoadError.
+    """
+    document = source.config.document
+    code = await asyncio.to_thread(code_path(source).read_bytes)
+    inherits = any(word in code for word in _ELSEWHERE) and not _PLAIN_CLASS.search(code)
+    if _METHOD not in code and not inherits:
+        return document
+    launcher = await environments.launcher(source)
+    name = f"{source.config.name}_autocomplete"
+    process = ModelProcess(name, source, settings, InstanceMetrics(), on_death=lambda _: None)
+    try:
+        await process.start(launcher)
+        what = f"auto_complete_config of model '{source.config.name}' is still running"
+        completed: dict[str, Any] = json.loads(await reported(name, what, process.complete(json.dumps(document))))
+    finally:
+        await process.kill()
+    return completed

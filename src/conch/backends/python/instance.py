@@ -1,0 +1,118 @@
+"""One instance of a Python model: a process that is replaced when it dies."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from conch.backends.base import Instance, InstancePlan
+from conch.backends.batch import Batch
+from conch.backends.bls import ModelCalls
+from conch.backends.processes.supervisor import Succession
+from conch.backends.progress import reported
+from conch.backends.python.adapter import Adapter
+from conch.backends.python.custom_metrics import InstanceMetrics
+from conch.backends.python.environment import Environments
+from conch.backends.python.model_code import code_path
+from conch.backends.python.model_process import ModelProcess
+from conch.backends.python.outgoing_bls import OutgoingCalls
+from conch.backends.python.settings import PythonSettings
+from conch.errors import ModelLoadError
+
+
+class PythonInstance(Instance):
+    """Executes batches in a process. Ready while one is there whose model has initialized itself."""
+
+    takes_sources = True
+
+    def __init__(
+        self,
+        plan: InstancePlan,
+        settings: PythonSettings,
+        environments: Environments,
+        calls: ModelCalls | None = None,
+        adapter: Callable[[], Adapter] | None = None,
+    ) -> None:
+        """Assign. `calls` is the server as the model may call it; without it, it cannot.
+
+        `adapter` says, in a thread and before each start, what runs the model in place of code of its own.
+        """
+        self.plan = plan
+        self._adapter = adapter
+        self._calls = partial(OutgoingCalls, calls, self) if calls is not None else None
+        self.metrics = InstanceMetrics()
+        self._settings = settings
+        self._environments = environments
+        self._processes = Succession("process", plan.name, self._bring_up, lambda: self.on_ready_change())
+
+    def __repr__(self) -> str:
+        return f"<PythonInstance {self.plan.name} {self._processes.current!r}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process runs and its model is initialized."""
+        return self._processes.ready
+
+    async def start(self) -> None:
+        """Start the process and initialize the model. Raises ModelLoadError with what the model said."""
+        await self._processes.start()
+
+    def execute(self, batch: Batch) -> None:
+        """Send the batch to the process."""
+        process = self._processes.current
+        assert process is not None
+        process.execute(batch)
+
+    @property
+    def ahead(self) -> int:
+        """As the process says, by how long its executions take."""
+        process = self._processes.current
+        return process.ahead(crowded=False) if process is not None else 0
+
+    @property
+    def ahead_when_crowded(self) -> int:
+        """How many batches to send ahead while a full one waits for every instance."""
+        process = self._processes.current
+        return process.ahead(crowded=True) if process is not None else 0
+
+    async def stop(self) -> None:
+        """Let the process finish, finalize and end. What takes longer than `stub-timeout-seconds` is killed."""
+        process = await self._processes.withdraw()
+        if process is not None:
+            await process.stop()
+        self.metrics.clear()
+
+    async def kill(self) -> None:
+        """Kill the process."""
+        process = await self._processes.withdraw()
+        if process is not None:
+            await process.kill()
+
+    async def check_ready(self) -> bool:
+        """Ask the model's `is_ready`, if it has one."""
+        process = self._processes.current
+        return process is not None and process.alive and await process.check_ready()
+
+    async def _bring_up(self) -> ModelProcess:
+        what = f"model '{self.plan.source.config.name}' is still initializing"
+        return await reported(self.plan.name, what, self._start_process())
+
+    async def _start_process(self) -> ModelProcess:
+        source = self.plan.source
+        adapter = None
+        # Before anything is started, because that there is no file is the commonest mistake.
+        if self._adapter is None:
+            code_path(source)
+        else:
+            adapter = await asyncio.to_thread(self._adapter)
+        launcher = await self._environments.launcher(source)
+        name = self.plan.name
+        process = ModelProcess(name, source, self._settings, self.metrics, self._processes.died, self._calls, adapter)
+        try:
+            await process.start(launcher)
+            await process.initialize(self.plan)
+            if not process.alive:
+                raise ModelLoadError(f"the process of model instance '{self.plan.name}' ended after initialize")
+        except BaseException:
+            await process.kill()
+            raise
+        return process

@@ -1,0 +1,129 @@
+"""Requests and outputs as messages: the server's ends of the two arenas that it shares with one process."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from conch.backends.child.conch_child.ipc.arena import ArenaReader, ArenaWriter, Parcel, create
+from conch.backends.child.conch_child.ipc.wire import WireError
+from conch.errors import ConchError
+from conch.request import InferRequest
+from conch.sliced_copy import MIN_SLICED_BYTES, SlicedCopy
+from conch.tensor import Destination, Tensor
+
+
+class TensorExchange:
+    """Two arenas of `size` bytes each. `on_release` is called, in any thread, when the process may reuse an output.
+
+    Raises OSError where the system gives no more memory or descriptors.
+    """
+
+    def __init__(self, name: str, size: int, on_release: Callable[[], None]) -> None:
+        # For the process to inherit; to be closed when it has.
+        self.descriptors: list[int] = []
+        try:
+            for direction in ("inputs", "outputs"):
+                self.descriptors.append(create(f"conch {name} {direction}", size))
+            self.inputs = ArenaWriter(self.descriptors[0])
+            self.outputs = ArenaReader(self.descriptors[1], on_release)
+        except OSError:
+            self.close_descriptors()
+            raise
+
+    def close_descriptors(self) -> None:
+        """Close what only the process needs; the memory stays for as long as either side looks at it."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+    def parcel(self) -> Parcel:
+        """Begin the tensors of a message."""
+        return Parcel(self.inputs)
+
+    def encode(self, key: int, request: InferRequest, parcel: Parcel) -> tuple[Any, ...]:
+        """Return a request's part of an EXECUTE message; its tensors go into the parcel.
+
+        Raises ConchError if some have gone from their source; then the parcel has none of them.
+        """
+        return (
+            key,
+            request.id,
+            request.correlation_id,
+            request.flags,
+            request.timeout_us,
+            request.parameters or None,
+            request.outputs,
+            None if request.span is None else request.span.context,
+            self.place(request.inputs, parcel, key),
+            None if request.destinations is None else _locations(request.destinations),
+        )
+
+    def place(self, tensors: list[Tensor], parcel: Parcel, key: int = 0) -> list[tuple[Any, ...]]:
+        """Put tensors into a parcel and return what a message says of them. Raises as `encode`.
+
+        Large ones are left to `parcel.copies`, under the key of their request.
+        """
+        placed = []
+        blocks = len(parcel.blocks)
+        copies = 0 if parcel.copies is None else len(parcel.copies)
+        for tensor in tensors:
+            size = tensor.nbytes
+            if size >= MIN_SLICED_BYTES and (block := parcel.reserve(size)) is not None:
+                source = tensor.source if tensor.source is not None else tensor.data
+                if parcel.copies is None:
+                    parcel.copies = []
+                parcel.copies.append(SlicedCopy(block[1], source, key))
+                placed.append((tensor.name, tensor.datatype, tensor.shape, block[0], size))
+                continue
+            try:
+                place = parcel.fill(size, tensor.source.read_into) if tensor.source is not None else None
+                if place is None:
+                    place = parcel.put(tensor.data, size)
+            except ConchError:
+                if parcel.copies is not None:
+                    del parcel.copies[copies:]
+                parcel.discard(blocks)
+                raise
+            placed.append((tensor.name, tensor.datatype, tensor.shape, place, size))
+        return placed
+
+    def drop_failed(self, requests: list[tuple[Any, ...]], parcel: Parcel) -> dict[int, ConchError]:
+        """Remove the requests, as `encode` returned them, of whose tensors some could not be copied; return why."""
+        errors = {copy.key: copy.error for copy in parcel.copies or () if copy.error is not None}
+        for encoded in [each for each in requests if each[0] in errors]:
+            requests.remove(encoded)
+            self.inputs.free(place for *_, place, _ in encoded[8] if place >= 0)
+        return errors
+
+    def decode(
+        self,
+        outputs: Iterable[tuple[Any, ...]],
+        payload: memoryview,
+        destinations: Mapping[str, Destination] | None = None,
+    ) -> list[Tensor]:
+        """Return the tensors of an answer or a call: views of the message, or of shared memory until they die.
+
+        Those that the process has put where the client wants them are read from there, if at all. Raises WireError if a
+        tensor lies outside of what there is.
+        """
+        tensors = []
+        for name, datatype, shape, place, size in outputs:
+            if place is not None:
+                tensors.append(Tensor(name, datatype, shape, self.data(name, place, size, payload)))
+            elif destinations is not None:
+                destination = destinations.get(name)
+                if destination is None or not 0 <= size <= destination.size:
+                    raise WireError(f"no client wants '{name}' of {size} bytes in its memory")
+                tensors.append(Tensor(name, datatype, shape, source=destination.first(size)))
+        return tensors
+
+    def data(self, name: str, place: int, size: int, payload: memoryview) -> memoryview:
+        """Return what a message has placed somewhere. Raises WireError if that is outside of what there is."""
+        data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]
+        if len(data) != size:
+            raise WireError(f"'{name}' ends outside of its message")
+        return data
+
+
+def _locations(destinations: Mapping[str, Destination]) -> dict[str, tuple[object, ...]]:
+    found = [(name, destination.location) for name, destination in destinations.items()]
+    return {name: location for name, location in found if location is not None}

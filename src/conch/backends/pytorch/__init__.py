@@ -1,0 +1,1 @@
+"""PyTorch models: TorchScript, exported programs, compiled packages, code."""

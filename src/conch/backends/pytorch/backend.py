@@ -1,0 +1,143 @@
+"""`backend: "pytorch"`: TorchScript, exported programs, compiled packages, and code.
+
+TorchScript runs here, in a thread an instance. What is Python or machine code of the model's own runs in a process an
+instance, as models of the python backend do: it can hold no interpreter lock of the server's and crash nobody else.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
+from conch.backends.bls import ModelCalls
+from conch.backends.cores import usable_cores
+from conch.backends.processes.fork_server import ForkServer
+from conch.backends.python.adapter import Adapter
+from conch.backends.python.backend import PythonBackend
+from conch.backends.pytorch.archive import Format, exported_signature, open_archive, refuse_file_operators
+from conch.backends.pytorch.files import (
+    MODEL_FILE,
+    cannot_complete,
+    check_exported,
+    code_path,
+    file_path,
+    input_names,
+    is_code,
+)
+from conch.backends.pytorch.naming import input_places, output_places
+from conch.backends.pytorch.settings import parse_settings
+from conch.backends.pytorch.torch_script import SharedByProcess, TorchScriptInstance, has_cuda, read_arguments
+from conch.backends.signature import (
+    complete_document,
+    default_max_batch_size,
+    needs_completion,
+)
+from conch.errors import ConfigError, ModelLoadError
+from conch.model_config import InstanceKind
+from conch.observability.metrics.custom import MetricSample
+from conch.tensor import BYTES
+
+_ADAPTER = "conch_child.python.torch_model"
+
+
+class PyTorchBackend(Backend):
+    """PyTorch models of every kind."""
+
+    name = "pytorch"
+    default_model_filename = MODEL_FILE
+
+    def __init__(self, fork_server: ForkServer | None = None, calls: ModelCalls | None = None) -> None:
+        """Make the backend; the arguments are those of the python backend, for what runs in processes."""
+        self._python = PythonBackend(fork_server, calls)
+        self._shared = SharedByProcess()
+
+    @property
+    def can_use_gpus(self) -> bool:
+        """Whether the server's PyTorch is a build with CUDA."""
+        return has_cuda()
+
+    async def stop(self) -> None:
+        """Release what processes have needed."""
+        await self._python.stop()
+
+    async def complete(self, source: ModelSource) -> Mapping[str, Any]:
+        """Add what an exported program says of itself. Raises ConfigError for other models that lack something."""
+        document = source.config.document
+        if not needs_completion(document):
+            return document
+        return await asyncio.to_thread(_complete, source)
+
+    def instance(self, plan: InstancePlan) -> Instance:
+        """Make an instance. Raises ModelLoadError, naming the cure, if the file is not there or none to be loaded."""
+        source = plan.source
+        if not is_code(source):
+            archive = open_archive(file_path(source))
+            if archive.format is Format.TORCHSCRIPT:
+                return TorchScriptInstance(plan, archive.path, self._shared)
+        return self._python.instance(plan, partial(_adapter, plan))
+
+    def custom_metrics(self) -> Sequence[MetricSample]:
+        """Return what models that are code count."""
+        return self._python.custom_metrics()
+
+
+backend = PyTorchBackend
+
+
+def _complete(source: ModelSource) -> Mapping[str, Any]:
+    document = source.config.document
+    if is_code(source):
+        raise cannot_complete(document["name"], "code says")
+    archive = open_archive(file_path(source))
+    if archive.format is Format.EXPORTED:
+        return complete_document(document, exported_signature(archive), default_max_batch_size(source.settings))
+    arguments: Sequence[str] = ()
+    if archive.format is Format.TORCHSCRIPT:
+        refuse_file_operators(archive)
+        try:
+            arguments = read_arguments(archive.path)
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ModelLoadError(f"failed to load model '{document['name']}': {reason} ('{archive.path}')") from error
+    raise cannot_complete(document["name"], f"a {archive.format.value} file says", arguments)
+
+
+def _adapter(plan: InstancePlan) -> Adapter:
+    """Return what the process is to run. Raises ModelLoadError or ConfigError for what it cannot."""
+    source, config = plan.source, plan.source.config
+    settings = parse_settings(source)
+    for spec in (*config.inputs, *config.outputs):
+        if spec.datatype == BYTES:
+            raise ConfigError(f"model '{config.name}': '{spec.name}' is TYPE_STRING, which only TorchScript can take")
+    names = input_names(config)
+    state = ""
+    if is_code(source):
+        kind, path = "module", code_path(source)
+        # Triton's way for them: by order.
+        places = {name: place for place, name in enumerate(names)}
+        if path.with_suffix(".pt").is_file():
+            state = str(path.with_suffix(".pt"))
+    else:
+        archive = open_archive(file_path(source))
+        kind, path = archive.format.name.lower(), archive.path
+        if archive.format is Format.EXPORTED:
+            signature = exported_signature(archive)
+            places = input_places(config.name, names, [info.name for info in signature.inputs])
+            check_exported(config, signature, places)
+        else:
+            places = input_places(config.name, names)
+    task = {
+        "format": kind,
+        "path": str(path),
+        "state": state,
+        "device": {InstanceKind.GPU: f"cuda:{plan.device_id}", InstanceKind.MODEL: ""}.get(plan.kind, "cpu"),
+        "inputs": sorted(names, key=lambda name: places[name]),
+        "outputs": output_places(config.name, [spec.name for spec in config.outputs]),
+        "inference_mode": settings.inference_mode,
+        "intra_op": settings.intra_op_threads or max(1, usable_cores() // plan.siblings),
+        "inter_op": settings.inter_op_threads,
+        "compile": settings.compile_options,
+    }
+    return Adapter(_ADAPTER, {"torch": json.dumps(task)})

@@ -1,0 +1,1 @@
+"""Language models through TensorRT-LLM."""

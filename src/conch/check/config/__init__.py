@@ -1,0 +1,1 @@
+"""Checks of config.pbtxt, ensembles and labels."""

@@ -1,0 +1,85 @@
+"""Ensembles: the contract between their stages, by the server's own rules, across the models of a repository."""
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+from conch.check.finding import Finding, Place, Related
+from conch.check.model import CheckedModel
+from conch.check.rules import repository as rules
+from conch.core.ensembles.contract import check_ensemble, misfit_notices
+from conch.core.ensembles.flow import flow_of
+from conch.errors import ConchError, ConfigError
+from conch.model_config import EnsembleStep, ModelConfig
+from conch.repository.versions import chosen_versions
+
+
+def check_ensembles(models: Mapping[str, CheckedModel | None]) -> Iterator[Finding]:
+    """Check every ensemble among the models of one server; None is a model of which nothing is known."""
+    for model in models.values():
+        if model is not None and model.config.is_ensemble:
+            yield from _check(model, models)
+
+
+def _check(model: CheckedModel, models: Mapping[str, CheckedModel | None]) -> Iterator[Finding]:
+    steps = model.config.ensemble_steps
+    configs: list[ModelConfig] = []
+    for number, step in enumerate(steps):
+        place = model.folder.field(f"ensemble_scheduling.step[{number}].model_name")
+        inner = models.get(step.model_name)
+        if step.model_name not in models:
+            others = sorted(models.keys() - {model.name})
+            known = ", ".join(others) or "none"
+            near = get_close_matches(step.model_name, others, n=1)
+            said = f"ensemble '{model.name}': step {number} names model '{step.model_name}', which is not there"
+            said += f"; did you mean '{near[0]}'?" if near else ""
+            yield Finding(rules.ENSEMBLE_MISSING, place, said, f"The other models of the repository are: {known}.")
+        elif inner is None or not (inner.knows_tensors or inner.config.is_ensemble):
+            said = f"ensemble '{model.name}' was not checked: the tensors of model '{step.model_name}' are not known"
+            yield Finding(rules.ENSEMBLE_UNCHECKED, place, said)
+        else:
+            configs.append(inner.config)
+            if wrong := _version_not_served(step, inner):
+                yield Finding(rules.ENSEMBLE_MISSING, place, f"ensemble '{model.name}': step {number} asks for {wrong}")
+    if len(configs) < len(steps):
+        return
+    try:
+        check_ensemble(model.config, configs)
+        flow_of(model.config, configs)
+    except ConfigError as error:
+        sides = _sides(error.message, models)
+        yield Finding(rules.ENSEMBLE_CONTRACT, _step_of(model, error.message), error.message, related=sides)
+        return
+    for notice in misfit_notices(model.config, configs):
+        yield Finding(rules.ENSEMBLE_OPTIONAL, _step_of(model, notice), notice, related=_sides(notice, models))
+
+
+def _version_not_served(step: EnsembleStep, inner: CheckedModel) -> str:
+    if step.model_version < 0:
+        return ""
+    try:
+        served = chosen_versions(inner.config, inner.files.versions_on_disk)
+    except ConchError:
+        return ""  # said of that model
+    if step.model_version in served:
+        return ""
+    return f"version {step.model_version} of model '{step.model_name}', which serves {', '.join(map(str, served))}"
+
+
+def _step_of(model: CheckedModel, said: str) -> Place:
+    match = re.search(r"step (\d+)", said)
+    if match is None:
+        return model.folder.locate(said)
+    return model.folder.field(f"ensemble_scheduling.step[{match[1]}].model_name")
+
+
+def _sides(said: str, models: Mapping[str, CheckedModel | None]) -> tuple[Related, ...]:
+    """Where the other side is: the tensors of the models that the sentence names, or at least the models."""
+    related: dict[Place, Related] = {}
+    tensors = re.findall(r"(input|output) of model '([^']+)', '([^']+)'", said)
+    for kind, name, tensor in tensors or [("", name, "") for name in re.findall(r"model '([^']+)'", said)]:
+        model = models.get(name)
+        if model is not None:
+            place = model.folder.locate(f"'{tensor}'" if tensor else "input")
+            related[place] = Related(place, f"{kind} '{tensor}' of model '{name}'" if tensor else f"model '{name}'")
+    return tuple(related.values())

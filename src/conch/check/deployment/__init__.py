@@ -1,0 +1,1 @@
+"""Checks of files beside a repository: scripts, images, charts."""

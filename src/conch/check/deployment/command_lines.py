@@ -1,0 +1,138 @@
+"""Command lines of the server in scripts, Dockerfiles, manifests and texts, read with its own table of flags.
+
+The files are read as lines of words, whatever their format: after `tritonserver` or `conch serve` come flags, on the
+same line, after a backslash, as elements of a list or as lines of a YAML block.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from conch.check.finding import Finding, Place
+from conch.check.rules import deployment as rules
+from conch.check.source import Source
+from conch.options.flags import Flag, Given, Standing, read_arguments
+from conch.options.server_options import FLAGS
+
+_PROGRAM = re.compile(
+    r"(?:(?<![\w./:@-])|(?<=/bin/))tritonserver(?![\w./:@=-])|(?<![\w./-])conch[\"', \t]+serve(?![\w./-])"
+)
+_WORD = re.compile(r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',\[\]]|,(?=[^\s\"']))+")
+_ENDS = re.compile(r"^(?:&&|\|\|?|;|&|\d?>.*|#.*|\)|`.*|<<.*)$")
+_VARIES = re.compile(r"[$<{]|\.\.\.|…")
+_FLAGS: dict[str, Flag] = {name: flag for flag in FLAGS for name in (flag.name, *flag.aliases)}
+_ELEMENT = re.compile(r"[ \t]*(?:-[ \t]+|[\[,][ \t]*)?")
+_SPAN = re.compile(r"`([^`\n]+)`")
+_ASKS = ("--help", "-h")
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    text: str
+    place: Place
+
+
+def check_command_lines(source: Source) -> Iterator[Finding]:
+    """Check every flag of every command line of the server in a file."""
+    for words in _commands(source):
+        while words:
+            word = words.pop(0)
+            if not word.text.startswith("--"):
+                break
+            if word.text in _ASKS:
+                continue
+            name, equals, value = word.text[2:].partition("=")
+            flag = _FLAGS.get(name)
+            if flag is not None and not flag.bare and not equals:
+                value = words.pop(0).text if words and not words[0].text.startswith("--") else ""
+                equals = "=" if value else ""
+            yield from _check(word, name, value if equals else None, flag)
+
+
+def _check(word: _Word, name: str, value: str | None, flag: Flag | None) -> Iterator[Finding]:
+    if flag is not None and value is not None and _VARIES.search(value):
+        return  # the shell, or a template, knows the value
+    problems: list[str] = []
+    given = read_arguments(FLAGS, [f"--{name}" if value is None else f"--{name}={value}"], problems)
+    for problem in problems:
+        yield Finding(rules.FLAG_UNKNOWN if flag is None else rules.FLAG_VALUE, word.place, problem)
+    for one in given:
+        yield from _standing(word, one)
+
+
+def _standing(word: _Word, given: Given) -> Iterator[Finding]:
+    flag = given.flag
+    if flag.standing is Standing.REFUSED and not flag.harmless(given.value):
+        yield Finding(rules.FLAG_REFUSED, word.place, f"--{flag.name} is not supported: {flag.reason}")
+    elif flag.standing is Standing.IGNORED:
+        yield Finding(rules.FLAG_NO_EFFECT, word.place, f"--{flag.name} has no effect: {flag.reason}")
+
+
+def _commands(source: Source) -> Iterator[list[_Word]]:
+    """Yield the words behind each name of the server's program."""
+    lines = source.text.split("\n")
+    code = set(range(len(lines)))
+    if source.path.suffix == ".md":
+        code = _fenced(lines)
+        for number in set(range(len(lines))) - code:
+            for span in _SPAN.finditer(lines[number]):
+                if match := _PROGRAM.search(span[1]):
+                    yield list(_words(source, number, span[1], match.end(), span.start(1)))
+    for number in sorted(code):
+        if lines[number].lstrip().startswith(("#", "//")):
+            continue
+        for match in _PROGRAM.finditer(lines[number]):
+            quote = lines[number][match.end() : match.end() + 1] in ("'", '"')  # the name's own, in a list
+            yield list(_following(source, lines, number, match.end() + quote))
+
+
+def _following(source: Source, lines: list[str], number: int, start: int) -> Iterator[_Word]:
+    """Yield the words of a command from a place on, across the lines that belong to it."""
+    line = lines[number]
+    while True:
+        text, goes_on = line.rstrip(), False
+        if text.endswith("\\"):
+            text, goes_on = text[:-1], True
+        wants_value = False
+        for word in _words(source, number, text, start):
+            yield word
+            wants_value = word.text.startswith("--") and "=" not in word.text and word.text not in _ASKS
+        if _stops(text[start:]):
+            return
+        number += 1
+        while number < len(lines) and lines[number].lstrip().startswith("#"):
+            number += 1
+        if number == len(lines):
+            return
+        line = lines[number]
+        start = _ELEMENT.match(line).end()  # type: ignore[union-attr]  # it matches any text
+        is_flag = line[start:].lstrip("\"'").startswith("--")
+        is_value = wants_value and line.lstrip().startswith(("- ", '"', "'"))
+        if not (goes_on or is_flag or is_value):
+            return
+
+
+def _stops(text: str) -> bool:
+    return any(_ENDS.match(word) for word in text.split())
+
+
+def _words(source: Source, number: int, line: str, start: int, shift: int = 0) -> Iterator[_Word]:
+    for match in _WORD.finditer(line, start):
+        if _ENDS.match(match[0]):
+            return
+        text = match[0].rstrip(";,)").replace('"', "").replace("'", "")
+        if text:
+            yield _Word(text, Place(source.path, number + 1, match.start() + shift + 1))
+        if match[0].endswith(";"):
+            return
+
+
+def _fenced(lines: list[str]) -> set[int]:
+    """The numbers of the lines inside the code blocks of a Markdown text."""
+    inside, code = False, set()
+    for number, line in enumerate(lines):
+        if line.lstrip().startswith(("```", "~~~")):
+            inside = not inside
+        elif inside:
+            code.add(number)
+    return code

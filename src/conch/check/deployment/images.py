@@ -1,0 +1,77 @@
+"""Container images: what a chart's values or a manifest deploy, against what the text beside it names."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from conch.check.finding import Finding, Place, Related
+from conch.check.rules import deployment as rules
+from conch.check.source import Source
+
+_TEXTS = (".md", ".rst", ".txt")
+_REPOSITORY = re.compile(r"^(?P<indent>[ \t-]*)repository:[ \t]*[\"']?(?P<name>[\w.:/-]+)[\"']?[ \t]*(?:#.*)?$")
+_TAG = re.compile(r"^(?P<indent>[ \t-]*)tag:[ \t]*[\"']?(?P<tag>[\w.-]+)[\"']?[ \t]*(?:#.*)?$")
+_IMAGE = re.compile(r"^[ \t-]*image:[ \t]*[\"']?(?P<name>[\w./-]+(?::\d+/[\w./-]+)?):(?P<tag>[\w.-]+)[\"']?")
+_SHM = re.compile(r"^[ \t-]*(?:name:[ \t]*[\"']?)?shm[-_]size[\"']?[ \t]*(?:$|:)", re.IGNORECASE)
+_ENVIRONMENT = re.compile(r"^[ \t-]*(?:env|environment|extraEnv|envVars)[ \t]*:", re.IGNORECASE)
+_NEAR = 4  # lines between `repository` and `tag`
+
+
+def check_images(sources: Sequence[Source]) -> Iterator[Finding]:
+    """Check the images of all files that lie together."""
+    texts = [source for source in sources if source.path.suffix in _TEXTS]
+    for source in sources:
+        if source.path.suffix in _TEXTS:
+            continue
+        for name, tag, place in _deployed(source):
+            named = _named(texts, name)
+            if named and tag not in named:
+                other, there = next(iter(named.items()))
+                said = f"{name}:{tag} is deployed, the text names {name}:{other}"
+                yield Finding(rules.IMAGE_TAG, place, said, related=(Related(there, f"the text names tag {other}"),))
+
+
+def check_shm_variable(source: Source) -> Iterator[Finding]:
+    """Check that the size of the shared memory is not among environment variables."""
+    indent, inside = 0, False
+    for number, line in enumerate(source.text.split("\n"), 1):
+        if _ENVIRONMENT.match(line):
+            inside, indent = True, _indent(line)
+        elif (
+            inside
+            and line.strip()
+            and (_indent(line) < indent or (_indent(line) == indent and "-" not in line[: indent + 1]))
+        ):
+            inside = False
+        if inside and _SHM.match(line):
+            yield Finding(
+                rules.SHM_VARIABLE, Place(source.path, number, _indent(line) + 1), f"variable {line.strip(' -')}"
+            )
+
+
+def _deployed(source: Source) -> Iterator[tuple[str, str, Place]]:
+    lines = source.text.split("\n")
+    for number, line in enumerate(lines):
+        if match := _IMAGE.match(line):
+            yield match["name"], match["tag"], Place(source.path, number + 1, match.start("tag") + 1)
+        elif match := _REPOSITORY.match(line):
+            for near in (
+                *range(number + 1, min(number + 1 + _NEAR, len(lines))),
+                *range(number - 1, max(number - _NEAR, -1), -1),
+            ):
+                tag = _TAG.match(lines[near])
+                if tag and len(tag["indent"]) == len(match["indent"]):
+                    yield match["name"], tag["tag"], Place(source.path, near + 1, tag.start("tag") + 1)
+                    break
+
+
+def _named(texts: Sequence[Source], name: str) -> dict[str, Place]:
+    """Which tags of an image the texts name, and where first."""
+    found: dict[str, Place] = {}
+    for text in texts:
+        for match in re.finditer(rf"(?<![\w./-]){re.escape(name)}:(?P<tag>[\w.-]*\w)", text.text):
+            found.setdefault(match["tag"], text.at(match.start("tag")))
+    return found
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))

@@ -1,0 +1,1 @@
+"""Checks of model files, without their frameworks."""

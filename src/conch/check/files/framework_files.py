@@ -1,0 +1,148 @@
+"""What is inside model files of each backend, read without its framework and judged by the server's own rules."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from conch.backends.base import ModelSource
+from conch.backends.fil.forest_files import check_form, locate_forest
+from conch.backends.pytorch.files import check_file
+from conch.backends.signature import (
+    Signature,
+    check_signature,
+    complete_document,
+    default_max_batch_size,
+    needs_completion,
+)
+from conch.check.config.configs import named_gpus
+from conch.check.files.ir_file import NotIr, read_ir
+from conch.check.files.onnx_file import NotOnnx, read_onnx
+from conch.check.finding import Finding, Place
+from conch.check.model import CheckedModel
+from conch.check.rules import repository as rules
+from conch.errors import ConfigError, ModelLoadError
+from conch.repository.config.resolve import finish
+
+# Larger JSON is left to the framework: its text would be held several times over.
+_MAX_JSON_BYTES = 64 << 20
+
+Checked = tuple[CheckedModel, list[Finding]]
+
+
+def check_inside(model: CheckedModel, version: int, path: Path) -> Checked | None:
+    """Look into the file of a version; return the model, completed by what it says, and what is wrong.
+
+    None where the file of this backend can be read by its framework only.
+    """
+    backend = model.config.backend
+    if backend in ("onnxruntime", "openvino") and path.suffix == ".onnx":
+        return _check_onnx(model, path / "model.onnx" if path.is_dir() else path)
+    if backend == "openvino" and path.suffix == ".xml":
+        return _check_ir(model, path)
+    reader = _READERS.get(backend)
+    return reader(model, ModelSource(model.config, version, model.directory, {})) if reader else None
+
+
+def _check_onnx(model: CheckedModel, path: Path) -> Checked:
+    try:
+        onnx = read_onnx(path)
+    except NotOnnx as error:
+        return model, [_damaged(path, model, f"is not a valid ONNX model: {error}")]
+    missing = [name for name in onnx.external if not (path.parent / name).is_file()]
+    if missing:
+        said = f"{path.name} of model '{model.name}' keeps weights in '{missing[0]}', which is not beside it"
+        return model, [Finding(rules.FILE_MISSING, Place(path), said)]
+    if not onnx.shaped and needs_completion(model.files.document):
+        said = (
+            f"outputs of model '{model.name}' were not checked: {path.name} gives no shape; needs onnxruntime, started"
+        )
+        return model, [Finding(rules.MODEL_UNREAD, Place(path), said)]
+    return _held_against(model, onnx.signature)
+
+
+def _check_ir(model: CheckedModel, path: Path) -> Checked:
+    try:
+        ir = read_ir(path)
+    except NotIr as error:
+        return model, [_damaged(path, model, f"is not valid OpenVINO IR: {error}")]
+    weights = path.with_suffix(".bin")
+    size = weights.stat().st_size if weights.is_file() else 0
+    if size < ir.weights_bytes:
+        there = f"{weights.name} has {size}" if weights.is_file() else f"there is no {weights.name}"
+        said = f"{path.name} of model '{model.name}' needs {ir.weights_bytes} bytes of weights, {there}"
+        return model, [Finding(rules.FILE_DAMAGED if size else rules.FILE_MISSING, Place(path), said)]
+    parameters = model.config.parameters
+    if any(name in parameters for name in ("RESHAPE_IO_LAYERS", "CPU_EXTENSION_PATH")):
+        return model, [unread(path, model, "openvino")]
+    declared = {spec.name for spec in (*model.config.inputs, *model.config.outputs)}
+    signature = ir.signature(declared)
+    if model.config.max_batch_size > 1:
+        # The server frees the batch dimension of inputs that fix it; outputs follow.
+        fixed = [info for info in signature.inputs if info.dims[:1] not in ((), (-1,))]
+        if fixed:
+            return model, [unread(path, model, "openvino")]
+    return _held_against(model, signature)
+
+
+def _check_torch(model: CheckedModel, source: ModelSource) -> Checked:
+    try:
+        document = check_file(source, default_max_batch_size({}))
+    except ConfigError as error:
+        return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
+    except ModelLoadError as error:
+        return model, [Finding(rules.FILE_DAMAGED, Place(source.version_directory), error.message)]
+    if document is source.config.document:
+        return model, []
+    return _completed(model, document)
+
+
+def _check_forest(model: CheckedModel, source: ModelSource) -> Checked:
+    try:
+        path, kind = locate_forest(source, model.name)
+        check_form(path, kind)
+        if path.suffix == ".json" and path.stat().st_size <= _MAX_JSON_BYTES:
+            json.loads(path.read_bytes())
+    except ConfigError as error:
+        return model, [Finding(rules.CONFIG_INVALID, model.folder.locate(error.message), error.message)]
+    except ModelLoadError as error:
+        return model, [Finding(rules.FILE_MISSING, Place(source.version_directory), error.message)]
+    except (ValueError, RecursionError) as error:
+        return model, [_damaged(path, model, f"cannot be read as {kind}: {error}")]
+    return model, [unread(path, model, "fil")]
+
+
+_READERS: Mapping[str, Callable[[CheckedModel, ModelSource], Checked]] = {
+    "fil": _check_forest,
+    "pytorch": _check_torch,
+}
+
+
+def _held_against(model: CheckedModel, signature: Signature) -> Checked:
+    """Complete the configuration as the server would, and compare the two as the server does."""
+    document: Mapping[str, Any] = model.files.document
+    try:
+        if needs_completion(document):
+            document = complete_document(document, signature, default_max_batch_size({}))
+        config = finish(document, backend=None, gpus=named_gpus(model.files)).config
+        check_signature(config, signature)
+    except ConfigError as error:
+        return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
+    return model.completed(config), []
+
+
+def _completed(model: CheckedModel, document: Mapping[str, Any]) -> Checked:
+    try:
+        return model.completed(finish(document, backend=None, gpus=named_gpus(model.files)).config), []
+    except ConfigError as error:
+        return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
+
+
+def _damaged(path: Path, model: CheckedModel, said: str) -> Finding:
+    return Finding(rules.FILE_DAMAGED, Place(path), f"{path.name} of model '{model.name}' {said}")
+
+
+def unread(path: Path, model: CheckedModel, backend: str) -> Finding:
+    """Return the notice for a file that only its framework can read."""
+    said = f"what is inside {path.name} of model '{model.name}' was not checked: needs backend '{backend}', started"
+    return Finding(rules.MODEL_UNREAD, Place(path), said)

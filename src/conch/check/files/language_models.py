@@ -1,0 +1,175 @@
+"""Models that generate: what the server's own engines say to their files, and whether their chat templates compile.
+
+Nothing is loaded: an engine's arguments are read by the code that reads them in its process, as far as that goes
+without the engine's packages.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from conch.backends.child.conch_child.engine import openvino_options, tensorrtllm_arguments, vllm_arguments
+from conch.backends.child.conch_child.engine.driver import DamagedModel, Refused
+from conch.backends.child.conch_child.engine.model_json import read_json
+from conch.backends.child.conch_child.engine.scripted import ScriptedDriver
+from conch.backends.engines.tensors import engine_document
+from conch.backends.tensorrtllm.backend import refuse_parameters
+from conch.check.config.configs import named_gpus
+from conch.check.files.readable import check_readable
+from conch.check.finding import Finding, Place
+from conch.check.model import CheckedModel
+from conch.check.rules import language as rules
+from conch.check.rules import repository as repository_rules
+from conch.errors import ConfigError
+from conch.llm.chat import ChatTemplate
+from conch.repository.config.resolve import finish
+
+_GGUF_HEAD = b"GGUF"
+# A check is about the repository, not about this machine: whether there is room for a model is seen when it is loaded.
+_AMPLE: dict[str, Any] = {"free": 1 << 60, "capacity": 1 << 60, "promised": {}, "gpu_shares": {}}
+# How readers of `model.json` and `multi_lora.json` speak of a path that is not there.
+_ELSEWHERE = re.compile(r"(?:there is no|is not at|folder with an IR,) '(/[^']+)'")
+_AT = re.compile(r"line (\d+) column (\d+)")
+
+
+def check_language_model(model: CheckedModel, versions: Sequence[int]) -> tuple[CheckedModel, list[Finding]]:
+    """Check versions of a model of a backend in `ENGINES`; return it with the tensors that the server gives it."""
+    if any(_makes_embeddings(model.directory / str(version)) for version in versions):
+        said = f"model '{model.name}' makes embeddings: its files were not checked; needs the server, started"
+        return model, [Finding(repository_rules.MODEL_UNREAD, Place(model.directory), said)]
+    findings = [finding for version in versions for finding in _version(model, model.directory / str(version))]
+    try:
+        refuse_parameters(model.name, model.config.parameters if model.config.backend == "tensorrtllm" else {})
+        config = finish(engine_document(model.files.document), backend=None, gpus=named_gpus(model.files)).config
+    except ConfigError as error:
+        findings.append(Finding(repository_rules.CONFIG_INVALID, model.folder.locate(error.message), error.message))
+    else:
+        model = model.completed(config)
+    return model, findings
+
+
+def _makes_embeddings(directory: Path) -> bool:
+    try:
+        document = read_json(directory / "model.json")
+    except Refused:
+        return False
+    return document.get("task") == "embed" or document.get("runner") == "pooling"
+
+
+def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:
+    broken = [finding for path in sorted(directory.glob("*.gguf")) for finding in _gguf(model, path)]
+    if broken:
+        yield from broken
+        return
+    try:
+        weights = ENGINES[model.config.backend](directory)
+    except DamagedModel as damaged:
+        yield Finding(repository_rules.FILE_DAMAGED, Place(directory), f"model '{model.name}': {damaged.text}")
+    except Refused as refused:
+        yield _refused(model, directory, refused.text)
+    except ImportError as error:
+        said = f"files of model '{model.name}' were not checked: that needs the package '{error.name}'"
+        yield Finding(repository_rules.MODEL_UNREAD, Place(directory), said)
+    except Exception as error:  # a library that reads a file which is none
+        said = f"the model of '{model.name}' cannot be read: {type(error).__name__}: {error}"
+        yield Finding(repository_rules.FILE_DAMAGED, Place(directory), said)
+    else:
+        yield from _templates(weights)
+
+
+def _gguf(model: CheckedModel, path: Path) -> Iterator[Finding]:
+    wrong = list(check_readable(model, path))
+    yield from wrong
+    if not wrong:
+        with path.open("rb") as file:
+            head = file.read(len(_GGUF_HEAD))
+        if head != _GGUF_HEAD:
+            said = f"{path.name} of model '{model.name}' is no GGUF file: it begins with {head!r}, not {_GGUF_HEAD!r}"
+            yield Finding(repository_rules.FILE_DAMAGED, Place(path), said)
+
+
+def _refused(model: CheckedModel, directory: Path, text: str) -> Finding:
+    """Put what an engine says to the file that it names.
+
+    An absolute path outside of the model's folder may exist where the models are served, and is a notice only.
+    """
+    elsewhere = _ELSEWHERE.search(text)
+    if elsewhere and not Path(elsewhere[1]).is_relative_to(directory.parent):
+        said = f"model '{model.name}': {elsewhere[1]} does not exist on this machine"
+        return Finding(rules.PATH_ELSEWHERE, Place(directory / "model.json"), said)
+    path, separator, rest = text.partition(": ")
+    named = Path(path)
+    if not separator or named.parent != directory:
+        return Finding(rules.ENGINE_ARGUMENTS, Place(directory), f"model '{model.name}': {text}")
+    at = _AT.search(rest)
+    place = Place(named, int(at[1]), int(at[2])) if at else Place(named)
+    return Finding(rules.ENGINE_ARGUMENTS, place, f"{named.name} of model '{model.name}': {rest}")
+
+
+def _templates(weights: Path) -> Iterator[Finding]:
+    """Compile the chat templates of a model: a folder as Hugging Face's libraries write it, or a GGUF file."""
+    for path, source in _template_sources(weights):
+        try:
+            ChatTemplate(source, {})
+        except ConfigError as error:
+            yield Finding(rules.CHAT_TEMPLATE, Place(path), f"{path.name}: {error.message}")
+
+
+def _template_sources(weights: Path) -> Iterator[tuple[Path, str]]:
+    if weights.suffix == ".gguf":
+        from gguf import GGUFReader
+
+        field = GGUFReader(weights).fields.get("tokenizer.chat_template")
+        if field is not None:
+            yield weights, str(field.contents())
+        return
+    alone = weights / "chat_template.jinja"
+    if alone.is_file():
+        yield alone, alone.read_text(encoding="utf-8", errors="replace")
+    path = weights / "tokenizer_config.json"
+    named = _read(path).get("chat_template") or ()
+    for each in named if isinstance(named, list) else [{"template": named}]:
+        if isinstance(each, dict) and isinstance(each.get("template"), str):
+            yield path, each["template"]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # libraries that read it have words of their own for this
+    return document if isinstance(document, dict) else {}
+
+
+def _openvino_genai(directory: Path) -> Path:
+    options = {"directory": str(directory), "memory": _AMPLE}
+    return openvino_options.read_options(options, lambda _level, _text: None).model
+
+
+def _vllm(directory: Path) -> Path:
+    # Which names vLLM knows depends on its version; here all are known.
+    arguments = vllm_arguments.read_arguments(directory, read_json(directory / "model.json"))
+    vllm_arguments.read_adapters(directory)
+    return Path(arguments["model"])
+
+
+def _tensorrtllm(directory: Path) -> Path:
+    arguments = tensorrtllm_arguments.read_arguments(directory)
+    tensorrtllm_arguments.read_adapters(directory, arguments)
+    return Path(arguments["model"])
+
+
+def _scripted(directory: Path) -> Path:
+    ScriptedDriver(lambda _level, _text: None).load({"directory": str(directory)})
+    return directory
+
+
+# Backend → what reads a version's files as its engine does, and returns where the model is. Raises Refused.
+ENGINES: dict[str, Callable[[Path], Path]] = {
+    "openvino_genai": _openvino_genai,
+    "scripted": _scripted,
+    "tensorrtllm": _tensorrtllm,
+    "vllm": _vllm,
+}

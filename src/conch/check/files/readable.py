@@ -1,0 +1,45 @@
+"""Whether a model file is there, and is a file rather than a promise of one."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from conch.check.finding import Finding, Place
+from conch.check.model import CheckedModel
+from conch.check.rules import repository as rules
+
+_LFS_HEAD = b"version https://git-lfs.github.com/spec/"
+
+
+def check_readable(model: CheckedModel, path: Path) -> Iterator[Finding]:
+    """Check that a file is there, and is neither empty nor a pointer to one elsewhere."""
+    inner = path / "model.onnx" if path.is_dir() and path.suffix == ".onnx" else path
+    if inner.is_dir():
+        return
+    try:
+        with inner.open("rb") as file:
+            head = file.read(len(_LFS_HEAD))
+    except FileNotFoundError:
+        yield _missing(model, inner)
+        return
+    except OSError as error:
+        yield Finding(rules.FILE_UNREADABLE, Place(inner), f"{inner.name} cannot be read: {error.strerror}")
+        return
+    if not head:
+        yield Finding(rules.FILE_EMPTY, Place(inner), f"{inner.name} of model '{model.name}' is empty")
+    elif head == _LFS_HEAD:
+        yield Finding(rules.FILE_LFS, Place(inner), f"{inner.name} of model '{model.name}' is a Git LFS pointer")
+
+
+def _missing(model: CheckedModel, path: Path) -> Finding:
+    try:
+        present = sorted(entry.name for entry in os.scandir(path.parent) if not entry.name.startswith("."))
+    except OSError:
+        present = []
+    there = ", ".join(present) or "nothing"
+    said = f"model '{model.name}' has no {path.parent.name}/{path.name}; the folder holds {there}"
+    alike = [name for name in present if Path(name).suffix == path.suffix]
+    cure = ""
+    if len(alike) == 1:
+        cure = f'Rename {alike[0]} to {path.name}, or write `default_model_filename: "{alike[0]}"` into config.pbtxt.'
+    return Finding(rules.FILE_MISSING, Place(path.parent), said, cure)

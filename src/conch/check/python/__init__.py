@@ -1,0 +1,1 @@
+"""Checks of Python models, from their syntax trees."""

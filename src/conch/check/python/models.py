@@ -1,0 +1,82 @@
+"""All rules for the Python files of a model, and for those that lie beside a repository."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from conch.check.finding import Finding, Place
+from conch.check.model import CheckedModel
+from conch.check.python.contract import check_class, check_execute, check_habits, check_imports, check_names
+from conch.check.python.file import PythonFile, siblings
+from conch.check.python.items import check_class_names, check_images, check_items
+from conch.check.python.tensors import check_tensors
+from conch.check.rules import python as rules
+from conch.check.source import Source
+from conch.errors import ModelLoadError
+from conch.repository.versions import chosen_versions
+
+_ENVIRONMENT = "EXECUTION_ENV_PATH"
+
+
+def check_python_model(model: CheckedModel) -> Iterator[Finding]:
+    """Check the code of each version that would be served."""
+    try:
+        versions = chosen_versions(model.config, model.files.versions_on_disk)
+    except ModelLoadError:
+        return  # said of its versions
+    for version in versions:
+        path = model.directory / str(version) / (model.config.default_model_filename or "model.py")
+        parsed = list(_parsed(path))
+        yield from (each for each in parsed if isinstance(each, Finding))
+        if not parsed or isinstance(parsed[0], Finding):
+            continue
+        main = parsed[0]
+        yield from check_class(main)
+        yield from check_execute(main, model)
+        yield from check_tensors(main, model)
+        yield from check_items(main, model)
+        yield from check_class_names(main, model)
+        yield from _check_all(main, model)
+
+
+def check_other_python(path: Path) -> Iterator[Finding]:
+    """Check what can be said of a Python file that belongs to no model: how it uses Triton's module, if it does."""
+    source = Source.read(path)
+    if source is None or "triton_python_backend_utils" not in source.text:
+        return
+    for parsed in _parsed(path):
+        if isinstance(parsed, PythonFile):
+            yield from check_names(parsed)
+
+
+def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
+    """Rules that hold for the model's own modules, too."""
+    paths = siblings(main.source.path)
+    files = [main]
+    for parsed in (each for path in paths for each in _parsed(path)):
+        if isinstance(parsed, Finding):
+            yield parsed
+        else:
+            files.append(parsed)
+    beside = {path.stem for path in paths} | {path.name for path in main.source.path.parent.iterdir() if path.is_dir()}
+    beside |= {path.name for path in model.directory.iterdir() if path.is_dir()}
+    brings_environment = _ENVIRONMENT in model.config.parameters
+    for file in files:
+        yield from check_names(file)
+        yield from check_habits(file)
+    if not brings_environment:
+        yield from check_imports(files, beside)
+    yield from check_images(files)
+
+
+def _parsed(path: Path) -> Iterator[PythonFile | Finding]:
+    source = Source.read(path)
+    if source is None:
+        if path.is_file():
+            yield Finding(rules.PYTHON_SYNTAX, Place(path), f"{path.name} is no UTF-8 text that can be read")
+        return
+    try:
+        yield PythonFile.parse(source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line, column = (error.lineno or 0, error.offset or 1) if isinstance(error, SyntaxError) else (0, 0)
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        yield Finding(rules.PYTHON_SYNTAX, Place(path, line, column), f"{path.name}: {said}")

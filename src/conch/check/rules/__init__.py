@@ -1,0 +1,1 @@
+"""The table of rules, one module for each family."""

@@ -1,0 +1,15 @@
+"""All rules, in the order of the reference page `docs/check.md`."""
+
+from conch.check.finding import Rule
+from conch.check.rules import deployment as deployment_rules
+from conch.check.rules import language as language_rules
+from conch.check.rules import python as python_rules
+from conch.check.rules import repository as repository_rules
+
+FAMILIES: dict[str, tuple[Rule, ...]] = {
+    "Repositories": repository_rules.RULES,
+    "Python models": python_rules.RULES,
+    "Language models": language_rules.RULES,
+    "Scripts, images and charts beside a repository": deployment_rules.RULES,
+}
+RULES: tuple[Rule, ...] = tuple(rule for rules in FAMILIES.values() for rule in rules)

@@ -1,0 +1,1 @@
+"""Clients of a running server for `conch chat` and `conch client`."""

@@ -1,0 +1,257 @@
+"""Calls of models to other models (BLS): requests like any other, but for who waits for them.
+
+A model that calls keeps its instance while it waits, so calls can wait for each other in a circle: for an instance that
+is kept by a call that waits for that very instance. No request of a client's ever does. Such a call is refused when it
+would close the circle: every circle has a call that does, and at that moment all others in it are known.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from conch.backends.base import Instance, ModelSource
+from conch.backends.bls import Caller
+from conch.core.catalog import Catalog
+from conch.core.inference import Inference
+from conch.core.loading.model_manager import ModelControl
+from conch.core.pending import Pending, State
+from conch.core.scheduling.scheduled_model import InstanceModel
+from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable, Unsupported
+from conch.repository.namespaces import ModelId
+from conch.request import InferRequest, InferResponse, Respond
+
+
+class Call:
+    """One call, from when it is put until its last answer."""
+
+    __slots__ = ("_calls", "_ended", "_respond", "callee", "caller", "pending")
+
+    def __init__(self, calls: "Calls", caller: Caller, callee: str, respond: Respond) -> None:
+        self.caller = caller
+        self.callee = callee
+        self.pending: Pending | None = None
+        self._calls = calls
+        self._respond = respond
+        self._ended = False
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        """Pass an answer on to the caller."""
+        if final:
+            self._ended = True
+            self.let_go()
+            # Request and call know each other; without the cycle, large tensors go with the last answer.
+            self.pending = None
+        self._respond(answer, final)
+
+    def admitted(self, pending: Pending) -> None:
+        """Note what became of the request. It may have been answered already."""
+        if not self._ended:
+            self.pending = pending
+            self.check()
+
+    def check(self) -> None:
+        """Refuse the call if it can only wait for itself. To be asked whenever it begins to wait."""
+        if self.pending is None:
+            return
+        circle = self._calls.circle(self)
+        if not circle:
+            return
+        keeper = self._calls.keeper_of_resources(self)
+        why = f"{' → '.join(circle)}, and every instance of '{self.callee}' waits for its own calls; "
+        remedy = f"more instances of '{self.callee}' (instance_group, count) allow such calls"
+        if keeper:
+            why = f"it needs resources of the rate limiter that model '{keeper}' keeps until it is answered; "
+            remedy = "more of them (--rate-limit-resource) allow such calls"
+        call = f"the call of model '{self.caller.model}' to model '{self.callee}'"
+        self.pending.abort(Unavailable(f"{call} can only wait for itself: {why}{remedy}"))
+
+    def cancel(self) -> None:
+        """End it with an error."""
+        if self.pending is not None:
+            self.pending.cancel("the call was cancelled")
+
+    def let_go(self) -> None:
+        """Note that the caller's instance does not wait for it any more."""
+        self._calls.forget(self)
+
+
+class Calls:
+    """What models may ask of the server; see `backends.calls.ModelCalls`.
+
+    `control` returns what loads models; `started` says whether the models of the start have been dealt with, and no
+    stop has begun.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        inference: Inference,
+        control: Callable[[], ModelControl],
+        *,
+        started: Callable[[], bool],
+    ) -> None:
+        self._catalog = catalog
+        self._inference = inference
+        self._control = control
+        self._started = started
+        self._holding: dict[Instance, list[Call]] = {}  # instances and the calls that they wait for
+
+    def call(self, caller: Caller, request: InferRequest, respond: Respond, *, many: bool) -> Call:
+        """Put a request; see `ModelCalls`. Raises what `Inference.infer` raises, and Unsupported."""
+        try:
+            served = self._catalog.find_from(caller.namespace, request.model_name, request.version)
+        except (NotFound, Unavailable) as error:
+            raise NotFound(
+                f"Failed for execute the inference request. Model '{request.model_name}' is not ready. {error.message}"
+            ) from error
+        if served.config.decoupled and not many:
+            raise Unsupported(
+                f"Model {request.model_name} is using the decoupled. The current BLS request call doesn't support "
+                "models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
+                "'async_exec' calls for decoupled models.'"
+            )
+        call = Call(self, caller, request.model_name, respond)
+        if caller.holds is not None:
+            self._holding.setdefault(caller.holds, []).append(call)
+        request.caller = call
+        try:
+            pending = served.submit_within(caller.span, request, call.respond)
+        except BaseException:
+            self.forget(call)
+            raise
+        call.admitted(pending)
+        return call
+
+    def forget(self, call: Call) -> None:
+        """Take a call out of what its instance waits for."""
+        instance = call.caller.holds
+        calls = self._holding.get(instance) if instance is not None else None
+        if instance is not None and calls is not None and call in calls:
+            calls.remove(call)
+            if not calls:
+                del self._holding[instance]
+
+    async def load(self, name: str, config: str, files: Mapping[str, bytes], waiting: ModelSource | None) -> None:
+        """Load a model; see `ModelCalls`. Raises ModelLoadError, Unavailable."""
+        if not self._started():
+            raise Unavailable("models cannot be loaded or unloaded while the server starts or stops")
+        await self._control().load(name, config or None, files, _model_id(waiting))
+
+    async def unload(self, name: str, unload_dependents: bool, waiting: ModelSource | None) -> None:
+        """Unload a model; see `ModelCalls`. Raises ModelLoadError, Unavailable."""
+        if not self._started():
+            raise Unavailable("models cannot be loaded or unloaded while the server starts or stops")
+        await self._control().unload(name, unload_dependents, _model_id(waiting))
+
+    async def ready(self, name: str, version: str, namespace: str) -> bool:
+        """Whether a model is ready. Raises InvalidRequest for a version that is no number."""
+        if version and not version.isdecimal():
+            raise InvalidRequest(f"model_version '{version}' must be a number, or \"\" for the newest version")
+        return await self._inference.model_ready(name, int(version) if version else None, namespace)
+
+    # ── circles ──
+
+    def circle(self, call: Call) -> list[str]:
+        """Return the models along which a call waits for itself, as they call each other; none if it does not."""
+        if call.pending is None or not self._is_kept(call.pending):
+            return []
+        stuck = self._stuck()
+        if call not in stuck:
+            return []
+        path = [call]
+        while True:
+            waits_for = self._waits_for(path[-1], stuck)
+            if waits_for is None or waits_for in path:
+                break
+            path.append(waits_for)
+        names = [call.caller.model, *(one.callee for one in path)]
+        if len(names) > 2 and names[0] == names[-1]:
+            names = [*names[1:], names[1]]  # in the order in which the calls were made
+        return names[: next((at for at, name in enumerate(names) if name in names[:at]), len(names)) + 1]
+
+    def keeper_of_resources(self, call: Call) -> str:
+        """Return the model that keeps the resources for want of which a call waits for itself; "" if it is not that."""
+        for part in () if call.pending is None else _parts(call.pending):
+            if part.state is State.QUEUED and isinstance(part.owner, InstanceModel):
+                for instance in part.owner.instances:
+                    keeper = _keeper(part.owner, instance, self._holding.__contains__)
+                    if keeper is not None and instance not in self._holding:
+                        return keeper.plan.source.config.name
+        return ""
+
+    def _is_kept(self, request: Pending) -> bool:
+        """Whether all instances that could take a request wait for calls: rarely so, and told at once."""
+        return any(
+            part.state is State.QUEUED
+            and isinstance(part.owner, InstanceModel)
+            and all(
+                instance in self._holding or _keeper(part.owner, instance, self._holding.__contains__) is not None
+                for instance in part.owner.instances
+            )
+            for part in _parts(request)
+        )
+
+    def _stuck(self) -> set[Call]:
+        """Return all calls that wait for nothing but each other."""
+        stuck = {call for calls in self._holding.values() for call in calls}
+        while True:
+            moving = {call for call in stuck if self._waits_for(call, stuck) is None}
+            if not moving:
+                return stuck
+            stuck -= moving
+
+    def _waits_for(self, call: Call, stuck: set[Call]) -> Call | None:
+        """Return one of the `stuck` calls if this one cannot be answered before they are."""
+        for request in () if call.pending is None else _parts(call.pending):
+            if request.state is State.EXECUTING:
+                mine = [one for calls in self._holding.values() for one in calls if request in one.caller.executions]
+                found = _first(mine, stuck)
+            else:
+                found = self._for_an_instance(request, stuck)
+            if found is not None:
+                return found
+        return None
+
+    def _for_an_instance(self, request: Pending, stuck: set[Call]) -> Call | None:
+        model = request.owner
+        if not isinstance(model, InstanceModel):
+            return None
+        found: Call | None = None
+        for instance in model.instances:
+            # One that is being restarted comes back, and one that waits for nobody becomes free.
+            found = _first(self._holding.get(instance, ()), stuck) if instance.ready else None
+            if found is None and instance.ready:
+                found = self._for_resources(model, instance, stuck)
+            if found is None:
+                return None
+        return found
+
+    def _for_resources(self, model: InstanceModel, instance: Instance, stuck: set[Call]) -> Call | None:
+        """Return one of the `stuck` calls if their instances keep what this one needs to execute."""
+
+        def waits(other: Instance) -> Call | None:
+            return _first(self._holding.get(other, ()), stuck)
+
+        keeper = _keeper(model, instance, lambda other: waits(other) is not None)
+        return None if keeper is None else waits(keeper)
+
+
+def _model_id(source: ModelSource | None) -> ModelId | None:
+    return None if source is None else ModelId(source.namespace, source.config.name)
+
+
+def _keeper(model: InstanceModel, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
+    return None if model.limiter is None else model.limiter.kept_by(instance, stuck)
+
+
+def _first(calls: Iterable[Call], stuck: set[Call]) -> Call | None:
+    # An execution needs the answers to all of its calls: it waits as long as any of them does.
+    return next((call for call in calls if call in stuck), None)
+
+
+def _parts(pending: Pending) -> Iterator[Pending]:
+    """Yield the requests that a request waits for: itself, or those that run for it if it is an ensemble's."""
+    owner = pending.owner
+    if isinstance(owner, InstanceModel):
+        yield pending
+    else:
+        for step in getattr(owner, "running", ()):
+            yield from _parts(step)

@@ -1,0 +1,1 @@
+"""Ensembles: contract between steps, data flow, execution."""

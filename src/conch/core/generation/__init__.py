@@ -1,0 +1,1 @@
+"""Models that generate, and idle engines."""

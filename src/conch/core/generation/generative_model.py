@@ -1,0 +1,239 @@
+"""One served version of a model that generates: admission, the books, and the engine that does the work.
+
+There is no queue here: an engine batches continuously and must know of every request to do it well. What is bounded is
+how many it may hold beyond those that it computes side by side.
+"""
+
+from collections.abc import Mapping, Sequence
+from time import monotonic_ns
+
+from conch.backends.engines.base import Engine
+from conch.core.pending import Pending, State
+from conch.core.scheduling.service_rate import Pace
+from conch.core.served_model import Served
+from conch.errors import Cancelled, ConchError, InvalidRequest, QueueFull, Unavailable, Unsupported
+from conch.generation import Delta, FinishReason, Generation, GenerationRequest, Listen, Usage
+from conch.llm.tensor_form import TensorForm
+from conch.model_config import ModelConfig, QueuePolicy
+from conch.observability.metrics.generation import GenerationStatistics
+from conch.request import InferRequest, InferResponse, Respond
+
+# Characters that no token of a usual vocabulary has more of: those of 128 spaces.
+_LONGEST_TOKEN = 128
+# And of a prompt, whatever the context: what engines are sent is bounded.
+_LONGEST_PROMPT = 12 * 2**20
+
+
+class GenerativeModel(Served):
+    """A model version with an engine. Requests come as prompts, by `generate`, or as tensors, by `submit`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        engine: Engine,
+        *,
+        max_queue_size: int = 0,
+    ) -> None:
+        """Assign. `max_queue_size` bounds what waits where the configuration does not; 0 does not either."""
+        super().__init__(config, version, labels)
+        self.engine = engine
+        self.figures = GenerationStatistics(config.name, version, lambda: engine.load, lambda: engine.info)
+        self.statistics.generation = self.figures
+        policy = config.dynamic_batching.default_queue_policy if config.dynamic_batching else QueuePolicy()
+        self._max_queue_size = policy.max_queue_size or max_queue_size
+        self._held = 0  # sequences of the requests that the engine has
+        self._pace = Pace()
+        self._live: set[_Live] = set()
+
+    def __repr__(self) -> str:
+        return f"<GenerativeModel {self.config.name}/{self.version} {len(self._live)} live>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the engine is there."""
+        return self.engine.ready
+
+    async def start(self) -> None:
+        """Bring the engine up. Raises ModelLoadError."""
+        started = monotonic_ns()
+        self.engine.on_ready_change = lambda: None
+        await self.engine.start()
+        self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
+
+    def generate(self, request: GenerationRequest, listen: Listen) -> Generation:
+        """Admit a request or raise: InvalidRequest, Unsupported, QueueFull, Unavailable.
+
+        Admitted, its listener is told exactly once that it has ended, whoever ends it.
+        """
+        request.params.check()
+        self._check_honoured(request)
+        self._check_length(request)
+        self.refuse_when_full(request.timeline)
+        if request.span is not None:
+            request.timeline.queued = request.timeline.queued or monotonic_ns()
+        live = _Live(self, request, listen)
+        self._live.add(live)
+        self._held += request.params.n
+        self.enter()
+        self.statistics.pending += 1
+        try:
+            live.generation = self.engine.generate(request, live.told)
+        except BaseException:
+            self._live.discard(live)
+            self._held -= request.params.n
+            self.leave()
+            self.statistics.pending -= 1
+            raise
+        return live
+
+    def submit(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request in tensor form, as Triton's vLLM backend takes it. Raises as `generate` does."""
+        form = TensorForm.of(request, self.version)
+        pending = Pending(request, respond, self)
+        request.timeline.queued = pending.queued = monotonic_ns()
+
+        def told(deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+            for response in form.responses(deltas, end):
+                pending.send(response)
+            if end is not None:
+                pending.finish(form.last(end))
+
+        pending.state = State.EXECUTING
+        generation = self.generate(form.request, told)
+        pending.on_cancel(generation.abort)
+        return pending
+
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
+        """Do nothing: the generation is in the books, not the form in which it came."""
+
+    def refusal(self, now: int) -> QueueFull | None:
+        """Return the refusal that any request would get now; None while there is room."""
+        running = self.engine.info.max_running
+        if not self._max_queue_size or self._held < running + self._max_queue_size:
+            return None
+        return QueueFull(
+            f"Exceeds maximum queue size: model '{self.config.name}' computes {running} sequences side by side, and "
+            f"{self._held - running} wait, of {self._max_queue_size} that may",
+            retry_after_s=self._pace.seconds_for(self._held - running, now) or 1.0,
+        )
+
+    async def stop(self) -> None:
+        """End what is under way and the engine."""
+        for live in list(self._live):
+            live.told((), Unavailable(f"model '{self.config.name}' is being unloaded"))
+        await self.engine.stop()
+
+    async def kill(self) -> None:
+        """End the engine at once."""
+        await self.engine.kill()
+
+    def ended(self, live: "_Live", end: Usage | ConchError) -> None:
+        """Write a request that has ended into the books. Called once for each that was admitted."""
+        self._live.discard(live)
+        self._held -= live.request.params.n
+        self._pace.taken += live.request.params.n
+        self.leave()
+        timeline = live.request.timeline
+        if not timeline.started:
+            self.statistics.pending -= 1
+        timeline.done = now = monotonic_ns()
+        if isinstance(end, ConchError):
+            self.statistics.count_failure(now - timeline.received, end.reason)
+            return
+        first = timeline.started = timeline.input_done = timeline.started or now
+        timeline.infer_done = now
+        if live.request.span is not None:
+            live.request.span.generated(timeline, end.prompt_tokens, end.completion_tokens)
+        self.statistics.count_success(
+            1,
+            total=now - timeline.received,
+            queue=first - timeline.received,
+            compute_input=0,
+            compute_infer=now - first,
+            compute_output=0,
+        )
+        self.statistics.count_execution(1, first, first, now, now)
+        if self.statistics.first_response is not None:
+            self.statistics.first_response.add(first - timeline.received)
+
+    def _check_length(self, request: GenerationRequest) -> None:
+        """Refuse what is far too long before the engine spends the others' time on cutting it into tokens."""
+        prompt, whole = request.prompt, request.prompt_only or request.params.truncate_prompt_tokens is not None
+        context = self.engine.info.context_length
+        if isinstance(prompt, str):
+            size, most, what = (
+                len(prompt),
+                _LONGEST_PROMPT if whole else min(context * _LONGEST_TOKEN, _LONGEST_PROMPT),
+                "characters",
+            )
+        else:
+            size, most, what = len(prompt), _LONGEST_PROMPT if whole else context, "tokens"
+        if size > most:
+            raise InvalidRequest(
+                f"This model's maximum context length is {context} tokens. However, your prompt has {size} {what}. "
+                "Please reduce the length of the prompt."
+            )
+
+    def _check_honoured(self, request: GenerationRequest) -> None:
+        info = self.engine.info
+        for name in request.params.unusual():
+            if name not in info.honours:
+                raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support '{name}'")
+        logprobs = max(request.params.logprobs or 0, request.params.prompt_logprobs or 0)
+        if logprobs > info.max_logprobs:
+            raise InvalidRequest(
+                f"engine '{info.engine}' of model '{self.config.name}' gives the log probabilities of "
+                f"{info.max_logprobs} alternatives to each token at most, not of {logprobs}"
+            )
+        if request.priority and not info.priorities:
+            raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support 'priority'")
+
+
+class _Live:
+    """An admitted request; a `Generation` to whoever sent it."""
+
+    __slots__ = ("_listen", "_model", "finished", "generation", "last_token", "request")
+
+    def __init__(self, model: GenerativeModel, request: GenerationRequest, listen: Listen) -> None:
+        self.request = request
+        self.generation: Generation | None = None
+        self.last_token = 0  # when the last one came, monotonic ns
+        self.finished: list[FinishReason] = []  # of each sequence that has ended
+        self._model: GenerativeModel | None = model
+        self._listen = listen
+
+    def told(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+        """Hear from the engine, and pass it on."""
+        model = self._model
+        if model is None:
+            return
+        if deltas and not self.request.prompt_only:
+            timeline = self.request.timeline
+            now = monotonic_ns()
+            if not timeline.started:
+                timeline.started = now
+                model.statistics.pending -= 1
+                model.figures.first_token(now - timeline.received)
+            else:
+                model.figures.next_tokens(now - self.last_token)
+            self.last_token = now
+            for delta in deltas:
+                model.figures.generation_tokens += len(delta.token_ids)
+                if delta.finish_reason is not None:
+                    self.finished.append(delta.finish_reason)
+        if end is not None:
+            self._model = None
+            model.ended(self, end)
+            if isinstance(end, Usage) and not self.request.prompt_only:
+                model.figures.ended(self.request.timeline, end, self.finished, self.request.params)
+            elif isinstance(end, Cancelled):
+                model.figures.aborted(self.finished, self.request.params.n)
+            self.generation = None
+        self._listen(deltas, end)
+
+    def abort(self) -> None:
+        """End it: nobody wants the rest."""
+        if self.generation is not None:
+            self.generation.abort()

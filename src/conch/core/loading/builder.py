@@ -1,0 +1,323 @@
+"""From the files of a model to its served versions: complete the configuration, make instances, bring them up."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from conch.accelerators.gpu import Gpu
+from conch.backends.base import Instance, ModelSource
+from conch.backends.engines.base import EngineBackend
+from conch.backends.registry import BackendRegistry
+from conch.core.cached_answers import ModelCache
+from conch.core.catalog import Catalog
+from conch.core.ensembles.contract import check_ensemble, misfit_notices
+from conch.core.ensembles.ensemble_model import EnsembleModel
+from conch.core.ensembles.flow import Flow, flow_of
+from conch.core.ensembles.nesting import check_nesting
+from conch.core.generation.generative_model import GenerativeModel
+from conch.core.generation.idle_engine import IdleEngine, idle_seconds
+from conch.core.load_errors import load_error
+from conch.core.response_cache import ResponseCache
+from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.instances import make_instances, rearranged, source_on
+from conch.core.scheduling.rate_limiter import ModelLimiter, RateLimiter
+from conch.core.scheduling.scheduled_model import InstanceModel
+from conch.core.sequences.sequence_model import SequenceModel
+from conch.core.sequences.tensors import instance_config
+from conch.core.served_model import Served
+from conch.errors import ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
+from conch.model_config import InstanceKind, ModelConfig
+from conch.repository.config.resolve import finish
+from conch.repository.labels import read_labels
+from conch.repository.namespaces import ModelId
+from conch.repository.store import ModelFiles
+from conch.repository.versions import chosen_versions
+
+_log = getLogger(__name__)
+
+# Of the reasons why steps are missing, so many are told, and so much of each.
+_CAUSES = 10
+_MAX_CAUSE_CHARS = 1000
+
+
+@dataclass(slots=True)
+class Built:
+    """The versions of a model after a load: up and running, those `kept` from before among them, or why not."""
+
+    served: dict[int, Served] = field(default_factory=dict)
+    failures: dict[int, ConchError] = field(default_factory=dict)
+    kept: dict[int, Served] = field(default_factory=dict)
+
+    async def discard(self) -> None:
+        """Stop what was brought up; what was kept stays as it was."""
+        await asyncio.gather(*(each.stop() for version, each in self.served.items() if version not in self.kept))
+
+
+class ModelBuilder:
+    """Builds models; keeps none of them.
+
+    `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices that models may use,
+    known before the first load;
+    `max_queue_size` bounds the queues of models whose configuration does not, 0 not at all;
+    `idle_unload_secs` is when engines are stopped for want of requests if nothing else is configured, 0 for never;
+    `cache` is for the models whose configuration asks for it, None where the server has none;
+    `limiter` is asked before each execution, None where nothing limits them;
+    `allow_native_extensions`: whether configurations may name libraries for the server's process;
+    `summaries`: whether quantiles of latencies are kept.
+    """
+
+    def __init__(
+        self,
+        backends: BackendRegistry,
+        catalog: Catalog,
+        *,
+        settings: Callable[[str], Mapping[str, str]],
+        auto_complete: bool = True,
+        max_queue_size: int = 0,
+        idle_unload_secs: int = 0,
+        cache: ResponseCache | None = None,
+        limiter: RateLimiter | None = None,
+        allow_native_extensions: bool = False,
+        summaries: bool = False,
+        suggestion: Callable[[str], str] = lambda _name: "",
+    ) -> None:
+        self._backends = backends
+        self._catalog = catalog
+        self._settings = settings
+        self.gpus: Sequence[Gpu] = ()
+        self._auto_complete = auto_complete
+        self._max_queue_size = max_queue_size
+        self._idle_unload_secs = idle_unload_secs
+        self._cache = cache
+        self._limiter = limiter
+        self._allow_native_extensions = allow_native_extensions
+        self._summaries = summaries
+        self._suggestion = suggestion
+
+    @property
+    def _gpu_numbers(self) -> list[int]:
+        return [gpu.number for gpu in self.gpus]
+
+    async def configure(self, files: ModelFiles) -> ModelConfig:
+        """Return the complete configuration, the model itself having been asked. Raises ConfigError, ModelLoadError."""
+        if files.config.is_ensemble:
+            finished = await asyncio.to_thread(finish, files.document, backend=None, gpus=self._gpu_numbers)
+        else:
+            backend = await self._backends.get(files.config.backend)
+            document: Mapping[str, Any] = files.document
+            if self._auto_complete and files.versions_on_disk:
+                source = self._source(files, files.config, _version_to_ask(files))
+                if self.gpus and backend.can_use_gpus:
+                    source = source_on(source, self.gpus, InstanceKind.GPU, self.gpus[0].number)
+                document = await backend.complete(source)
+            finished = await asyncio.to_thread(finish, document, backend=backend, gpus=self._gpu_numbers)
+        for notice in finished.notices:
+            _log.warning("%s", notice)
+        if finished.config.response_cache and self._cache is None:
+            _log.warning("response_cache of model '%s' has no effect without --cache-config", finished.config.name)
+        if self._limiter is None and any(group.rate.resources for group in finished.config.instance_groups):
+            _log.warning(
+                "rate_limiter of model '%s' has no effect without --rate-limit=execution_count", finished.config.name
+            )
+        return finished.config
+
+    async def build(
+        self, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, Served] | None = None
+    ) -> Built:
+        """Bring up every version that the policy chooses.
+
+        Those that are served from `unchanged` files are kept if their configuration is the same, too.
+        Raises ModelLoadError or ConfigError if that cannot begin.
+        """
+        versions = await asyncio.to_thread(chosen_versions, config, files.versions_on_disk, files.directory)
+        labels = await asyncio.to_thread(read_labels, config, files.directory)
+        flow: Flow | None = None
+        if config.is_ensemble:
+            try:
+                configs = self._step_configs(config, files.namespace)
+                fit, notices = await asyncio.to_thread(_fit, config, configs)
+            except ConfigError as error:
+                raise ConfigError(f"{error.message} ({files.config_source})") from error
+            for notice in notices:
+                _log.warning("%s (%s)", notice, files.config_source)
+            flow = fit
+            if fit.depth:
+                config = _decoupled(config)
+        candidates = unchanged or {}
+        kept = {v: candidates[v] for v in versions if v in candidates and _stays(candidates[v], config, flow)}
+        built = Built(served=dict(kept), kept=kept)
+        new = [version for version in versions if version not in kept]
+        await asyncio.gather(*(self._build_version(built, files, config, version, labels, flow) for version in new))
+        return built
+
+    async def rearrange(self, files: ModelFiles, old: ModelFiles, served: Mapping[int, Served]) -> bool:
+        """Give served versions the instances that a configuration asks for now, if nothing else has changed.
+
+        Returns whether that is so, and done. Raises ConchError, OSError; then not all of them may have been changed.
+        """
+        if not _same_but_configuration(files, old):
+            return False
+        models = [each for each in served.values() if isinstance(each, InstanceModel) and each.can_rearrange]
+        if len(models) < len(served):
+            return False
+        config = await self.configure(files)
+        if not all(_differ_in_instances(each.config, config) for each in models):
+            return False
+        backend = await self._backends.get(config.backend)
+        for each in models:
+            source = self._source(files, instance_config(config), each.version)
+            await each.rearrange(config, rearranged(backend, source, self.gpus, each.instances))
+        return True
+
+    def check_steps(self, config: ModelConfig, namespace: str) -> Flow:
+        """Return how responses flow through an ensemble of a namespace.
+
+        Raises ConfigError unless the models of its steps are there and fit together.
+        """
+        configs = self._step_configs(config, namespace)
+        check_ensemble(config, configs)
+        return flow_of(config, configs)
+
+    def _step_configs(self, config: ModelConfig, namespace: str) -> list[ModelConfig]:
+        check_nesting(self._catalog, config, namespace)
+        configs: list[ModelConfig] = []
+        missing: list[str] = []
+        causes: list[str] = []
+        for number, step in enumerate(config.ensemble_steps):
+            try:
+                served = self._catalog.of_step(namespace, step)
+                configs.append(served.config)
+            except (NotFound, InvalidRequest) as error:
+                missing.append(step.model_name)
+                model = ModelId(step.model_namespace or namespace, step.model_name)
+                cause = self._why_not_there(model) or error.message + self._suggestion(model.name)
+                causes.append(f"step {number}: {cause}")
+        if missing:
+            names = ", ".join(dict.fromkeys(missing))
+            raise ConfigError(
+                f"ensemble {config.name} contains models that are not available or ambiguous: {names}; "
+                + "; ".join(_shortened(causes))
+            )
+        return configs
+
+    def _why_not_there(self, model: ModelId) -> str:
+        """Return the reasons for which the versions of a model are not served; none for one that is unknown."""
+        if self._catalog.served(model):
+            return ""
+        records = self._catalog.records().get(model, {}).items()
+        return "; ".join(f"model '{model}' version {version}: {r.reason}" for version, r in records if r.reason)
+
+    async def _build_version(
+        self,
+        built: Built,
+        files: ModelFiles,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        flow: Flow | None,
+    ) -> None:
+        served: Served
+        try:
+            if config.is_ensemble:
+                served = EnsembleModel(config, version, labels, partial(self._catalog.of_step, files.namespace), flow)
+            elif isinstance(backend := await self._backends.get(config.backend), EngineBackend) and (
+                backend.generates(source := self._source(files, config, version))
+            ):
+                engine = backend.engine(source)
+                idle_s = idle_seconds(config, self._idle_unload_secs)
+                engine = IdleEngine(engine, config.name, idle_s) if idle_s else engine
+                served = GenerativeModel(config, version, labels, engine, max_queue_size=self._max_queue_size)
+            else:
+                source = self._source(files, instance_config(config), version)
+                instances = await asyncio.to_thread(make_instances, backend, source, self.gpus)
+                served = self._scheduler(config, version, labels, instances, files.directory)
+            served.statistics.namespace = files.namespace
+            if self._summaries:
+                from conch.observability.metrics.summaries import (
+                    LatencySummaries,  # and its library, for who wants them
+                )
+
+                served.statistics.summaries = LatencySummaries()
+            if self._cache is not None and config.response_cache:
+                served.cache = ModelCache(self._cache, served.statistics)
+            await served.start()
+        except Exception as error:
+            built.failures[version] = load_error(error)
+        else:
+            built.served[version] = served
+
+    def _scheduler(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        instances: Sequence[Instance],
+        directory: Path,
+    ) -> InstanceModel:
+        loop, room = asyncio.get_running_loop(), self._max_queue_size
+        served: InstanceModel
+        if config.sequence_batching is None:
+            served = ServedModel(config, version, labels, instances, loop, max_queue_size=room)
+        else:
+            served = SequenceModel(config, version, labels, instances, loop, directory, max_queue_size=room)
+        if self._limiter is not None:
+            served.limiter = ModelLimiter(self._limiter, instances)
+        return served
+
+    def _source(self, files: ModelFiles, config: ModelConfig, version: int) -> ModelSource:
+        settings = self._settings(config.backend)
+        return ModelSource(config, version, files.directory, settings, files.namespace, self._allow_native_extensions)
+
+
+def _fit(config: ModelConfig, configs: Sequence[ModelConfig]) -> tuple[Flow, list[str]]:
+    """Return how responses flow through an ensemble, and what its owner should be told. Raises ConfigError."""
+    check_ensemble(config, configs)
+    return flow_of(config, configs), list(misfit_notices(config, configs))
+
+
+def _stays(served: Served, config: ModelConfig, flow: Flow | None) -> bool:
+    """Whether a served version does what this configuration asks for."""
+    if isinstance(served, EnsembleModel) and (served.misfit or served.flow != flow):
+        return False
+    return served.config.document == config.document
+
+
+def _version_to_ask(files: ModelFiles) -> int:
+    """Return the version that completes a configuration: the newest one that is served."""
+    try:
+        return chosen_versions(files.config, files.versions_on_disk)[-1]
+    except ModelLoadError:  # raised again when versions are built
+        return files.versions_on_disk[-1]
+
+
+def _shortened(causes: Sequence[str]) -> list[str]:
+    """Return the first causes, each without what makes it long: one of an ensemble has those of its steps in it."""
+    shown = [cause if len(cause) <= _MAX_CAUSE_CHARS else f"{cause[:_MAX_CAUSE_CHARS]}…" for cause in causes[:_CAUSES]]
+    return [*shown, f"and {len(causes) - _CAUSES} more"] if len(causes) > _CAUSES else shown
+
+
+def _same_but_configuration(files: ModelFiles, old: ModelFiles) -> bool:
+    """Whether two states of a model differ in no file but the configuration's."""
+    one, other = ([entry for entry in each.fingerprint if not entry[0].endswith(".pbtxt")] for each in (files, old))
+    return one == other and not files.temporary and not old.temporary
+
+
+def _differ_in_instances(one: ModelConfig, other: ModelConfig) -> bool:
+    """Whether the instance groups of two configurations differ, and nothing else."""
+    fields = one.document.keys() | other.document.keys()
+    return [field for field in fields if one.document.get(field) != other.document.get(field)] == ["instance_group"]
+
+
+def _decoupled(ensemble: ModelConfig) -> ModelConfig:
+    """Return the configuration of an ensemble one of whose steps is decoupled: it is decoupled itself."""
+    if ensemble.response_cache:
+        raise ConfigError(
+            f"Response Cache does not currently support model {ensemble.name} with 'decoupled' transaction policy, "
+            "which it has from one of its steps. Please disable the response cache."
+        )
+    document = {**ensemble.document, "model_transaction_policy": {"decoupled": True}}
+    return replace(ensemble, decoupled=True, document=document)

@@ -1,0 +1,399 @@
+"""Models come and go: load, unload, reload and poll, without losing a request.
+
+A reload brings the new version up first, publishes it in one step, and only then drains and stops the old one. Loads of
+one model follow each other; loads of different models run side by side. Nothing here blocks the event loop.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
+from functools import partial
+from logging import getLogger
+from typing import TypeAlias
+from weakref import WeakValueDictionary
+
+from conch.core.catalog import UNLOADED, Catalog, VersionState
+from conch.core.ensembles.ensemble_model import EnsembleModel
+from conch.core.ensembles.ensembles import Ensembles
+from conch.core.ensembles.nesting import MAX_ENSEMBLE_DEPTH
+from conch.core.load_errors import load_error, logged, not_polled, raise_failures
+from conch.core.loading.builder import ModelBuilder
+from conch.core.loading.load_log import LoadLog
+from conch.core.loading.load_waits import LoadWaits
+from conch.core.loading.loader import Loader
+from conch.core.loading.repository_index import IndexEntry, index_rows
+from conch.core.loading.repository_watch import RepositoryWatch
+from conch.core.loading.retirement import Retirement
+from conch.core.loading.start_report import StartReport
+from conch.core.loading.uploaded_models import UploadedModels
+from conch.errors import Code, ConchError, ModelLoadError, NotFound, Unavailable
+from conch.model_config import EnsembleStep
+from conch.repository.namespaces import ModelId, Repositories
+from conch.repository.override import Override
+from conch.repository.store import ModelFiles
+from conch.repository.watch import Changes
+
+_log = getLogger(__name__)
+
+# How often a load begins anew because the model's files changed meanwhile.
+_ATTEMPTS = 3
+ALL_MODELS = "*"
+# The models that a round of loads has tried, each with its error if it failed.
+_Tried: TypeAlias = dict[ModelId, ConchError | None]
+
+
+class ModelControl:
+    """Keeps the catalog true to the repository, by order or by polling.
+
+    `explicit` is Triton's control mode EXPLICIT, the only one in which clients may load and unload.
+    """
+
+    def __init__(
+        self,
+        repositories: Repositories,
+        builder: ModelBuilder,
+        catalog: Catalog,
+        *,
+        explicit: bool,
+        load_threads: int = 4,
+        load_retries: int = 0,
+    ) -> None:
+        self._repositories = repositories
+        self._builder = builder
+        self._catalog = catalog
+        self._ensembles = Ensembles(catalog, builder)
+        self.explicit = explicit
+        self._slots = asyncio.Semaphore(load_threads)
+        self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
+        self._waits = LoadWaits()
+        self._steps_of_loads: dict[ModelId, set[ModelId]] = {}  # of the ensembles that are being loaded
+        self._watch = RepositoryWatch(repositories)
+        self._retirement = Retirement()
+        self._uploaded = UploadedModels(catalog)
+        self._loader = Loader(
+            repositories,
+            builder,
+            catalog,
+            self._ensembles,
+            self._retirement,
+            slots=self._slots,
+            retries=load_retries,
+        )
+
+    # ── what clients may ask for ──
+
+    def index(self, ready_only: bool) -> list[IndexEntry]:
+        """Return every model of the repository and every version that was asked for, by name and version.
+
+        Raises Unavailable if the server could not read its repository at start.
+        """
+        self._catalog.check_started()
+        rows = index_rows(self._catalog, self._ids(), self._repositories.duplicates())
+        return [row for row in rows if not ready_only or row.state == VersionState.READY.value]
+
+    async def load(
+        self, name: str, config: str | None, files: Mapping[str, bytes], waiting: ModelId | None = None
+    ) -> None:
+        """Load or reload a model; with `config` (JSON) and `files` ("<version>/<path>") in place of what lies on disk.
+
+        Of several models of that name, each in a namespace of its own, all are meant, as in Triton. `waiting` is the
+        model whose own load waits for this one.
+        Raises Unavailable outside explicit mode, or if the repository of a served model gives no answer; NotFound or
+        ModelLoadError with the cause, most with Triton's code INTERNAL. A model that was served before and
+        fails to reload is served on as it was.
+        """
+        self._require_explicit("load", name)
+        override = Override(config, files) if config is not None or files else None
+        models = await self._named(name)
+        if self._repositories.namespaced:  # a namesake that is gone must not go on standing for the name
+            gone = [model for model in self._loader.loaded if model.name == name and model not in models]
+            await asyncio.gather(*map(self._unload, gone))
+        ordered = waiting is None
+        async with self._waited_for(waiting, models):
+            loads = (self._load(model, override, ordered=ordered) for model in models)
+            results = await asyncio.gather(*loads, return_exceptions=True)
+            if override is not None and override.files:
+                known = await asyncio.to_thread(lambda: [m for m in models if self._repositories.fingerprint(m)])
+                self._uploaded.add(model for model in models if model not in known)
+        raise_failures(results)
+
+    async def unload(self, name: str, unload_dependents: bool, waiting: ModelId | None = None) -> None:
+        """Take a model out of service; what it has admitted is still answered. An unknown model is no error.
+
+        With `unload_dependents` an ensemble takes along the models of its steps that no other ensemble uses. `waiting`
+        is the model whose load waits for this. Raises Unavailable outside explicit mode.
+        """
+        self._require_explicit("unload", name)
+        models = [model for model in {*self._loader.loaded, *self._locks.keys()} if model.name == name]
+        async with self._waited_for(waiting, models):
+            unloads = (self._unload(model, with_steps=unload_dependents, waiting=waiting) for model in models)
+            await asyncio.gather(*unloads)
+
+    async def retired(self, name: str) -> None:
+        """Return when nothing is left of what was unloaded under this name."""
+        await self._retirement.wait(name)
+
+    # ── what the server does by itself ──
+
+    async def load_at_start(self, names: Iterable[str]) -> StartReport:
+        """Load these models, `*` being all. Failures are written into the catalog and the log.
+
+        Raises ConfigError, NotFound, Unavailable if the repository cannot be read.
+        """
+        # Before any model is read: changes from here on show up at the first poll.
+        found = await self._watch.begin()
+        wanted: dict[ModelId, None] = {}
+        unknown: list[str] = []
+        for name in dict.fromkeys(names):
+            try:
+                wanted |= dict.fromkeys(found if name == ALL_MODELS else await self._named(name))
+            except NotFound as error:
+                unknown.append(name)
+                _log.error("%s", error)
+        failed = await self._try_loads(wanted)
+        return StartReport(len(wanted) + len(unknown), tuple(sorted([*map(str, failed), *unknown])))
+
+    async def poll(self, interval_s: float) -> None:
+        """Look at the repository every so often and load, reload and unload what has changed. Runs until cancelled.
+
+        While it cannot be looked at, everything stays as it is, and that is logged once.
+        """
+        complaint = ""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                difference = await self._watch.look(interval_s)
+            except Exception as error:
+                if complaint != str(error):
+                    complaint = str(error)
+                    _log.error("polling the model repository: %s", load_error(error))
+                continue
+            complaint = ""
+            self._catalog.start_failed = False
+            await self._follow(difference)
+
+    async def _follow(self, difference: Changes[ModelId]) -> None:
+        duplicates = self._repositories.duplicates() if difference else frozenset()
+        changed = [*difference.added, *difference.changed]
+        _log.debug(
+            "polled the model repository: %d models added, %d changed, %d removed",
+            *map(len, (difference.added, difference.changed, difference.removed)),
+        )
+        for model in duplicates.intersection(changed):
+            _log.error("failed to poll model '%s': not unique across all model repositories", model)
+        for model in changed:
+            self._catalog.excuse(model)
+        await self._try_loads(model for model in changed if model not in duplicates)
+        await asyncio.gather(*(self._unload(model) for model in (*difference.removed, *duplicates)))
+        for model in difference.removed:
+            self._catalog.forget(model)
+
+    async def stop(self) -> None:
+        """Drain and stop every model. The frontends have stopped sending requests."""
+        await asyncio.gather(*(self._unload(model) for model in list(self._loader.loaded)))
+        await self._retirement.wait()
+
+    async def abandon(self) -> None:
+        """End every model without waiting for answers: the time to stop gracefully is over."""
+        await asyncio.gather(*(model.kill() for model in [*self._catalog, *self._retirement.give_up()]))
+
+    # ── the steps ──
+
+    def _require_explicit(self, action: str, name: str) -> None:
+        self._catalog.check_started()
+        if not self.explicit:
+            refusal = "explicit model load / unload is not allowed if polling is enabled"
+            _log.warning("refused to %s '%s': %s", action, name, refusal)
+            raise Unavailable(refusal)
+
+    def _ids(self) -> list[ModelId]:
+        try:
+            return self._repositories.ids()
+        except ConchError as error:
+            _log.error("%s", error)
+            return []
+
+    async def _named(self, name: str) -> list[ModelId]:
+        """Return all models of a name. Raises NotFound."""
+        if not self._repositories.namespaced:  # at once: of orders for one model, the last counts
+            return self._repositories.named(name)
+        try:
+            return await asyncio.to_thread(self._repositories.named, name)
+        except NotFound as error:
+            raise logged(not_polled(name, error)) from error
+
+    async def _try_loads(self, models: Iterable[ModelId]) -> list[ModelId]:
+        """Load models and return those that failed. A transient failure is retried at the next poll."""
+        wanted = list(models)
+        tried: _Tried = {}
+        errors = await asyncio.gather(*(self._try_load(model, tried) for model in wanted))
+        failed = {model: error for model, error in zip(wanted, errors, strict=True) if error is not None}
+        self._watch.forget({model for model, error in failed.items() if error.code is Code.UNAVAILABLE})
+        return list(failed)
+
+    async def _try_load(self, model: ModelId, tried: _Tried) -> ConchError | None:
+        """Load a model; return why it failed."""
+        try:
+            await self._load(model, None, tried=tried)
+        except ConchError as error:
+            return error
+        except Exception as error:  # of one model: the others are still to be loaded
+            _log.exception("loading model '%s' failed unexpectedly", model)
+            return ModelLoadError(str(error))
+        return None
+
+    @asynccontextmanager
+    async def _waited_for(self, waiting: ModelId | None, models: Iterable[ModelId]) -> AsyncIterator[None]:
+        """Act on models inside of the block while a load waits for that. Raises ModelLoadError if for ever."""
+        if waiting is None:
+            yield
+            return
+        with ExitStack() as waits:
+            for model in models:
+                waits.enter_context(self._waits.waiting(waiting, model))
+            self._slots.release()  # who waits loads nothing, and may wait for one who wants to
+            try:
+                yield
+            finally:
+                await self._slots.acquire()
+
+    async def _load(
+        self,
+        model: ModelId,
+        override: Override | None,
+        *,
+        ordered: bool = False,
+        tried: _Tried | None = None,
+        depth: int = 0,
+    ) -> None:
+        """Load a model and, before it, the models of its steps; `ordered` by a client.
+
+        What has been `tried` in the same round is not tried again: ensembles of ensembles have the same models among
+        their steps over and over. `depth` is how many ensembles this load is a step of, one in the other.
+        """
+        tried = {} if tried is None else tried
+        async with self._locks.setdefault(model, asyncio.Lock()), self._assembling(model):
+            if model in tried:
+                if (failure := tried[model]) is not None:
+                    raise failure
+                return
+            try:
+                await self._load_now(model, override, ordered, tried, depth)
+            except ConchError as error:
+                tried[model] = error
+                raise
+            tried[model] = None
+
+    async def _load_now(
+        self, model: ModelId, override: Override | None, ordered: bool, tried: _Tried, depth: int
+    ) -> None:
+        if override is None and await self._unchanged(model):
+            if ordered:  # what is new was asked for, and that nobody can tell is no reason to say it is done
+                self._repositories.check_answers(model)
+            _log.debug("nothing of model '%s' has changed: it is not reloaded", model)
+            return
+        log = LoadLog(model)
+        for _ in range(_ATTEMPTS):
+            files = await self._loader.read(model, override)
+            try:
+                for step in files.config.ensemble_steps:
+                    await self._load_step(model, step, tried, depth)
+            except ModelLoadError as circle:
+                raise self._loader.refused(model, files, circle) from circle
+            if await self._loader.apply(model, files, log):
+                return
+        kept_changing = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
+        raise self._loader.refused(model, files, kept_changing)
+
+    async def _load_step(self, ensemble: ModelId, step: EnsembleStep, tried: _Tried, depth: int) -> None:
+        """See to it that a step's model is there. If it is not, the check of the ensemble will say so.
+
+        Raises ModelLoadError if the ensemble can only wait for itself.
+        """
+        try:
+            model = await asyncio.to_thread(
+                self._repositories.step, step.model_name, step.model_namespace, ensemble.namespace
+            )
+        except ConchError as error:
+            _log.error("%s", error)
+            return
+        self._steps_of_loads[ensemble].add(model)
+        # What nests deeper is refused in any case, and each load on the way takes several frames of the stack.
+        if not self._catalog.served(model) and depth <= MAX_ENSEMBLE_DEPTH:
+            with self._waits.waiting(ensemble, model), suppress(ConchError):  # which is logged
+                await self._load(model, None, tried=tried, depth=depth + 1)
+
+    @asynccontextmanager
+    async def _assembling(self, model: ModelId) -> AsyncIterator[None]:
+        """Keep the steps' models of an ensemble from being unloaded while it is loaded inside of the block."""
+        self._steps_of_loads[model] = set()
+        try:
+            yield
+        finally:
+            del self._steps_of_loads[model]
+
+    async def _unload(
+        self, model: ModelId, *, with_steps: bool = False, if_unused: bool = False, waiting: ModelId | None = None
+    ) -> None:
+        """Unload a model when no load of an ensemble needs it; `if_unused`: and if no ensemble that is served uses it.
+
+        Raises ModelLoadError if such a load waits for the load that waits for this.
+        """
+        lock = self._locks.setdefault(model, asyncio.Lock())
+        while True:
+            for ensemble in self._loading_ensembles(model):
+                with nullcontext() if waiting is None else self._waits.waiting(waiting, ensemble):
+                    async with self._locks[ensemble]:
+                        pass
+            async with lock:
+                if if_unused and self._ensembles.use(model):
+                    return
+                if not self._loading_ensembles(model):
+                    loaded = self._withdraw(model)
+                    break
+        if with_steps and loaded is not None:
+            for step in {self._ensembles.meant(model.namespace, step) for step in loaded.config.ensemble_steps}:
+                if step is not None:
+                    await self._unload(step, with_steps=True, if_unused=True)
+
+    def _loading_ensembles(self, step: ModelId) -> list[ModelId]:
+        return [ensemble for ensemble, steps in self._steps_of_loads.items() if step in steps]
+
+    def _withdraw(self, model: ModelId) -> ModelFiles | None:
+        """Take a model out of service; returns what it was made from, None if it was not served."""
+        loaded = self._loader.loaded.pop(model, None)
+        served = self._catalog.publish(model, {})
+        for version, record in self._catalog.records().get(model, {}).items():
+            if record.state is not VersionState.UNAVAILABLE:
+                self._catalog.note(model, version, VersionState.UNLOADING)
+        self._retirement.retire(served, loaded, partial(self._note_unloaded, model))
+        return loaded
+
+    def _note_unloaded(self, model: ModelId, version: int) -> None:
+        record = self._catalog.records().get(model, {}).get(version)
+        # It may have been loaded again, or forgotten, in the meantime.
+        if record is not None and record.state is VersionState.UNLOADING:
+            self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
+
+    async def _unchanged(self, model: ModelId) -> bool:
+        """Whether a model is served from the files that are there now; an override stays in force while it is."""
+        loaded = self._loader.loaded.get(model)
+        served = self._catalog.served(model)
+        if loaded is None or not served:
+            return False
+        if any(isinstance(one, EnsembleModel) and one.misfit for one in served.values()):
+            return False
+        if loaded.config.is_ensemble and not await asyncio.to_thread(self._linked, model, loaded):
+            return False
+        return loaded.fingerprint == await asyncio.to_thread(self._repositories.fingerprint, model)
+
+    def _linked(self, ensemble: ModelId, files: ModelFiles) -> bool:
+        """Whether every step means the model that a load of the ensemble would link it to now."""
+        for step in files.config.ensemble_steps:
+            try:
+                found = self._repositories.step(step.model_name, step.model_namespace, ensemble.namespace)
+            except ConchError:  # no longer in the repository: the model that is served stays linked
+                continue
+            if self._ensembles.meant(ensemble.namespace, step) != found:
+                return False
+        return True

@@ -1,0 +1,97 @@
+"""The response cache: answers that models have given, for whoever asks the same again. One for the whole server.
+
+Bounded in bytes; what was not asked for longest goes first. What is kept is copied out of the memory that the model
+answered with, so that an entry is as large as it says.
+"""
+
+from collections import OrderedDict
+from itertools import count
+from time import monotonic_ns
+
+from conch.observability.metrics.statistics import CacheStatistics
+from conch.request import InferResponse, ParameterValue
+from conch.tensor import Tensor
+
+# What an entry and each of its tensors take beside their bytes: objects, names and the place in the index.
+_ENTRY_BYTES = 600
+_TENSOR_BYTES = 300
+
+
+class Answer:
+    """What is kept of a response: everything but the id of the request. `group` are the keys of its model."""
+
+    __slots__ = ("group", "outputs", "parameters", "size")
+
+    def __init__(self, response: InferResponse, size: int, group: set[bytes], *, copied: bool) -> None:
+        self.outputs = [
+            Tensor(each.name, each.datatype, each.shape, each.data if copied else bytes(each.data))
+            for each in response.outputs
+        ]
+        self.parameters: dict[str, ParameterValue] = dict(response.parameters)
+        self.size = size
+        self.group = group
+
+
+class ResponseCache:
+    """Answers by key, at most `statistics.size` bytes of them. Belongs to the event loop's thread."""
+
+    def __init__(self, size: int) -> None:
+        self.statistics = CacheStatistics(size)
+        self._answers: OrderedDict[bytes, Answer] = OrderedDict()
+        self._models = count()
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def new_model(self) -> bytes:
+        """Return what stands for a model in its keys: another for each."""
+        return b"%d" % next(self._models)
+
+    def find(self, key: bytes) -> Answer | None:
+        """Return the answer under a key, which counts as used now."""
+        answer = self._answers.get(key)
+        if answer is None:
+            self.statistics.misses += 1
+        else:
+            self.statistics.hits += 1
+            self._answers.move_to_end(key)
+        return answer
+
+    def fits(self, response: InferResponse) -> bool:
+        """Whether a response is no larger than the whole cache."""
+        return _size(response) <= self.statistics.size
+
+    def insert(self, key: bytes, response: InferResponse, group: set[bytes], *, copied: bool = False) -> None:
+        """Keep a response, and let others go to make room. One that is larger than the whole cache is not kept.
+
+        `copied` says that its tensors are copies for the cache alone.
+        """
+        began = monotonic_ns()
+        size = _size(response)
+        if key in self._answers:  # asked twice before it was answered once
+            self._remove(key)
+        if size <= self.statistics.size:
+            while self.statistics.used + size > self.statistics.size:
+                self._remove(next(iter(self._answers)))
+                self.statistics.evictions += 1
+            self._answers[key] = Answer(response, size, group, copied=copied)
+            group.add(key)
+            self.statistics.used += size
+            self.statistics.entries += 1
+        self.statistics.insertion_ns += monotonic_ns() - began
+
+    def forget(self, group: set[bytes]) -> None:
+        """Let all answers of a group go."""
+        for key in list(group):
+            self._remove(key)
+
+    def _remove(self, key: bytes) -> None:
+        answer = self._answers.pop(key)
+        answer.group.discard(key)
+        self.statistics.used -= answer.size
+        self.statistics.entries -= 1
+
+
+def _size(response: InferResponse) -> int:
+    parameters = sum(len(key) + len(str(value)) for key, value in response.parameters.items())
+    return _ENTRY_BYTES + parameters + sum(_TENSOR_BYTES + tensor.nbytes for tensor in response.outputs)

@@ -1,0 +1,1 @@
+"""From the queue to an instance: batching, priorities, rate limiter, warm-up."""

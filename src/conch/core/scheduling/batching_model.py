@@ -1,0 +1,181 @@
+"""One served version of one model: its queue, and the moment at which it meets a free instance.
+
+`submit` and a released instance both end in `_dispatch`: while an instance is free and a request waits, the pure
+`batching.decide` says what to run.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence, Set
+from time import monotonic_ns
+
+from conch.backends.base import Instance
+from conch.backends.batch import Batch
+from conch.core.pending import Pending
+from conch.core.response_order import ResponseOrder
+from conch.core.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide
+from conch.core.scheduling.queue import PolicyQueue
+from conch.core.scheduling.scheduled_model import InstanceModel
+from conch.errors import QueueFull, QueueTimeout
+from conch.model_config import ModelConfig
+from conch.request import InferRequest, Respond
+
+
+class ServedModel(InstanceModel):
+    """A model version with the default scheduler or the dynamic batcher."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, Sequence[str]],
+        instances: Sequence[Instance],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        max_queue_size: int = 0,
+    ) -> None:
+        """Assign. `max_queue_size` bounds the queue where the configuration does not; 0 does not either."""
+        super().__init__(config, version, labels, instances, loop)
+        self._rules = BatchRules.of(config)
+        self._crowd = self._full_batches()
+        self._grouped = _needs_grouping(config, self._rules)
+        self._ragged = config.ragged_inputs
+        self._queue = PolicyQueue(config.dynamic_batching, max_queue_size)
+        dynamic = config.dynamic_batching
+        self._order = ResponseOrder() if dynamic and dynamic.preserve_ordering else None
+
+    @property
+    def can_rearrange(self) -> bool:
+        """Whether `rearrange` works: unless instances go on with what they have released, or share resources."""
+        return self.limiter is None and not self.config.decoupled
+
+    async def rearrange(self, config: ModelConfig, instances: Sequence[Instance]) -> None:
+        """Execute on these instances from now on; see `InstanceModel.rearrange`."""
+        await super().rearrange(config, instances)
+        self._crowd = self._full_batches()
+
+    def refusal(self, now: int) -> QueueFull | None:
+        """Return the refusal that any request would get now; None while there is room."""
+        return self._queue.refusal(now)
+
+    def submit(self, request: InferRequest, respond: Respond) -> Pending:
+        """Admit a request, or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
+        if self.cache is not None:
+            found = self.cache.look_up(request, respond, self._order)
+            if isinstance(found, Pending):
+                return found
+            respond = found
+        self._admissible(request)
+        pending = Pending(request, respond, self)
+        if self._grouped:
+            pending.group_key = _group_key(request, self._ragged)
+        now = pending.queued = request.timeline.queued = monotonic_ns()
+        try:
+            self._queue.push(pending, now)
+        except QueueFull as error:
+            self.statistics.count_failure(now - request.timeline.received, error.reason)
+            raise
+        if self._order is not None:
+            pending.respond = self._order.enter(respond)
+        self.enter()
+        self.statistics.pending += 1
+        if self._idle:
+            self._dispatch()
+        else:
+            self._dispatch_soon()
+        return pending
+
+    def _dispatch(self) -> None:
+        """Run what can run now, and see to being woken for the rest."""
+        self._dispatching = False
+        wake = 0
+        expiry = self._queue.next_expiry()
+        if expiry and expiry <= monotonic_ns():
+            self._expire()
+        while self._queue:
+            instance = self._free_instance()
+            if instance is None:
+                break
+            decision = self._decide()
+            if not isinstance(decision, Run):
+                wake = decision.until
+                break
+            if self.limiter is not None:
+                instance = self.limiter.take(self._idle)
+                if instance is None:
+                    break
+            self._run(instance, self._queue.pop(decision.number))
+        if wake or expiry or self._timer.armed:
+            self._arm(wake)
+
+    def _full_batches(self) -> int:
+        """Return how many waiting requests are a full batch for every instance."""
+        return len(self.instances) * (1 if self._rules.single else self._rules.max_batch_size)
+
+    def _free_instance(self) -> Instance | None:
+        if self._idle:
+            return self._idle[-1]
+        if self.limiter is not None:  # each execution claims its resources by itself
+            return None
+        # A batch is better formed late than held early, but with none held ahead server and model would take turns.
+        for instance in self.instances:
+            held = len(self._held[instance])
+            # What an instance holds is out of reach of the queue's time-outs.
+            if len(self._queue) >= self._crowd and not self._queue.next_expiry():
+                ahead = instance.ahead_when_crowded
+            else:
+                ahead = instance.ahead if self._rules.single else min(instance.ahead, 1)
+            if 0 < held <= ahead and instance.ready:
+                return instance
+        return None
+
+    def _decide(self) -> Run | Wait:
+        if self._rules.single:
+            return RUN_ONE
+        return decide(self._queue, self._rules, monotonic_ns())
+
+    def _send_ahead(self, requests: Sequence[Pending]) -> None:
+        self._queue.send_ahead(requests)
+
+    def _begin(self, pending: Pending) -> None:
+        super()._begin(pending)
+        self._queue.begin(pending)
+
+    def _freed(self, batch: Batch) -> None:  # noqa: ARG002
+        if self._idle:
+            if self._queue:
+                self._dispatch()
+        else:
+            self._dispatch_soon()
+
+    def _waiting(self) -> Iterable[Pending]:
+        return self._queue
+
+    def _forget(self, pending: Pending) -> None:
+        self._queue.remove(pending)
+
+    def _put_back(self, pending: Pending) -> None:
+        self._queue.put_back(pending)
+
+    def _expire(self) -> None:
+        for pending in self._queue.expire(monotonic_ns()):
+            pending.finish(QueueTimeout("Request timeout expired"))
+
+    def _arm(self, wake: int) -> None:
+        """Set the timer to the earlier of the batch delay and the next queue time-out."""
+        expiry = self._queue.next_expiry()
+        at = min(wake, expiry) if wake and expiry else wake or expiry
+        if at:
+            self._timer.set(at)
+        else:
+            self._timer.cancel()
+
+
+def _needs_grouping(config: ModelConfig, rules: BatchRules) -> bool:
+    """Whether two requests of the model may differ in shape or in the inputs present, so that they cannot be joined."""
+    return not rules.single and any(
+        spec.optional or (-1 in spec.dims and not spec.allow_ragged_batch) for spec in config.inputs
+    )
+
+
+def _group_key(request: InferRequest, ragged: Set[str]) -> object:
+    return tuple(sorted((tensor.name, () if tensor.name in ragged else tensor.shape[1:]) for tensor in request.inputs))

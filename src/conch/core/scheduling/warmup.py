@@ -1,0 +1,138 @@
+"""`model_warmup`: requests that every instance answers before its model is ready.
+
+Source: Triton's model configuration, "Model Warmup".
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from conch.backends.base import Instance
+from conch.backends.batch import Batch
+from conch.core.reshape import Reshaper
+from conch.core.validation import RequestValidator
+from conch.errors import ConchError, InvalidRequest, ModelLoadError
+from conch.model_config import ModelConfig, Warmup, WarmupTensor
+from conch.repository.config.limits import MAX_GENERATED_BYTES
+from conch.repository.model_folder import read_inside
+from conch.request import InferRequest, InferResponse
+from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, byte_size
+
+_REQUESTS_IN_A_TURN = 100
+
+
+async def warm_up(instance: Instance) -> None:
+    """Send the configured requests to one started instance. Raises ModelLoadError if one of them is not answered.
+
+    A sample of batch size n is n requests of one item each, executed together.
+    """
+    source = instance.plan.source
+    for warmup in source.config.warmups:
+        try:
+            tensors = await asyncio.to_thread(_tensors, source.config, warmup, source.directory)
+            for _ in range(max(warmup.count, 1)):
+                await _executed(instance, await _requests(source.config, tensors, warmup.batch_size))
+        except ConchError as error:
+            raise ModelLoadError(f"failed to run warmup sample '{warmup.name}': {error.message}", error.code) from error
+
+
+async def _requests(config: ModelConfig, tensors: Sequence[Tensor], number: int) -> list[InferRequest]:
+    """Make the requests of a batch, the event loop running on meanwhile."""
+    made: list[InferRequest] = []
+    while len(made) < number:
+        made += [_request(config, tensors) for _ in range(min(_REQUESTS_IN_A_TURN, number - len(made)))]
+        await asyncio.sleep(0)
+    return made
+
+
+async def _executed(instance: Instance, requests: Sequence[InferRequest]) -> None:
+    executions = [_Execution(request) for request in requests]
+    released = asyncio.Event()
+    instance.execute(Batch(executions, lambda _: released.set()))
+    await released.wait()
+    await asyncio.gather(*(execution.finished for execution in executions))
+
+
+class _Execution:
+    """An execution whose answer nobody reads."""
+
+    cancelled = False
+
+    def __init__(self, request: InferRequest) -> None:
+        self.request = request
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_cancel(self, notify: Callable[[], None]) -> None:
+        """Nobody cancels a warm-up."""
+
+    def send(self, response: InferResponse | ConchError) -> None:
+        """Drop a response; an error fails the warm-up."""
+        if isinstance(response, ConchError):
+            self.finish(response)
+
+    def reschedule(self) -> None:
+        """Once is enough."""
+        self.finish(None)
+
+    def finish(self, answer: InferResponse | ConchError | None) -> None:
+        if self.finished.done():
+            return
+        if isinstance(answer, ConchError):
+            self.finished.set_exception(answer)
+        else:
+            self.finished.set_result(None)
+
+
+def _request(config: ModelConfig, tensors: Sequence[Tensor]) -> InferRequest:
+    """Return a request as an instance gets it: checked, and with the backend's shapes."""
+    request = InferRequest(config.name, list(tensors))
+    RequestValidator(config).check(request)
+    Reshaper(config).request(request)
+    return request
+
+
+def _tensors(config: ModelConfig, warmup: Warmup, directory: Path) -> list[Tensor]:
+    most = max(config.max_batch_size, 1)
+    if warmup.batch_size > most:
+        raise InvalidRequest(f"batch size {warmup.batch_size} for '{config.name}', max allowed is {most}")
+    leading = (1,) if config.max_batch_size > 0 else ()
+    return [Tensor(spec.name, spec.datatype, (*leading, *spec.dims), _data(spec, directory)) for spec in warmup.inputs]
+
+
+def _data(spec: WarmupTensor, directory: Path) -> bytes:
+    """Return the wire bytes of one item."""
+    if spec.filename:
+        return _file(spec, directory / "warmup")
+    if spec.datatype == BYTES:
+        return bytes(4 * prod(spec.dims))  # the lengths of empty elements
+    size = byte_size(spec.datatype, spec.dims)
+    if not spec.random:
+        return bytes(size)
+    dtype = NUMPY_DTYPES.get(spec.datatype)
+    generator = np.random.default_rng(0)
+    if dtype is not None and dtype.kind == "f":
+        return generator.random(prod(spec.dims), np.float32).astype(dtype).tobytes()
+    if spec.datatype in ("BOOL", "BF16"):
+        return bytes(generator.integers(0, 2, size, dtype=np.uint8))
+    return generator.bytes(size)
+
+
+def _file(spec: WarmupTensor, directory: Path) -> bytes:
+    """Return the bytes of a file. It may hold more than one item needs, as in Triton, but not less."""
+    size = MAX_GENERATED_BYTES if spec.datatype == BYTES else byte_size(spec.datatype, spec.dims)
+    field, whose, most = "input_data_file", f"input '{spec.name}'", MAX_GENERATED_BYTES
+    try:
+        data = read_inside(directory, spec.filename, field, whose, at_most=size, max_bytes=most)
+    except OSError as error:
+        raise ModelLoadError(
+            f"failed to open the file for read {directory / spec.filename}: {error.strerror} (data of {whose})"
+        ) from error
+    if spec.datatype != BYTES and len(data) < size:
+        raise InvalidRequest(
+            f"warmup setting expects {size} bytes, but the data provided from {directory / spec.filename} only has "
+            f"{len(data)}"
+        )
+    return data

@@ -1,0 +1,1 @@
+"""Sequence batching: direct and oldest."""

@@ -1,0 +1,1 @@
+"""Regions of clients' shared memory, and copies into and out of them."""

@@ -1,0 +1,166 @@
+"""Large tensors in clients' shared memory, which are copied in slices before and after a request is executed.
+
+A request without any is not touched. Small tensors are copied where they are needed: see `Tensor.source` and
+`InferRequest.destinations`.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from conch.core.served_model import Served
+from conch.errors import Cancelled, ConchError
+from conch.request import Admitted, InferRequest, InferResponse, Respond
+from conch.sliced_copy import MIN_SLICED_BYTES, CopyJob, SlicedCopy, SlicedWrite, copy_in_slices
+from conch.tensor import Destination, Tensor
+
+_log = logging.getLogger(__name__)
+
+
+def admit(model: Served, request: InferRequest, respond: Respond) -> Admitted:
+    """Have a model admit a request that has tensors in regions, or wants some there.
+
+    Raises what `submit` raises; what is found out later goes to `respond`.
+    """
+    destinations = request.destinations
+    noted = request.span is not None and request.span.notes_tensors
+    sources = []
+    for tensor in request.inputs:
+        if tensor.source is None:
+            continue
+        if tensor.source.size < MIN_SLICED_BYTES:
+            if noted:
+                tensor.fetch()
+        elif noted or not model.takes_sources:
+            sources.append(tensor)
+    if noted:
+        request.destinations = None  # what is noted is what the model returns, not what the client makes of it
+    if destinations is not None and any(each.size >= MIN_SLICED_BYTES for each in destinations.values()):
+        respond = _Outputs(destinations, respond).respond
+    if not sources:
+        return model.submit(request, respond)
+    inputs = _Inputs(model, request, respond)
+    inputs.start(sources)
+    return inputs
+
+
+class _Inputs:
+    """A request whose inputs are being copied, and afterwards the admitted request."""
+
+    __slots__ = ("_admitted", "_job", "_model", "_request", "_respond", "_rooms")
+
+    def __init__(self, model: Served, request: InferRequest, respond: Respond) -> None:
+        self._model = model
+        self._request = request
+        self._respond: Respond | None = respond
+        self._rooms: list[tuple[Tensor, npt.NDArray[np.uint8]]] = []
+        self._job: CopyJob | None = None
+        self._admitted: Admitted | None = None
+
+    def start(self, tensors: list[Tensor]) -> None:
+        """Begin to copy. Raises Unavailable if there is no room."""
+        copies = []
+        for tensor in tensors:
+            source = tensor.source
+            assert source is not None
+            self._rooms.append((tensor, source.room()))
+            copies.append(SlicedCopy(self._rooms[-1][1], source))
+        self._model.enter()
+        self._job = copy_in_slices(copies, self._copied)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the request has ended."""
+        return self._respond is None if self._admitted is None else self._admitted.cancelled
+
+    def cancel(self) -> None:
+        """End the request because the client takes no answer any more."""
+        job, self._job = self._job, None
+        if job is not None:
+            job.cancel()
+            self._refuse(Cancelled("request was cancelled by the client"))
+            self._model.leave()
+        elif self._admitted is not None:
+            self._admitted.cancel()
+
+    def _copied(self) -> None:
+        job, self._job = self._job, None
+        assert job is not None
+        error = next((copy.error for copy in job.copies if copy.error is not None), None)
+        try:
+            if error is not None:
+                raise error
+            for tensor, room in self._rooms:
+                tensor.replace_source(room.data)
+            self._rooms = []
+            respond = self._respond
+            assert respond is not None
+            self._admitted = self._model.submit(self._request, respond)
+            self._respond = None
+        except ConchError as refusal:
+            self._refuse(refusal)
+        except Exception:
+            _log.exception("a request for model '%s' failed", self._request.model_name)
+            self._refuse(ConchError("internal error"))
+        finally:
+            self._model.leave()
+
+    def _refuse(self, error: ConchError) -> None:
+        respond, self._respond = self._respond, None
+        if self._request.span is not None:
+            self._request.span.settled(self._request, error)
+        if respond is not None:
+            respond(error, True)
+
+
+class _Outputs:
+    """Writes large outputs of each response to where the client wants them, then passes the response on."""
+
+    __slots__ = ("_destinations", "_respond", "_waiting")
+
+    def __init__(self, destinations: Mapping[str, Destination], respond: Respond) -> None:
+        self._destinations = destinations
+        self._respond = respond
+        self._waiting: list[tuple[InferResponse | ConchError | None, bool]] | None = None  # behind what is copied
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        """Take what the model says; see `request.Respond`."""
+        if self._waiting is not None:
+            self._waiting.append((answer, final))
+            return
+        if isinstance(answer, InferResponse):
+            copies = []
+            outputs = []
+            for tensor in answer.outputs:
+                destination = self._destinations.get(tensor.name)
+                if destination is not None and self._needs_copy(tensor, destination):
+                    copies.append(SlicedWrite(destination, tensor.data))
+                    written = destination.first(tensor.nbytes)
+                    tensor = Tensor(tensor.name, tensor.datatype, tensor.shape, source=written)
+                outputs.append(tensor)
+            if copies:
+                made = InferResponse(
+                    answer.model_name, answer.model_version, outputs, id=answer.id, parameters=answer.parameters
+                )
+                self._waiting = []
+                copy_in_slices(copies, self._written(copies, made, final))
+                return
+        self._respond(answer, final)
+
+    @staticmethod
+    def _needs_copy(tensor: Tensor, destination: Destination) -> bool:
+        if not MIN_SLICED_BYTES <= tensor.nbytes <= destination.size:
+            return False
+        return tensor.source is None or not destination.begins_with(tensor.source)
+
+    def _written(self, copies: list[SlicedWrite], made: InferResponse, final: bool) -> Callable[[], None]:
+        def done() -> None:
+            error = next((copy.error for copy in copies if copy.error is not None), None)
+            self._respond(made if error is None else error, final)
+            waiting, self._waiting = self._waiting or [], None
+            for one in waiting:
+                self.respond(*one)
+
+        return done

@@ -1,0 +1,285 @@
+"""Memory that clients share with the server: POSIX shared memory objects, registered by name and looked up by requests.
+
+Tensors are copied out of regions and into them, once for each direction, so that what a model works on cannot change or
+go away meanwhile: an object belongs to its client, who may cut it short at any time (see `fault_guard`). They go to
+where the model looks at them as soon as that is known; before that, a tensor refers to its part of a region.
+"""
+
+import mmap
+import os
+import stat
+from collections import deque
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from weakref import finalize
+
+import numpy as np
+import numpy.typing as npt
+
+from conch.backends.child.conch_child.ipc.fault_guard import FaultGuard
+from conch.core.shared_memory.cuda_regions import CudaRegion, OpenMemory, open_memory
+from conch.errors import Code, ConchError, InvalidRequest, NotFound, Unavailable
+from conch.tensor import Buffer, Source
+
+_OBJECTS = PurePosixPath("/dev/shm")  # noqa: S108 - where shm_open puts them
+# Triton's for what its server shares with its models. Here that has no name which could be registered.
+_RESERVED_PREFIX = "triton_python_backend_shm_region_"
+# Each holds a descriptor, of which connections need some, too.
+_MAX_REGIONS = 4096
+_GIB = 2**30
+
+
+class Region:
+    """A part of a shared memory object, mapped until the last request that uses it has ended."""
+
+    __slots__ = ("_begin", "_bytes", "_guard", "_map", "_object", "_spoilt", "byte_size", "key", "name", "offset")
+
+    def __init__(
+        self, name: str, key: str, path: str, offset: int, byte_size: int, descriptor: int, guard: FaultGuard
+    ) -> None:
+        """Map it. Raises InvalidRequest if it is not within its object."""
+        self.name = name
+        self.key = key
+        self.offset = offset  # of the region in the object, in bytes
+        self.byte_size = byte_size
+        status = os.fstat(descriptor)
+        size = status.st_size
+        self._object = (path, status.st_dev, status.st_ino)
+        if byte_size <= 0 or offset < 0 or offset + byte_size > size:
+            raise InvalidRequest(
+                f"failed to register shared memory region '{name}': invalid args: object '{key}' has {size} bytes, "
+                f"the region is to have {byte_size} from offset {offset} on"
+            )
+        self._begin = offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            self._map = mmap.mmap(descriptor, self._begin + byte_size, offset=offset - self._begin)
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(f"failed to register shared memory region '{name}': {error}") from None
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        self._guard = guard
+        self._spoilt = False
+
+    def location(self, offset: int, size: int) -> tuple[object, ...] | None:
+        """Return what another process finds a part by; None if the region cannot be used any more."""
+        return None if self._spoilt else (*self._object, self.offset, self.byte_size, offset, size)
+
+    def read_into(self, target: npt.NDArray[np.uint8], offset: int) -> None:
+        """Fill `target` from `offset` of the region on. Raises ConchError if that is not there any more."""
+        self._copy(target, self._part(offset, len(target)), offset + len(target))
+
+    def write(self, data: Buffer, offset: int) -> None:
+        """Write to `offset` of the region. Raises ConchError if that is not there any more."""
+        source = np.frombuffer(data, np.uint8)
+        self._copy(self._part(offset, len(source)), source, offset + len(source))
+
+    def _part(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        return self._bytes[self._begin + offset : self._begin + offset + size]
+
+    def _copy(self, target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], needed: int) -> None:
+        size = self._map.size() - self.offset  # the object's, as it is now
+        if needed <= size and not self._spoilt:
+            if self._guard.copy(target, source, self._bytes):
+                return
+            size = self._map.size() - self.offset
+        self._spoilt = True
+        if size < self.byte_size:
+            raise InvalidRequest(
+                f"shared memory region '{self.name}' has only {max(size, 0)} of the {self.byte_size} bytes that were "
+                f"registered, {needed} are needed: its object '{self.key}' has been made smaller"
+            )
+        raise Unavailable(
+            f"shared memory region '{self.name}' cannot be used any more, since its object '{self.key}' was made "
+            "smaller for a time or its memory has run out; register it again"
+        )
+
+
+class RegionPart:
+    """Some bytes of a region."""
+
+    __slots__ = ("_memory", "_offset", "_region", "size")
+
+    def __init__(self, memory: "SharedMemory", region: Region | CudaRegion, offset: int, size: int) -> None:
+        self._memory = memory
+        self._region = region
+        self._offset = offset
+        self.size = size
+
+    def read(self) -> memoryview:
+        """Return a copy of the bytes. Raises InvalidRequest if the object is smaller now, Unavailable."""
+        copy = self._memory.room(self.size)
+        self._region.read_into(copy, self._offset)
+        return copy.data
+
+    def room(self) -> npt.NDArray[np.uint8]:
+        """Return memory for a copy. Raises Unavailable."""
+        return self._memory.room(self.size)
+
+    def read_into(self, target: npt.NDArray[np.uint8], offset: int = 0) -> None:
+        """Fill an array with the bytes from `offset` of the part on. Raises InvalidRequest or Unavailable."""
+        self._region.read_into(target, self._offset + offset)
+
+    @property
+    def location(self) -> tuple[object, ...] | None:
+        """What another process finds it by; None if the region cannot be used any more."""
+        return self._region.location(self._offset, self.size)
+
+    def first(self, size: int) -> "RegionPart":
+        """Return the beginning of the part."""
+        return RegionPart(self._memory, self._region, self._offset, size)
+
+    def begins_with(self, source: Source) -> bool:
+        """Whether the source is the beginning of the part."""
+        return isinstance(source, RegionPart) and source._region is self._region and source._offset == self._offset
+
+    def write(self, data: Buffer, offset: int = 0) -> None:
+        """Put bytes at `offset` of the part. Raises InvalidRequest or Unavailable."""
+        self._region.write(data, self._offset + offset)
+
+
+class SharedMemory:
+    """The regions of all clients, by name. All methods belong to the event loop's thread.
+
+    Who has been given a part of a region may use it to the end, though the region is unregistered meanwhile.
+    """
+
+    def __init__(self, limit: int = 4 * _GIB, open_cuda: OpenMemory = open_memory) -> None:
+        """Assign. `limit` is how many bytes requests may hold at once that came out of regions.
+
+        An object takes no memory before it is written to, so without a bound a short request could ask for any amount.
+        """
+        self._limit = limit
+        self._open_cuda = open_cuda
+        self._regions: dict[str, Region | CudaRegion] = {}
+        self._guard = FaultGuard()
+        self._guarded = False
+        self._held = 0
+        self._freed: deque[int] = deque()  # sizes of copies that are gone; from any thread
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Take `byte_size` bytes from `offset` on of the object `key` as the region `name`. Raises ConchError."""
+        if not name:
+            raise InvalidRequest("'region name' is necessary to register system shared memory region")
+        path = _path(name, key)
+        self._check_new(name)
+        if not self._guarded:
+            self._guard.install()
+            self._guarded = True
+        descriptor = _open(path, key)
+        try:
+            self._regions[name] = Region(name, key, path, offset, byte_size, descriptor, self._guard)
+        finally:
+            os.close(descriptor)  # the mapping has one of its own
+
+    def unregister(self, name: str) -> None:
+        """Forget a region, all of them if the name is empty. One that is not there is no error."""
+        for region in self._found(name):
+            if isinstance(region, Region):
+                del self._regions[region.name]
+
+    def status(self, name: str) -> Iterable[Region]:
+        """Return one region, all of them if the name is empty. Raises NotFound."""
+        found = self._found(name)
+        if name and not found:
+            raise NotFound(f"Unable to find system shared memory region: '{name}'")
+        regions = [region for region in found if isinstance(region, Region)]
+        if name and not regions:
+            raise NotFound(f"The region named '{name}' is registered as CUDA shared memory, not system shared memory")
+        return regions
+
+    def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> None:
+        """Take the beginning of what a handle of CUDA stands for as the region `name`.
+
+        Raises InvalidRequest, where there are no GPUs too, and Unavailable.
+        """
+        if not name:
+            raise InvalidRequest("'region name' is necessary to register cuda shared memory region")
+        self._check_new(name)
+        self._regions[name] = CudaRegion(name, handle, device, byte_size, self._open_cuda)
+
+    def unregister_cuda(self, name: str) -> None:
+        """Forget a region of a GPU, all of them if the name is empty. One that is not there is no error."""
+        for region in self._found(name):
+            if isinstance(region, CudaRegion):
+                del self._regions[region.name]
+
+    def cuda_status(self, name: str) -> Iterable[CudaRegion]:
+        """Return one region in memory of a GPU, all of them if the name is empty. Raises NotFound."""
+        found = self._found(name)
+        if name and not found:
+            raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
+        regions = [region for region in found if isinstance(region, CudaRegion)]
+        if name and not regions:
+            raise NotFound(f"The region named '{name}' is registered as system shared memory, not CUDA shared memory")
+        return regions
+
+    def _found(self, name: str) -> list[Region | CudaRegion]:
+        """Return the region of that name, if there is one; all of them if the name is empty."""
+        return [self._regions[name]] if name in self._regions else [] if name else [*self._regions.values()]
+
+    def _check_new(self, name: str) -> None:
+        """Raise InvalidRequest if the name is taken, Unavailable if no more regions are taken at all."""
+        if name in self._regions:
+            raise InvalidRequest(f"shared memory region '{name}' already in manager", Code.ALREADY_EXISTS)
+        if len(self._regions) >= _MAX_REGIONS:
+            raise Unavailable(
+                f"failed to register shared memory region '{name}': {_MAX_REGIONS} regions are registered already, "
+                "which is the most"
+            )
+
+    def part(self, region: str, offset: int, size: int) -> RegionPart:
+        """Return bytes of a region. Raises NotFound for the region, InvalidRequest if they are not within it."""
+        found = self._regions.get(region)
+        if found is None:
+            raise NotFound(f"Unable to find shared memory region: '{region}'")
+        if not 0 <= offset < found.byte_size:
+            raise InvalidRequest(
+                f"Invalid offset for shared memory region: '{region}': {offset} is not within its "
+                f"{found.byte_size} bytes"
+            )
+        if not 0 <= size <= found.byte_size - offset:
+            raise InvalidRequest(
+                f"Invalid offset + byte size for shared memory region: '{region}': {offset} + {size} is not within its "
+                f"{found.byte_size} bytes"
+            )
+        return RegionPart(self, found, offset, size)
+
+    def room(self, size: int) -> npt.NDArray[np.uint8]:
+        """Return memory to copy bytes into, which count until it is gone. Raises Unavailable."""
+        while self._freed:
+            self._held -= self._freed.popleft()
+        if self._held + size > self._limit:
+            raise Unavailable(
+                f"no room for {size} bytes from shared memory: requests hold {self._held} bytes of it, "
+                f"{self._limit} are the most"
+            )
+        array = np.empty(size, np.uint8)
+        self._held += size
+        finalize(array, self._freed.append, size).atexit = False
+        return array
+
+
+def _path(name: str, key: str) -> str:
+    """Return the file that is the object. Raises ConchError for a key that is no object's, or not a client's."""
+    plain = key.removeprefix("/")
+    if not plain or "/" in plain or "\0" in plain or plain in (".", ".."):
+        raise ConchError(
+            f"Unable to open shared memory region: '{key}': a key is '/' and a name without any further '/'"
+        )
+    if plain.startswith(_RESERVED_PREFIX):
+        raise InvalidRequest(
+            f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix "
+            f"'{_RESERVED_PREFIX}'"
+        )
+    return str(_OBJECTS / plain)
+
+
+def _open(path: str, key: str) -> int:
+    """Open an object as shm_open does. Raises ConchError, INTERNAL as in Triton."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise ConchError(f"Unable to open shared memory region: '{key}': {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ConchError(f"Unable to open shared memory region: '{key}': it is no shared memory object")
+    return descriptor

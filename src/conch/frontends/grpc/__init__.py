@@ -1,0 +1,1 @@
+"""gRPC on HTTP/2 streams: framing, dispatch, status."""

@@ -1,0 +1,41 @@
+"""The form of what a call is answered: framed, compressed if the client can read that and the server is told to."""
+
+from collections.abc import Sequence
+
+from conch.errors import InvalidRequest
+from conch.frontends.grpc.framing import IDENTITY, MAX_MESSAGE_SIZE, PREFIX, compressed
+from conch.frontends.grpc.status import CODINGS, CONTENT_TYPE
+from conch.frontends.http2.headers import response_block
+from conch.tensor import Buffer
+
+# `--grpc-infer-response-compression-level` as levels of zlib.
+_LEVELS = {"none": 0, "low": 1, "medium": 6, "high": 9}
+_HEAD = response_block(200, [CONTENT_TYPE, CODINGS])
+
+
+class AnswerForm:
+    """How answers to calls with equal heads are written."""
+
+    __slots__ = ("_coding", "_level", "head")
+
+    def __init__(self, level: str, accepted: bytes) -> None:
+        """Take the compression that is configured, and the best coding that the client accepts."""
+        self._level = _LEVELS[level]
+        self._coding = accepted if self._level else IDENTITY
+        # The header block that stands before the first message.
+        self.head = _HEAD
+        if self._coding != IDENTITY:
+            self.head = response_block(200, [CONTENT_TYPE, CODINGS, (b"grpc-encoding", self._coding)])
+
+    def message(self, parts: Sequence[Buffer]) -> tuple[list[Buffer], int]:
+        """Frame a message that is given in parts. Returns the parts to send and their size. Raises InvalidRequest."""
+        size = sum(map(len, parts))
+        if size > MAX_MESSAGE_SIZE:
+            raise InvalidRequest(
+                f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_MESSAGE_SIZE}."
+            )
+        if self._coding == IDENTITY:
+            return [PREFIX.pack(0, size), *parts], size + PREFIX.size
+        packed = compressed(parts, self._coding, self._level)
+        size = sum(map(len, packed))
+        return [PREFIX.pack(1, size), *packed], size + PREFIX.size

@@ -1,0 +1,150 @@
+"""Which call is which: from the path of an HTTP/2 stream to what receives it."""
+
+import asyncio
+from collections.abc import Callable
+from logging import getLogger
+from typing import TypeAlias
+
+from conch.errors import Unavailable, Unsupported
+from conch.frontends.access import Access, Denial
+from conch.frontends.body_budget import BodyBudget
+from conch.frontends.grpc.answer_form import AnswerForm
+from conch.frontends.grpc.request import GrpcRequest, read_request
+from conch.frontends.grpc.status import GrpcError, Status
+from conch.frontends.grpc.stream import StreamCall
+from conch.frontends.grpc.unary import InferCall, TaskCall
+from conch.frontends.http2.headers import RequestHead
+from conch.frontends.http2.stream import Http2Stream, Receiver
+from conch.frontends.loop_budget import Slices, Turns
+from conch.frontends.v2_grpc.infer import InferEndpoint, Metadata
+from conch.frontends.v2_grpc.service import INFERENCE_SERVICE, Method
+from conch.tensor import Buffer
+
+# Opens one call. Bound to what equal heads have in common.
+Opener: TypeAlias = Callable[[Http2Stream], Receiver]
+
+_log = getLogger(__name__)
+
+_DENIED = {
+    Denial.NO_KEY: Status.UNAUTHENTICATED,
+    Denial.SCOPE: Status.PERMISSION_DENIED,
+    Denial.REPEATED: Status.INVALID_ARGUMENT,
+}
+_INFER = f"/{INFERENCE_SERVICE}/ModelInfer"
+_STREAM_INFER = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
+
+
+class Calls:
+    """Every call that this server answers, by its path; any other is UNIMPLEMENTED."""
+
+    def __init__(
+        self,
+        methods: dict[str, Method],
+        endpoint: InferEndpoint,
+        access: Access,
+        *,
+        compression: str,
+        header_limit: int,
+        budget: BodyBudget,
+    ) -> None:
+        """Assign. `compression` is the level of answers, `header_limit` the most metadata in bytes."""
+        self._methods = methods
+        self._endpoint = endpoint
+        self._access = access
+        self._budget = budget
+        self._compression = compression
+        self._header_limit = header_limit
+        self._categories = {path: method.category for path, method in methods.items()}
+        self._categories |= dict.fromkeys((_INFER, _STREAM_INFER), "inference")
+        self._turns = Turns()
+        self._slices = Slices()
+        self._streams: set[StreamCall] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def interpret(self, head: RequestHead) -> Opener:
+        """Decide what calls with such a head are answered. Everything that depends on the head alone is done here."""
+        opener = self._interpret(head)
+        access = self._access
+        if not access:
+            return opener
+        version = access.version
+
+        def checked(stream: Http2Stream) -> Receiver:
+            # Equal heads are interpreted once, and keys may have changed since.
+            return (opener if access.version == version else self._interpret(head))(stream)
+
+        return checked
+
+    def _interpret(self, head: RequestHead) -> Opener:
+        request = read_request(head, self._header_limit, self._check)
+        if request.refusal is not None:
+            return _refuse(request.refusal)
+        return self._opener(request, AnswerForm(self._compression, request.accepted))
+
+    def stop_streams(self) -> None:
+        """Let the open streams answer what they have and end."""
+        for stream in tuple(self._streams):
+            stream.inference.stop()
+
+    def _check(self, path: str, metadata: Metadata) -> None:
+        """Let a call pass or raise: Unavailable is the code that Triton answers with."""
+        category = self._categories.get(path)
+        if category is None:
+            raise Unsupported(f"this server has no method '{path}'")
+
+        def sent(key: str) -> list[bytes]:
+            values = [value for name, value in metadata if name == key]
+            return [value if isinstance(value, bytes) else value.encode("latin-1") for value in values]
+
+        denied = self._access.denied(category, sent) if self._access else None
+        if denied is None:
+            return
+        if denied.why is Denial.RESTRICTED:
+            raise Unavailable(f"This protocol is restricted, expecting header '{denied.header}'")
+        raise GrpcError(_DENIED[denied.why], denied.message)
+
+    def _opener(self, request: GrpcRequest, form: AnswerForm) -> Opener:
+        endpoint, turns, budget = self._endpoint, self._turns, self._budget
+        if request.path == _INFER:
+            return lambda stream: InferCall(endpoint, turns, request, form, stream, budget)
+        if request.path == _STREAM_INFER:
+            return lambda stream: self._open_stream(request, form, stream)
+        return lambda stream: self._open_task(request, form, stream)
+
+    def _open_task(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> TaskCall:
+        _log.debug("gRPC request: %s", request.path)
+        return TaskCall(self._methods[request.path], self._tasks, request, form, stream, self._budget)
+
+    def _open_stream(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> StreamCall:
+        call = StreamCall(self._endpoint, request, form, stream, self._streams.discard, self._budget, self._slices)
+        self._streams.add(call)
+        return call
+
+
+class _Refused:
+    """Receives what is still on its way to a call that was answered at once."""
+
+    unhurried = True
+
+    def data(self, data: Buffer, ended: bool) -> bool:  # noqa: ARG002 - nobody wants it
+        """Drop it."""
+        return True
+
+    def aborted(self) -> None:
+        """There is nothing to cancel."""
+
+    def drained(self) -> None:
+        """There is nothing to send."""
+
+    def overdue(self) -> None:
+        """There is nothing to wait for."""
+
+
+def _refuse(block: bytes) -> Opener:
+    refused = _Refused()
+
+    def opened(stream: Http2Stream) -> Receiver:
+        stream.answer_head(block)
+        return refused
+
+    return opened

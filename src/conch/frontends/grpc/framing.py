@@ -1,0 +1,178 @@
+"""Messages as gRPC frames them: one byte that says whether it is compressed, four of length, the message."""
+
+import zlib
+from collections.abc import Sequence
+from struct import Struct
+
+import numpy as np
+
+from conch.errors import InvalidRequest
+from conch.frontends.grpc.status import GrpcError, Status
+from conch.tensor import Buffer
+
+# The largest message that gRPC can express, as in Triton: tensors are large, and the limit of 4 MiB is no protection.
+MAX_MESSAGE_SIZE = 2**31 - 1
+
+PREFIX = Struct(">BL")
+PREFIX_SIZE = PREFIX.size
+IDENTITY = b"identity"
+_WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
+CODINGS = frozenset({IDENTITY, *_WINDOW_BITS})
+# What a compressed message may grow to. A client sends a thousandth of it, and the server does all the work.
+MAX_DECOMPRESSED = 256 * 2**20
+_MAX_INLINE_BYTES = 2**20
+
+
+class Compressed:
+    """A message that is too large, decompressed, to be decompressed on the event loop."""
+
+    __slots__ = ("coding", "data")
+
+    def __init__(self, data: Buffer, coding: bytes) -> None:
+        self.data = data
+        self.coding = coding
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class MessageReader:
+    """Cuts the data of one stream into messages: `add` what came, then take messages by `next` until there is none."""
+
+    __slots__ = ("_body", "_coding", "_compressed", "_data", "_filled", "_position", "_prefix", "_size")
+
+    def __init__(self, coding: bytes) -> None:
+        """Assign. `coding` is what compressed messages are compressed by."""
+        self._coding = coding
+        self._data: Buffer = b""
+        self._position = 0
+        self._prefix = b""  # what has come of it, if not all
+        self._body: memoryview | None = None  # of a message that has not come whole
+        self._filled = 0
+        self._size = 0
+        self._compressed = False
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is held: of a message that has not come whole, and of data from which messages are to be taken."""
+        left = len(self._data) - self._position
+        return left if self._body is None else left + self._filled
+
+    def clear(self) -> None:
+        """Free what has come."""
+        self._body = None
+        self._data = b""
+        self._position = 0
+
+    @property
+    def midway(self) -> bool:
+        """Whether something has come that is not a whole message."""
+        return self._body is not None or bool(self._prefix) or self._position < len(self._data)
+
+    def add(self, data: Buffer) -> None:
+        """Take data, of which nothing is copied before `next` is called. There must be none left of earlier data."""
+        self._data = data
+        self._position = 0
+
+    def keep(self) -> None:
+        """Make what is left of the data last."""
+        self._data = bytes(self._data[self._position :])
+        self._position = 0
+
+    def next(self) -> "Buffer | Compressed | None":
+        """Return the next message, decompressed unless that is much; None if it has not come whole.
+
+        Raises GrpcError, InvalidRequest.
+        """
+        if self._body is None and not self._read_prefix():
+            return None
+        position, size = self._position, self._size
+        available = len(self._data) - position
+        if self._body is None:
+            if available >= size:
+                self._position = position + size
+                message = self._data[position : position + size]
+                return self._finished(message if isinstance(message, bytes) else bytes(message))
+            self._body = _room(size)
+            self._filled = 0
+        taken = min(size - self._filled, available)
+        self._body[self._filled : self._filled + taken] = self._data[position : position + taken]
+        self._filled += taken
+        self._position = position + taken
+        if self._filled < size:
+            self._data = b""
+            self._position = 0
+            return None
+        body, self._body = self._body, None
+        return self._finished(body)
+
+    def _read_prefix(self) -> bool:
+        data, position = self._data, self._position
+        missing = PREFIX_SIZE - len(self._prefix)
+        piece = data[position : position + missing]
+        self._position += len(piece)
+        if len(piece) < missing:
+            self._prefix += piece
+            return False
+        compressed, self._size = PREFIX.unpack(self._prefix + piece)
+        self._prefix = b""
+        if compressed > 1:
+            raise InvalidRequest(f"a message begins with {compressed}, expected 0 or 1 (compressed)")
+        if self._size > MAX_MESSAGE_SIZE:
+            raise GrpcError(
+                Status.RESOURCE_EXHAUSTED, f"message of {self._size} bytes exceeds the maximum of {MAX_MESSAGE_SIZE}"
+            )
+        self._compressed = bool(compressed)
+        return True
+
+    def _finished(self, message: Buffer) -> "Buffer | Compressed":
+        if not self._compressed:
+            return message
+        if _expands(message, self._coding):
+            return Compressed(message, self._coding)
+        return decompress_message(message, self._coding)
+
+
+def _room(size: int) -> memoryview:
+    """Return memory for a message, which is taken when it is written to: an announcement costs the client nothing."""
+    try:
+        return np.empty(size, np.uint8).data
+    except MemoryError:
+        raise GrpcError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {size} bytes") from None
+
+
+def _expands(message: Buffer, coding: bytes) -> bool:
+    """Whether decompressing a message is too much for the event loop. Damaged ones are not, whatever their size."""
+    window_bits = _WINDOW_BITS.get(coding)
+    if window_bits is None:
+        return False
+    try:
+        return len(zlib.decompressobj(window_bits).decompress(message, _MAX_INLINE_BYTES)) == _MAX_INLINE_BYTES
+    except zlib.error:
+        return False
+
+
+def decompress_message(message: Buffer, coding: bytes) -> bytes:
+    """Decompress a whole message. Raises GrpcError, InvalidRequest."""
+    window_bits = _WINDOW_BITS.get(coding)
+    if window_bits is None:
+        raise InvalidRequest("a message is compressed, and grpc-encoding does not say how")
+    inflater = zlib.decompressobj(window_bits)
+    try:
+        # One byte more than allowed tells "too large" from "just fits".
+        plain = inflater.decompress(message, MAX_DECOMPRESSED + 1)
+    except zlib.error as error:
+        raise InvalidRequest(f"a message is not valid {coding.decode()} data: {error}") from None
+    if len(plain) > MAX_DECOMPRESSED:
+        raise GrpcError(
+            Status.RESOURCE_EXHAUSTED, f"decompressed message exceeds the maximum of {MAX_DECOMPRESSED} bytes"
+        )
+    if not inflater.eof or inflater.unused_data:
+        raise InvalidRequest(f"a message is not one whole piece of {coding.decode()} data")
+    return plain
+
+
+def compressed(parts: Sequence[Buffer], coding: bytes, level: int) -> list[Buffer]:
+    """Compress a message given in parts."""
+    deflater = zlib.compressobj(level, zlib.DEFLATED, _WINDOW_BITS[coding])
+    return [*(deflater.compress(part) for part in parts), deflater.flush()]

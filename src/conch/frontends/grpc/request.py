@@ -1,0 +1,93 @@
+"""What a gRPC call says before its first message: read from the fields of an HTTP/2 request, once for equal ones."""
+
+import binascii
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from conch.errors import ConchError, InvalidRequest, Unsupported
+from conch.frontends.grpc.framing import CODINGS, IDENTITY
+from conch.frontends.grpc.status import CODINGS as KNOWN_CODINGS
+from conch.frontends.grpc.status import CONTENT_TYPE, GrpcError, Status, error_block, error_fields
+from conch.frontends.http2.headers import Field, RequestHead, response_block
+from conch.frontends.v2_grpc.infer import Metadata
+
+_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_PREFERRED = (b"gzip", b"deflate")
+# What belongs to the protocol and is no metadata of the call.
+_OWN = frozenset({b"te", b"content-type"})
+_OWN_PREFIX = b"grpc-"
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcRequest:
+    """A call before its first message. `accepted` is the best coding that its answer may have."""
+
+    path: str
+    metadata: Metadata
+    timeout_s: float | None = None
+    coding: bytes = IDENTITY
+    accepted: bytes = IDENTITY
+    refusal: bytes | None = None  # the header block that answers it, if it is not to be served
+
+
+def read_request(head: RequestHead, header_limit: int, check: Callable[[str, Metadata], None]) -> GrpcRequest:
+    """Read a call. `check` raises the ConchError by which a call of that path and metadata is refused."""
+    path = head.path.decode("utf-8", "backslashreplace")
+    if head.method != b"POST":
+        return GrpcRequest(path, (), refusal=response_block(405, [(b"allow", b"POST")]))
+    fields = dict(head.fields)
+    if not fields.get(b"content-type", b"").startswith(CONTENT_TYPE[1]):
+        return GrpcRequest(path, (), refusal=response_block(415, []))
+    coding = fields.get(b"grpc-encoding", IDENTITY)
+    if coding not in CODINGS:
+        unknown = Unsupported(f"grpc-encoding '{coding.decode('ascii', 'backslashreplace')}' is not supported")
+        block = response_block(200, [CONTENT_TYPE, *error_fields(unknown), KNOWN_CODINGS])
+        return GrpcRequest(path, (), refusal=block)
+    try:
+        if head.size > header_limit:
+            raise GrpcError(
+                Status.RESOURCE_EXHAUSTED, f"metadata of {head.size} bytes exceeds the maximum of {header_limit}"
+            )
+        metadata = _metadata(head.fields)
+        timeout_s = _timeout_s(fields.get(b"grpc-timeout"))
+        check(path, metadata)
+    except (ConchError, GrpcError) as error:
+        return GrpcRequest(path, (), refusal=error_block(error))
+    return GrpcRequest(path, metadata, timeout_s, coding, _accepted(fields.get(b"grpc-accept-encoding", b"")))
+
+
+def _metadata(fields: list[Field]) -> Metadata:
+    metadata: list[tuple[str, str | bytes]] = []
+    for name, value in fields:
+        if name in _OWN or name.startswith(_OWN_PREFIX):
+            continue
+        if name.endswith(b"-bin"):
+            metadata += ((name.decode("latin-1"), _binary(name, one)) for one in value.split(b","))
+        else:
+            metadata.append((name.decode("latin-1"), value.decode("latin-1")))
+    return tuple(metadata)
+
+
+def _binary(name: bytes, text: bytes) -> bytes:
+    text = text.strip()
+    try:
+        # Clients may leave out the padding.
+        return binascii.a2b_base64(text + b"=" * (-len(text) % 4), strict_mode=True)
+    except binascii.Error:
+        raise InvalidRequest(f"metadata '{name.decode('latin-1')}' is not base64") from None
+
+
+def _timeout_s(text: bytes | None) -> float | None:
+    if text is None:
+        return None
+    match = _TIMEOUT.fullmatch(text)
+    if match is None:
+        raise InvalidRequest(f"grpc-timeout '{text.decode('ascii', 'backslashreplace')}' is no time")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _accepted(text: bytes) -> bytes:
+    accepted = {coding.strip() for coding in text.split(b",")}
+    return next((coding for coding in _PREFERRED if coding in accepted), IDENTITY)

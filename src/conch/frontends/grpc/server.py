@@ -1,0 +1,120 @@
+"""The gRPC frontend: the service on an HTTP/2 listener, from opening its port to the last call."""
+
+import os
+
+from conch.core.inference import Inference
+from conch.core.loading.model_manager import ModelControl
+from conch.core.shared_memory.regions import SharedMemory
+from conch.frontends.access import Access
+from conch.frontends.api_keys import ApiKeys
+from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
+from conch.frontends.forwarded_headers import ForwardedHeaders
+from conch.frontends.grpc.dispatch import Calls, Opener
+from conch.frontends.grpc.options import http2_limits, tls_context
+from conch.frontends.http2.server import Http2Server
+from conch.frontends.offload.pool import OffloadPool
+from conch.frontends.restrictions import grpc_restrictions, secret_headers
+from conch.frontends.v2_grpc.infer import InferEndpoint
+from conch.frontends.v2_grpc.service import InferenceService
+from conch.observability.logs import LogSettings
+from conch.observability.tracing.observer import Observer
+from conch.options.server_options import ServerOptions
+from conch.protocol.regions import NO_REGIONS
+from conch.protocol.v2_proto.parameters import is_reserved
+
+
+class GrpcFrontend:
+    """Serves `inference.GRPCInferenceService` and the health service. Life: `start` → `stop`."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        control: ModelControl,
+        options: ServerOptions,
+        shared_memory: SharedMemory | None = None,
+        observer: Observer | None = None,
+        log: LogSettings | None = None,
+        budget: BodyBudget | None = None,
+        pool: OffloadPool | None = None,
+        keys: ApiKeys | None = None,
+    ) -> None:
+        self._keys = keys
+        self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
+        self._options = options
+        self._pool = pool
+        self._observer = observer or Observer()
+        self._service = InferenceService(inference, control, options.id, shared_memory, self._observer, log)
+        self._regions = shared_memory or NO_REGIONS
+        self._inference = inference
+        self._calls: Calls | None = None
+        self._server: Http2Server[Opener] | None = None
+        self.port = options.grpc_port
+
+    async def start(self) -> None:
+        """Listen; afterwards `port` is the port that is listened on.
+
+        Raises OSError if the address cannot be had, ConfigError for files, patterns and restrictions that are wrong.
+        """
+        options = self._options
+        limits = http2_limits(options)
+        calls = Calls(
+            self._service.methods(),
+            InferEndpoint(
+                self._inference,
+                ForwardedHeaders(
+                    options.grpc_header_forward_pattern,
+                    is_reserved,
+                    flag="--grpc-header-forward-pattern",
+                    secret=secret_headers(options),
+                ),
+                self._regions,
+                self._observer,
+                self._pool,
+                self._budget,
+            ),
+            Access(
+                grpc_restrictions(options),
+                self._keys,
+            ),
+            compression=options.grpc_infer_response_compression_level,
+            header_limit=limits.header_bytes,
+            budget=self._budget,
+        )
+        server: Http2Server[Opener] = Http2Server(
+            options.grpc_address,
+            options.grpc_port,
+            interpret=calls.interpret,
+            accept=lambda opener, stream: opener(stream),
+            limits=limits,
+            tls=tls_context(options),
+            reuse_port=options.reuse_grpc_port,
+        )
+        try:
+            await server.start()
+        except OSError as error:
+            raise _cannot_listen(options.grpc_address, options.grpc_port, error) from None
+        self.port = server.port
+        self._calls = calls
+        self._server = server
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return 0 if self._server is None else self._server.connections
+
+    def stop_accepting(self) -> None:
+        """Take no more connections; those that there are go on."""
+        if self._server is not None:
+            self._server.stop_accepting()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, give those that run `grace_s` seconds to finish, then cancel them."""
+        if self._server is not None and self._calls is not None:
+            self._calls.stop_streams()
+            await self._server.stop(grace_s)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
+    address = f"[{host}]:{port}" if ":" in host else f"{host or '0.0.0.0'}:{port}"  # noqa: S104 - what "" means
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return OSError(error.errno, f"gRPC cannot listen on {address}: {reason}")

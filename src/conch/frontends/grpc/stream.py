@@ -1,0 +1,223 @@
+"""ModelStreamInfer on its HTTP/2 stream: messages in as fast as there is room for them, messages out as they come."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from conch.errors import ConchError, InvalidRequest
+from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
+from conch.frontends.grpc.answer_form import AnswerForm
+from conch.frontends.grpc.framing import Compressed, MessageReader
+from conch.frontends.grpc.request import GrpcRequest
+from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_block, error_trailers, no_memory
+from conch.frontends.grpc.unary import unexpected
+from conch.frontends.http2.stream import Http2Stream
+from conch.frontends.loop_budget import Slices
+from conch.frontends.v2_grpc.infer import InferEndpoint
+from conch.frontends.v2_grpc.stream import InferStream
+from conch.tensor import Buffer
+
+# Messages that are served before the first look at the clock.
+_UNTIMED_MESSAGES = 8
+
+
+class StreamCall:
+    """One such call: the receiver of its stream, and what its `InferStream` sends by."""
+
+    unhurried = True
+
+    def __init__(
+        self,
+        endpoint: InferEndpoint,
+        request: GrpcRequest,
+        form: AnswerForm,
+        stream: Http2Stream,
+        closed: Callable[["StreamCall"], None],
+        budget: BodyBudget,
+        slices: Slices,
+    ) -> None:
+        self._budget = budget
+        self._slices = slices
+        self._postponed = False  # whether what has come is read in a later turn
+        self._upload: BodyUpload | None = None  # of a message that has not come whole, and of what is not read
+        self._form = form
+        self._stream = stream
+        self._closed = closed
+        self._reader = MessageReader(request.coding)
+        self._unread: deque[Buffer] = deque()  # data that there was no room for
+        self._unread_bytes = 0
+        self._ended = False  # the client's last data have come
+        self._begun = False
+        self._reading = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self.inference = InferStream(endpoint, request.metadata, self)
+        if request.timeout_s is not None:
+            self._deadline = asyncio.get_running_loop().call_later(request.timeout_s, self._expired)
+
+    # For the session.
+
+    def data(self, data: Buffer, ended: bool) -> bool:
+        """Take a piece of the client's messages; serve those that are complete while there is room."""
+        self._ended = ended
+        if self._unread or self._postponed or self.inference.full:
+            self._unread.append(bytes(data))
+            self._unread_bytes += len(data)
+            self._charge_held()
+            return False
+        self._reader.add(data)
+        self._read()
+        self._reader.keep()
+        self._charge_held()
+        return True
+
+    def aborted(self) -> None:
+        """Cancel: the client has gone."""
+        self._release()
+        self.inference.cancel()
+
+    def drained(self) -> None:
+        """Go on sending."""
+        self.inference.drained()
+
+    def overdue(self) -> None:
+        """Nothing: a stream may rest."""
+
+    # For InferStream.
+
+    @property
+    def clear(self) -> bool:
+        """Whether a message may be sent."""
+        return self._stream.clear
+
+    def send(self, message: Sequence[Buffer]) -> None:
+        """Send one message."""
+        try:
+            parts, size = self._form.message(message)
+        except InvalidRequest as error:
+            self._stop(error)
+            return
+        if not self._begun:
+            self._begun = True
+            self._stream.begin(self._form.head)
+        self._stream.write(parts, size)
+
+    def finish(self, error: ConchError | None) -> None:
+        """End the call, well or with an error."""
+        self._release()
+        self._end(error)
+
+    def resume(self) -> None:
+        """Hear that there is room again."""
+        self._read()
+        self._charge_held()
+
+    def _read(self) -> None:
+        """Serve what has come, as far as there is room and one slice of time allows."""
+        if self._reading or self._postponed:
+            return
+        self._reading = True
+        count, until = 0, 0.0
+        try:
+            while not self.inference.full and not self._stream.closed:
+                if count >= _UNTIMED_MESSAGES:
+                    if not until:
+                        until = self._slices.until()
+                    elif time.monotonic() > until:
+                        self._postponed = True
+                        self._slices.postpone(self._read_on)
+                        break
+                message = self._reader.next()
+                if message is not None:
+                    count += 1
+                    self.inference.receive(self._charged(message))
+                elif self._unread:
+                    data = self._unread.popleft()
+                    self._unread_bytes -= len(data)
+                    self._reader.add(data)
+                    self._stream.took(len(data))
+                elif self._ended:
+                    if self._reader.midway:
+                        raise InvalidRequest("the call ends within a message")
+                    self.inference.end()
+                    break
+                else:
+                    break
+        except (ConchError, GrpcError) as error:
+            self._stop(error)
+        except Exception as error:
+            self._stop(unexpected(error))
+        finally:
+            self._reading = False
+
+    def _read_on(self) -> None:
+        """Serve what the last slice has left."""
+        self._postponed = False
+        self.resume()
+
+    def _stop(self, error: ConchError | GrpcError) -> None:
+        """End the call now, and all that is asked for on it."""
+        self._release()
+        self._end(error)
+        self.inference.cancel()
+
+    def _end(self, error: ConchError | GrpcError | None) -> None:
+        if not self._begun and error is not None:
+            self._stream.answer_head(error_block(error))
+            return
+        if not self._begun:
+            self._begun = True
+            self._stream.begin(self._form.head)
+        self._stream.end(OK_TRAILERS if error is None else error_trailers(error))
+
+    def _expired(self) -> None:
+        self._stop(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
+
+    def _charged(self, message: Buffer | Compressed) -> Buffer | Compressed:
+        """Charge a whole message until it is freed. Raises GrpcError."""
+        if isinstance(message, Compressed):
+            message.data = self._kept(message.data)
+            return message
+        return self._kept(message)
+
+    def _kept(self, message: Buffer) -> Buffer:
+        if len(message) <= UNCHARGED_BYTES:
+            return message
+        if self._upload is not None:
+            self._upload.release()
+            self._upload = None
+        kept = self._budget.keep(message)
+        if kept is None:
+            raise no_memory()
+        return kept
+
+    def _charge_held(self) -> None:
+        """Charge what has come and is not a whole message, or not read; end the call if there is no memory for it."""
+        held = self._reader.held_bytes + self._unread_bytes
+        upload = self._upload
+        if upload is not None and held < upload.size:
+            upload.release()
+            upload = self._upload = None
+        if (held <= UNCHARGED_BYTES and upload is None) or self._stream.closed:
+            return
+        if upload is None:
+            upload = self._upload = self._budget.upload(self._evict)
+        if held > upload.size and not upload.grow(held - upload.size):
+            self._stop(no_memory())
+
+    def _evict(self) -> None:
+        """End a call that makes no progress while others need the memory."""
+        self._upload = None
+        self._stop(no_memory())
+
+    def _release(self) -> None:
+        self._unread.clear()
+        self._unread_bytes = 0
+        self._reader.clear()
+        if self._upload is not None:
+            self._upload.release()
+            self._upload = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._closed(self)

@@ -1,0 +1,282 @@
+"""Calls with one request and one answer: ModelInfer by callback, the others by a coroutine."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+
+from conch.errors import ConchError, InvalidRequest
+from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
+from conch.frontends.grpc.answer_form import AnswerForm
+from conch.frontends.grpc.framing import PREFIX, PREFIX_SIZE, Compressed, MessageReader
+from conch.frontends.grpc.request import GrpcRequest
+from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_block, no_memory
+from conch.frontends.http2.stream import Http2Stream
+from conch.frontends.loop_budget import Turns
+from conch.frontends.v2_grpc.infer import Cancellable, InferEndpoint
+from conch.frontends.v2_grpc.service import Method
+from conch.tensor import Buffer
+
+_log = logging.getLogger(__name__)
+
+
+class UnaryCall(ABC):
+    """One such call: the receiver of its stream."""
+
+    __slots__ = (
+        "_budget",
+        "_charged",
+        "_deadline",
+        "_form",
+        "_message",
+        "_reader",
+        "_request",
+        "_stream",
+        "_upload",
+    )
+
+    unhurried = False
+
+    def __init__(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream, budget: BodyBudget) -> None:
+        self._request = request
+        self._budget = budget
+        self._upload: BodyUpload | None = None  # of a request that comes in pieces
+        self._charged = 0  # bytes, until the call is over
+        self._form = form
+        self._stream = stream
+        self._reader: MessageReader | None = None  # made for a request that comes in pieces
+        self._message: Buffer | Compressed | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        if request.timeout_s is not None:
+            self._deadline = asyncio.get_running_loop().call_later(request.timeout_s, self._expired)
+
+    @abstractmethod
+    def _serve(self, message: Buffer | Compressed) -> None:
+        """Begin to answer. Raises ConchError for a request that is refused."""
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """Hear, once the stream is closed, that no answer is wanted any more."""
+
+    # For the session.
+
+    def data(self, data: Buffer, ended: bool) -> bool:
+        """Take a piece of the request; answer it when it has come whole."""
+        if self._stream.closed:
+            return True
+        try:
+            message: Buffer | Compressed | None = None
+            if ended and self._reader is None:
+                message = self._whole(data)
+            if message is None:
+                message = self._assembled(data, ended)
+            elif len(message) > UNCHARGED_BYTES:
+                if not self._budget.take(len(message)):
+                    raise no_memory()
+                self._charged = len(message)
+            if message is not None:
+                self._serve(message)
+        except (ConchError, GrpcError) as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(unexpected(error))
+        return True
+
+    def aborted(self) -> None:
+        """Cancel: the client has gone."""
+        self._release()
+        self._cancel()
+
+    def drained(self) -> None:  # noqa: B027 - not to be overridden
+        """Nothing follows an answer."""
+
+    def overdue(self) -> None:
+        """Refuse a request that does not come."""
+        self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request has not come within the time allowed"))
+
+    # For the answer.
+
+    def _reply(self, answer: Sequence[Buffer] | ConchError) -> None:
+        if self._stream.closed:
+            return
+        if isinstance(answer, ConchError):
+            self._fail(answer)
+            return
+        try:
+            parts, size = self._form.message(answer)
+        except InvalidRequest as error:
+            self._fail(error)
+            return
+        self._release()
+        self._stream.answer(self._form.head, parts, size, OK_TRAILERS)
+
+    def _fail(self, error: ConchError | GrpcError) -> None:
+        self._release()
+        self._stream.answer_head(error_block(error))
+
+    def _expired(self) -> None:
+        self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
+        self._cancel()
+
+    def _release(self) -> None:
+        """Release the timer and the memory of a call that is over."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if self._charged:
+            self._budget.give(self._charged)
+            self._charged = 0
+        if self._upload is not None:
+            self._upload.release()
+            self._upload = None
+        self._reader = None
+        self._message = None
+
+    def _evict(self) -> None:
+        """Refuse a request that makes no progress while others need the memory."""
+        self._upload = None
+        self._fail(no_memory())
+
+    def _charge(self, size: int) -> None:
+        """Charge a request that comes in pieces, of which `size` bytes are held. Raises GrpcError."""
+        upload = self._upload
+        if upload is None:
+            upload = self._upload = self._budget.upload(self._evict)
+        if size > upload.size and not upload.grow(size - upload.size):
+            raise no_memory()
+
+    @staticmethod
+    def _whole(data: Buffer) -> Buffer | None:
+        """Return the message that these data are, if they are one, and plain."""
+        if len(data) < PREFIX_SIZE:
+            return None
+        compressed, size = PREFIX.unpack_from(data)
+        if compressed or size != len(data) - PREFIX_SIZE:
+            return None
+        message = data[PREFIX_SIZE:]
+        return message if isinstance(message, bytes) else bytes(message)
+
+    def _assembled(self, data: Buffer, ended: bool) -> Buffer | Compressed | None:
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = MessageReader(self._request.coding)
+        reader.add(data)
+        message = reader.next()
+        if message is not None:
+            if self._message is not None:
+                raise InvalidRequest("more than one message in a call that takes one")
+            self._message = message
+            self._charge(len(message))
+        else:
+            self._charge(reader.held_bytes)
+        if reader.midway and (ended or self._message is not None):
+            whole = self._message is not None
+            raise InvalidRequest("data behind the message of the call" if whole else "the call ends within a message")
+        if not ended:
+            return None
+        if self._message is None:
+            raise InvalidRequest("a call without a message")
+        message, self._message = self._message, None
+        upload, self._upload = self._upload, None
+        if upload is None:
+            return message
+        if isinstance(message, Compressed):
+            message.data = upload.finish(message.data)
+            return message
+        return upload.finish(message)
+
+
+class InferCall(UnaryCall):
+    """ModelInfer: neither a task nor a future is made for it."""
+
+    __slots__ = ("_admitted", "_endpoint", "_turns")
+
+    def __init__(
+        self,
+        endpoint: InferEndpoint,
+        turns: Turns,
+        request: GrpcRequest,
+        form: AnswerForm,
+        stream: Http2Stream,
+        budget: BodyBudget,
+    ) -> None:
+        super().__init__(request, form, stream, budget)
+        self._endpoint = endpoint
+        self._turns = turns
+        self._admitted: Cancellable | None = None
+
+    def _serve(self, message: Buffer | Compressed) -> None:
+        if self._turns.free():
+            self._infer(message)
+        else:
+            self._turns.later(partial(self._infer_late, message))
+
+    def _infer_late(self, message: Buffer | Compressed) -> None:
+        if self._stream.closed:
+            return
+        try:
+            self._infer(message)
+        except ConchError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(unexpected(error))
+
+    def _infer(self, message: Buffer | Compressed) -> None:
+        admitted = self._endpoint.infer(message, self._request.metadata, self._answered)
+        if not self._stream.closed:
+            self._admitted = admitted
+
+    def _answered(self, answer: Sequence[Buffer] | ConchError) -> None:
+        self._admitted = None
+        self._reply(answer)
+
+    def _cancel(self) -> None:
+        admitted, self._admitted = self._admitted, None
+        if admitted is not None:
+            admitted.cancel()
+
+
+class TaskCall(UnaryCall):
+    """Any other: rare, and they may wait for something. What they do is finished, whether the client waits or not."""
+
+    __slots__ = ("_method", "_tasks")
+
+    def __init__(
+        self,
+        method: Method,
+        tasks: set[asyncio.Task[None]],
+        request: GrpcRequest,
+        form: AnswerForm,
+        stream: Http2Stream,
+        budget: BodyBudget,
+    ) -> None:
+        super().__init__(request, form, stream, budget)
+        self._method = method
+        self._tasks = tasks
+
+    def _serve(self, message: Buffer | Compressed) -> None:
+        if isinstance(message, Compressed):
+            raise GrpcError(
+                Status.RESOURCE_EXHAUSTED, "compressed messages of this size are taken by inference calls only"
+            )
+        task = asyncio.get_running_loop().create_task(self._answer(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _cancel(self) -> None:
+        pass
+
+    async def _answer(self, message: Buffer) -> None:
+        try:
+            self._reply([await self._method(message)])
+        except ConchError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(unexpected(error))
+
+
+def unexpected(error: Exception) -> ConchError:
+    """Log a fault of the server, and return what the client is told of it."""
+    _log.exception("gRPC: a call failed unexpectedly", exc_info=error)
+    return ConchError(f"internal error: {type(error).__name__}: {error}")

@@ -1,0 +1,287 @@
+"""The incoming side of one HTTP/1.1 connection: bytes to requests, within limits, and what is charged for bodies."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import httptools
+
+from conch.frontends.body_budget import UNCHARGED_BYTES, BodyUpload
+from conch.frontends.http.body_receiver import BodyReceiver
+from conch.frontends.http.message import HttpRefusal, HttpRequest, no_memory, request_path
+from conch.frontends.http.owner import ConnectionOwner
+from conch.tensor import Buffer
+
+# Above this size the rest of a body is received in place instead of passing through the parser.
+_IN_PLACE_BYTES = 65_536
+# Chunks of one body that hold anything, as in Triton.
+_MAX_CHUNKS = 65_536
+# Fields that each reader may understand in another way if they are repeated.
+_SINGLE_FIELDS = (b"host", b"authorization")
+# Of a head that has not come whole, method, version and ends of lines cannot be told from what counts: at most so many.
+_UNCOUNTED_BYTES = 32
+
+
+class RequestSink(Protocol):
+    """What takes the requests of a reader."""
+
+    def complete(self, request: HttpRequest) -> None:
+        """Take a complete request."""
+
+    def take_back(self) -> HttpRequest:
+        """Return the request that was taken last: its body is still to come."""
+
+    def refuse(self, refusal: HttpRefusal) -> None:
+        """Take nothing more from the client, and answer with this behind what is due."""
+
+    def evict(self) -> None:
+        """Refuse the request that is coming in, outside of `RequestReader.feed`: others need the memory."""
+
+    def expected(self) -> None:
+        """Tell the client, which waits for that, that it may send a body."""
+
+
+class RequestReader:
+    """Parses what a client sends. Belongs to the event loop's thread."""
+
+    def __init__(self, owner: ConnectionOwner, sink: RequestSink) -> None:
+        self._owner = owner
+        self._limits = owner.limits
+        self._sink = sink
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        # The request that is coming in.
+        self._url = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._request: HttpRequest | None = None  # known from the end of its head to the end of its body
+        self._body: Buffer = b""
+        self._body_size = 0  # as announced
+        self._body_limit = 0
+        self.received = 0  # bytes of the whole request, but for those read along with the one before
+        self._read = 0  # bytes of the last read
+        self._barren = 0  # bytes that came late and held nothing of its body
+        self._chunks = 0
+        self._upload: BodyUpload | None = None  # what its body is charged, once it has come in part
+        self.in_place = False  # whether the rest of its body is to be received in place
+
+    @property
+    def missing(self) -> int:
+        """Bytes of an announced body that have not come; 0 if none was announced."""
+        return max(self._body_size - len(self._body), 0)
+
+    def close(self) -> None:
+        """Release all resources."""
+        self.drop()
+        self._parser = None  # which knows this reader: a cycle that the collector would find late
+
+    def feed(self, data: bytes) -> None:
+        """Parse what was read. What is wrong with it goes to the sink."""
+        self._read = len(data)
+        self.received += self._read
+        parser = self._parser
+        if parser is None:
+            return
+        try:
+            size = len(self._body)
+            parser.feed_data(data)
+            if self._body:
+                self._charge(len(self._body))
+            if self.received > self._limits.head_bytes and len(self._body) == size:
+                self._barren += len(data)
+                self._check_size(self._barren - _UNCOUNTED_BYTES)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            self._sink.refuse(cause if isinstance(cause, HttpRefusal) else HttpRefusal.malformed(cause or error))
+        except httptools.HttpParserError as error:
+            self._sink.refuse(HttpRefusal.malformed(error))
+        except HttpRefusal as refusal:
+            self._sink.refuse(refusal)
+        if self._body_size > _IN_PLACE_BYTES:
+            self.in_place = True
+
+    def receiver(self, connection: asyncio.Protocol, received: Callable[[int], None]) -> BodyReceiver:
+        """Return what takes the connection's place until the body has come. Raises HttpRefusal."""
+        self.in_place = False
+        try:
+            receiver = BodyReceiver(connection, self._body, self._body_size, received)
+        except MemoryError:
+            raise HttpRefusal(503, f"no memory for a request body of {self._body_size} bytes") from None
+        self._body = receiver.body
+        return receiver
+
+    def received_in_place(self, position: int) -> bool:
+        """Count what has come of a body that is received in place. Returns whether that is all. Raises HttpRefusal."""
+        self._charge(position)
+        if position < self._body_size:
+            return False
+        # The old parser still waits for the body.
+        self._parser = httptools.HttpRequestParser(self)
+        self.on_message_complete()
+        return True
+
+    def drop(self) -> None:
+        """Free what has come of a request that is not complete."""
+        self._body_size = 0
+        self.in_place = False
+        self._request = None
+        self._body = b""
+        self._fields = []
+        self._url = b""
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.release()
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        """Note that a request has begun, even if all that has come of it was read along with the one before."""
+        self.received = self.received or 1
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header field. Trailers, which nobody wants, are dropped."""
+        if self._request is None:
+            self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Decide, before any of the body is taken, whether and how it is."""
+        fields = self._fields
+        if len(fields) > self._limits.head_fields:
+            raise HttpRefusal(431, f"more than {self._limits.head_fields} header fields")
+        if self.received > self._limits.head_bytes or self._read > self._limits.head_bytes:
+            # What was read may hold more than the head. Each field has a colon, a space and an end of line beside it.
+            self._check_size(len(self._url) + sum(len(name) + len(value) + 4 for name, value in fields))
+        parser = self._parser
+        assert parser is not None
+        request = self._request = HttpRequest(parser.get_method(), request_path(self._url), fields)
+        self._fields = []
+        self._url = b""
+        headers = request.headers
+        if b"host" not in headers and parser.get_http_version() == "1.1":
+            raise HttpRefusal(400, "an HTTP/1.1 request must have a Host header")
+        if len(headers) != len(fields):
+            _check_repetition(fields)
+        if not parser.should_keep_alive() or b"connection" in headers:
+            request.old_version = parser.get_http_version() == "1.0"
+            request.keep_alive = parser.should_keep_alive() and not request.old_version
+        self._body_limit = self._limits.body_bytes
+        size = headers.get(b"content-length")
+        expects = b"expect" in headers
+        announced = 0 if size is None else int(size)
+        if announced > self._read or expects or b"transfer-encoding" in headers:
+            # More of the body is to come: nothing of it is taken if the head alone is reason to refuse.
+            refusal = self._owner.refusal(request) if self._owner.refusal is not None else None
+            if refusal is not None:
+                raise refusal
+            self._expect_body(request, announced)
+            self._check_memory(announced)
+        elif announced:
+            self._expect_body(request, announced)
+        if expects and headers[b"expect"].lower() == b"100-continue":
+            self._sink.expected()
+
+    def on_body(self, data: bytes) -> None:
+        """Take a piece of the body."""
+        body = self._body
+        if not body:
+            self._body = data
+        elif isinstance(body, bytearray):
+            body += data
+        else:
+            self._body = bytearray(body) + data
+        if len(self._body) > self._body_limit and not self._body_size:
+            assert self._request is not None
+            self._allow_body(self._request, len(self._body))
+
+    def on_chunk_header(self) -> None:
+        """Count chunks: each costs the server more than its bytes."""
+        self._chunks += 1
+        if self._chunks > _MAX_CHUNKS + 1:  # the last one is empty
+            raise HttpRefusal(400, f"request body in more than {_MAX_CHUNKS} chunks")
+
+    def on_message_complete(self) -> None:
+        """Hand on a request that is complete."""
+        request = self._request
+        assert request is not None
+        body = self._body
+        if self._upload is not None:
+            self._charge(len(body))
+            body = self._upload.finish(body)
+            self._upload = None
+        request.body = body
+        self._request = None
+        self._body = b""
+        self._body_size = 0
+        self.received = self._barren = self._chunks = 0
+        self._sink.complete(request)
+
+    # Limits.
+
+    def _check_size(self, size: int) -> None:
+        """Refuse a head that is too large, or as much of what is neither head nor body."""
+        if size > self._limits.head_bytes:
+            raise HttpRefusal(431, f"request line and header fields exceed {self._limits.head_bytes} bytes")
+
+    def _expect_body(self, request: HttpRequest, size: int) -> None:
+        if size > self._body_limit:
+            self._allow_body(request, size)
+        self._body_size = size
+
+    def _allow_body(self, request: HttpRequest, size: int) -> None:
+        """Ask the handler whether this request may have a body larger than others."""
+        default = self._limits.body_bytes
+        limit = default if self._owner.body_limit is None else self._owner.body_limit(request)
+        if size > limit:
+            setting = " set by --http-max-input-size" if limit == default else ""
+            raise HttpRefusal(400, f"request body of {size} bytes exceeds the maximum of {limit} bytes{setting}")
+        self._body_limit = limit
+
+    def _check_memory(self, size: int) -> None:
+        """Refuse a body of `size` bytes for which there is no memory. Raises HttpRefusal."""
+        budget = self._owner.budget
+        if size > budget.limit_bytes:
+            maximum = f"the maximum of {budget.limit_bytes} bytes set by --request-memory-limit"
+            raise HttpRefusal(400, f"request body of {size} bytes exceeds {maximum}")
+        if size > UNCHARGED_BYTES and not budget.has_room(size):
+            budget.refused += 1
+            raise no_memory()
+
+    def _charge(self, size: int) -> None:
+        """Charge the body that is coming in, of which `size` bytes are held. Raises HttpRefusal."""
+        upload = self._upload
+        if upload is None:
+            upload = self._upload = self._owner.budget.upload(self._sink.evict)
+        if size > upload.size and not upload.grow(size - upload.size):
+            raise no_memory()
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Go on in HTTP/1.1. The parser has ended the request at its head; its body, if any, is in the rest."""
+        request = self._sink.take_back()
+        headers = request.headers
+        if request.method == b"CONNECT" or b"transfer-encoding" in headers:
+            self._sink.refuse(HttpRefusal(400, "this server does not switch protocols"))
+            return
+        self._parser = httptools.HttpRequestParser(self)
+        self._request = request
+        self._body_size = size = int(headers.get(b"content-length", b"0"))
+        self._body = rest[:size]
+        if len(self._body) < size:
+            self.received = len(rest) or 1
+            self.in_place = True
+            return
+        self.on_message_complete()
+        if rest[size:]:
+            # Nothing can follow before the answer tells by which protocol.
+            self._sink.refuse(HttpRefusal(400, "data behind a request to switch protocols"))
+
+
+def _check_repetition(fields: list[tuple[bytes, bytes]]) -> None:
+    """Refuse a head with more than one of a field that must be single. Raises HttpRefusal."""
+    names = [name.lower() for name, _ in fields]
+    for name in _SINGLE_FIELDS:
+        if names.count(name) > 1:
+            raise HttpRefusal(400, f"more than one {name.decode().title()} header")

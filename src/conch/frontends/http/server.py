@@ -1,0 +1,83 @@
+"""The HTTP/1.1 listener, and the turns in which what comes is handled.
+
+A listener of our own on httptools, since on the inference path it is most of what a request costs: it knows HTTP/1.1
+and nothing of the protocols above it. A handler is called with a request and the reply to fill, and knows no socket.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
+from conch.frontends.http.connection import HttpConnection
+from conch.frontends.http.errors import JSON
+from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
+from conch.frontends.http.owner import Handler
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.listener import Listener
+from conch.frontends.loop_budget import Turns
+from conch.protocol.v2_json import documents
+
+_log = logging.getLogger(__name__)
+
+
+class HttpServer(Listener[HttpConnection]):
+    """Serves one handler on one address. Life: `start` → `stop`."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        host: str,
+        port: int,
+        *,
+        limits: HttpLimits | None = None,
+        body_limit: Callable[[HttpRequest], int] | None = None,
+        refusal: Callable[[HttpRequest], HttpRefusal | None] | None = None,
+        budget: BodyBudget | None = None,
+        reuse_port: bool = False,
+    ) -> None:
+        """Assign. `body_limit` returns how large a body may be for a request that exceeds the limit of the others.
+
+        `refusal` returns why a request is refused before any of its body is taken, None if it is not; `budget` is the
+        memory for bodies, which servers may share.
+        """
+        self.limits = limits or HttpLimits()
+        super().__init__(host, port, connections=self.limits.connections, reuse_port=reuse_port)
+        self.handler: Handler = _InTurns(handler)
+        self.body_limit = body_limit
+        self.refusal = refusal
+        self.budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Take no more connections, close the idle ones, let the rest finish for `timeout_s`, then cut them off."""
+        for connection in self._close():
+            connection.finish()
+        await self._wait_until_closed(timeout_s)
+        await self._cut_off()
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        return HttpConnection(self).protocol
+
+
+class _InTurns:
+    """A handler that hands on to another, at once or in a later turn of the loop."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._turns = Turns()
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        if self._turns.free():
+            self._handler(request, reply)
+        else:
+            self._turns.later(partial(self._handle, request, reply))
+
+    def _handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        if not reply.open:
+            return
+        try:
+            self._handler(request, reply)
+        except Exception:
+            _log.exception("handling %r failed", request)
+            reply.send(500, JSON, documents.error("internal error"))

@@ -1,0 +1,47 @@
+"""The metrics port: `GET /metrics` for Prometheus, and a page that links to it."""
+
+from collections.abc import Callable, Iterator
+
+from conch.frontends.access import Access
+from conch.frontends.http.errors import denial, not_found, send_refusal, wrong_method
+from conch.frontends.http.message import HttpRefusal, HttpRequest, content_type
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.sliced_reply import send_in_slices
+
+_EXPOSITION = content_type(b"text/plain; version=0.0.4; charset=utf-8")
+_HTML = content_type(b"text/html; charset=utf-8")
+_PATHS = ("/metrics", "/metrics/")
+_PAGE = b"""<!DOCTYPE html>
+<html lang="en">
+<head><title>Conch metrics</title></head>
+<body><h1>Conch metrics</h1><ul><li><a href="/metrics">/metrics</a>: metrics for Prometheus</li></ul></body>
+</html>
+"""
+
+
+class MetricsHttp:
+    """Handler of the metrics port."""
+
+    def __init__(self, exposition: Callable[[], Iterator[bytes]], access: Access | None = None) -> None:
+        """Assign. `exposition` makes the text of a scrape (exposition format 0.0.4), piece by piece."""
+        self._access = access or None
+        self._exposition = exposition
+
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if it is answered."""
+        denied = self._access.denied_http("metrics", request) if self._access is not None else None
+        if denied is not None:
+            return denial(denied)
+        if request.path not in _PATHS and request.path != "/":
+            return not_found()
+        return None if request.method in (b"GET", b"HEAD") else wrong_method()
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one request."""
+        refusal = self.refusal(request)
+        if refusal is not None:
+            send_refusal(reply, refusal)
+        elif request.path in _PATHS:
+            send_in_slices(reply, _EXPOSITION, self._exposition())
+        else:
+            reply.send(200, _HTML, _PAGE)

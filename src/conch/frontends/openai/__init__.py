@@ -1,0 +1,1 @@
+"""The OpenAI API, and vLLM's extensions of it."""

@@ -1,0 +1,138 @@
+"""The models of the OpenAI API: which there are, which a name means, and loading and unloading them.
+
+Triton's OpenAI frontend has the two latter, `POST /v1/models/<name>/load` and `…/unload`; fields are vLLM's.
+"""
+
+from collections.abc import Iterator
+
+from conch.core.generation.generative_model import GenerativeModel
+from conch.core.inference import Inference
+from conch.core.loading.model_manager import ModelControl
+from conch.core.served_model import Served
+from conch.errors import InvalidRequest, NotFound, Unsupported
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.tasks import ReplyTasks
+from conch.frontends.openai.embeddings import makes_embeddings
+from conch.frontends.openai.errors import JSON, send_error
+from conch.protocol.openai import replies as openai_replies
+from conch.protocol.openai.replies import ModelEntry
+
+PATH = "/v1/models"
+
+
+class OpenAiModels:
+    """Models by the names that clients use: a model's own, or with that of one of its LoRA adapters.
+
+    `lora_separator` stands between the two; `created` is the time, in seconds of the epoch, that models are said to be
+    from.
+    """
+
+    def __init__(self, inference: Inference, control: ModelControl, lora_separator: str, created: int) -> None:
+        self._inference = inference
+        self._control = control
+        self._separator = lora_separator
+        self._created = created
+        self._tasks = ReplyTasks(send_error)
+
+    def find(self, name: str) -> tuple[GenerativeModel, str]:
+        """Return the model that a client has named, and the adapter. Raises NotFound, Unsupported."""
+        self._inference.check_accepting()
+        try:
+            model, adapter = self._inference.model(name, None), ""
+        except NotFound:
+            base, _, adapter = name.partition(self._separator)
+            if not adapter:
+                raise NotFound(f"The model `{name}` does not exist.") from None
+            try:
+                model = self._inference.model(base, None)
+            except NotFound:
+                raise NotFound(f"The model `{name}` does not exist.") from None
+        if not isinstance(model, GenerativeModel):
+            path = "/v1/embeddings" if makes_embeddings(model) else f"/v2/models/{name}/infer"
+            raise Unsupported(f"The model `{name}` does not generate text; it is served by {path}.")
+        if adapter and adapter not in model.engine.info.adapters:
+            raise NotFound(f"The model `{name}` does not exist: `{model.config.name}` has no adapter '{adapter}'.")
+        return model, adapter
+
+    def only(self) -> tuple[GenerativeModel, str]:
+        """Return the model that generates, where a client need not name it. Raises InvalidRequest, NotFound."""
+        names = [model.config.name for model in self._inference.models() if isinstance(model, GenerativeModel)]
+        if len(names) == 1:
+            return self.find(names[0])
+        listed = ", ".join(sorted(names)) or "no model that generates"
+        raise InvalidRequest(f"you must provide a 'model' parameter: the server has {listed}")
+
+    @staticmethod
+    def has(path: str, method: bytes) -> bool:
+        """Whether `/v1/models` or a path below it answers to this method."""
+        name, _, action = path[len(PATH) + 1 :].partition("/")
+        if method == b"GET":
+            return path == PATH or bool(name and not action)
+        return method == b"POST" and bool(name) and action in ("load", "unload")
+
+    def answer(self, path: str, method: bytes, reply: HttpReply) -> None:
+        """Answer a request for which `has` is true. Raises ConchError."""
+        name, _, action = path[len(PATH) + 1 :].partition("/")
+        if method == b"POST":
+            self._require_explicit()
+            self._tasks.run(reply, (self._load if action == "load" else self._unload)(name, reply))
+        elif name:
+            reply.send(200, JSON, openai_replies.model(self._entry(*self._shown(name))))
+        else:
+            reply.send(200, JSON, openai_replies.models(self._entries()))
+
+    async def _load(self, name: str, reply: HttpReply) -> None:
+        if self._served(name) is not None:
+            raise InvalidRequest(f"Model `{name}` is already loaded; /v2/repository/models/{name}/load reloads it.")
+        try:
+            await self._control.load(name, None, {})
+        except NotFound as error:  # whose code is Triton's
+            raise NotFound(error.message) from error
+        reply.send(200, JSON, openai_replies.model(self._entry(self._inference.model(name, None), "")))
+
+    async def _unload(self, name: str, reply: HttpReply) -> None:
+        """Unload a model; answered when all that it had admitted has been answered and its memory is free."""
+        if self._served(name) is None:
+            raise InvalidRequest(f"Unknown model `{name}`: it is not loaded.")
+        await self._control.unload(name, unload_dependents=False)
+        await self._control.retired(name)
+        reply.send(200, JSON, openai_replies.unloaded(name))
+
+    def _shown(self, name: str) -> tuple[Served, str]:
+        """Return a model that is listed, and the adapter. Raises NotFound, Unsupported."""
+        model = self._served(name)
+        return (model, "") if model is not None and makes_embeddings(model) else self.find(name)
+
+    def _served(self, name: str) -> Served | None:
+        try:
+            return self._inference.model(name, None)
+        except NotFound:
+            return None
+
+    def _require_explicit(self) -> None:
+        if not self._control.explicit:
+            raise InvalidRequest("Model load/unload requires --model-control-mode=explicit")
+
+    def _entries(self) -> list[ModelEntry]:
+        """Return the models that generate, their adapters, and the models that make embeddings, by name."""
+        entries: dict[str, ModelEntry] = {}
+        for model in self._inference.models():
+            if isinstance(model, GenerativeModel) and model.ready:
+                entries.update((entry.name, entry) for entry in self._with_adapters(model))
+            elif model.ready and makes_embeddings(model):
+                entries[model.config.name] = self._entry(model, "")
+        return [entries[name] for name in sorted(entries)]
+
+    def _with_adapters(self, model: GenerativeModel) -> Iterator[ModelEntry]:
+        for adapter in ("", *model.engine.info.adapters):
+            yield self._entry(model, adapter)
+
+    def _entry(self, model: Served, adapter: str) -> ModelEntry:
+        base = model.config.name
+        return ModelEntry(
+            f"{base}{self._separator}{adapter}" if adapter else base,
+            self._created,
+            root=base,
+            parent=base if adapter else None,
+            max_model_len=model.engine.info.context_length if isinstance(model, GenerativeModel) else None,
+        )

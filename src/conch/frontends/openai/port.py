@@ -1,0 +1,60 @@
+"""What a port of the OpenAI API's own answers beside it: health, metrics and version.
+
+Paths are those of Triton's OpenAI frontend (`/health/ready`, `/metrics`) and of vLLM's server (`/health`, `/ping`,
+`/version`), so that probes and scrapers made for either find what they look for.
+"""
+
+from collections.abc import Callable
+
+import orjson
+
+import conch
+from conch.core.inference import Inference
+from conch.frontends.http.message import NO_HEADERS, HttpRefusal, HttpRequest
+from conch.frontends.http.owner import Handler
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.openai.errors import JSON, send_refusal
+from conch.frontends.openai.routes import OpenAiHttp, wrong_method
+
+_NOT_READY = 400  # Triton's
+_NO_ENGINE = 503  # vLLM's
+
+
+class OpenAiPort:
+    """Handler of the OpenAI port. `metrics` answers `/metrics`; None where there are none."""
+
+    def __init__(self, inference: Inference, openai: OpenAiHttp, metrics: Handler | None) -> None:
+        self._inference = inference
+        self._openai = openai
+        self._metrics = metrics
+        self._gets: dict[str, Callable[[HttpReply], None]] = {
+            "/health/live": lambda reply: reply.send(200, NO_HEADERS),
+            "/health/ready": lambda reply: self._health(reply, _NOT_READY),
+            "/health": lambda reply: self._health(reply, _NO_ENGINE),
+            "/ping": lambda reply: self._health(reply, _NO_ENGINE),
+            "/version": lambda reply: reply.send(200, JSON, orjson.dumps({"version": conch.__version__})),
+        }
+
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if that depends on the body."""
+        if request.path in self._gets:
+            return self._openai.denied("health", request) if request.method == b"GET" else wrong_method(request)
+        if request.path == "/metrics" and self._metrics is not None:
+            return None
+        return self._openai.refusal(request)
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one request."""
+        get = self._gets.get(request.path)
+        refusal = self.refusal(request)
+        if refusal is not None:
+            send_refusal(reply, refusal)
+        elif get is not None:
+            get(reply)
+        elif request.path == "/metrics" and self._metrics is not None:
+            self._metrics(request, reply)
+        else:
+            self._openai(request, reply)
+
+    def _health(self, reply: HttpReply, otherwise: int) -> None:
+        reply.send(200 if self._inference.ready() else otherwise, NO_HEADERS)

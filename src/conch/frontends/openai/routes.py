@@ -1,0 +1,307 @@
+"""The OpenAI API over HTTP: which path means what, and who may call it."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+from uuid import uuid4
+
+from conch.core.generation.generative_model import GenerativeModel
+from conch.core.inference import Inference
+from conch.core.loading.model_manager import ModelControl
+from conch.errors import Cancelled, ConchError, InvalidRequest, NotFound
+from conch.frontends.access import Access, Denial
+from conch.frontends.http.errors import CHALLENGE
+from conch.frontends.http.message import HttpRefusal, HttpRequest
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.trace import begin_trace
+from conch.frontends.offload.pool import OffloadPool, Outcome
+from conch.frontends.openai.chat_output import OutputForm
+from conch.frontends.openai.chat_prompt import ChatPrompt, ChatPrompts
+from conch.frontends.openai.embeddings import EmbeddingsEndpoint
+from conch.frontends.openai.errors import refusal_of, send_error, send_refusal
+from conch.frontends.openai.exchange import Exchange
+from conch.frontends.openai.forms import ChatForm, CompletionForm
+from conch.frontends.openai.models import PATH as MODELS
+from conch.frontends.openai.models import OpenAiModels
+from conch.frontends.openai.tokens import TokensEndpoint
+from conch.generation import Generation, GenerationRequest, Listen
+from conch.llm.chat_prompt import HERMES
+from conch.llm.output import OutputParser, PlainOutput
+from conch.observability.tracing.observer import Observer
+from conch.observability.tracing.request_trace import Trace
+from conch.protocol.openai.large import join_prompts
+from conch.protocol.openai.replies import ChatReplies, CompletionReplies, ReplyOptions
+from conch.protocol.openai.requests import Call, ChatCall, CompletionCall, read_chat, read_completion
+from conch.protocol.v2_json.large import MAX_INLINE_BYTES
+from conch.request import Span, Timeline
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+PREFIX = "/v1/"
+_DENIED = {
+    Denial.RESTRICTED: (401, "invalid_auth"),
+    Denial.NO_KEY: (401, "invalid_api_key"),
+    Denial.SCOPE: (403, "insufficient_permissions"),
+    Denial.REPEATED: (400, None),
+}
+TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
+
+
+class OpenAiHttp:
+    """Handler of the paths of the OpenAI API.
+
+    `access` decides which clients may call, as on the HTTP port.
+    `lora_separator` stands between the name of a model and that of one of its LoRA adapters.
+    """
+
+    def __init__(
+        self,
+        inference: Inference,
+        control: ModelControl,
+        *,
+        lora_separator: str = "_lora_",
+        access: Access | None = None,
+        observer: Observer | None = None,
+        pool: OffloadPool | None = None,
+        prompts: ChatPrompts | None = None,
+    ) -> None:
+        """Assign. The `pool` reads large bodies."""
+        self._models = OpenAiModels(inference, control, lora_separator, int(time.time()))
+        self._access = access or None  # one that lets everybody call is not asked
+        self._observer = observer or Observer()
+        self._pool = pool or OffloadPool("codec")
+        self._prompts = prompts or ChatPrompts()
+        tokens = TokensEndpoint(self._models, self._prompts)
+        self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
+            "/v1/chat/completions": self._chat,
+            "/v1/completions": self._completion,
+            "/v1/embeddings": EmbeddingsEndpoint(inference, self._observer, self._pool),
+            TOKENIZE: tokens.tokenize,
+            DETOKENIZE: tokens.detokenize,
+        }
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one request."""
+        refusal = self.refusal(request)
+        if refusal is not None:
+            send_refusal(reply, refusal)
+            return
+        post = self._posts.get(request.path)
+        try:
+            if post is not None:
+                post(request, reply)
+            else:
+                self._models.answer(request.path, request.method, reply)
+        except ConchError as error:
+            send_error(reply, error)
+
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if that depends on the body."""
+        path, method = request.path, request.method
+        if path in self._posts:
+            return self.denied("inference", request) or (None if method == b"POST" else wrong_method(request))
+        of_models = path == MODELS or path.startswith(MODELS + "/")
+        refusal = self.denied("model-repository" if of_models and method != b"GET" else "metadata", request)
+        if refusal is not None or (of_models and self._models.has(path, method)):
+            return refusal
+        return refusal_of(NotFound(f"Invalid URL ({method.decode()} {path})"), 404, "unknown_url")
+
+    def denied(self, category: str, request: HttpRequest) -> HttpRefusal | None:
+        """Return why this client may not call what belongs to this category, None if it may."""
+        denied = self._access.denied_http(category, request, openai=True) if self._access is not None else None
+        if denied is None:
+            return None
+        status, code = _DENIED[denied.why]
+        valid = " with valid value" if denied.why is Denial.RESTRICTED else ""
+        refusal = refusal_of(InvalidRequest(denied.message + valid), status, code)
+        if denied.why is Denial.NO_KEY:
+            headers, body = refusal.content()
+            return HttpRefusal(status, refusal.message, headers + CHALLENGE, body)
+        return refusal
+
+    def _chat(self, request: HttpRequest, reply: HttpReply) -> None:
+        timeline = Timeline()
+        if len(request.body) <= MAX_INLINE_BYTES:
+            self._render_chat(request, reply, read_chat(request.body), timeline)
+            return
+
+        def read(outcome: Outcome) -> None:
+            rest, messages = outcome.parts
+            self._render_chat(request, reply, read_chat(rest, messages), timeline)
+
+        self._read_large("chat", request, reply, read)
+
+    def _render_chat(self, request: HttpRequest, reply: HttpReply, call: ChatCall, timeline: Timeline) -> None:
+        """Find the model and have its template rendered."""
+        trace = self._begin_trace(request, call, timeline)
+        with _refusals(trace):
+            model, adapter = self._models.find(call.model)
+
+            def begin(prompt: ChatPrompt) -> None:
+                self._begin_chat(reply, call, _call_id(request, call), model, adapter, prompt, timeline, trace)
+
+            def rendered(found: ChatPrompt | ConchError) -> None:
+                if trace is not None and not isinstance(found, ChatPrompt):
+                    trace.refused(found)
+                elif trace is not None and not reply.open:
+                    trace.refused(Cancelled("request was cancelled by the client"))
+                self._go_on(reply, begin, found)
+
+            reply.on_disconnect = self._prompts.render(model, call, rendered).cancel
+
+    def _begin_chat(
+        self,
+        reply: HttpReply,
+        call: ChatCall,
+        call_id: str,
+        model: GenerativeModel,
+        adapter: str,
+        prompt: ChatPrompt,
+        timeline: Timeline,
+        trace: Trace | None,
+    ) -> None:
+        with _refusals(trace):
+            replies = ChatReplies(f"chatcmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
+            form = HERMES if prompt.describes_tools else model.config.parameters.get("tool_call_parser", "")
+            parser = OutputForm(model.engine.info.chat_template, form, call, prompt.text)
+            call = parser.adjusted(call)
+            exchange = self._exchange(reply, ChatForm(replies, prompt.echoed), call, 1, parser, trace)
+            span = None if trace is None else trace.began(model.version)
+            special = call.add_special_tokens
+            exchange.begin([self._start(model, adapter, call, prompt.text, timeline, span, special=special)])
+
+    def _completion(self, request: HttpRequest, reply: HttpReply) -> None:
+        timeline = Timeline()
+        if len(request.body) <= MAX_INLINE_BYTES:
+            self._begin_completion(request, reply, read_completion(request.body), timeline)
+            return
+
+        def read(outcome: Outcome) -> None:
+            rest, *prompts = outcome.parts
+            call = read_completion(rest, join_prompts(outcome.meta, prompts))
+            self._begin_completion(request, reply, call, timeline)
+
+        self._read_large("completion", request, reply, read)
+
+    def _begin_completion(
+        self, request: HttpRequest, reply: HttpReply, call: CompletionCall, timeline: Timeline
+    ) -> None:
+        trace = self._begin_trace(request, call, timeline)
+        with _refusals(trace):
+            model, adapter = self._models.find(call.model)
+            call_id = _call_id(request, call)
+            replies = CompletionReplies(f"cmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
+            form = CompletionForm(replies, echo=call.echo)
+            exchange = self._exchange(reply, form, call, len(call.prompts), PlainOutput, trace)
+            span = None if trace is None else trace.began(model.version)
+            exchange.begin(
+                [
+                    self._start(model, adapter, call, prompt, timeline, span, special=call.add_special_tokens)
+                    for prompt in call.prompts
+                ]
+            )
+
+    def _read_large(self, job: str, request: HttpRequest, reply: HttpReply, then: Callable[[Outcome], None]) -> None:
+        """Have a worker read a large body, and go on when it has."""
+        reply.on_disconnect = self._pool.submit(job, {}, [request.body], partial(self._go_on, reply, then)).cancel
+
+    def _go_on(self, reply: HttpReply, then: Callable[[_T], None], found: _T | ConchError) -> None:
+        """Continue a call that waited for a worker, unless the client has gone."""
+        try:
+            if isinstance(found, ConchError):
+                raise found
+            if reply.open:
+                reply.on_disconnect = None
+                then(found)
+        except ConchError as error:
+            send_error(reply, error)
+        except Exception:
+            _log.exception("a call of the OpenAI API failed")
+            send_error(reply, ConchError("internal error"))
+
+    def _begin_trace(self, request: HttpRequest, call: Call, timeline: Timeline) -> Trace | None:
+        return begin_trace(self._observer, request, call.model, timeline) if self._observer.on else None
+
+    def _exchange(
+        self,
+        reply: HttpReply,
+        form: ChatForm | CompletionForm,
+        call: Call,
+        prompts: int,
+        parser: Callable[[], OutputParser],
+        trace: Trace | None,
+    ) -> Exchange:
+        return Exchange(
+            reply,
+            form,
+            parser,
+            prompts=prompts,
+            n=call.params.n,
+            stream=call.stream,
+            include_usage=call.include_usage,
+            trace=trace,
+        )
+
+    def _start(
+        self,
+        model: GenerativeModel,
+        adapter: str,
+        call: Call,
+        prompt: str | Sequence[int],
+        timeline: Timeline,
+        span: Span | None,
+        *,
+        special: bool,
+    ) -> Callable[[Listen], Generation]:
+        """Return what has the model generate for one prompt."""
+        request = GenerationRequest(
+            id=uuid4().hex,
+            model_name=model.config.name,
+            prompt=prompt,
+            params=call.params,
+            version=model.version,
+            adapter=adapter,
+            priority=call.priority,
+            add_special_tokens=special,
+            return_prompt=call.return_prompt,
+            prompt_only=call.prompt_only,
+            timeline=Timeline(timeline.received),
+            span=span,
+        )
+        return partial(model.generate, request)
+
+
+def wrong_method(request: HttpRequest) -> HttpRefusal:
+    """Return the refusal of a method that the path does not have."""
+    return refusal_of(InvalidRequest(f"Not allowed to {request.method.decode()} on {request.path}"), 405)
+
+
+def _call_id(request: HttpRequest, call: Call) -> str:
+    """Return the part of an answer's id that the client may choose, by a header or a field, as with vLLM."""
+    sent = request.headers.get(b"x-request-id", b"")
+    return sent.decode("latin-1") or call.request_id or uuid4().hex
+
+
+def _reply_options(call: Call) -> ReplyOptions:
+    return ReplyOptions(
+        include_usage=call.include_usage,
+        continuous_usage=call.continuous_usage,
+        token_ids=call.token_ids,
+        tokens_as_ids=call.tokens_as_ids,
+        prompt_logprobs=call.params.prompt_logprobs is not None,
+    )
+
+
+@contextmanager
+def _refusals(trace: Trace | None) -> Iterator[None]:
+    """Note in the trace of a call, if there is one, that it is refused."""
+    try:
+        yield
+    except ConchError as error:
+        if trace is not None:
+            trace.refused(error)
+        raise

@@ -1,0 +1,32 @@
+"""What the HTTP port answers: Triton's protocol, below `/v1/` the OpenAI API, and the paths of vLLM's server beside it.
+
+Clients and probes written for vLLM find its paths on the port of its API, which is this one as well.
+"""
+
+from conch.frontends.http.message import HttpRefusal, HttpRequest
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.openai.port import OpenAiPort
+from conch.frontends.openai.routes import DETOKENIZE, PREFIX, TOKENIZE
+from conch.frontends.v2_http.routes import V2Http
+
+_VLLM = frozenset({"/health", "/ping", "/version", TOKENIZE, DETOKENIZE})
+
+
+class HttpRouter:
+    """Handler of the HTTP port."""
+
+    def __init__(self, v2: V2Http, openai: OpenAiPort) -> None:
+        self._v2 = v2
+        self._openai = openai
+        self.body_limit = v2.body_limit
+
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if that depends on the body."""
+        return self._of(request).refusal(request)
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one request."""
+        self._of(request)(request, reply)
+
+    def _of(self, request: HttpRequest) -> OpenAiPort | V2Http:
+        return self._openai if request.path.startswith(PREFIX) or request.path in _VLLM else self._v2

@@ -1,0 +1,1 @@
+"""`GRPCInferenceService` without the transport: message bytes in, message bytes out."""

@@ -1,0 +1,285 @@
+"""ModelInfer without the wire: one serialized request in, one serialized response or error out."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from conch.core.inference import Inference
+from conch.core.served_model import Served
+from conch.errors import ConchError, Exhausted, Unsupported
+from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, UNCHARGED_BYTES, BodyBudget
+from conch.frontends.forwarded_headers import ForwardedHeaders
+from conch.frontends.grpc.framing import Compressed
+from conch.frontends.grpc.status import no_memory
+from conch.frontends.offload.pool import Job, OffloadPool, Outcome
+from conch.observability.tracing.observer import Observer
+from conch.observability.tracing.request_trace import Trace
+from conch.protocol.classification import classify
+from conch.protocol.regions import NO_REGIONS, Regions, placed
+from conch.protocol.v2_json.large import MAX_INLINE_BYTES
+from conch.protocol.v2_proto.inference import InferMessage, ResponseOptions, split_fields
+from conch.protocol.v2_proto.large import is_large
+from conch.protocol.v2_proto.request_cache import RepeatedRequests, RepeatedResponses, RequestMessage
+from conch.request import Admitted, InferRequest, InferResponse, Timeline
+from conch.tensor import BYTES, Buffer, Tensor
+from conch.triton_messages import service_pb2
+
+# Keys are lower case; values of keys that end in "-bin" are bytes.
+Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
+# A serialized message in parts, or what went wrong.
+Reply: TypeAlias = Callable[[Sequence[Buffer] | ConchError], None]
+
+
+# Values up to this size are classified on the event loop.
+_MAX_CLASSIFIED_BYTES = 16 * 1024
+# The metadata of the W3C trace context.
+_CONTEXT = ("traceparent", "tracestate")
+
+
+class Cancellable(Protocol):
+    """A request that is on its way to an answer."""
+
+    def cancel(self) -> None:
+        """End it: no answer is wanted."""
+
+
+class _LargeCall:
+    """A request that a worker reads: cancelled before it is admitted, or afterwards."""
+
+    def __init__(self) -> None:
+        self.stage: Cancellable | None = None
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """End it."""
+        self.cancelled = True
+        if self.stage is not None:
+            self.stage.cancel()
+
+
+class InferEndpoint:
+    """What ModelInfer and ModelStreamInfer share, and ModelInfer. Large messages are read by the `pool`."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        forwarded: ForwardedHeaders,
+        regions: Regions = NO_REGIONS,
+        observer: Observer | None = None,
+        pool: OffloadPool | None = None,
+        budget: BodyBudget | None = None,
+    ) -> None:
+        self.inference = inference
+        self.observer = observer or Observer()
+        self._forwarded = forwarded
+        self._regions = regions
+        self._pool = pool or OffloadPool("codec")
+        self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
+        self._requests = RepeatedRequests()
+        self.responses = RepeatedResponses()
+
+    def read(self, data: Buffer) -> RequestMessage:
+        """Read a serialized request. Raises InvalidRequest if it is none."""
+        return self._requests.read(data)
+
+    def decode(
+        self, message: RequestMessage, metadata: Metadata, timeline: Timeline
+    ) -> tuple[InferRequest, ResponseOptions]:
+        """Return the request with the headers that go with it. Raises ConchError."""
+        request, options = message.decode(timeline, self._regions)
+        self._forwarded.add(request.parameters, metadata)
+        return request, options
+
+    def read_large(self, data: Buffer | Compressed, done: Callable[[RequestMessage | ConchError], None]) -> Job | None:
+        """Have a worker read a message that is much work, and call `done`; return None for any other message.
+
+        Raises InvalidRequest for a message with too many fields, Unavailable.
+        """
+        if isinstance(data, Compressed):
+            coding, body = data.coding.decode("latin-1"), data.data
+        elif len(data) <= MAX_INLINE_BYTES or not is_large(data):
+            return None
+        else:
+            coding, body = "", data
+
+        def read(outcome: Outcome | ConchError) -> None:
+            try:
+                if coding and not isinstance(outcome, ConchError):
+                    outcome = outcome._replace(parts=[self._charged(part) for part in outcome.parts])
+                done(outcome if isinstance(outcome, ConchError) else _joined(outcome, body))
+            except ConchError as error:
+                done(error)
+                error.__traceback__ = None  # which refers to frames that refer to the error
+
+        return self._pool.submit("infer_message", {"coding": coding}, [body], read)
+
+    def _charged(self, plain: memoryview) -> memoryview:
+        """Charge what was decompressed until it is freed. Raises Exhausted."""
+        if len(plain) <= UNCHARGED_BYTES:
+            return plain
+        kept = self._budget.keep(plain)
+        if kept is None:
+            raise Exhausted(no_memory().message)
+        return memoryview(kept)
+
+    def infer(self, data: Buffer | Compressed, metadata: Metadata, reply: Reply) -> Cancellable:
+        """Serve one ModelInfer call: `reply` gets its response or error, once, later or before this returns.
+
+        Raises ConchError if the request is refused; then `reply` is not called.
+        """
+        timeline = Timeline()
+        if len(data) > MAX_INLINE_BYTES or isinstance(data, Compressed):
+            call = _LargeCall()
+            call.stage = self.read_large(data, lambda found: self._infer_read(call, found, metadata, reply, timeline))
+            if call.stage is not None:
+                return call
+        assert not isinstance(data, Compressed)
+        return self._infer_message(self.read(data), metadata, reply, timeline)
+
+    def _infer_read(
+        self,
+        call: _LargeCall,
+        found: RequestMessage | ConchError,
+        metadata: Metadata,
+        reply: Reply,
+        timeline: Timeline,
+    ) -> None:
+        """Go on with a request that a worker has read."""
+        if call.cancelled:
+            return
+        try:
+            if isinstance(found, ConchError):
+                raise found
+            call.stage = self._infer_message(found, metadata, reply, timeline)
+        except ConchError as error:
+            reply(error)
+
+    def _infer_message(self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline) -> Admitted:
+        trace = self.begin(message.model_name, metadata, timeline) if self.observer.on else None
+        try:
+            return self._infer(message, metadata, reply, timeline, trace)
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            raise
+
+    def begin(self, model: str, metadata: Metadata, timeline: Timeline) -> Trace | None:
+        """Begin the trace of a request, if anybody wants to know of it."""
+        found = {key: value for key, value in metadata if key in _CONTEXT and isinstance(value, str)}
+        return self.observer.begin("GRPC", model, timeline, *(found.get(key, "") for key in _CONTEXT))
+
+    def _infer(
+        self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline, trace: Trace | None
+    ) -> Admitted:
+        model = self.inference.model(message.model_name, message.version())
+        if model.config.decoupled:
+            raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        model.check_room(timeline)
+        request, options = self.decode(message, metadata, timeline)
+
+        def respond(answer: InferResponse | ConchError | None, final: bool) -> None:
+            if not final:
+                return
+            if options.classification and isinstance(answer, InferResponse):
+                self.classify(answer, model, options, lambda found: reply(self._encode(found, model, options)))
+            else:
+                reply(self._encode(answer, model, options))
+
+        if trace is None:
+            return self.inference.infer(request, respond)
+        trace.read(request, model.version)
+        return self.inference.infer(request, trace.relay(respond))
+
+    def _encode(
+        self, answer: InferResponse | ConchError | None, model: Served, options: ResponseOptions
+    ) -> Sequence[Buffer] | ConchError:
+        if isinstance(answer, InferResponse):
+            try:
+                return self.responses.encode(as_wanted(answer, options))
+            except ConchError as error:
+                return error
+        return answer or ConchError(f"model '{model.config.name}' ended the request without a response")
+
+    def classify(
+        self,
+        response: InferResponse,
+        model: Served,
+        options: ResponseOptions,
+        done: Callable[[InferResponse | ConchError], None],
+    ) -> None:
+        """Replace outputs by their classes and call `done`, now or, for many values, when a worker has done it."""
+        wanted = options.classification
+        batched = model.config.max_batch_size > 0
+        large = sum(tensor.nbytes for tensor in response.outputs if tensor.name in wanted) > _MAX_CLASSIFIED_BYTES
+        try:
+            if large:
+                chosen = [tensor for tensor in response.outputs if tensor.name in wanted]
+                described = [
+                    {
+                        "name": tensor.name,
+                        "datatype": tensor.datatype,
+                        "shape": tensor.shape,
+                        "count": wanted[tensor.name],
+                        "labels": [*model.labels.get(tensor.name, ())],
+                    }
+                    for tensor in chosen
+                ]
+                args = {"tensors": described, "batched": batched}
+                parts = [tensor.data for tensor in chosen]
+                self._pool.submit(
+                    "classify", args, parts, lambda outcome: done(_with_classes(response, chosen, outcome))
+                )
+                return
+            made: InferResponse | ConchError = _replaced(
+                response,
+                {
+                    tensor.name: classify(tensor, wanted[tensor.name], model.labels.get(tensor.name, ()), batched)
+                    for tensor in response.outputs
+                    if tensor.name in wanted
+                },
+            )
+        except ConchError as error:
+            made = error
+        done(made)
+
+
+def as_wanted(response: InferResponse, options: ResponseOptions) -> InferResponse:
+    """Return the response as it is to be sent: without what goes into shared memory.
+
+    Raises ConchError if an output does not fit its place.
+    """
+    if options.parts:
+        response = placed(response, options.parts)
+    return response
+
+
+def _joined(outcome: Outcome, body: Buffer) -> InferMessage:
+    """Return the message that a worker has read."""
+    head, *rest = outcome.parts
+    message = service_pb2.ModelInferRequest()
+    message.ParseFromString(head)
+    parts = iter(rest)
+    packed: list[Buffer | None] = [next(parts) if present else None for present in outcome.meta["packed"]]
+    if outcome.meta["raw"]:
+        return InferMessage(message, list(parts), packed)
+    fields, view = split_fields(body), memoryview(body)
+    return InferMessage(message, [view[begin:end] for begin, end in fields.contents] if fields else [], packed)
+
+
+def _with_classes(
+    response: InferResponse, chosen: Sequence[Tensor], outcome: Outcome | ConchError
+) -> InferResponse | ConchError:
+    if isinstance(outcome, ConchError):
+        return outcome
+    shapes: Sequence[Sequence[int]] = outcome.meta["shapes"]
+    made = {
+        tensor.name: Tensor(tensor.name, BYTES, shape, data)
+        for tensor, shape, data in zip(chosen, shapes, outcome.parts, strict=True)
+    }
+    return _replaced(response, made)
+
+
+def _replaced(response: InferResponse, made: Mapping[str, Tensor]) -> InferResponse:
+    outputs = [made.get(tensor.name, tensor) for tensor in response.outputs]
+    return InferResponse(
+        response.model_name, response.model_version, outputs, id=response.id, parameters=response.parameters
+    )

@@ -1,0 +1,1 @@
+"""The KServe v2 protocol and Triton's extensions over HTTP."""

@@ -1,0 +1,233 @@
+"""`POST /v2/models/<model>/generate` and `…/generate_stream`: one response as JSON, or all of them as events."""
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+
+from conch.core.inference import Inference
+from conch.core.served_model import Served
+from conch.errors import Cancelled, ConchError, InvalidRequest
+from conch.frontends.http.errors import JSON, STATUS, send_error
+from conch.frontends.http.message import HttpRequest, content_type, header
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.trace import begin_trace
+from conch.frontends.offload.pool import Done, OffloadPool, Outcome
+from conch.observability.tracing.observer import Observer
+from conch.observability.tracing.request_trace import Trace
+from conch.protocol.v2_json import documents, generate
+from conch.protocol.v2_json.large import MAX_INLINE_BYTES
+from conch.request import InferRequest, InferResponse, Respond, Timeline
+
+_log = logging.getLogger(__name__)
+
+_EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
+# So much may wait for a client that does not read what it has asked for.
+_UNSENT_LIMIT = 64 * 2**20
+# The status of every error that a model raises or answers with, whatever its code, as in Triton.
+_MODEL_FAILED = 400
+_NOT_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+    "number of responses"
+)
+
+
+class GenerateEndpoints:
+    """Decodes, asks the core, encodes; for models of every kind."""
+
+    def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool) -> None:
+        self._inference = inference
+        self._pool = pool
+        self._observer = observer
+
+    def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+        """Answer with the only response of the model. Raises ConchError if the request is refused."""
+        self._serve(request, reply, name, version, _One(reply, self._pool).respond)
+
+    def stream(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+        """Answer with every response as it comes. Raises ConchError if the request is refused."""
+        self._serve(request, reply, name, version, _Stream(reply, self._pool).respond)
+
+    def _serve(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, respond: Respond) -> None:
+        timeline = Timeline()
+        trace = begin_trace(self._observer, request, name, timeline) if self._observer.on else None
+        try:
+            model = self._inference.model(name, version)
+            if request.headers.get(b"content-encoding", b"identity") != b"identity":
+                raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
+            model.check_room(timeline)
+            if len(request.body) > MAX_INLINE_BYTES:
+                described = generate.describe_model(model.config)
+                done = partial(self._read, reply, model, version, timeline, respond, trace)
+                reply.on_disconnect = self._pool.submit("generate_request", described, [request.body], done).cancel
+                return
+            self._admit(
+                reply, model, generate.decode_request(model.config, version, request.body, timeline), respond, trace
+            )
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            raise
+
+    def _read(
+        self,
+        reply: HttpReply,
+        model: Served,
+        version: int | None,
+        timeline: Timeline,
+        respond: Respond,
+        trace: Trace | None,
+        outcome: Outcome | ConchError,
+    ) -> None:
+        """Admit a request that a worker has read, or refuse it."""
+        try:
+            if not reply.open:
+                raise Cancelled("request was cancelled by the client")
+            if isinstance(outcome, ConchError):
+                raise outcome
+            infer_request = generate.unpack_request(model.config, version, outcome.meta, outcome.parts, timeline)
+            self._admit(reply, model, infer_request, respond, trace)
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            send_error(reply, error)
+        except Exception:
+            _log.exception("a generate request failed")
+            send_error(reply, ConchError("internal error"))
+
+    def _admit(
+        self, reply: HttpReply, model: Served, infer_request: InferRequest, respond: Respond, trace: Trace | None
+    ) -> None:
+        if trace is not None:
+            trace.read(infer_request, model.version)
+            respond = trace.relay(respond)
+        admitted = self._inference.infer(infer_request, respond)
+        if reply.open:
+            reply.on_disconnect = admitted.cancel
+        else:
+            admitted.cancel()
+
+
+class _InOrder:
+    """Takes what comes of a request in order, though a worker writes what is large."""
+
+    def __init__(self, pool: OffloadPool) -> None:
+        self._pool = pool
+        self._waiting: deque[tuple[InferResponse | ConchError | None, bool]] = deque()
+        self._writing = False
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        """Take a response, or the error that ends them; see `request.Respond`."""
+        if self._writing:
+            self._waiting.append((answer, final))
+            return
+        document: bytes | ConchError | None = None
+        if isinstance(answer, ConchError):
+            document = answer
+        elif answer is not None:
+            try:
+                if sum(tensor.nbytes for tensor in answer.outputs) > MAX_INLINE_BYTES:
+                    self._pool.submit("generate_response", *generate.describe_response(answer), self._done(final))
+                    self._writing = True
+                    return
+                document = generate.encode_response(answer)
+            except ConchError as error:
+                document = error
+        self.take(document, final)
+
+    def take(self, document: bytes | ConchError | None, final: bool) -> None:
+        """Take a response as JSON, an error, or None where the end brings no response."""
+        raise NotImplementedError
+
+    def _done(self, final: bool) -> Done:
+        def done(outcome: Outcome | ConchError) -> None:
+            self._writing = False
+            self.take(outcome if isinstance(outcome, ConchError) else bytes(outcome.parts[0]), final)
+            while self._waiting and not self._writing:
+                self.respond(*self._waiting.popleft())
+
+        return done
+
+
+class _One(_InOrder):
+    """What is remembered of a request that is to have one response."""
+
+    def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
+        super().__init__(pool)
+        self._reply = reply
+        self._responses = 0
+        self._document: bytes | ConchError = b""
+
+    def take(self, document: bytes | ConchError | None, final: bool) -> None:
+        """Keep the response or error; at the end send it, if it is the only one."""
+        if document is not None:
+            self._responses += 1
+            if self._responses == 1:
+                self._document = document
+        if not final:
+            return
+        first = self._document
+        if self._responses != 1:
+            send_error(self._reply, InvalidRequest(_NOT_ONE))
+        elif not isinstance(first, ConchError):
+            self._reply.send(200, JSON, first)
+        elif first.by_server:
+            send_error(self._reply, first)
+        else:
+            send_error(self._reply, InvalidRequest(first.message))
+
+
+class _Stream(_InOrder):
+    """What is remembered of a request whose responses are sent as they come. A slow client gets them when it can."""
+
+    def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
+        super().__init__(pool)
+        self._reply = reply
+        self._held = bytearray()
+        self._catching_up: asyncio.Task[None] | None = None
+
+    def take(self, document: bytes | ConchError | None, final: bool) -> None:
+        """Send a response or an error; the final one ends the reply."""
+        if isinstance(document, Cancelled) and not self._reply.open:
+            return
+        status, event = 200, b""
+        if isinstance(document, ConchError):
+            # The first response decides the status, as in Triton.
+            status = STATUS[document.code] if document.by_server else _MODEL_FAILED
+            event = _event(documents.error(document.message))
+        elif document is not None:
+            event = _event(document)
+        if not self._reply.begun:
+            self._reply.begin(status, _EVENTS)
+        if final:
+            self._reply.write(bytes(self._held) + event)
+            self._reply.end()
+        elif self._catching_up is not None:
+            self._hold(event)
+        else:
+            self._reply.write(event)
+            if not self._reply.writable:
+                self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        await self._reply.drained()
+        self._catching_up = None
+        held, self._held = self._held, bytearray()
+        self._reply.write(bytes(held))
+
+    def _hold(self, event: bytes) -> None:
+        """Keep what the client does not take yet; if that is too much, it has had its chance."""
+        self._held += event
+        if len(self._held) <= _UNSENT_LIMIT:
+            return
+        text = f"the client reads too slowly: {len(self._held)} bytes were waiting for it"
+        self._held.clear()
+        cancel = self._reply.on_disconnect
+        self._reply.write(_event(documents.error(text)))
+        self._reply.end()
+        if cancel is not None:
+            cancel()
+
+
+def _event(document: bytes) -> bytes:
+    return b"data: " + document + b"\n\n"

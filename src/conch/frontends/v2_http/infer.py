@@ -1,0 +1,327 @@
+"""`POST /v2/models/<model>/infer`: one request in, one response out, without a task or a future on the way."""
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+
+from conch.core.inference import Inference
+from conch.core.served_model import Served
+from conch.errors import Cancelled, ConchError, Unavailable, Unsupported
+from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget
+from conch.frontends.forwarded_headers import ForwardedHeaders
+from conch.frontends.http.errors import JSON, STATUS, send_error
+from conch.frontends.http.message import HttpRequest, content_type, header, no_memory
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.trace import begin_trace
+from conch.frontends.offload.pool import OffloadPool, Outcome
+from conch.observability.tracing.observer import Observer
+from conch.observability.tracing.request_trace import Trace
+from conch.protocol.classification import classify
+from conch.protocol.compression import SUPPORTED, UnknownCoding, compress, decompress_small, preferred_coding
+from conch.protocol.regions import NO_REGIONS, Regions
+from conch.protocol.v2_json import documents
+from conch.protocol.v2_json.inference import (
+    RESERVED_PARAMETERS,
+    RESERVED_PREFIX,
+    OutputOptions,
+    decode_parts,
+    encode_response,
+    place,
+    read_header_length,
+)
+from conch.protocol.v2_json.large import MAX_INLINE_BYTES, check_size, describe_response, is_large
+from conch.protocol.v2_json.raw_request import decode_raw_request
+from conch.protocol.v2_json.request_cache import RepeatedBodies
+from conch.request import InferRequest, InferResponse, Respond, Timeline
+from conch.tensor import Buffer, Tensor
+
+_log = logging.getLogger(__name__)
+
+_LENGTH_HEADER = b"inference-header-content-length"
+_KNOWN_CODINGS = header(b"Accept-Encoding", SUPPORTED)
+_BINARY = content_type(b"application/octet-stream")
+# Triton puts no bound on binary tensors but that sizes are 32-bit integers.
+_MAX_BINARY_BODY = 2**31 - 1
+_NO_BYTES = memoryview(b"")
+
+
+class InferEndpoint:
+    """Decodes, asks the core, encodes."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        *,
+        max_input_bytes: int,
+        header_forward_pattern: str,
+        secret_headers: Iterable[str] = (),
+        regions: Regions = NO_REGIONS,
+        observer: Observer,
+        budget: BodyBudget,
+        pool: OffloadPool,
+    ) -> None:
+        """Assign. Large JSON is read and written by the `pool`.
+
+        Headers whose names the pattern is found in become parameters of the request; "" forwards none. The
+        `secret_headers` are never forwarded.
+
+        Raises ConfigError for a pattern that is no regular expression.
+        """
+        self._inference = inference
+        self._observer = observer
+        self._budget = budget
+        self._max_input_bytes = max_input_bytes
+        self._regions = regions
+        self._pool = pool
+        self._repeated = RepeatedBodies(regions)
+        self._forwarded = ForwardedHeaders(
+            header_forward_pattern, _is_reserved, flag="--http-header-forward-pattern", secret=secret_headers
+        )
+
+    def body_limit(self, request: HttpRequest) -> int:
+        """Return how large a body may be: JSON is bounded, since it takes many times its size to hold."""
+        return _MAX_BINARY_BODY if _LENGTH_HEADER in request.headers else self._max_input_bytes
+
+    def __call__(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+        """Answer one request, now or when the model has. Raises ConchError if it is refused."""
+        timeline = Timeline()
+        if self._observer.on:
+            self._serve_noted(request, reply, name, version, timeline)
+        else:
+            self._serve(request, reply, name, version, timeline, None)
+
+    def _serve_noted(
+        self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, timeline: Timeline
+    ) -> None:
+        trace = begin_trace(self._observer, request, name, timeline)
+        try:
+            self._serve(request, reply, name, version, timeline, trace)
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            raise
+
+    def _serve(
+        self,
+        request: HttpRequest,
+        reply: HttpReply,
+        name: str,
+        version: int | None,
+        timeline: Timeline,
+        trace: Trace | None,
+    ) -> None:
+        model = self._inference.model(name, version)
+        if model.config.decoupled:
+            raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+        model.check_room(timeline)
+        try:
+            decoded = self._decode(request, model, version, timeline)
+            if decoded is None:
+                self._decode_large(request, reply, model, version, timeline, trace)
+            else:
+                self._admit(request, reply, model, *decoded, trace)
+        except UnknownCoding as error:
+            self._refuse_coding(reply, error, trace)
+
+    def _admit(
+        self,
+        request: HttpRequest,
+        reply: HttpReply,
+        model: Served,
+        infer_request: InferRequest,
+        options: OutputOptions,
+        trace: Trace | None,
+    ) -> None:
+        if self._forwarded:
+            fields = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.fields)
+            self._forwarded.add(infer_request.parameters, fields)
+        exchange = _Exchange(reply, model, options, request.headers.get(b"accept-encoding", b""), self._pool)
+        respond: Respond = exchange.respond
+        if trace is not None:
+            trace.read(infer_request, model.version)
+            respond = trace.relay(respond)
+        admitted = self._inference.infer(infer_request, respond)
+        if reply.open:
+            reply.on_disconnect = admitted.cancel
+
+    @staticmethod
+    def _refuse_coding(reply: HttpReply, error: UnknownCoding, trace: Trace | None) -> None:
+        reply.send(STATUS[error.code], JSON + _KNOWN_CODINGS, documents.error(error.message))
+        if trace is not None:
+            trace.refused(error)
+
+    def _decode(
+        self, request: HttpRequest, model: Served, version: int | None, timeline: Timeline
+    ) -> tuple[InferRequest, OutputOptions] | None:
+        """Read a request; return None for one that is too large to be read on the event loop."""
+        body, headers = request.body, request.headers
+        coding = headers.get(b"content-encoding")
+        if coding is not None:
+            plain = decompress_small(body, coding, min(MAX_INLINE_BYTES, self._max_input_bytes))
+            if plain is None:
+                return None
+            body = self._charged(plain)
+        header_length = read_header_length(headers.get(_LENGTH_HEADER), len(body))
+        if header_length == 0:
+            return decode_raw_request(model.config, version, body, timeline)
+        json_size = len(body) if header_length is None else header_length
+        check_size(json_size, self._max_input_bytes)
+        if json_size > MAX_INLINE_BYTES:
+            return None
+        return self._repeated.decode(model.config.name, version, body, header_length, timeline)
+
+    def _decode_large(
+        self,
+        request: HttpRequest,
+        reply: HttpReply,
+        model: Served,
+        version: int | None,
+        timeline: Timeline,
+        trace: Trace | None,
+    ) -> None:
+        """Have a worker read the JSON, and go on when it has."""
+        body, headers = memoryview(request.body), request.headers
+        coding = headers.get(b"content-encoding", b"identity")
+        length = headers.get(_LENGTH_HEADER)
+        tail = _NO_BYTES
+        if coding == b"identity":
+            coding = b""
+            header_length = read_header_length(length, len(body))
+            if header_length is not None:
+                body, tail, length = body[:header_length], body[header_length:], None
+        args = {
+            "coding": coding.decode("latin-1"),
+            "limit": self._max_input_bytes,
+            "header_length": None if length is None else length.decode("latin-1"),
+        }
+        done = partial(self._decoded, request, reply, model, version, timeline, trace, tail)
+        reply.on_disconnect = self._pool.submit("infer_request", args, [body], done).cancel
+
+    def _decoded(
+        self,
+        request: HttpRequest,
+        reply: HttpReply,
+        model: Served,
+        version: int | None,
+        timeline: Timeline,
+        trace: Trace | None,
+        tail: memoryview,
+        outcome: Outcome | ConchError,
+    ) -> None:
+        """Admit a request that a worker has read, or refuse it."""
+        try:
+            if not reply.open:
+                raise Cancelled("request was cancelled by the client")
+            if isinstance(outcome, ConchError):
+                raise outcome
+            if outcome.meta["raw"]:
+                decoded = decode_raw_request(model.config, version, self._charged(outcome.parts[0]), timeline)
+            else:
+                header, unpacked_tail, *packed = outcome.parts
+                name, rest = model.config.name, tail if len(tail) else memoryview(self._charged(unpacked_tail))
+                decoded = decode_parts(name, version, header, rest, timeline, self._regions, [*packed])
+            self._admit(request, reply, model, *decoded, trace)
+        except UnknownCoding as error:
+            self._refuse_coding(reply, error, trace)
+        except ConchError as error:
+            if trace is not None:
+                trace.refused(error)
+            send_error(reply, error)
+        except Exception:
+            _log.exception("handling %r failed", request)
+            send_error(reply, ConchError("internal error"))
+
+    def _charged(self, plain: Buffer) -> Buffer:
+        """Charge what was decompressed until it is freed. Raises Unavailable."""
+        if len(plain) <= UNCHARGED_BYTES:
+            return plain
+        kept = self._budget.keep(plain)
+        if kept is None:
+            raise Unavailable(no_memory().message, retry_after_s=1.0)
+        return kept
+
+
+def _is_reserved(name: str) -> bool:
+    return name in RESERVED_PARAMETERS or name.startswith(RESERVED_PREFIX)
+
+
+class _Exchange:
+    """What is remembered of a request until its response comes."""
+
+    __slots__ = ("_accept", "_model", "_options", "_pool", "_reply")
+
+    def __init__(
+        self, reply: HttpReply, model: Served, options: OutputOptions, accept: bytes, pool: OffloadPool
+    ) -> None:
+        self._reply = reply
+        self._model = model
+        self._options = options
+        self._accept = accept
+        self._pool = pool
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:  # noqa: ARG002 - there is one
+        """Send the response, or the error; the first of them counts."""
+        if isinstance(answer, InferResponse):
+            coding = preferred_coding(self._accept) if self._accept else b"identity"
+            try:
+                if is_large(answer, self._options, compressed=coding != b"identity"):
+                    self._encode_large(answer, coding)
+                    return
+                document, binary = encode_response(answer, self._options, self._classify)
+            except ConchError as error:
+                send_error(self._reply, error)
+                return
+            parts: list[Buffer] = [document, *binary]
+            if coding != b"identity":
+                parts = [*compress(parts, coding)]
+            self._send(parts, len(document) if any(map(len, binary)) else 0, coding)
+        elif answer is not None:
+            send_error(self._reply, answer)
+        elif self._reply.open:
+            name = self._model.config.name
+            send_error(self._reply, ConchError(f"model '{name}' ended the request without a response"))
+
+    def _encode_large(self, response: InferResponse, coding: bytes) -> None:
+        """Have a worker write the response, and send it then."""
+        if not self._reply.open:
+            return
+        options, config = self._options, self._model.config
+        place(response.outputs, options)
+        described, sent = describe_response(
+            response,
+            options,
+            self._model.labels,
+            batched=config.max_batch_size > 0,
+            coding="" if coding == b"identity" else coding.decode(),
+        )
+        kept = [
+            None if output["sent"] else tensor.data
+            for output, tensor in zip(described["outputs"], response.outputs, strict=True)
+            if output["binary"] and not output["elsewhere"]
+        ]
+        done = partial(self._encoded, kept, coding)
+        self._reply.on_disconnect = self._pool.submit("infer_response", described, sent, done).cancel
+
+    def _encoded(self, kept: list[Buffer | None], coding: bytes, outcome: Outcome | ConchError) -> None:
+        if isinstance(outcome, ConchError):
+            send_error(self._reply, outcome)
+            return
+        length, *written = outcome.parts
+        parts: list[Buffer] = [*written]
+        if coding == b"identity":
+            made = iter(written[1:])
+            parts = [written[0], *[next(made) if data is None else data for data in kept]]
+        self._send(parts, int(bytes(length)), coding)
+
+    def _send(self, parts: list[Buffer], json_size: int, coding: bytes) -> None:
+        """Send a body; `json_size` is 0 where no bytes follow the JSON."""
+        headers = JSON
+        if json_size:
+            headers = _BINARY + header(b"Inference-Header-Content-Length", b"%d" % json_size)
+        if coding != b"identity":
+            headers += header(b"Content-Encoding", coding)
+        self._reply.send(200, headers, *parts)
+
+    def _classify(self, tensor: Tensor, count: int) -> Tensor:
+        batched = self._model.config.max_batch_size > 0
+        return classify(tensor, count, self._model.labels.get(tensor.name, ()), batched)

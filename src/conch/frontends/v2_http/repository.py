@@ -1,0 +1,58 @@
+"""Model control over HTTP: the repository's index, loading and unloading."""
+
+import asyncio
+
+from conch.core.loading.model_manager import ModelControl
+from conch.frontends.http.errors import JSON
+from conch.frontends.http.message import NO_HEADERS, HttpRequest
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.sliced_reply import send_in_slices
+from conch.frontends.http.tasks import ReplyTasks
+from conch.frontends.offload.pool import OffloadPool
+from conch.protocol.v2_json import documents
+from conch.protocol.v2_json.large import MAX_INLINE_BYTES
+from conch.protocol.v2_json.repository import read_index, read_load, read_unload
+from conch.tensor import Buffer
+
+
+class RepositoryEndpoints:
+    """What `/v2/repository` offers. Bodies are read at once, so that what is wrong with them is raised here."""
+
+    def __init__(self, control: ModelControl, tasks: ReplyTasks, pool: OffloadPool) -> None:
+        self._control = control
+        self._tasks = tasks
+        self._pool = pool
+
+    def index(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer with the index. Raises InvalidRequest."""
+        send_in_slices(reply, JSON, documents.index_pieces(self._control.index(read_index(request.body))))
+
+    def load(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
+        """Load a model and answer when that is done. Raises InvalidRequest."""
+        body = request.body
+        small = read_load(body) if len(body) <= MAX_INLINE_BYTES else None
+
+        async def load() -> None:
+            config, files = small or await self._read_large(body)
+            await self._control.load(name, config, files)
+            reply.send(200, NO_HEADERS)
+
+        self._tasks.run(reply, load())
+
+    async def _read_large(self, body: Buffer) -> tuple[str | None, dict[str, bytes]]:
+        """Have a worker decode the files of a load. Raises InvalidRequest."""
+        meta, parts = await self._pool.run("load", {}, [body])
+        files = {}
+        for name, part in zip(meta["files"], parts, strict=True):
+            files[name] = await asyncio.to_thread(bytes, part)
+        return meta["config"], files
+
+    def unload(self, request: HttpRequest, reply: HttpReply, name: str) -> None:
+        """Unload a model and answer when it takes no more requests. Raises InvalidRequest."""
+        unload_dependents = read_unload(request.body)
+
+        async def unload() -> None:
+            await self._control.unload(name, unload_dependents)
+            reply.send(200, NO_HEADERS)
+
+        self._tasks.run(reply, unload())

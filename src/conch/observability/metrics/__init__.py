@@ -1,0 +1,1 @@
+"""Metrics, statistics and their exposition."""

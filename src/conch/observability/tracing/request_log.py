@@ -1,0 +1,111 @@
+"""One wide line for a request: what it was, what became of it, where its time went. For `--log-requests`.
+
+No contents: neither headers nor tensors. What clients choose themselves, such as ids, is escaped by the log's form.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from conch.observability.tracing.request_trace import Span, Trace
+
+_log = logging.getLogger(__name__)
+
+# Of an error's text, which may quote what was wrong.
+_MOST_REASON = 300
+_MOST_STAGES = 64
+
+
+class RequestLog:
+    """Writes the lines of requests: those that `--log-requests` asks for at level info, others at verbosity 1."""
+
+    def __init__(self, wanted: str) -> None:
+        self._wanted = wanted
+
+    def __repr__(self) -> str:
+        return "request log"
+
+    def write(self, traces: Sequence[Trace]) -> None:
+        """Write a line for each."""
+        for trace in traces:
+            asked_for = self._wanted == "all" or (self._wanted == "errors" and trace.error is not None)
+            level = logging.INFO if asked_for else logging.DEBUG
+            if _log.isEnabledFor(level):
+                _log.log(level, "request", extra={"fields": fields_of(trace)})
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def fields_of(trace: Trace) -> dict[str, Any]:
+    """Return what the line of a request says; times are microseconds, sizes those of the tensors in bytes."""
+    root, error = trace.root, trace.error
+    fields: dict[str, Any] = {
+        "request_id": root.request_id,
+        "protocol": trace.protocol.lower(),
+        "model": root.model,
+        "version": root.version,
+        "status": "OK" if error is None else error.code.name,
+    }
+    if error is not None:
+        fields["reason"] = error.reason.value
+        fields["error"] = error.message[:_MOST_REASON]
+    fields["batch_size"] = root.batch_size
+    if root.executed_together:
+        fields["requests_in_batch"] = root.executed_together
+    fields |= _times(trace, root)
+    fields["total_us"] = (trace.closed - trace.received) // 1000
+    fields["bytes_in"] = root.input_bytes
+    fields["bytes_out"] = root.output_bytes
+    if root.responses > 1:
+        fields["responses"] = root.responses
+    if root.prompt_tokens:
+        fields["prompt_tokens"] = root.prompt_tokens
+    if root.completion_tokens:
+        fields["completion_tokens"] = root.completion_tokens
+    if root.cached:
+        fields["cache_hit"] = True
+    if trace.trace_id:
+        fields["trace_id"] = f"{trace.trace_id:032x}"
+    elif trace.rules is not None:
+        fields["trace_id"] = str(root.number)
+    stages = [_stage(trace, span) for span in trace.spans[1 : _MOST_STAGES + 1]]
+    if stages:
+        fields["stages"] = stages
+    return fields
+
+
+def _stage(trace: Trace, span: Span) -> dict[str, Any]:
+    stage: dict[str, Any] = {"model": span.model, "version": span.version, **_times(trace, span)}
+    stage["total_us"] = (span.timeline.done - span.timeline.received) // 1000
+    if span.cached:
+        stage["cache_hit"] = True
+    if span.error is not None:
+        stage["status"] = span.error.code.name
+    return stage
+
+
+def _times(trace: Trace, span: Span) -> dict[str, int]:
+    queue, compute = _queue_and_compute(span)
+    if not compute and not span.cached:  # an ensemble's times are those of its steps together
+        steps = [_queue_and_compute(step) for step in _below(trace, span)]
+        queue += sum(step[0] for step in steps)
+        compute += sum(step[1] for step in steps)
+    return {"queue_us": queue // 1000, "compute_us": compute // 1000}
+
+
+def _queue_and_compute(span: Span) -> tuple[int, int]:
+    timeline = span.timeline
+    if span.cached or not timeline.input_done:
+        return 0, 0
+    return timeline.started - timeline.queued, timeline.done - timeline.started
+
+
+def _below(trace: Trace, span: Span) -> Iterable[Span]:
+    """Yield the steps of an ensemble, and theirs if they are ensembles; not what models call."""
+    for step in trace.spans:
+        if step.parent == span.number:
+            if step.timeline.input_done or step.cached:
+                yield step
+            else:
+                yield from _below(trace, step)

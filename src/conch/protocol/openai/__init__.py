@@ -1,0 +1,1 @@
+"""Messages of the OpenAI API and vLLM's extensions."""

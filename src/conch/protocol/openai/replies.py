@@ -1,0 +1,379 @@
+"""What the OpenAI API answers with: completions whole and in chunks, models, errors.
+
+A stream's chunks differ in little, so what they share is encoded once: a token costs the encoding of its text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from conch.errors import Code, ConchError
+from conch.generation import Delta, FinishReason, InvalidParameter, PromptTokens, TokenLogprob, Usage
+from conch.llm.output import Part, ToolCall
+from conch.protocol.openai.fields import InvalidField
+
+# As vLLM's server has it, which grants everybody the same.
+_PERMISSION = {
+    "object": "model_permission",
+    "allow_create_engine": False,
+    "allow_sampling": True,
+    "allow_logprobs": True,
+    "allow_search_indices": False,
+    "allow_view": True,
+    "allow_fine_tuning": False,
+    "organization": "*",
+    "group": None,
+    "is_blocking": False,
+}
+END_OF_STREAM = b"data: [DONE]\n\n"
+
+_KINDS = {
+    Code.INVALID_ARG: "invalid_request_error",
+    Code.UNSUPPORTED: "invalid_request_error",
+    Code.NOT_FOUND: "invalid_request_error",
+    Code.UNAVAILABLE: "server_overloaded",
+    Code.CANCELLED: "cancelled",
+}
+
+
+def event(document: bytes) -> bytes:
+    """Frame a document as one server-sent event."""
+    return b"data: " + document + b"\n\n"
+
+
+def error(cause: ConchError, *, code: str | None = None) -> bytes:
+    """Encode an error as the API does: message, type, the parameter that is wrong, and a code where there is one."""
+    document = {
+        "message": cause.message,
+        "type": _KINDS.get(cause.code, "server_error"),
+        "param": cause.param if isinstance(cause, InvalidField | InvalidParameter) else None,
+        "code": code or ("model_not_found" if cause.code is Code.NOT_FOUND else None),
+    }
+    return orjson.dumps({"error": document})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model as clients see it. `parent` is the model that a LoRA adapter belongs to; times are of the epoch."""
+
+    name: str
+    created: int
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None  # tokens of prompt and completion together
+
+
+def models(entries: Sequence[ModelEntry]) -> bytes:
+    """Encode the list of models."""
+    return orjson.dumps({"object": "list", "data": [_model(entry) for entry in entries]})
+
+
+def model(entry: ModelEntry) -> bytes:
+    """Encode one model."""
+    return orjson.dumps(_model(entry))
+
+
+def unloaded(name: str) -> bytes:
+    """Encode the answer to unloading a model."""
+    return orjson.dumps({"status": "success", "model": name})
+
+
+def usage_document(usage: Usage) -> dict[str, Any]:
+    """Return a usage as the API has it."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyOptions:
+    """What an answer has beside its text. `tokens_as_ids`: log probabilities name tokens as `token_id:<id>`."""
+
+    include_usage: bool = False  # of a stream: in a chunk of its own at the end
+    continuous_usage: bool = False  # of a stream: in every chunk
+    token_ids: bool = False
+    tokens_as_ids: bool = False
+    prompt_logprobs: bool = False
+
+
+@dataclass(slots=True)
+class Choice:
+    """One finished choice: everything that was generated for it.
+
+    `text` and `logprobs` begin with those of the prompt if it is echoed; an empty entry of `logprobs` is that of a
+    token which follows nothing.
+    """
+
+    text: str
+    reasoning: str
+    tool_calls: Sequence[ToolCall]
+    finish_reason: str
+    logprobs: Sequence[Sequence[TokenLogprob]]
+    stop_reason: str | int | None = None
+    token_ids: Sequence[int] = ()
+    prompt: PromptTokens | None = None
+    pieces: Sequence[str] = ()  # the texts of the prompt's tokens, where `logprobs` has them
+
+
+class ChatReplies:
+    """The forms of one chat completion."""
+
+    object_name = "chat.completion"
+
+    def __init__(self, id: str, model: str, created: int, options: ReplyOptions) -> None:  # noqa: A002 - the API's name
+        self.options = options
+        head = {"id": id, "object": f"{self.object_name}.chunk", "created": created, "model": model}
+        # Everything before and after what a chunk has of its own.
+        self._prefix = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
+        self._suffix = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
+        self._head = {**head, "object": self.object_name}
+        self._usage_prefix = self._prefix + b'],"usage":'
+
+    def first(self, index: int, content: str, prompt: PromptTokens | None) -> bytes:
+        """Return the chunk that begins a choice. `content` is what is echoed."""
+        choice = b'{"index":%d,"delta":{"role":"assistant","content":%s},"logprobs":null,"finish_reason":null}' % (
+            index,
+            orjson.dumps(content),
+        )
+        chunk = self._prefix + choice + self.tail(prompt, 0)
+        if self.options.token_ids and prompt is not None:
+            return chunk[:-3] + b',"prompt_token_ids":%s}\n\n' % orjson.dumps([*prompt.token_ids])
+        return chunk
+
+    def tail(self, prompt: PromptTokens | None, tokens: int) -> bytes:
+        """Return the end of a chunk of a choice that has so many tokens by now."""
+        if not self.options.continuous_usage:
+            return self._suffix
+        return _usage_tail(prompt, tokens)
+
+    def chunk(
+        self,
+        delta: Delta,
+        parts: Sequence[Part],
+        finish_reason: str | None,
+        number_of_calls: int,
+        tail: bytes | None = None,
+    ) -> bytes:
+        """Return a chunk; `number_of_calls` is how many tool calls the choice has had before."""
+        if tail is not None:
+            document = {
+                "index": delta.index,
+                "delta": _delta(parts, number_of_calls),
+                "logprobs": self._logprobs(delta.logprobs) if delta.logprobs else None,
+                "finish_reason": finish_reason,
+                "stop_reason": delta.stop_reason,
+            }
+            if self.options.token_ids:
+                document["token_ids"] = [*delta.token_ids]
+            return self._prefix + orjson.dumps(document) + tail
+        if len(parts) == 1 and isinstance(parts[0], str) and finish_reason is None and not delta.logprobs:
+            content = orjson.dumps(parts[0])
+            body = b'{"index":%d,"delta":{"content":%s},"logprobs":null,"finish_reason":null}' % (delta.index, content)
+            return self._prefix + body + self._suffix
+        document = {
+            "index": delta.index,
+            "delta": _delta(parts, number_of_calls),
+            "logprobs": self._logprobs(delta.logprobs) if delta.logprobs else None,
+            "finish_reason": finish_reason,
+        }
+        if delta.stop_reason is not None:
+            document["stop_reason"] = delta.stop_reason
+        return self._prefix + orjson.dumps(document) + self._suffix
+
+    def usage(self, usage: Usage) -> bytes:
+        """Return the last chunk, that of the usage."""
+        return self._usage_prefix + orjson.dumps(usage_document(usage)) + b"}\n\n"
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        """Return the answer of a call that does not stream."""
+        listed = [
+            {
+                "index": index,
+                "message": _message(choice),
+                "logprobs": self._logprobs(choice.logprobs) if choice.logprobs else None,
+                "finish_reason": choice.finish_reason,
+                "stop_reason": choice.stop_reason,
+                **({"token_ids": [*choice.token_ids]} if self.options.token_ids else {}),
+            }
+            for index, choice in enumerate(choices)
+        ]
+        document = {**self._head, "choices": listed, "usage": usage_document(usage)}
+        return orjson.dumps({**document, **_prompt_fields(choices[0].prompt, self.options)})
+
+    def _logprobs(self, tokens: Sequence[Sequence[TokenLogprob]]) -> dict[str, Any]:
+        return _chat_logprobs(_named(tokens, self.options))
+
+
+class CompletionReplies:
+    """The forms of one text completion."""
+
+    def __init__(self, id: str, model: str, created: int, options: ReplyOptions) -> None:  # noqa: A002 - the API's name
+        self.options = options
+        self._head = {"id": id, "object": "text_completion", "created": created, "model": model}
+        self._prefix = b"data: " + orjson.dumps(self._head)[:-1] + b',"choices":['
+        self._suffix = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
+        self._usage_prefix = self._prefix + b'],"usage":'
+
+    def chunk(self, index: int, delta: Delta, offset: int) -> bytes:
+        """Return a chunk of a choice whose text has `offset` characters so far."""
+        text = orjson.dumps(delta.text)
+        if delta.finish_reason is None and not delta.logprobs:
+            body = b'{"index":%d,"text":%s,"logprobs":null,"finish_reason":null}' % (index, text)
+            return self._prefix + body + self._suffix
+        document = {
+            "index": index,
+            "text": delta.text,
+            "logprobs": _completion_logprobs(delta.logprobs, offset) if delta.logprobs else None,
+            "finish_reason": delta.finish_reason.value if delta.finish_reason is not None else None,
+            "stop_reason": delta.stop_reason,
+        }
+        return self._prefix + orjson.dumps(document) + self._suffix
+
+    def detailed(self, index: int, choice: Choice, offset: int, tokens: int, *, first: bool, last: bool) -> bytes:
+        """Return a chunk of a choice that has `tokens` tokens by now; `choice` holds what is new of it.
+
+        The first chunk of a choice has the prompt, if that is asked for.
+        """
+        document = self._choice(index, choice, offset, whole=first)
+        document["finish_reason"] = choice.finish_reason if last else None
+        tail = _usage_tail(choice.prompt, tokens) if self.options.continuous_usage else self._suffix
+        return self._prefix + orjson.dumps(document) + tail
+
+    def usage(self, usage: Usage) -> bytes:
+        """Return the last chunk, that of the usage."""
+        return self._usage_prefix + orjson.dumps(usage_document(usage)) + b"}\n\n"
+
+    def _choice(self, index: int, choice: Choice, offset: int, *, whole: bool) -> dict[str, Any]:
+        logprobs = _named(choice.logprobs, self.options)
+        return {
+            "index": index,
+            "text": choice.text,
+            "logprobs": _completion_logprobs(logprobs, offset, choice.pieces) if logprobs else None,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+            **({"token_ids": [*choice.token_ids]} if self.options.token_ids else {}),
+            **(_prompt_fields(choice.prompt, self.options) if whole else {}),
+        }
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        """Return the answer of a call that does not stream."""
+        listed = [self._choice(index, choice, 0, whole=True) for index, choice in enumerate(choices)]
+        return orjson.dumps({**self._head, "choices": listed, "usage": usage_document(usage)})
+
+
+def finish_reason(reason: FinishReason, *, called: bool) -> str:
+    """Return the API's word for why a choice has ended."""
+    return "tool_calls" if called and reason is FinishReason.STOP else reason.value
+
+
+def _model(entry: ModelEntry) -> dict[str, Any]:
+    return {
+        "id": entry.name,
+        "object": "model",
+        "created": entry.created,
+        "owned_by": "conch",
+        "root": entry.root or entry.name,
+        "parent": entry.parent,
+        "max_model_len": entry.max_model_len,
+        "permission": [{"id": f"modelperm-{entry.name}", "created": entry.created, **_PERMISSION}],
+    }
+
+
+def _delta(parts: Sequence[Part], number_of_calls: int) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    content = "".join(part for part in parts if isinstance(part, str))
+    if content:
+        document["content"] = content
+    reasoning = "".join(part.text for part in parts if not isinstance(part, str | ToolCall))
+    if reasoning:
+        document["reasoning_content"] = reasoning
+    calls = [part for part in parts if isinstance(part, ToolCall)]
+    if calls:
+        document["tool_calls"] = [
+            {"index": number_of_calls + place, **_tool_call(call)} for place, call in enumerate(calls)
+        ]
+    return document
+
+
+def _message(choice: Choice) -> Mapping[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.tool_calls:
+        message["tool_calls"] = [_tool_call(call) for call in choice.tool_calls]
+        message["content"] = choice.text or None
+    return message
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _chat_logprobs(tokens: Sequence[Sequence[TokenLogprob]]) -> dict[str, Any]:
+    content = [{**_token(token[0]), "top_logprobs": [_token(each) for each in token[1:]]} for token in tokens]
+    return {"content": content, "refusal": None}
+
+
+def _token(token: TokenLogprob) -> dict[str, Any]:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode())}
+
+
+def _completion_logprobs(
+    tokens: Sequence[Sequence[TokenLogprob]], offset: int, pieces: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the log probabilities; `pieces` are the texts of the first tokens, which may have none."""
+    offsets, texts = [], []
+    for place, token in enumerate(tokens):
+        text = token[0].text if token else pieces[place]
+        offsets.append(offset)
+        texts.append(text)
+        offset += len(text)
+    return {
+        "tokens": texts,
+        "token_logprobs": [token[0].logprob if token else None for token in tokens],
+        "top_logprobs": [{each.text: each.logprob for each in token} if token else None for token in tokens],
+        "text_offset": offsets,
+    }
+
+
+def _named(tokens: Sequence[Sequence[TokenLogprob]], options: ReplyOptions) -> Sequence[Sequence[TokenLogprob]]:
+    """Return the tokens under the names that the client wants."""
+    if not options.tokens_as_ids:
+        return tokens
+    return [
+        [TokenLogprob(each.token_id, f"token_id:{each.token_id}", each.logprob, each.rank) for each in token]
+        for token in tokens
+    ]
+
+
+def _usage_tail(prompt: PromptTokens | None, tokens: int) -> bytes:
+    usage = Usage(len(prompt.token_ids) if prompt is not None else 0, tokens)
+    return b'],"usage":' + orjson.dumps(usage_document(usage)) + b"}\n\n"
+
+
+def _prompt_fields(prompt: PromptTokens | None, options: ReplyOptions) -> dict[str, Any]:
+    """Return what an answer has of the prompt: its token ids, and their log probabilities by id, as vLLM does."""
+    found: dict[str, Any] = {}
+    if prompt is None:
+        return found
+    if options.token_ids:
+        found["prompt_token_ids"] = [*prompt.token_ids]
+    if options.prompt_logprobs:
+        found["prompt_logprobs"] = [
+            {
+                str(each.token_id): {
+                    "logprob": each.logprob,
+                    "rank": each.rank or None,
+                    "decoded_token": each.text,
+                }
+                for each in token
+            }
+            or None
+            for token in prompt.logprobs
+        ]
+    return found

@@ -1,0 +1,361 @@
+"""Bodies of the OpenAI API → what they ask for. A field that is not honoured is refused by its name.
+
+Fields beyond the API's own are vLLM's: top_k, min_p, repetition_penalty, min_tokens, ignore_eos and so on; those that
+are no sampling parameters are in `openai_extensions`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import orjson
+
+from conch.generation import MAX_LOGPROBS, SamplingParams, StructuredOutput
+from conch.protocol.openai.extensions import read_extensions
+from conch.protocol.openai.fields import Fields, InvalidField, read_object
+from conch.tensor import Buffer
+
+# What a completion without max_tokens may have, by the API's definition.
+_COMPLETION_TOKENS = 16
+MAX_PROMPTS = 256
+_TOKEN_ID = re.compile("[0-9]{1,10}")
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_INTEGERS = ("n", "min_tokens", "top_k", "seed", "truncate_prompt_tokens")
+_BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens")
+_TEXTS = ("truncation_side", "cache_salt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What every call that generates has."""
+
+    model: str
+    params: SamplingParams
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool = False  # the usage so far with each chunk
+    priority: int = 0
+    request_id: str = ""  # part of the answer's id
+    token_ids: bool = False  # the token ids of prompt and answer are returned
+    tokens_as_ids: bool = False  # of log probabilities, tokens are named by their ids
+    prompt_only: bool = False  # nothing is generated
+
+    @property
+    def return_prompt(self) -> Literal["", "ids", "text"]:
+        """What the answer has of the prompt as the engine has tokenized it."""
+        return _return_prompt(self)
+
+
+def _return_prompt(call: Call) -> Literal["", "ids"]:
+    return "ids" if call.token_ids or call.continuous_usage or call.params.prompt_logprobs is not None else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionCall(Call):
+    """`POST /v1/completions`: each prompt is a text or token ids."""
+
+    prompts: Sequence[str | Sequence[int]]
+    echo: bool = False
+    add_special_tokens: bool = True
+
+    @property
+    def return_prompt(self) -> Literal["", "ids", "text"]:
+        """An echo needs the text of token ids, and of what a truncation has left."""
+        return "text" if self.echo else _return_prompt(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatCall(Call):
+    """`POST /v1/chat/completions`. `tool_choice` names a function, or is "auto", "none" or "required".
+
+    With `echo` the answer begins with the last message, if that is the assistant's; with `continue_final_message` the
+    model continues that message. `documents` are for the template.
+    """
+
+    messages: Sequence[Mapping[str, Any]] | Buffer  # as JSON where a worker has read them
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str | Mapping[str, Any] = "none"
+    parallel_tool_calls: bool = True
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    echo: bool = False
+    include_reasoning: bool = True
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_completion(body: Buffer, prompts: Sequence[str | Sequence[int]] | None = None) -> CompletionCall:
+    """Read the body of a completion, or what a worker has left of it beside the prompts. Raises InvalidField."""
+    fields = Fields(read_object(body, checked=prompts is not None))
+    model = fields.required_text("model")
+    prompts = prompts or fields.prompts("prompt", MAX_PROMPTS)
+    fields.refuse("suffix", lambda value: value == "", "no engine of this server fills in the middle")
+    max_tokens = fields.integer("max_tokens")
+    echo, logprobs = fields.boolean("echo"), _logprobs_of_completion(fields)
+    prompt_only = echo and max_tokens == 0
+    if prompt_only:
+        max_tokens = 1
+    params = _params(fields, _COMPLETION_TOKENS if max_tokens is None else max_tokens, logprobs)
+    if echo and params.prompt_logprobs is None and logprobs is not None:
+        params = replace(params, prompt_logprobs=logprobs)
+    best_of = fields.integer("best_of")
+    if best_of is not None and best_of != params.n:
+        raise fields.wrong("best_of", f"'best_of' is not supported beyond n ({params.n}), got {best_of}")
+    call = CompletionCall(
+        model=model,
+        prompts=prompts,
+        params=params,
+        echo=echo,
+        prompt_only=prompt_only,
+        add_special_tokens=fields.boolean("add_special_tokens", True),
+        **_transport(fields),
+    )
+    fields.done()
+    return call
+
+
+def read_chat(body: Buffer, messages: Buffer | None = None) -> ChatCall:
+    """Read the body of a chat completion, or what a worker has left of it beside the messages. Raises InvalidField."""
+    fields = Fields(read_object(body, checked=messages is not None))
+    model = fields.required_text("model")
+    conversation = read_messages(fields) if messages is None else messages
+    max_tokens = fields.integer("max_completion_tokens")
+    older = fields.integer("max_tokens")
+    params = _params(fields, older if max_tokens is None else max_tokens, _logprobs_of_chat(fields))
+    tools = fields.list("tools") or []
+    for tool in tools:
+        _check_tool(fields, tool)
+    # A template is a program; a stranger's is not run.
+    fields.refuse("chat_template", lambda _: False, "the template is the model's")
+    fields.refuse("functions", lambda value: value == [], "use 'tools'")
+    fields.refuse("function_call", lambda value: value in ("none", "auto"), "use 'tool_choice'")
+    for name in ("audio", "modalities", "web_search_options", "verbosity"):
+        fields.refuse(name, lambda value: value in (["text"], "medium"), "this server generates text alone")
+    fields.take("prediction")  # which only makes answers come sooner
+    continues, generates = fields.boolean("continue_final_message"), fields.take("add_generation_prompt")
+    if continues and generates:
+        text = "'continue_final_message' and 'add_generation_prompt' cannot both be true"
+        raise fields.wrong("continue_final_message", text)
+    documents = fields.list("documents")
+    arguments = dict(fields.object("chat_template_kwargs") or {})
+    if documents is not None:
+        arguments["documents"] = documents
+    effort = fields.text("reasoning_effort")
+    if effort is not None:
+        arguments.setdefault("reasoning_effort", effort)
+    call = ChatCall(
+        model=model,
+        messages=conversation,
+        params=params,
+        tools=tools,
+        tool_choice=_tool_choice(fields, tools),
+        parallel_tool_calls=fields.boolean("parallel_tool_calls", True),
+        add_generation_prompt=fields.boolean("add_generation_prompt", True) and not continues,
+        continue_final_message=continues,
+        add_special_tokens=fields.boolean("add_special_tokens"),
+        echo=fields.boolean("echo"),
+        include_reasoning=fields.boolean("include_reasoning", True),
+        template_arguments=arguments,
+        **_transport(fields),
+    )
+    fields.done()
+    return call
+
+
+def _transport(fields: Fields) -> dict[str, Any]:
+    stream = fields.boolean("stream")
+    options = fields.inner("stream_options")
+    include_usage = continuous = False
+    if options is not None:
+        include_usage = options.boolean("include_usage")
+        continuous = options.boolean("continuous_usage_stats")
+        options.refuse("include_obfuscation", lambda value: value is False, "chunks are sent as they are")
+        options.done()
+        if not stream and (include_usage or continuous):
+            raise fields.wrong("stream_options", "'stream_options' is allowed only together with 'stream'")
+    return {
+        "stream": stream,
+        "include_usage": include_usage,
+        "continuous_usage": continuous,
+        "priority": fields.integer("priority") or 0,
+        **read_extensions(fields),
+    }
+
+
+def _params(fields: Fields, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+    given: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": logprobs, "stop": fields.texts("stop")}
+    for names, read in ((_FLOATS, fields.number), (_INTEGERS, fields.integer)):
+        for name in names:
+            value = read(name)
+            if value is not None:
+                given[name] = value
+    for name in _BOOLEANS:
+        if fields.take(name) is not None:
+            given[name] = fields.boolean(name)
+    for name in _TEXTS:
+        text = fields.text(name)
+        if text is not None:
+            given[name] = text
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        given[name] = tuple(fields.token_ids(name, fields.list(name) or []))
+    given["bad_words"] = fields.texts("bad_words")
+    prompt_logprobs = fields.integer("prompt_logprobs")
+    if prompt_logprobs is not None:
+        if fields.take("stream"):
+            raise fields.wrong("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.")
+        given["prompt_logprobs"] = prompt_logprobs
+    given["logit_bias"] = _logit_bias(fields)
+    given["structured"] = _structured(fields)
+    if given.get("top_k") == -1:  # the other way to say all
+        given["top_k"] = 0
+    params = SamplingParams(**given)
+    params.check()  # before a template is rendered for nothing
+    return params
+
+
+def _logit_bias(fields: Fields) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for token, bias in (fields.object("logit_bias") or {}).items():
+        if not _TOKEN_ID.fullmatch(token) or isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise fields.wrong("logit_bias", f"'logit_bias' must map token ids to numbers, got '{token}'")
+        if not -100 <= bias <= 100:
+            raise fields.wrong("logit_bias", f"'logit_bias' of token {token} must be between -100 and 100, got {bias}")
+        biases[int(token)] = float(bias)
+    return biases
+
+
+def _logprobs_of_chat(fields: Fields) -> int | None:
+    wanted, top = fields.boolean("logprobs"), fields.integer("top_logprobs")
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise fields.wrong("top_logprobs", f"'top_logprobs' must be between 0 and {MAX_LOGPROBS}, got {top}")
+    if top and not wanted:
+        raise fields.wrong("top_logprobs", "'top_logprobs' needs 'logprobs': true")
+    return (top or 0) if wanted else None
+
+
+def _logprobs_of_completion(fields: Fields) -> int | None:
+    top = fields.integer("logprobs")
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise fields.wrong("logprobs", f"'logprobs' must be between 0 and {MAX_LOGPROBS}, got {top}")
+    return top
+
+
+def _structured(fields: Fields) -> StructuredOutput | None:
+    found: list[StructuredOutput] = []
+    form = fields.inner("response_format")
+    if form is not None:
+        kind = form.required_text("type")
+        if kind == "json_object":
+            found.append(StructuredOutput("json_object"))
+        elif kind == "json_schema":
+            schema = form.object("json_schema")
+            if schema is None or not isinstance(schema.get("schema"), dict):
+                raise form.wrong("json_schema", "'response_format.json_schema' must hold a 'schema'")
+            found.append(StructuredOutput("json", orjson.dumps(schema["schema"]).decode()))
+        elif kind != "text":
+            raise form.wrong("type", f"'response_format.type' must be text, json_object or json_schema, got '{kind}'")
+        form.done()
+    # vLLM's, as older releases spell them and as newer ones do.
+    found += _structures(fields, "guided_")
+    newer = fields.inner("structured_outputs")
+    if newer is not None:
+        found += _structures(newer, "")
+        for name in ("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"):
+            newer.refuse(name, lambda value: value is False, "the engine compiles the structure as it is")
+        for name in ("backend", "disable_fallback"):
+            newer.take(name)
+        newer.done()
+    if len(found) > 1:
+        names = "response_format, structured_outputs and the guided_… fields"
+        raise InvalidField("response_format", f"only one of {names} can be given")
+    return found[0] if found else None
+
+
+def _structures(fields: Fields, prefix: str) -> Iterator[StructuredOutput]:
+    kinds: tuple[Literal["regex", "grammar", "json"], ...] = ("regex", "grammar", "json")
+    for kind in kinds:
+        value = fields.take(prefix + kind)
+        if value is not None:
+            yield StructuredOutput(kind, value if isinstance(value, str) else orjson.dumps(value).decode())
+    if fields.boolean(f"{prefix}json_object"):
+        yield StructuredOutput("json_object")
+    choices = fields.texts(f"{prefix}choice")
+    if choices:
+        yield StructuredOutput("choice", orjson.dumps(choices).decode())
+
+
+def read_messages(fields: Fields) -> list[dict[str, Any]]:
+    """Return the messages of a chat as templates want them. Raises InvalidField."""
+    messages = fields.list("messages")
+    if not messages:
+        raise fields.wrong("messages", "'messages' must hold at least one message")
+    return [_message(message, index) for index, message in enumerate(messages)]
+
+
+def _message(message: Any, index: int) -> dict[str, Any]:
+    where = f"messages[{index}]"
+    if not isinstance(message, dict):
+        raise InvalidField(where, f"'{where}' must be an object")
+    if message.get("role") not in _ROLES:
+        roles = ", ".join(_ROLES)
+        raise InvalidField(f"{where}.role", f"'{where}.role' must be one of {roles}, got {message.get('role')!r}")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part(part, f"{where}.content[{number}]") for number, part in enumerate(content))
+    elif content is not None and not isinstance(content, str):
+        raise InvalidField(f"{where}.content", f"'{where}.content' must be a string or an array of parts")
+    if content is None and not message.get("tool_calls") and message["role"] != "assistant":
+        raise InvalidField(f"{where}.content", f"'{where}' has no content")
+    read = {**message, "content": content}
+    calls = message.get("tool_calls")
+    if calls:
+        if not isinstance(calls, list):
+            raise InvalidField(f"{where}.tool_calls", f"'{where}.tool_calls' must be an array")
+        read["tool_calls"] = [_tool_call(call, f"{where}.tool_calls") for call in calls]
+    return read
+
+
+def _part(part: Any, where: str) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, dict) else None
+    raise InvalidField(
+        where, f"'{where}' must be of type text with a 'text', got {kind!r}: this server takes text alone"
+    )
+
+
+def _tool_call(call: Any, where: str) -> dict[str, Any]:
+    """Return a call of an earlier turn as templates want it: the arguments as an object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InvalidField(where, f"'{where}' must hold calls with a function that has a name")
+    arguments = function.get("arguments") or "{}"
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments)
+        except orjson.JSONDecodeError as error:
+            raise InvalidField(where, f"the arguments of a call in '{where}' are not valid JSON: {error}") from None
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _check_tool(fields: Fields, tool: Any) -> None:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or tool.get("type") != "function":
+        raise fields.wrong("tools", "each of 'tools' must be of type function, with a function that has a name")
+
+
+def _tool_choice(fields: Fields, tools: list[Any]) -> str | Mapping[str, Any]:
+    choice = fields.take("tool_choice")
+    if choice is None:
+        return "auto" if tools else "none"
+    if choice in ("none", "auto", "required"):
+        if choice == "required" and not tools:
+            raise fields.wrong("tool_choice", "'tool_choice' is 'required', but there are no tools")
+        return str(choice)
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if name is None or name not in [tool["function"]["name"] for tool in tools]:
+        raise fields.wrong("tool_choice", "'tool_choice' must be none, auto, required or the name of one of the tools")
+    return {"name": name}

@@ -1,0 +1,1 @@
+"""Messages of the KServe v2 protocol in JSON."""

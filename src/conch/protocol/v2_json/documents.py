@@ -1,0 +1,170 @@
+"""JSON bodies that describe the server and its models: metadata, configurations, statistics, the repository index.
+
+All are compact JSON with Triton's member names, in its order.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import orjson
+
+from conch.model_config import ModelConfig, TensorSpec
+from conch.observability.metrics.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
+
+_SYSTEM_SHARED_MEMORY = "system_shared_memory"
+# Extensions of the v2 protocol that a server can have, by the names and in the order that Triton lists them.
+_EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    _SYSTEM_SHARED_MEMORY,
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class IndexRow(Protocol):
+    """One row of the repository index; empty members are left out."""
+
+    @property
+    def name(self) -> str:
+        """The model."""
+
+    @property
+    def version(self) -> str:
+        """The version, as text."""
+
+    @property
+    def state(self) -> str:
+        """LOADING, READY, UNLOADING or UNAVAILABLE."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is in that state."""
+
+
+def error(message: str) -> bytes:
+    """Write an error body. Anything can be put into it: what is not valid Unicode is replaced."""
+    try:
+        return orjson.dumps({"error": message})
+    except orjson.JSONEncodeError:
+        return orjson.dumps({"error": message.encode("utf-8", "backslashreplace").decode()})
+
+
+def extensions(*, shared_memory: bool) -> list[str]:
+    """Return the extensions of a server that allows its clients shared memory, or does not."""
+    return [name for name in _EXTENSIONS if shared_memory or name != _SYSTEM_SHARED_MEMORY]
+
+
+def server_metadata(name: str, version: str, *, shared_memory: bool) -> bytes:
+    """Write what the server says of itself."""
+    return orjson.dumps({"name": name, "version": version, "extensions": extensions(shared_memory=shared_memory)})
+
+
+def model_metadata(config: ModelConfig, versions: Iterable[int]) -> bytes:
+    """Write a model's metadata. Shapes show the batch dimension, as -1, where the model has one."""
+    return orjson.dumps(
+        {
+            "name": config.name,
+            "versions": [str(version) for version in versions],
+            "platform": config.platform or config.backend,
+            "inputs": [_tensor_metadata(spec, config.max_batch_size) for spec in config.inputs],
+            "outputs": [_tensor_metadata(spec, config.max_batch_size) for spec in config.outputs],
+        }
+    )
+
+
+def model_config(config: ModelConfig) -> bytes:
+    """Write the whole `ModelConfig` message under its proto field names."""
+    return orjson.dumps(dict(config.document))
+
+
+def model_statistics(models: Iterable[ModelStatistics]) -> bytes:
+    """Write the statistics of model versions."""
+    return b"".join(statistics_pieces(models))
+
+
+def statistics_pieces(models: Iterable[ModelStatistics]) -> Iterator[bytes]:
+    """Write the statistics of model versions, one at a time."""
+    yield from _listed(b'{"model_stats":[', (orjson.dumps(_statistics(model)) for model in models), b"]}")
+
+
+def repository_index(rows: Iterable[IndexRow]) -> bytes:
+    """Write the repository index. A model that was never loaded has nothing but its name."""
+    return b"".join(index_pieces(rows))
+
+
+def index_pieces(rows: Iterable[IndexRow]) -> Iterator[bytes]:
+    """Write the repository index, one row at a time."""
+    members = ("name", "version", "state", "reason")
+    written = (orjson.dumps({key: getattr(row, key) for key in members if getattr(row, key)}) for row in rows)
+    yield from _listed(b"[", written, b"]")
+
+
+def _listed(before: bytes, elements: Iterable[bytes], behind: bytes) -> Iterator[bytes]:
+    for element in elements:
+        yield before + element
+        before = b","
+    yield behind if before == b"," else before + behind
+
+
+def _tensor_metadata(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
+    shape = (-1, *spec.dims) if max_batch_size > 0 else spec.dims
+    return {"name": spec.name, "datatype": spec.datatype, "shape": shape}
+
+
+def _statistics(model: ModelStatistics) -> dict[str, Any]:
+    return {
+        "name": model.model_name,
+        "version": str(model.version),
+        "last_inference": model.last_inference_ms,
+        "inference_count": model.inference_count,
+        "execution_count": model.execution_count,
+        "inference_stats": _durations(
+            {
+                "success": model.success,
+                "fail": model.fail,
+                "queue": model.queue,
+                "compute_input": model.compute_input,
+                "compute_infer": model.compute_infer,
+                "compute_output": model.compute_output,
+                "cache_hit": model.cache_hit,
+                "cache_miss": model.cache_miss,
+            }
+        ),
+        "response_stats": {str(index): _response(response) for index, response in sorted(model.responses.items())},
+        "batch_stats": [_batch(size, batch) for size, batch in sorted(model.batches.items())],
+        "memory_usage": [],
+    }
+
+
+def _batch(size: int, batch: BatchStatistics) -> dict[str, Any]:
+    durations = {
+        "compute_input": batch.compute_input,
+        "compute_infer": batch.compute_infer,
+        "compute_output": batch.compute_output,
+    }
+    return {"batch_size": size, **_durations(durations)}
+
+
+def _response(response: ResponseStatistics) -> dict[str, Any]:
+    return _durations(
+        {
+            "compute_infer": response.compute_infer,
+            "compute_output": response.compute_output,
+            "success": response.success,
+            "fail": response.fail,
+            "empty_response": response.empty_response,
+            "cancel": response.cancel,
+        }
+    )
+
+
+def _durations(durations: Mapping[str, Duration]) -> dict[str, Any]:
+    return {name: {"count": duration.count, "ns": duration.ns} for name, duration in durations.items()}

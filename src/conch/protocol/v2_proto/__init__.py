@@ -1,0 +1,1 @@
+"""Messages of `GRPCInferenceService` in protobuf."""

@@ -1,0 +1,321 @@
+"""The inference messages of `GRPCInferenceService` ↔ values: ModelInferRequest to InferRequest and back to responses.
+
+Wire format and rules: KServe v2 `grpc_service.proto` with Triton's extensions. Decoding takes two steps, because the
+model's name and version are looked at before the rest: `read_infer_request`, then `InferMessage.decode`.
+
+Tensor bytes of large messages are not copied: protobuf sees the message without `raw_input_contents`, which stay views
+on what was received, and `raw_output_contents` are appended to what protobuf wrote. Both rest on the rule that the
+order of fields in a message is free.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from conch.errors import InvalidRequest
+from conch.protocol.regions import NO_REGIONS, Part, Regions
+from conch.protocol.v2_proto.contents import pack_contents
+from conch.protocol.v2_proto.parameters import decode_parameters, encode_parameters
+from conch.protocol.v2_proto.regions import read_window
+from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
+from conch.tensor import DATATYPES, MAX_RANK, Buffer, Tensor
+from conch.triton_messages import service_pb2
+
+# A message class of service_pb2: made at run time by protobuf, so without static types.
+Message: TypeAlias = Any
+
+_INT64_MAX = 2**63 - 1
+_INT64_DIGITS = len(str(_INT64_MAX))
+# Below this size one parse with a copy of the tensors is faster than splitting the message first (measured).
+_SPLIT_FROM = 16 * 1024
+# Inputs, outputs and parameters of a request; each costs the event loop some 10 µs.
+MAX_ENTRIES = 2048
+# Fields of a message: those, and one for each raw content.
+MAX_FIELDS = 4 * MAX_ENTRIES
+
+# The first bytes of length-delimited fields: number << 3 | 2.
+_RAW_INPUT_CONTENTS = 7 << 3 | 2
+_RAW_OUTPUT_CONTENTS = bytes((6 << 3 | 2,))
+_STREAM_INFER_RESPONSE = bytes((2 << 3 | 2,))
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseOptions:
+    """What a request asks about the form of its responses.
+
+    `classification` maps an output to the number of classes wanted. `empty_final_response` asks for a message where a
+    decoupled model ends by a flag alone (`triton_enable_empty_final_response`). `parts` are the outputs that are put
+    into shared memory, and where.
+    """
+
+    classification: Mapping[str, int] = field(default_factory=dict)
+    empty_final_response: bool = False
+    parts: Mapping[str, Part] = field(default_factory=dict)
+
+
+_DEFAULT_OPTIONS = ResponseOptions()
+
+
+class InferMessage(NamedTuple):
+    """A parsed ModelInferRequest; `raw_contents` are its `raw_input_contents`, wherever they lie.
+
+    `packed` is the wire form of each input's `contents`, None for one without, where a worker has read them.
+    """
+
+    message: Message
+    raw_contents: Sequence[Buffer]
+    packed: Sequence[Buffer | None] = ()
+
+    @property
+    def model_name(self) -> str:
+        """The model that is asked."""
+        return str(self.message.model_name)
+
+    @property
+    def id(self) -> str:
+        """The client's name for the request."""
+        return str(self.message.id)
+
+    def version(self) -> int | None:
+        """Return the version asked for, None for the newest. Raises InvalidRequest if it is not a number."""
+        return parse_version(self.message.model_version)
+
+    @property
+    def inputs_have_parameters(self) -> bool:
+        """Whether some input says more of itself than its form, as that it is in shared memory."""
+        return any(entry.parameters for entry in self.message.inputs)
+
+    def decode(self, timeline: Timeline, regions: Regions = NO_REGIONS) -> tuple[InferRequest, ResponseOptions]:
+        """Return the request as a value. Raises ConchError, naming the parameter or tensor."""
+        message = self.message
+        request = InferRequest(message.model_name, [], version=self.version(), id=message.id, timeline=timeline)
+        options = _DEFAULT_OPTIONS
+        if message.parameters:
+            options = ResponseOptions(empty_final_response=decode_parameters(message.parameters, request))
+        request.inputs = self._inputs(request, regions)
+        if message.outputs:
+            names, classification, parts = self._outputs(regions)
+            request.outputs = names
+            if parts:
+                request.destinations = parts
+            if classification or parts:
+                options = ResponseOptions(classification, options.empty_final_response, parts)
+        return request, options
+
+    def _inputs(self, request: InferRequest, regions: Regions) -> list[Tensor]:
+        message, raw_contents = self.message, self.raw_contents
+        tensors: list[Tensor] = []
+        used = 0
+        for index, entry in enumerate(message.inputs):
+            name, datatype, shape = entry.name, entry.datatype, tuple(entry.shape)
+            if datatype not in DATATYPES:
+                raise InvalidRequest(
+                    f"invalid datatype for input {name}: '{datatype}', expected one of {', '.join(sorted(DATATYPES))}"
+                )
+            if len(shape) > MAX_RANK:
+                raise InvalidRequest(
+                    f"shape of input '{name}' has {len(shape)} dimensions, at most {MAX_RANK} are possible"
+                )
+            if shape and min(shape) < 0:
+                raise InvalidRequest(f"shape of input '{name}' has a negative dimension: {list(shape)}")
+            window = read_window(entry) if entry.parameters else None
+            if window is not None:
+                if entry.HasField("contents"):
+                    raise InvalidRequest(
+                        f"unexpected 'content' provided when using shared memory for input tensor '{name}' "
+                        f"for model '{message.model_name}'"
+                    )
+                tensors.append(window.input(regions, name, datatype, shape, request))
+                continue
+            if entry.HasField("contents"):
+                if raw_contents:
+                    raise InvalidRequest(
+                        "contents field must not be specified when using raw_input_contents for "
+                        f"'{name}' for model '{message.model_name}'"
+                    )
+                packed = self.packed[index] if self.packed else None
+                data: Buffer = pack_contents(entry, message.model_name) if packed is None else packed
+            elif used < len(raw_contents):
+                data = raw_contents[used]
+                used += 1
+            else:
+                raise InvalidRequest(
+                    f"unable to find data for input tensor '{name}' for model '{message.model_name}' in request."
+                )
+            tensors.append(Tensor(name, datatype, shape, data))
+        return tensors
+
+    def _outputs(self, regions: Regions) -> tuple[tuple[str, ...], dict[str, int], dict[str, Part]]:
+        names: dict[str, None] = {}
+        classification: dict[str, int] = {}
+        parts: dict[str, Part] = {}
+        for entry in self.message.outputs:
+            names[entry.name] = None
+            if not entry.parameters:
+                continue
+            if "classification" in entry.parameters:
+                classification[entry.name] = _class_count(entry)
+            window = read_window(entry)
+            if window is not None:
+                if entry.name in classification:
+                    raise InvalidRequest("output can't set both 'shared_memory_region' and 'classification'")
+                parts[entry.name] = window.output(regions)
+        return tuple(names), classification, parts
+
+
+def read_infer_request(data: Buffer) -> InferMessage:
+    """Parse a serialized ModelInferRequest. Raises InvalidRequest if it is none."""
+    parts = _split(data) if len(data) >= _SPLIT_FROM else None
+    head, raw_contents = parts or (data, None)
+    message = service_pb2.ModelInferRequest()
+    try:
+        message.ParseFromString(head)
+    except DecodeError as error:
+        raise InvalidRequest(f"failed to parse the request as inference.ModelInferRequest: {error}") from None
+    if len(data) >= _SPLIT_FROM:
+        check_counts(message)
+    return InferMessage(message, message.raw_input_contents if raw_contents is None else raw_contents)
+
+
+def check_counts(message: Message) -> None:
+    """Raise InvalidRequest for more tensors or parameters than a request may have."""
+    for what in ("inputs", "outputs", "parameters"):
+        count = len(getattr(message, what))
+        if count > MAX_ENTRIES:
+            raise InvalidRequest(f"a request may have at most {MAX_ENTRIES} {what}, got {count}")
+
+
+def parse_version(text: str) -> int | None:
+    """Return the version that a request names, None for the empty string. Raises InvalidRequest."""
+    if not text:
+        return None
+    # The length first: Python refuses to read numbers of thousands of digits.
+    if len(text) <= _INT64_DIGITS and text.isascii() and text.isdigit() and int(text) <= _INT64_MAX:
+        return int(text)
+    should = "version should be an integral value > 0"
+    if len(text) <= _INT64_DIGITS and text[:1] == "-" and text[1:].isascii() and text[1:].isdigit():
+        raise InvalidRequest(f"invalid model version specified '{text}' , {should}")
+    raise InvalidRequest(
+        f"failed to get model version from specified version string '{text}' (details: stol), {should}"
+    )
+
+
+def streamed(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Wrap a serialized ModelInferResponse in a ModelStreamInferResponse."""
+    return [_STREAM_INFER_RESPONSE + _varint(sum(map(len, parts))), *parts]
+
+
+def encode_stream_error(text: str, request_id: str, final: bool | None, model_name: str = "") -> list[Buffer]:
+    """Serialize the ModelStreamInferResponse of a failed request; `final` None where it was not admitted."""
+    answer = service_pb2.ModelStreamInferResponse(error_message=text)
+    answer.infer_response.id = request_id
+    answer.infer_response.model_name = model_name
+    if final is not None:
+        answer.infer_response.parameters["triton_final_response"].bool_param = final
+    return [answer.SerializeToString()]
+
+
+def text_field(number: int, text: str) -> bytes:
+    """Serialize one field of text, of a number below 16."""
+    octets = text.encode()
+    return bytes((number << 3 | 2,)) + _varint(len(octets)) + octets
+
+
+def encode_infer_response(response: InferResponse, extra: Mapping[str, ParameterValue] | None = None) -> list[Buffer]:
+    """Serialize a ModelInferResponse, in parts: all but the values, then for each output its tag, its size, its value.
+
+    `extra` parameters are added to those of the response. Raises ConchError if a parameter does not fit its message.
+    """
+    message = service_pb2.ModelInferResponse(
+        model_name=response.model_name, model_version=str(response.model_version), id=response.id
+    )
+    if response.parameters:
+        encode_parameters(response.parameters, message.parameters)
+    if extra:
+        encode_parameters(extra, message.parameters)
+    contents: list[Buffer] = []
+    for tensor in response.outputs:
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        contents += (_RAW_OUTPUT_CONTENTS, _varint(tensor.nbytes), tensor.data)
+    return [message.SerializeToString(), *contents]
+
+
+def _class_count(entry: Message) -> int:
+    value = entry.parameters["classification"]
+    if value.WhichOneof("parameter_choice") != "int64_param":
+        raise InvalidRequest(
+            f"invalid value type for 'classification' parameter, expected int64_param for output '{entry.name}'"
+        )
+    if value.int64_param <= 0:
+        raise InvalidRequest(
+            f"invalid value for 'classification' parameter, expected >= 0: for output '{entry.name}' it is "
+            f"{value.int64_param}, at least 1 is needed"
+        )
+    return int(value.int64_param)
+
+
+class Fields(NamedTuple):
+    """Where in a message things are: begin and end. A field's own begin is that of its tag, that of contents is not."""
+
+    others: list[tuple[int, int]]
+    contents: list[tuple[int, int]]
+
+
+def split_fields(data: Buffer) -> Fields | None:
+    """Tell `raw_input_contents` from the other fields of a ModelInferRequest.
+
+    Returns None for a message with anything but complete length-delimited fields of numbers below 16, of which a
+    ModelInferRequest consists: protobuf then judges the whole. Raises InvalidRequest for more than `MAX_FIELDS` fields.
+    """
+    fields = Fields([], [])
+    position, end = 0, len(data)
+    while position < end:
+        start, tag = position, data[position]
+        if tag >= 0x80 or tag & 7 != 2:
+            return None
+        if len(fields.others) + len(fields.contents) >= MAX_FIELDS:
+            raise InvalidRequest(f"a request may have at most {MAX_FIELDS} inputs, outputs, parameters and contents")
+        size, position = _read_varint(data, position + 1)
+        if size < 0 or size > end - position:
+            return None
+        following = position + size
+        if tag == _RAW_INPUT_CONTENTS:
+            fields.contents.append((position, following))
+        else:
+            fields.others.append((start, following))
+        position = following
+    return fields
+
+
+def _split(data: Buffer) -> tuple[bytes, list[memoryview]] | None:
+    """Part a message from its `raw_input_contents`; None if that cannot be done."""
+    fields = split_fields(data)
+    if fields is None:
+        return None
+    view = memoryview(data)
+    head = b"".join(view[begin:end] for begin, end in fields.others)
+    return head, [view[begin:end] for begin, end in fields.contents]
+
+
+def _read_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """Read a length of at most five bytes; returns it, -1 if it is none, and the position after it."""
+    value = 0
+    for shift, byte in zip(range(0, 35, 7), data[position : position + 5], strict=False):
+        value |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return value, position
+    return -1, position
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    octets = bytearray()
+    while value >= 0x80:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)

@@ -1,0 +1,1 @@
+"""Model configurations: reading, defaults, validation."""

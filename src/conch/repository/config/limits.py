@@ -1,0 +1,188 @@
+"""Bounds on model configurations, so that any value in any field costs bounded time and memory.
+
+A value that is only looked at while it is in use, such as `priority_levels`, has no bound here. What has one is refused
+with the field, the value and the bound.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from conch.errors import ConfigError
+from conch.repository.config.enums import datatype_name
+from conch.tensor import BYTES, ITEM_SIZES
+from conch.triton_messages import ModelConfig as ConfigMessage
+
+MAX_CONFIG_BYTES = 2 << 20  # of config.pbtxt, and of the `config` parameter of a load
+MAX_LIST_ENTRIES = 10_000  # of one repeated field or map
+MAX_ENTRIES = 25_000  # of all lists of a configuration together
+MAX_DIMS = 64  # numpy's
+MAX_INSTANCES = 1024  # of one model version
+MAX_DIRECT_SLOTS = 4096  # sequences that share a batch of the direct strategy: what is empty is filled for each batch
+MAX_STEPS = 256  # of an ensemble
+MAX_WARMUP_REQUESTS = 100_000  # of one sample: batch_size * count
+MAX_WARMUP_BATCH = 4096
+MAX_GENERATED_BYTES = 512 << 20  # of what the server makes: all initial states; warm-up data of a batch
+MAX_WARMUP_BYTES = 2 << 30  # of warm-up data of all instances, which warm up side by side
+MAX_STRING_CHARS = 4096  # of names and paths; values of parameters are bounded with the whole
+MAX_TAG_BYTES = 4096  # of all metric_tags: each series of the model has them
+MAX_QUOTED_CHARS = 200  # of what messages quote
+
+_DIM_FIELDS = frozenset({"dims", "shape"})
+
+
+def check_file_size(path: Path, size: int) -> None:
+    """Raise ConfigError for a configuration file that is too large to be read."""
+    if size > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{path}: has {size} bytes; a configuration has at most {MAX_CONFIG_BYTES}")
+
+
+def check_text_size(text: str, where: str) -> None:
+    """Raise ConfigError for a configuration text that is too long to be parsed."""
+    if len(text) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{where}: has {len(text)} characters; a configuration has at most {MAX_CONFIG_BYTES} bytes")
+
+
+def shortened(text: str) -> str:
+    """Return a text for a message: its beginning and its end if it is long."""
+    if len(text) <= MAX_QUOTED_CHARS:
+        return text
+    return f"{text[: MAX_QUOTED_CHARS - 20]}…{text[-20:]}"
+
+
+def check_limits(message: ConfigMessage, name: str) -> None:
+    """Check the configuration of model `name`, complete or not.
+
+    Raises ConfigError naming the field, its value and the bound.
+    """
+    total = 0
+    for at, field, value in _fields(message, ""):
+        if isinstance(value, str):
+            if len(value) > MAX_STRING_CHARS and field.name != "string_value":
+                raise ConfigError(
+                    f"{at} of model '{name}' has {len(value)} characters; {MAX_STRING_CHARS} are the most"
+                )
+        elif field.is_repeated:
+            total += len(value)
+            is_dims = field.name in _DIM_FIELDS and field.type == FieldDescriptor.TYPE_INT64
+            bound = MAX_DIMS if is_dims else MAX_LIST_ENTRIES
+            if len(value) > bound:
+                raise ConfigError(f"{at} of model '{name}' has {len(value)} entries; {bound} are the most")
+            if total > MAX_ENTRIES:
+                raise ConfigError(
+                    f"the lists of the configuration of model '{name}' have more than {MAX_ENTRIES} entries together, "
+                    f"up to {at}"
+                )
+    instances = _count_instances(message, name)
+    _check_sequences(message, name)
+    for warmup in message.model_warmup:
+        _check_warmup(warmup, name, instances)
+    steps = len(message.ensemble_scheduling.step)
+    if steps > MAX_STEPS:
+        raise ConfigError(f"ensemble_scheduling.step of model '{name}' has {steps} entries; {MAX_STEPS} are the most")
+    tags = sum(len(key.encode()) + len(value.encode()) for key, value in message.metric_tags.items())
+    if tags > MAX_TAG_BYTES:
+        raise ConfigError(
+            f"metric_tags of model '{name}' have {tags} bytes together; {MAX_TAG_BYTES} are the most, since every "
+            "series of the model has them"
+        )
+
+
+def _fields(message: Any, path: str) -> Iterator[tuple[str, FieldDescriptor, Any]]:
+    """Yield path, descriptor and value of every list, map and string that is set, those of nested messages included."""
+    for field, value in message.ListFields():
+        at = f"{path}{field.name}"
+        if not field.is_repeated:
+            yield from _nested(at, field, value)
+            continue
+        yield at, field, value
+        entry = field.message_type
+        if entry is not None and entry.GetOptions().map_entry:
+            for key, each in value.items():
+                yield f"key of {at}", entry.fields_by_name["key"], key
+                yield from _nested(f"{at}[{shortened(str(key))}]", entry.fields_by_name["value"], each)
+        elif entry is not None or field.type == FieldDescriptor.TYPE_STRING:
+            for index, each in enumerate(value):
+                yield from _nested(f"{at}[{index}]", field, each)
+
+
+def _nested(at: str, field: FieldDescriptor, value: Any) -> Iterator[tuple[str, FieldDescriptor, Any]]:
+    if isinstance(value, str):
+        yield at, field, value
+    elif field.message_type is not None:
+        yield from _fields(value, f"{at}.")
+
+
+def _count_instances(message: ConfigMessage, name: str) -> int:
+    """Return how many instances a version of the model has, as far as the configuration says by now."""
+    total = 0
+    for index, group in enumerate(message.instance_group):
+        total += max(group.count, 1) * max(len(group.gpus), 1)
+        if total > MAX_INSTANCES:
+            raise ConfigError(
+                f"instance_group[{index}] of model '{name}' has count {group.count}"
+                f"{f' on each of {len(group.gpus)} GPUs' if len(group.gpus) > 1 else ''}, which makes {total} "
+                f"instances in all; a model has at most {MAX_INSTANCES}"
+            )
+    return total
+
+
+def _check_sequences(message: ConfigMessage, name: str) -> None:
+    if not message.HasField("sequence_batching"):
+        return
+    batching = message.sequence_batching
+    candidates = batching.oldest.max_candidate_sequences
+    if candidates < 0:
+        raise ConfigError(
+            f"sequence_batching.oldest.max_candidate_sequences of model '{name}' must not be negative, "
+            f"it is {candidates}"
+        )
+    if not batching.HasField("oldest") and message.max_batch_size > MAX_DIRECT_SLOTS:
+        raise ConfigError(
+            f"max_batch_size of model '{name}' is {message.max_batch_size}; with the direct strategy of "
+            f"sequence_batching, which keeps a slot for each sequence of a batch, {MAX_DIRECT_SLOTS} are the most"
+        )
+    total = 0
+    for index, state in enumerate(batching.state):
+        initial = state.initial_state[0] if state.initial_state else state
+        total += _size(initial, 1)
+        if total > MAX_GENERATED_BYTES:
+            raise ConfigError(
+                f"sequence_batching.state[{index}] of model '{name}' with dims {list(initial.dims)} brings the initial "
+                f"states to {total} bytes; {MAX_GENERATED_BYTES} are the most"
+            )
+
+
+def _check_warmup(warmup: Any, name: str, instances: int) -> None:
+    at = f"model_warmup '{shortened(warmup.name)}' of model '{name}'"
+    requests = warmup.batch_size * max(warmup.count, 1)
+    if warmup.batch_size > MAX_WARMUP_BATCH:
+        raise ConfigError(f"{at}: batch_size is {warmup.batch_size}; {MAX_WARMUP_BATCH} is the most")
+    if requests > MAX_WARMUP_REQUESTS:
+        raise ConfigError(
+            f"{at}: batch_size {warmup.batch_size} times count {warmup.count} makes {requests} requests; "
+            f"{MAX_WARMUP_REQUESTS} are the most"
+        )
+    size = 0
+    for key, tensor in warmup.inputs.items():
+        size += _size(tensor, max(warmup.batch_size, 1))
+        if size > MAX_GENERATED_BYTES:
+            raise ConfigError(
+                f"{at}: input '{shortened(key)}' with dims {list(tensor.dims)} brings a batch of {warmup.batch_size} "
+                f"to {size} bytes; {MAX_GENERATED_BYTES} are the most"
+            )
+    if size * instances > MAX_WARMUP_BYTES:
+        raise ConfigError(
+            f"{at}: a batch has {size} bytes, which {instances} instances need at the same time; "
+            f"{MAX_WARMUP_BYTES} are the most"
+        )
+
+
+def _size(tensor: Any, items: int) -> int:
+    """Return the bytes that so many items of a tensor take, elements of BYTES being empty."""
+    datatype = datatype_name(tensor.data_type)
+    each = 4 if datatype == BYTES else ITEM_SIZES.get(datatype, 8)
+    return int(each * items * prod(max(dim, 1) for dim in tensor.dims))

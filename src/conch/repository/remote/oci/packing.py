@@ -1,0 +1,115 @@
+"""Models as the layers of an OCI image: one each, the same bytes for the same files, so that only changes are sent."""
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from conch.errors import ConfigError
+from conch.repository.remote.oci.registry import OCI_MANIFEST
+
+_LAYER = "application/vnd.oci.image.layer.v1.tar"
+_CONFIG = "application/vnd.oci.image.config.v1+json"
+_TITLE = "org.opencontainers.image.title"
+_CHUNK_BYTES = 1024 * 1024
+_BYTECODE = "__pycache__"  # an interpreter leaves it beside a Python model
+
+
+class ModelLayer:
+    """A model's folder as a tar file that is made while it is read. Weights do not compress, so nothing is compressed.
+
+    Owners, times and modes are left out: they differ from machine to machine, and mean nothing to a model.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.name = folder.name
+
+    def content(self) -> Iterator[bytes]:
+        """Yield the bytes of the tar file. Raises ConfigError for a file that cannot be read or is of no use."""
+        yield _header(self.name, directory=True)
+        for path in self._paths():
+            name = f"{self.name}/{path.relative_to(self._folder).as_posix()}"
+            if path.is_dir():
+                yield _header(name, directory=True)
+                continue
+            try:
+                with path.open("rb") as stream:
+                    size = path.stat().st_size
+                    yield _header(name, size=size)
+                    yield from iter(lambda: stream.read(_CHUNK_BYTES), b"")
+            except OSError as error:
+                raise ConfigError(f"'{path}' cannot be read: {error.strerror}") from error
+            yield bytes(-size % tarfile.BLOCKSIZE)
+        yield bytes(2 * tarfile.BLOCKSIZE)
+
+    @cached_property
+    def size_and_digest(self) -> tuple[int, str]:
+        """The size of the tar file in bytes and its digest. Reads the whole model."""
+        digest, size = sha256(), 0
+        for chunk in self.content():
+            digest.update(chunk)
+            size += len(chunk)
+        return size, f"sha256:{digest.hexdigest()}"
+
+    def _paths(self) -> list[Path]:
+        """Return what is below the folder, sorted, links followed."""
+        found: list[Path] = []
+        for folder, folders, files in os.walk(self._folder, followlinks=True):
+            folders[:] = [name for name in folders if name != _BYTECODE]
+            found += [Path(folder, name) for name in (*folders, *files)]
+        return sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes with their digest."""
+
+    content: bytes
+
+    @property
+    def digest(self) -> str:
+        """The digest as registries write it."""
+        return f"sha256:{sha256(self.content).hexdigest()}"
+
+
+def image_of(layers: Sequence[ModelLayer]) -> tuple[Blob, Blob]:
+    """Return the configuration and the manifest of an image of these layers."""
+    sizes = [layer.size_and_digest for layer in layers]
+    config = _json(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [digest for _, digest in sizes]},
+        }
+    )
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": {"mediaType": _CONFIG, "size": len(config.content), "digest": config.digest},
+            "layers": [
+                {"mediaType": _LAYER, "size": size, "digest": digest, "annotations": {_TITLE: layer.name}}
+                for layer, (size, digest) in zip(layers, sizes, strict=True)
+            ],
+        }
+    )
+    return config, manifest
+
+
+def _json(document: Any) -> Blob:
+    return Blob(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _header(name: str, *, size: int = 0, directory: bool = False) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    info.mode = 0o755 if directory else 0o644
+    info.type = tarfile.DIRTYPE if directory else tarfile.REGTYPE
+    return info.tobuf(tarfile.PAX_FORMAT)

@@ -1,0 +1,156 @@
+"""The protocol of OCI registries: manifests and blobs of one image, read and written, with what they ask for to let us.
+
+Plain HTTP is for registries of this machine; see `ImageLocation.url`.
+"""
+
+import os
+import re
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+from conch.errors import ConfigError, NotFound, Unavailable
+from conch.repository.remote.http_client import Answer, HttpClient
+from conch.repository.remote.location import ImageLocation, is_loopback
+from conch.repository.remote.oci.docker_config import RegistryLogin, registry_login
+from conch.repository.remote.source import Unreachable
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_MANIFESTS = (
+    OCI_MANIFEST,
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+
+
+class Registry:
+    """One image's place in a registry. For use by several threads."""
+
+    def __init__(
+        self, location: ImageLocation, *, writes: bool = False, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._location = location
+        self._actions = "pull,push" if writes else "pull"
+        self._environ = environ
+        self._client = HttpClient()
+        self._authorization = ""
+        self._lock = threading.Lock()
+
+    def manifest(self, reference: str) -> tuple[bytes, str]:
+        """Return a manifest's bytes and their digest. Raises NotFound, Unavailable."""
+        with self._open("GET", f"/manifests/{reference}", {"Accept": ", ".join(_MANIFESTS)}) as answer:
+            self._check(answer, 200)
+            body, told = answer.read(), answer.headers.get("docker-content-digest", "")
+        digest = f"sha256:{sha256(body).hexdigest()}"
+        expected = reference if reference.startswith("sha256:") else told
+        if expected.startswith("sha256:") and expected != digest:
+            raise Unavailable(f"{self._location}: the manifest is damaged: it is {digest} and not {expected}")
+        return body, digest
+
+    def gives_parts(self, digest: str) -> bool:
+        """Whether the registry, or where it keeps its blobs, gives parts of one."""
+        with self._open("GET", f"/blobs/{digest}", {"Range": "bytes=0-0"}) as answer:
+            self._check(answer, 200, 206)
+            return answer.status == 206
+
+    def read_blob(self, digest: str, start: int, end: int, size: int) -> Iterator[bytes]:
+        """Yield the bytes from `start` to `end` of a blob. Raises NotFound, Unavailable."""
+        part = (start, end) != (0, size)
+        headers = {"Range": f"bytes={start}-{end - 1}"} if part else {}
+        with self._open("GET", f"/blobs/{digest}", headers) as answer:
+            self._check(answer, 206 if part else 200)
+            yield from answer.stream()
+
+    def has_blob(self, digest: str) -> bool:
+        """Whether the registry has a blob."""
+        with self._open("HEAD", f"/blobs/{digest}") as answer:
+            if answer.status == 404:
+                return False
+            self._check(answer, 200)
+            return True
+
+    def write_blob(self, digest: str, size: int, content: Callable[[], Iterable[bytes]]) -> None:
+        """Send a blob. `content` gives its bytes. Raises Unavailable."""
+        with self._open("POST", "/blobs/uploads/", {"Content-Length": "0"}) as answer:
+            self._check(answer, 202)
+            target = urljoin(answer.url, answer.headers.get("location", ""))
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        if urlsplit(target).netloc == urlsplit(self._location.url).netloc:
+            headers |= self._credentials()
+        target += ("&" if "?" in target else "?") + urlencode({"digest": digest})
+        with self._client.open("PUT", target, headers, content()) as answer:
+            self._check(answer, 201)
+
+    def write_manifest(self, reference: str, body: bytes) -> str:
+        """Put a manifest under a tag and return its digest. Raises Unavailable."""
+        with self._open("PUT", f"/manifests/{reference}", {"Content-Type": OCI_MANIFEST}, body) as answer:
+            self._check(answer, 201)
+        return f"sha256:{sha256(body).hexdigest()}"
+
+    def _open(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> Answer:
+        url = self._location.url + path
+        answer = self._client.open(method, url, {**(headers or {}), **self._credentials()}, body)
+        if answer.status != 401 or answer.url != url:
+            return answer
+        with answer, self._lock:
+            self._authorization = self._authorize(answer.headers.get("www-authenticate", ""))
+        return self._client.open(method, url, {**(headers or {}), **self._credentials()}, body)
+
+    def _credentials(self) -> dict[str, str]:
+        return {"Authorization": self._authorization} if self._authorization else {}
+
+    def _authorize(self, challenge: str) -> str:
+        """Return the Authorization header that a challenge asks for. Raises Unavailable if we have none."""
+        login = registry_login(self._location.registry, self._environ)
+        kind = challenge.partition(" ")[0].lower()
+        if kind == "basic" and login is not None:
+            return _basic(login)
+        if kind == "bearer":
+            return f"Bearer {self._token(dict(_PARAMETER.findall(challenge)), login)}"
+        raise Unavailable(f"{self._location}: access denied: no login for {self._location.registry} in Docker's config")
+
+    def _token(self, challenge: Mapping[str, str], login: RegistryLogin | None) -> str:
+        realm = challenge.get("realm", "")
+        parts = urlsplit(realm)
+        if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.netloc)):
+            raise Unavailable(f"{self._location}: the registry sends for a token to a place without TLS")
+        scope = f"repository:{self._location.name}:{self._actions}"
+        asked = {"service": challenge.get("service", ""), "scope": scope}
+        if login is not None and login.identity_token:
+            asked |= {"grant_type": "refresh_token", "refresh_token": login.identity_token, "client_id": "conch"}
+            headers = {"Content-Type": "application/x-www-form-urlencoded"}
+            answer = self._client.open("POST", realm, headers, urlencode(asked).encode())
+        else:
+            headers = {"Authorization": _basic(login)} if login is not None else {}
+            query = urlencode(asked, quote_via=quote)
+            answer = self._client.open("GET", f"{realm}{'&' if parts.query else '?'}{query}", headers)
+        with answer:
+            if answer.status != 200:
+                raise Unavailable(f"{self._location}: access denied: {parts.netloc} answered {answer.status}")
+            document = answer.json()
+        token = document.get("token") or document.get("access_token") if isinstance(document, dict) else None
+        if not isinstance(token, str):
+            raise Unavailable(f"{self._location}: {parts.netloc} gave no token")
+        return token
+
+    def _check(self, answer: Answer, *wanted: int) -> None:
+        if answer.status in wanted:
+            return
+        if answer.status in (401, 403):
+            raise Unavailable(f"{self._location}: access denied: {answer.status}")
+        if answer.status == 404:
+            raise NotFound(f"{self._location}: there is no such image, or a part of it is gone")
+        if answer.status == 400:
+            raise ConfigError(f"{self._location}: the registry refused it as wrong (400); did a file change meanwhile?")
+        kind = Unreachable if answer.status >= 500 else Unavailable
+        raise kind(f"{self._location}: the registry answered {answer.status}")
+
+
+def _basic(login: RegistryLogin) -> str:
+    return f"Basic {b64encode(f'{login.user}:{login.password}'.encode()).decode()}"

@@ -7,8 +7,8 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
+from conch.backends.onnxruntime import backend as module
 from conch.backends.onnxruntime.backend import OnnxRuntimeBackend
-from conch.backends.onnxruntime.backend import backend as module
 from conch.errors import ConchError, ConfigError, ModelLoadError
 from tests.backends.driving import complete, plan, started
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity

@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from conch.backends.base import Instance
+from conch.backends.openvino import backend as module
 from conch.backends.openvino.backend import OpenVinoInstance
-from conch.backends.openvino.backend import backend as module
 from conch.errors import BackendError, ConchError, ConfigError, ModelLoadError
 from conch.tensor import NUMPY_DTYPES, Tensor
 from tests.backends.driving import answers, complete, request, started

@@ -33,6 +33,7 @@ NOT_YET: tuple[str, ...] = (
     "src/conch/frontends",
     "src/conch/llm",
     "src/conch/observability",
+    "src/conch/options",
     "src/conch/protocol",
     "src/conch/repository",
     "tests/accelerators",

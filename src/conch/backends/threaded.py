@@ -70,7 +70,6 @@ class ThreadedInstance(Instance):
         return self._ready
 
     async def start(self) -> None:
-        """Start the thread and load the model in it. Raises ModelLoadError."""
         loop = asyncio.get_running_loop()
         loaded: asyncio.Future[None] = loop.create_future()
         self._thread = Thread(target=self._live, args=(loop, loaded), name=self.plan.name, daemon=True)
@@ -83,7 +82,6 @@ class ThreadedInstance(Instance):
             raise ModelLoadError(f"model instance '{self.plan.name}' failed to load: {error}") from error
 
     def execute(self, batch: Batch) -> None:
-        """Hand the batch to the thread."""
         self._mailbox.put(batch)
 
     async def stop(self) -> None:

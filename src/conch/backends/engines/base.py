@@ -68,7 +68,6 @@ class EngineBackend(Backend):
         self._embedding = EmbeddingModels(self.name, fork_server)
 
     async def stop(self) -> None:
-        """Release what models that make embeddings have needed."""
         await self._embedding.stop()
 
     def generates(self, source: ModelSource) -> bool:

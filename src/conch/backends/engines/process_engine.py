@@ -82,7 +82,6 @@ class ProcessEngine(Engine):
             await process.stop(_STOP_LIMIT_S)
 
     async def kill(self) -> None:
-        """Kill the process."""
         process = await self._processes.withdraw()
         if process is not None:
             await process.kill()

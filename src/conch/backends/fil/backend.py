@@ -51,7 +51,6 @@ class FilBackend(Backend):
         return await completed(source, _read_signature)
 
     def instance(self, plan: InstancePlan) -> Instance:
-        """Make an instance; the trees are read in its `start`."""
         return FilInstance(plan)
 
 
@@ -91,7 +90,6 @@ class FilInstance(ThreadedInstance):
         )
 
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
-        """Run the rows through the trees."""
         assert self._forest is not None
         rows = inputs[_INPUT]
         # treelite trusts its caller: a row that is too short would be read beyond its end.
@@ -104,7 +102,6 @@ class FilInstance(ThreadedInstance):
         return {name: self._answer.of(scores) for name in outputs}
 
     def unload(self) -> None:
-        """Drop the trees."""
         self._forest = None
 
 

@@ -27,7 +27,6 @@ class IdentityBackend(Backend):
         return source.config.document
 
     def instance(self, plan: InstancePlan) -> Instance:
-        """Make an instance."""
         return IdentityInstance(plan)
 
 
@@ -43,7 +42,6 @@ class IdentityInstance(Instance):
 
     @property
     def ready(self) -> bool:
-        """Whether `start` has run."""
         return self._ready
 
     async def start(self) -> None:
@@ -63,7 +61,6 @@ class IdentityInstance(Instance):
         self._ready = True
 
     def execute(self, batch: Batch) -> None:
-        """Answer on a later turn of the loop."""
         loop = asyncio.get_running_loop()
         if self._delay_s:
             loop.call_later(self._delay_s, self._answer, batch)

@@ -74,7 +74,6 @@ class OnnxRuntimeBackend(Backend):
 
     @property
     def can_use_gpus(self) -> bool:
-        """Whether this build of onnxruntime has CUDA."""
         return CUDA in ort.get_available_providers()
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
@@ -85,7 +84,6 @@ class OnnxRuntimeBackend(Backend):
         return await completed(source, _read_signature)
 
     def instance(self, plan: InstancePlan) -> Instance:
-        """Make an instance; the session is made in its `start`."""
         return OnnxRuntimeInstance(plan)
 
 
@@ -148,7 +146,6 @@ class OnnxRuntimeInstance(ThreadedInstance):
         return dict(zip(outputs, results, strict=True))
 
     def unload(self) -> None:
-        """Drop the session."""
         self.session = None
         if self._substitute is not None:
             self._substitute.unload()

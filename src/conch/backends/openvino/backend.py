@@ -60,7 +60,6 @@ class OpenVinoBackend(Backend):
         return await completed(source, _read_signature)
 
     def instance(self, plan: InstancePlan) -> Instance:
-        """Make an instance; the model is compiled in its `start`."""
         return OpenVinoInstance(plan)
 
 
@@ -122,7 +121,6 @@ class OpenVinoInstance(ThreadedInstance):
         return {name: array[:rows] for name, array in results.items()} if self._pad else results
 
     def unload(self) -> None:
-        """Drop the compiled model."""
         while not self._requests.empty():
             self._requests.get()
         self.compiled = None

@@ -57,7 +57,6 @@ class PythonInstance(Instance):
         await self._processes.start()
 
     def execute(self, batch: Batch) -> None:
-        """Send the batch to the process."""
         process = self._processes.current
         assert process is not None
         process.execute(batch)
@@ -82,13 +81,11 @@ class PythonInstance(Instance):
         self.metrics.clear()
 
     async def kill(self) -> None:
-        """Kill the process."""
         process = await self._processes.withdraw()
         if process is not None:
             await process.kill()
 
     async def check_ready(self) -> bool:
-        """Ask the model's `is_ready`, if it has one."""
         process = self._processes.current
         return process is not None and process.alive and await process.check_ready()
 

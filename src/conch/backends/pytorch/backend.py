@@ -59,7 +59,6 @@ class PyTorchBackend(Backend):
         return has_cuda()
 
     async def stop(self) -> None:
-        """Release what processes have needed."""
         await self._python.stop()
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
@@ -79,7 +78,6 @@ class PyTorchBackend(Backend):
         return self._python.instance(plan, partial(_adapter, plan))
 
     def custom_metrics(self) -> Sequence[MetricSample]:
-        """Return what models that are code count."""
         return self._python.custom_metrics()
 
 

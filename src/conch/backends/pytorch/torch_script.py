@@ -160,7 +160,6 @@ class TorchScriptInstance(ThreadedInstance):
         return arrays
 
     def unload(self) -> None:
-        """Drop the module."""
         self._module = None
 
     def _bind(self, config: ModelConfig) -> None:

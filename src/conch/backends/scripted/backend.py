@@ -16,7 +16,6 @@ class ScriptedBackend(EngineBackend):
     can_use_gpus = False
 
     def engine(self, source: ModelSource) -> Engine:
-        """Make the engine of a model version."""
         return ProcessEngine(source, self.name, environment=self.environment)
 
 

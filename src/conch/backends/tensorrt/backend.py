@@ -140,7 +140,6 @@ class TensorRtBackend(Backend):
         return await asyncio.to_thread(self._complete, source)
 
     def instance(self, plan: InstancePlan) -> Instance:
-        """Make an instance; the plan is read in its `start`."""
         return TensorRtInstance(plan, self._engines)
 
     def _complete(self, source: ModelSource) -> Mapping[str, Any]:
@@ -236,7 +235,6 @@ class TensorRtInstance(ThreadedInstance):
         return results
 
     def unload(self) -> None:
-        """Drop contexts, buffers and the plan."""
         self._contexts.clear()
         self._engine = None
         self._device.close()

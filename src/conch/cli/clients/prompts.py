@@ -106,7 +106,6 @@ class _Spoken(_Silent):
         self._model = model
 
     def line(self, text: str) -> None:
-        """Print it."""
         print(text, flush=True)
 
     def end(self, asked: _Asked) -> None:

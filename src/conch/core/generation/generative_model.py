@@ -52,11 +52,9 @@ class GenerativeModel(Served):
 
     @property
     def ready(self) -> bool:
-        """Whether the engine is there."""
         return self.engine.ready
 
     async def start(self) -> None:
-        """Bring the engine up. Raises ModelLoadError."""
         started = monotonic_ns()
         self.engine.on_ready_change = lambda: None
         await self.engine.start()
@@ -109,7 +107,6 @@ class GenerativeModel(Served):
         """Do nothing: the generation is in the books, not the form in which it came."""
 
     def refusal(self, now: int) -> QueueFull | None:
-        """Return the refusal that any request would get now; None while there is room."""
         running = self.engine.info.max_running
         if not self._max_queue_size or self._held < running + self._max_queue_size:
             return None
@@ -120,13 +117,11 @@ class GenerativeModel(Served):
         )
 
     async def stop(self) -> None:
-        """End what is under way and the engine."""
         for live in list(self._live):
             live.told((), Unavailable(f"model '{self.config.name}' is being unloaded"))
         await self.engine.stop()
 
     async def kill(self) -> None:
-        """End the engine at once."""
         await self.engine.kill()
 
     def ended(self, live: "_Live", end: Usage | ConchError) -> None:

@@ -60,11 +60,9 @@ class IdleEngine(Engine):
 
     @property
     def ready(self) -> bool:
-        """Whether the engine is there, or can be."""
         return self._engine.ready if self._awake else not self._failure and not self._ended
 
     async def start(self) -> None:
-        """Start the engine. Raises ModelLoadError."""
         self._engine.on_ready_change = self._changed
         await self._engine.start()
         self._woken()
@@ -90,7 +88,6 @@ class IdleEngine(Engine):
         await self._engine.stop()
 
     async def kill(self) -> None:
-        """Kill the engine."""
         await self._engine.kill()
         await self._end_transitions()
         await self._engine.kill()

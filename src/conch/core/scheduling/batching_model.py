@@ -54,11 +54,9 @@ class ServedModel(InstanceModel):
         self._crowd = self._full_batches()
 
     def refusal(self, now: int) -> QueueFull | None:
-        """Return the refusal that any request would get now; None while there is room."""
         return self._queue.refusal(now)
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
-        """Admit a request, or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
         if self.cache is not None:
             found = self.cache.look_up(request, respond, self._order)
             if isinstance(found, Pending):
@@ -85,7 +83,6 @@ class ServedModel(InstanceModel):
         return pending
 
     def _dispatch(self) -> None:
-        """Run what can run now, and see to being woken for the rest."""
         self._dispatching = False
         wake = 0
         expiry = self._queue.next_expiry()

@@ -100,7 +100,6 @@ class InstanceModel(Served):
         return any(instance.ready for instance in self.instances)
 
     async def check_ready(self) -> bool:
-        """Ask the model itself as well, where it has an opinion (`is_ready` of a Python model)."""
         ready = [instance for instance in self.instances if instance.ready]
         return bool(ready) and all(await asyncio.gather(*(instance.check_ready() for instance in ready)))
 
@@ -210,7 +209,6 @@ class InstanceModel(Served):
             self.limiter.close()
 
     async def kill(self) -> None:
-        """End all instances at once."""
         await asyncio.gather(*(instance.kill() for instance in self._held))
 
     def _dispatch_soon(self) -> None:

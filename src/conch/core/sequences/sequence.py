@@ -65,7 +65,6 @@ class SequenceRequest(Pending):
         self._sequences: SequenceOwner | None = owner
 
     def send(self, response: InferResponse | ConchError) -> None:
-        """Pass one response on; more will follow."""
         if self.state is State.DONE:
             return
         assert self._sequences is not None

@@ -68,7 +68,6 @@ class SequenceModel(InstanceModel):
         self._lingers = False  # whether it is held for sequences that go on in spite of that
 
     async def start(self) -> None:
-        """Start all instances side by side. Raises ModelLoadError, OSError; then nothing is left running."""
         await asyncio.to_thread(self._tensors.load)
         await super().start()
         self._up = [instance.ready for instance in self.instances]
@@ -103,14 +102,12 @@ class SequenceModel(InstanceModel):
         return self._slots.open(key) is not None
 
     def refusal(self, now: int) -> QueueFull | None:
-        """Return the refusal that any request would get now; None while there is room."""
         waiting = self.statistics.pending
         if not self._bound or waiting < self._bound:
             return None
         return QueueFull("Exceeds maximum queue size", retry_after_s=self._pace.seconds_for(waiting, now) or 0.0)
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
-        """Admit a request, or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
         if self._predecessors and not request.flags & SEQUENCE_START:
             self._predecessors = [old for old in self._predecessors if old.linger()]
             for old in self._predecessors:
@@ -194,7 +191,6 @@ class SequenceModel(InstanceModel):
         )
 
     def _dispatch(self) -> None:
-        """Run what can run now, and see to being woken for the rest."""
         self._dispatching = False
         now = monotonic_ns()
         event = self._slots.next_event()

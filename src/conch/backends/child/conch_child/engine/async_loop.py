@@ -103,17 +103,14 @@ class AsyncEngine(LoopEngine):
         return running, max(len(self._tasks) - running, 0), 0.0, 0, 0, 0
 
     def begin(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int) -> None:
-        """Have a task read from it."""
         self._tasks[key] = asyncio.create_task(self._run(key, prompt, params, adapter, priority))
 
     def abort(self, key: int) -> None:
-        """Cancel the task."""
         task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()
 
     def close(self) -> None:
-        """End every request and the engine."""
         for task in self._tasks.values():
             task.cancel()
         self.shut_down()

@@ -210,7 +210,6 @@ class OpenVinoDriver(Driver):
         return [*refused, *told, *self._starved(given_up)]
 
     def figures(self) -> tuple[int, int, float, int, int, int]:
-        """Return what the library's metrics say."""
         metrics = self._pipeline.get_metrics()
         # As of before the step, that is, with those that it has finished.
         running = min(metrics.scheduled_requests, len(self._sequences))

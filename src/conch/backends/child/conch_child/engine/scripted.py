@@ -140,7 +140,6 @@ class ScriptedDriver(Driver):
         self._waiting[key] = request
 
     def abort(self, key: int) -> None:
-        """Forget a request."""
         self._waiting.pop(key, None)
         self._running.pop(key, None)
 
@@ -154,7 +153,6 @@ class ScriptedDriver(Driver):
         return max(0, math.ceil((self._due - time.monotonic()) * 1000))
 
     def step(self) -> list[Event]:
-        """Say the next word of every running sequence."""
         told, self._told = self._told, []
         if not self._waiting and not self._running:
             return told

@@ -117,7 +117,6 @@ class TensorRtLlmEngine(AsyncEngine):
         return isinstance(error, self._broken)
 
     def shut_down(self) -> None:
-        """End the executor and its workers."""
         self._watching.cancel()
         self._llm.shutdown()
 

@@ -84,7 +84,6 @@ class VllmEngine(LoopEngine):
         self._do(self._add(request, prompt, params, adapter, priority))
 
     def abort(self, key: int) -> None:
-        """Have vLLM drop it."""
         request = self._requests.get(key)
         if request is not None:
             self.over(request)
@@ -108,7 +107,6 @@ class VllmEngine(LoopEngine):
         return steps.running, steps.waiting, steps.kv_cache_usage, *counters
 
     def close(self) -> None:
-        """End vLLM's own processes."""
         logging.getLogger("vllm").setLevel(logging.ERROR)  # that it has to hurry is no news
         if not self._engine.output_handler.remove_done_callback(self._died):
             return

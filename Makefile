@@ -32,7 +32,7 @@ check: .venv/.dev ## Run linter, formatter, type checker, import contract, spell
 	$(BIN)/codespell
 	$(BIN)/python -m tests.test_language
 
-format: .venv/.dev ## Format the code and mend what the linter can
+format: .venv/.dev ## Format the code and fix what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

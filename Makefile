@@ -3,9 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+# Tests run in so many processes. A later -n in ARGS wins: -n 0 runs them in one, as a debugger needs it.
+WORKERS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test vllm test-vllm check format bench bench-llm docs clean
+.PHONY: help setup demo quick test vllm test-vllm check format bench bench-llm docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,8 +17,13 @@ setup: .venv/.dev ## Make .venv with everything that development needs
 demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--once ends by itself)
 	$(BIN)/python examples/demo.py $(ARGS)
 
+quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow, in less than a minute (ARGS go to pytest)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/unit tests/test_architecture.py $(ARGS)
+
 test: check ## Run the checks and all tests (ARGS go to pytest)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 vllm: .venv/.dev ## Make .bench/vllm-venv, where the vllm engine and its tests find vLLM (3.4 GB)
 	$(BIN)/python -m benchmarks.vllm_install

@@ -7,13 +7,16 @@ status is the same, an error begins with Triton's, and an answer is equal.
 """
 
 import base64
+import fcntl
 import http.client
 import json
+import os
 import re
 import socket
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +50,23 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]
     names = write_recorded_models(root / "models")
     flags = ["--model-control-mode=explicit", "--exit-on-error=false", "--strict-readiness=false"]
     flags += ["--allow-client-shm=true", *(f"--load-model={name}" for name in names)]
-    for path in OBJECTS:
-        path.write_bytes(bytes(1024))
+    with _objects(), ConchProcess(root / "models", *flags, log=root / "conch.log") as server:
+        yield server
+
+
+@contextmanager
+def _objects() -> Iterator[None]:
+    """Make the shared memory that the requests name, for one run at a time: the wheel's tests run these, too."""
+    folder = os.open(OBJECTS[0].parent, os.O_RDONLY)
     try:
-        with ConchProcess(root / "models", *flags, log=root / "conch.log") as server:
-            yield server
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        for path in OBJECTS:
+            path.write_bytes(bytes(1024))
+        yield
     finally:
         for path in OBJECTS:
-            path.unlink()
+            path.unlink(missing_ok=True)
+        os.close(folder)
 
 
 def ask(server: ConchProcess, row: Row) -> tuple[int, str, str]:

@@ -21,6 +21,8 @@ GATED = """
 while os.path.exists({0!r}):
     open({0!r} + ".taken", "w").close()
     time.sleep(0.002)
+with open({0!r} + ".executed", "a") as book:
+    book.write(str(request.inputs()[0].as_numpy().ravel()[0]) + "\\n")
 return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", request.inputs()[0].as_numpy())])
 """
 ANSWERS = """
@@ -66,6 +68,10 @@ class Server:
     def soon(self, model: str, *numbers: int, **fields: Any) -> "Future[tuple[int, Any]]":
         """Ask in a thread."""
         return self._pool.submit(self.ask, model, *numbers, **fields)
+
+    def executed(self, model: str) -> list[int]:
+        """Return the first number of each request that a gated model has executed, in that order."""
+        return [int(line) for line in (self._folder / f"{model}.shut.executed").read_text().splitlines()]
 
     def pending(self, model: str) -> int:
         return self.metric("nv_inference_pending_request_count", model)
@@ -205,17 +211,15 @@ def test_pending_counts_all_that_wait_and_a_bounded_queue_refuses_the_next(serve
 
 
 def test_priorities_0_and_out_of_range_are_the_default(server: Server) -> None:
-    done: list[int] = []
     with server.stuck("urgent") as executing:
         answers = [executing]
         for number, priority in enumerate((9, 3, 0, 1, 2), 1):
             answers.append(server.soon("urgent", number, priority=priority))
-            answers[-1].add_done_callback(lambda answer: done.append(answer.result()[1]["outputs"][0]["data"][0]))
             until(lambda number=number: server.pending("urgent") == number)  # type: ignore[misc]
-    for answer in answers:
-        assert answer.result(LIMIT_S)[0] == 200
-    until(lambda: len(done) == 5)
-    assert (done[0], done[-1]) == (4, 2)
+    for number, answer in enumerate(answers):
+        status, document = answer.result(LIMIT_S)
+        assert (status, document["outputs"][0]["data"]) == (200, [number])
+    assert server.executed("urgent") == [0, 4, 1, 3, 5, 2]
 
 
 def test_what_each_end_of_a_request_counts(server: Server) -> None:

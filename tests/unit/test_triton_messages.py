@@ -3,11 +3,14 @@
 import subprocess
 import sys
 
+import pytest
+
 
 def run(script: str) -> str:
     return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_the_server_does_not_import_a_grpc_library() -> None:
     assert run("import sys, conch.server; print('grpc' in sys.modules, 'tritonclient.grpc' in sys.modules)") == (
         "False False\n"

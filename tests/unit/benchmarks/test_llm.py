@@ -56,6 +56,7 @@ def test_prompts_have_their_tokens_and_do_not_repeat(tokens: int) -> None:
     assert not merged & set("".join(prompts).replace(" ", ""))
 
 
+@pytest.mark.slow
 def test_both_files_hold_the_same_model(tmp_path: Path) -> None:
     write_gguf(tmp_path / "model.gguf")
     write_checkpoint(tmp_path / "checkpoint")

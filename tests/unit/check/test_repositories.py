@@ -92,6 +92,7 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
         check_paths([tmp_path / "nothing"])
 
 
+@pytest.mark.slow
 def test_no_framework_is_loaded(tmp_path: Path) -> None:
     pipeline(tmp_path, 4)
     write_python(tmp_path, "m")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +122,7 @@ class World:
         return True
 
 
+@pytest.mark.slow
 @given(st.lists(actions, min_size=20, max_size=80))
 @settings(max_examples=150, deadline=None)
 def test_what_is_not_refused_is_answered_and_what_is_could_not_be(schedule: list[tuple[str, str, int]]) -> None:

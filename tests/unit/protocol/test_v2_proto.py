@@ -437,6 +437,7 @@ requests = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(requests)
 def test_any_message_is_a_request_or_a_conch_error(request):
@@ -448,6 +449,7 @@ def test_any_message_is_a_request_or_a_conch_error(request):
     assert [tensor.name for tensor in decoded.inputs] == [entry.name for entry in request.inputs]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(requests, st.data())
 def test_any_bytes_are_a_request_or_a_conch_error(request, data):

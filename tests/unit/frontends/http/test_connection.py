@@ -468,11 +468,13 @@ def test_one_connection_too_many_is_told_so(listen, connect):
     assert peers[0].receive()[0] == 200
 
 
+@pytest.mark.slow
 def test_an_idle_connection_is_closed_in_the_end(listen, connect):
     peer = connect(listen(echo, limits={"idle_s": 0.0}))
     assert peer.rest() == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "beginning",
     [
@@ -488,6 +490,7 @@ def test_a_request_that_does_not_get_complete_is_given_up(listen, connect, begin
     assert peer.rest() == b""
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_slowly_gets_all_of_its_answer(listen, connect):
     size = 30_000_000
     peer = connect(listen(lambda _, reply: reply.send(200, NO_HEADERS, bytes(size)), limits={"stalled_write_s": 1.5}))
@@ -501,6 +504,7 @@ def test_a_client_that_reads_slowly_gets_all_of_its_answer(listen, connect):
     assert got >= size
 
 
+@pytest.mark.slow
 def test_answers_wait_for_a_client_that_does_not_read_them(listen, connect, loop_thread):
     """A read may hold thousands of requests with large answers: they are not computed ahead of their reader."""
     answered = []
@@ -537,6 +541,7 @@ def test_a_large_body_that_is_only_announced_takes_no_memory(listen, connect):
     assert peer.rest() == b""
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_its_answer_is_cut_off(listen, connect, loop_thread):
     handler = Holding()
     peer = connect(listen(handler, limits={"stalled_write_s": 0.0}))

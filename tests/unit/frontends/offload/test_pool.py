@@ -153,6 +153,7 @@ async def test_stopping_ends_what_runs() -> None:
         pool.submit("nothing", {}, [], lambda _: None)
 
 
+@pytest.mark.slow
 async def test_an_idle_process_ends() -> None:
     pool = OffloadPool("test", workers=1, idle_s=0.05)
     try:

@@ -1,0 +1,34 @@
+"""Which tests run first, and a temporary folder for each process that runs tests."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Modules that take longest, longest first: run in parallel, tests end when the last module does.
+LONGEST_FIRST = (
+    "test_wheel.py",
+    "docs/test_code_blocks.py",
+    "robustness/test_llm_rude.py",
+    "robustness/test_grpc_rude.py",
+    "backends/pytorch/test_processes.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {Path(__file__).parent / module: number for number, module in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder() -> Iterator[None]:
+    """A temporary folder that no other process uses, for tests that look for leftovers there."""
+    with (
+        tempfile.TemporaryDirectory(prefix="conch-tests-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        Path(folder).chmod(0o1777)  # some tests run as another user
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", None)
+        yield

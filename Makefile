@@ -20,7 +20,7 @@ demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--on
 quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow, in less than a minute (ARGS go to pytest)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/unit tests/test_architecture.py $(ARGS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/unit tests/test_architecture.py tests/test_language.py $(ARGS)
 
 test: check ## Run the checks and all tests (ARGS go to pytest)
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

@@ -228,7 +228,7 @@ class GenerationRequest:
 
 # How a caller hears of what becomes of its request. Called on the event loop with (deltas, None) zero or more times,
 # then exactly once with the last deltas and what ended it: the usage, or an error. It must not raise, nor block.
-Listen: TypeAlias = Callable[[Sequence[Delta], Usage | ConchError | None], None]
+DeltaCallback: TypeAlias = Callable[[Sequence[Delta], Usage | ConchError | None], None]
 
 
 class Generation(Protocol):
@@ -255,7 +255,7 @@ class EngineInfo:
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token … for the template
     adapters: tuple[str, ...] = ()
     # Names of the `SamplingParams` that it honours; the rest are refused unless they are at their defaults.
-    honours: frozenset[str] = frozenset()
+    supported_params: frozenset[str] = frozenset()
     max_logprobs: int = 0
     priorities: bool = False
 

@@ -19,13 +19,13 @@ from conch.backends.engines.memory import EngineMemory
 from conch.backends.processes.fork_server import ForkServer
 from conch.backends.registry import BackendRegistry, ineffective_settings
 from conch.build_info import build_line
-from conch.core.bls import Calls
+from conch.core.bls import BlsCalls
 from conch.core.catalog import Catalog
 from conch.core.generation.generative_model import GenerativeModel
 from conch.core.in_flight import requests_in_flight
 from conch.core.inference import Inference
 from conch.core.loading.builder import ModelBuilder
-from conch.core.loading.model_manager import ALL_MODELS, ModelControl
+from conch.core.loading.model_manager import ALL_MODELS, ModelManager
 from conch.core.loading.start_report import StartReport
 from conch.core.response_cache import ResponseCache
 from conch.core.scheduling.rate_limiter import RateLimiter
@@ -84,7 +84,7 @@ class Server:
             self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
         )
         # What models may call is made of models: of the control, which is made with the backends.
-        calls = Calls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
+        calls = BlsCalls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
         forks = {"fork_server": fork_server}
         python, engines = {**forks, "calls": calls}, {**forks, "memory": EngineMemory()}
         self._backends = BackendRegistry(
@@ -109,7 +109,7 @@ class Server:
             summaries=options.summary_latencies,
             suggestion=repositories.suggestion,
         )
-        self.control = ModelControl(
+        self.control = ModelManager(
             repositories,
             self._builder,
             self._catalog,

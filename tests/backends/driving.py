@@ -10,7 +10,7 @@ from conch.backends.batch import Batch
 from conch.backends.registry import load_backend
 from conch.errors import ConchError
 from conch.model_config import InstanceKind, ModelConfig
-from conch.repository.config.resolve import finish
+from conch.repository.config.resolve import resolve
 from conch.repository.store import Repository
 from conch.request import InferRequest, InferResponse
 from conch.tensor import Tensor
@@ -22,7 +22,7 @@ async def complete(directory: Path, settings: Mapping[str, str] | None = None) -
     backend = backend_of(files.config)
     version = files.versions_on_disk[0] if files.versions_on_disk else 1
     document = await backend.complete(ModelSource(files.config, version, directory, settings or {}))
-    return finish(document, backend=backend).config
+    return resolve(document, backend=backend).config
 
 
 def backend_of(config: ModelConfig) -> Backend:
@@ -62,7 +62,7 @@ class Asked:
     def send(self, response: InferResponse) -> None:
         raise AssertionError("no model here is decoupled")
 
-    def finish(self, answer: InferResponse | ConchError | None) -> None:
+    def resolve(self, answer: InferResponse | ConchError | None) -> None:
         assert self.answer is None
         self.answer = answer
 

@@ -24,7 +24,7 @@ ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 LIMIT_S = 30
 
 
-class Served:
+class ServedModel:
     """The server, and a client of its HTTP port; models are written into its repository and loaded by name."""
 
     def __init__(self, process: ConchProcess, repository: Path) -> None:
@@ -73,11 +73,11 @@ def given(client: Any, maker: Maker, rows: Rows) -> Any:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
     repository = tmp_path_factory.mktemp("models")
     log = tmp_path_factory.mktemp("log") / "log"
     with ConchProcess(repository, "--model-control-mode=explicit", log=log) as process:
-        yield Served(process, repository)
+        yield ServedModel(process, repository)
 
 
 def same(answer: Any, expected: Rows) -> None:
@@ -86,7 +86,7 @@ def same(answer: Any, expected: Rows) -> None:
 
 
 @pytest.mark.parametrize("maker", having("completes"))
-def test_a_model_says_itself_what_it_takes_and_gives(served: Served, maker: Maker) -> None:
+def test_a_model_says_itself_what_it_takes_and_gives(served: ServedModel, maker: Maker) -> None:
     name = served.load(maker.write, f"told_{maker.backend}")
     metadata = served.client.get_model_metadata(name)
     assert metadata["inputs"] == [{"name": maker.input, "datatype": "FP32", "shape": [-1, 3]}]
@@ -98,7 +98,7 @@ def test_a_model_says_itself_what_it_takes_and_gives(served: Served, maker: Make
 @pytest.mark.parametrize("maker", having("checks"))
 @pytest.mark.parametrize(("datatype", "given", "complaint"), [("INT32", 3, "TYPE_INT32"), ("FP32", 4, "4")])
 def test_a_configuration_that_the_model_contradicts_is_refused(
-    served: Served, maker: Maker, datatype: str, given: int, complaint: str
+    served: ServedModel, maker: Maker, datatype: str, given: int, complaint: str
 ) -> None:
     with pytest.raises(InferenceServerException) as raised:
         served.load(maker.write, f"wrong_{datatype}_{given}_{maker.backend}", maker.declaration(datatype, given))
@@ -108,7 +108,7 @@ def test_a_configuration_that_the_model_contradicts_is_refused(
 
 @pytest.mark.parametrize("maker", having("filename"))
 @pytest.mark.parametrize("harm", ["missing", "corrupt"])
-def test_a_file_that_is_no_model_is_named_and_harms_nobody_else(served: Served, maker: Maker, harm: str) -> None:
+def test_a_file_that_is_no_model_is_named_and_harms_nobody_else(served: ServedModel, maker: Maker, harm: str) -> None:
     name = f"{harm}_{maker.backend}"
     maker.write(served.repository / name, maker.declaration())
     file = served.repository / name / "1" / maker.filename
@@ -126,7 +126,7 @@ def test_a_file_that_is_no_model_is_named_and_harms_nobody_else(served: Served, 
 
 
 @pytest.mark.parametrize("maker", ALL)
-def test_joined_requests_are_answered_as_single_ones(served: Served, maker: Maker) -> None:
+def test_joined_requests_are_answered_as_single_ones(served: ServedModel, maker: Maker) -> None:
     name = served.load(maker.write, f"joined_{maker.backend}", BATCHING)
     parts = [ROWS[:1], ROWS[1:3], ROWS[3:]]
     for part, answer in zip(parts, served.ask_at_once(name, maker, parts), strict=True):
@@ -135,7 +135,7 @@ def test_joined_requests_are_answered_as_single_ones(served: Served, maker: Make
 
 
 @pytest.mark.parametrize("maker", having("picky"))
-def test_a_request_fails_without_those_it_was_joined_with(served: Served, maker: Maker) -> None:
+def test_a_request_fails_without_those_it_was_joined_with(served: ServedModel, maker: Maker) -> None:
     assert maker.picky is not None
     name = served.load(maker.picky, f"picky_{maker.backend}", BATCHING)
     bad = np.full((1, 3), 99, np.float32)
@@ -146,7 +146,7 @@ def test_a_request_fails_without_those_it_was_joined_with(served: Served, maker:
 
 
 @pytest.mark.parametrize("maker", having("variable"))
-def test_dimensions_may_change_from_request_to_request_and_be_zero(served: Served, maker: Maker) -> None:
+def test_dimensions_may_change_from_request_to_request_and_be_zero(served: ServedModel, maker: Maker) -> None:
     assert maker.variable is not None
     name = served.load(maker.variable, f"variable_{maker.backend}")
     for shape in ((1, 2), (2, 5), (1, 0), (3, 1)):
@@ -157,7 +157,7 @@ def test_dimensions_may_change_from_request_to_request_and_be_zero(served: Serve
 
 
 @pytest.mark.parametrize("maker", having("scalar"))
-def test_a_scalar_is_one_element(served: Served, maker: Maker) -> None:
+def test_a_scalar_is_one_element(served: ServedModel, maker: Maker) -> None:
     assert maker.scalar is not None
     name = served.load(maker.scalar, f"scalar_{maker.backend}")
     assert served.client.get_model_metadata(name)["inputs"][0]["shape"] == [1]
@@ -166,7 +166,7 @@ def test_a_scalar_is_one_element(served: Served, maker: Maker) -> None:
 
 
 @pytest.mark.parametrize("maker", ALL)
-def test_two_instances_answer_at_once(served: Served, maker: Maker) -> None:
+def test_two_instances_answer_at_once(served: ServedModel, maker: Maker) -> None:
     name = served.load(
         maker.write, f"two_{maker.backend}", "max_batch_size: 4 instance_group { count: 2 kind: KIND_CPU }"
     )
@@ -176,7 +176,7 @@ def test_two_instances_answer_at_once(served: Served, maker: Maker) -> None:
 
 
 @pytest.mark.parametrize("maker", ALL)
-def test_who_goes_away_takes_nobody_along(served: Served, maker: Maker) -> None:
+def test_who_goes_away_takes_nobody_along(served: ServedModel, maker: Maker) -> None:
     name = served.load(maker.write, f"left_{maker.backend}", BATCHING)
     with grpcclient.InferenceServerClient(served.process.grpc) as client:
         left, stayed = threading.Event(), threading.Event()
@@ -195,7 +195,7 @@ def test_who_goes_away_takes_nobody_along(served: Served, maker: Maker) -> None:
 
 
 @pytest.mark.parametrize("maker", ALL)
-def test_warm_up_is_run_and_not_counted(served: Served, maker: Maker) -> None:
+def test_warm_up_is_run_and_not_counted(served: ServedModel, maker: Maker) -> None:
     values = f'inputs {{ key: "{maker.input}" value {{ data_type: TYPE_FP32 dims: [ 3 ] zero_data: true }} }}'
     text = f'{maker.declaration()} model_warmup {{ name: "zeros" batch_size: 2 count: 3 {values} }}'
     name = served.load(maker.write, f"warm_{maker.backend}", text)
@@ -204,7 +204,7 @@ def test_warm_up_is_run_and_not_counted(served: Served, maker: Maker) -> None:
 
 
 @pytest.mark.parametrize("maker", ALL)
-def test_what_was_answered_is_counted(served: Served, maker: Maker) -> None:
+def test_what_was_answered_is_counted(served: ServedModel, maker: Maker) -> None:
     name = served.load(maker.write, f"counted_{maker.backend}", "max_batch_size: 4")
     for rows in (ROWS[:1], ROWS):
         served.ask(name, maker, rows)
@@ -219,7 +219,7 @@ def test_what_was_answered_is_counted(served: Served, maker: Maker) -> None:
 
 
 @pytest.mark.parametrize("maker", ALL)
-def test_a_reload_serves_on_and_an_unload_leaves_nothing(served: Served, maker: Maker) -> None:
+def test_a_reload_serves_on_and_an_unload_leaves_nothing(served: ServedModel, maker: Maker) -> None:
     name = f"again_{maker.backend}"
     left_behind: list[tuple[int, int]] = []
     for _ in range(3):
@@ -234,14 +234,14 @@ def test_a_reload_serves_on_and_an_unload_leaves_nothing(served: Served, maker: 
     shutil.rmtree(served.repository / name)
 
 
-def until_gone(served: Served, name: str) -> None:
+def until_gone(served: ServedModel, name: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while served.client.is_model_ready(name):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def held(served: Served, name: str) -> tuple[int, int]:
+def held(served: ServedModel, name: str) -> tuple[int, int]:
     """Open files below the model's folder, and child processes that are called like it."""
     process = psutil.Process(served.process.process.pid)
     maps = [each.path for each in process.memory_maps() if f"/{name}/" in each.path]

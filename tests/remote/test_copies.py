@@ -12,7 +12,7 @@ import pytest
 from conch.cli.repo import repo
 from conch.errors import Unavailable
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.listing import Contents, Entry
+from conch.repository.remote.listing import Contents, RemoteFile
 from conch.repository.remote.mirror import Mirror
 from conch.repository.remote.mirrors import open_mirror
 from conch.repository.remote.source import Unreachable
@@ -37,9 +37,9 @@ class Silent:
         if self.silence is not None:
             self.now += self.silence
             raise Unreachable("silent://: timed out")
-        return {"a": (Entry("1", "", 0),)}
+        return {"a": (RemoteFile("1", "", 0),)}
 
-    def fetch(self, model: str, entries: Sequence[Entry]) -> None:
+    def fetch(self, model: str, entries: Sequence[RemoteFile]) -> None:
         """There is nothing to fetch."""
 
 

@@ -16,10 +16,10 @@ from conch.errors import ConchError
 from conch.frontends.access import Access
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.forwarded_headers import ForwardedHeaders
-from conch.frontends.grpc.dispatch import Calls
+from conch.frontends.grpc.dispatch import Dispatcher
 from conch.frontends.http2.connection import Http2Connection
 from conch.frontends.http2.limits import Http2Limits
-from conch.frontends.v2_grpc.infer import InferEndpoint
+from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.frontends.v2_grpc.service import InferenceService
 from conch.protocol.v2_proto.inference import read_infer_request
 from conch.protocol.v2_proto.parameters import is_reserved
@@ -52,9 +52,9 @@ class GrpcWorld:
 
     def __init__(self, place: World) -> None:
         inference = place.server.inference
-        calls = Calls(
+        calls = Dispatcher(
             InferenceService(inference, place.server.control, "fuzzed").methods(),
-            InferEndpoint(inference, ForwardedHeaders("x-forward.*", is_reserved), pool=InlinePool("fuzz")),
+            GrpcInferEndpoint(inference, ForwardedHeaders("x-forward.*", is_reserved), pool=InlinePool("fuzz")),
             Access(),
             compression="none",
             header_limit=4096,

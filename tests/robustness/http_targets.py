@@ -11,7 +11,7 @@ from conch.frontends.http.connection import HttpConnection
 from conch.protocol.compression import decompress
 from conch.protocol.v2_json.inference import OutputOptions, decode_request
 from conch.protocol.v2_json.repository import read_index, read_load, read_unload
-from conch.protocol.v2_json.request_cache import RepeatedBodies
+from conch.protocol.v2_json.request_cache import JsonRequestCache
 from conch.request import InferRequest, Timeline
 from tests.robustness import http_input
 from tests.robustness.mutate import mutated, pieces
@@ -118,7 +118,7 @@ class InferTarget:
 
     def __init__(self, place: World) -> None:
         self._place = place
-        self._repeated = RepeatedBodies()
+        self._repeated = JsonRequestCache()
 
     def example(self, random: Random) -> bytes:
         model, body, header_length = http_input.infer_body(random)

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import ConchError
 from conch.frontends.forwarded_headers import ForwardedHeaders
-from conch.frontends.v2_grpc.infer import InferEndpoint
+from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.frontends.v2_http.routes import V2Http
 from conch.protocol.v2_proto.parameters import is_reserved
 from tests.robustness.http_targets import check_alive, talk
@@ -102,7 +102,7 @@ async def test_over_http(owned: Object, tmp_path: Path, monkeypatch: pytest.Monk
 async def test_over_grpc(owned: Object, tmp_path: Path) -> None:
     random, regions = Random(6), regions_of(owned)
     async with world(tmp_path) as place:
-        endpoint = InferEndpoint(place.server.inference, ForwardedHeaders("", is_reserved), regions)
+        endpoint = GrpcInferEndpoint(place.server.inference, ForwardedHeaders("", is_reserved), regions)
         answers = [await asked(place, endpoint, random, owned, regions) for _ in range(CASES)]
         place.check_clean()
     refused = [answer for answer in answers if isinstance(answer, ConchError)]
@@ -111,7 +111,7 @@ async def test_over_grpc(owned: Object, tmp_path: Path) -> None:
 
 
 async def asked(
-    place: World, endpoint: InferEndpoint, random: Random, owned: Object, regions: SharedMemory
+    place: World, endpoint: GrpcInferEndpoint, random: Random, owned: Object, regions: SharedMemory
 ) -> bytes | ConchError:
     disturb(random, owned, regions)
     model = random.choice(list(MODELS))

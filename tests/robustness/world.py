@@ -19,7 +19,7 @@ from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.http.connection import HttpConnection
 from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http.reply import HttpReply
-from conch.frontends.loop_budget import Slices
+from conch.frontends.loop_budget import ParseBudget
 from conch.frontends.offload import jobs
 from conch.frontends.offload.pool import Done, Job, OffloadPool, Outcome
 from conch.frontends.v2_http.routes import V2Http
@@ -103,7 +103,7 @@ class World:
         self.limits = HttpLimits(body_bytes=MAX_INPUT_BYTES, head_bytes=4096, head_fields=32)
         self.connections: set[HttpConnection] = set()
         # How an answer is ordered must not depend on the clock here.
-        self.slices = Slices(inf, inf)
+        self.slices = ParseBudget(inf, inf)
         self.budget = BodyBudget(DEFAULT_LIMIT_BYTES)
         self._routes = V2Http(
             server.inference, server.control, max_input_bytes=MAX_INPUT_BYTES, header_forward_pattern="X-Forward.*"

@@ -21,7 +21,7 @@ from conch.model_config import ModelConfig
 from conch.options.flags import Standing
 from conch.options.server_options import FLAGS
 from conch.repository.config.from_proto import to_model_config
-from conch.repository.config.unsupported import refuse_unserved, unserved_notices
+from conch.repository.config.unsupported import refuse_unsupported, unsupported_notices
 from conch.triton_messages import ModelConfig as ConfigMessage
 from conch.triton_messages import service_pb2
 from tests.server.models import write_identity
@@ -219,10 +219,10 @@ def _fate(path: str, backend: str) -> str:
     """What becomes of a field in a model of a backend: refused, told, used; "silence" is what must not be."""
     message = _message(backend, path)
     try:
-        refuse_unserved(message)
+        refuse_unsupported(message)
     except ConfigError:
         return "refused"
-    if unserved_notices(message) or path in TRUE_BY_DEFAULT:
+    if unsupported_notices(message) or path in TRUE_BY_DEFAULT:
         return "told"
     if path in CHECKED_ELSEWHERE or READ_BY.get(path) == backend:
         return "used"

@@ -121,7 +121,7 @@ BOUNDS = {
         "HTTP/2 frame": (size(HTTP2.frame_bytes), FIXED),
         "CONTINUATION frames per head": (f"{HTTP2.continuations}", FIXED),
         "Stream resets": (f"{HTTP2.resets:,}, then {HTTP2.resets_per_s:g} per second", FIXED),
-        "Frames without effect": (f"{HTTP2.trifles:,}, then {HTTP2.trifles_per_s:g} per second", FIXED),
+        "Frames without effect": (f"{HTTP2.noise_frames:,}, then {HTTP2.noise_frames_per_s:g} per second", FIXED),
         "Small DATA frames": (f"{HTTP2.small_frames:,}, then {HTTP2.small_frames_per_s:,.0f} per second", FIXED),
         "Early pings": (f"{OPTIONS.grpc_http2_max_ping_strikes}", "`--grpc-http2-max-ping-strikes`"),
     },

@@ -14,7 +14,7 @@ from conch.request import InferRequest, Respond, Span
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Caller:
+class BlsCaller:
     """Who makes a call, and for which of the requests in its hands.
 
     `holds` is the instance that does nothing else before the call is answered; None where it goes on meanwhile. `span`
@@ -28,7 +28,7 @@ class Caller:
     span: Span | None = None
 
 
-class Call(Protocol):
+class BlsCall(Protocol):
     """A call under way. Both methods do nothing when it has been answered."""
 
     def cancel(self) -> None:
@@ -41,7 +41,7 @@ class Call(Protocol):
 class ModelCalls(Protocol):
     """The server as its models see it. All methods belong to the event loop's thread."""
 
-    def call(self, caller: Caller, request: InferRequest, respond: Respond, *, many: bool) -> Call:
+    def call(self, caller: BlsCaller, request: InferRequest, respond: Respond, *, many: bool) -> BlsCall:
         """Put a request; `respond` hears of its responses and, once, of its end, perhaps before this returns.
 
         `many` says that any number of responses will do. Raises a ConchError if the request is refused.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conch.check.finding import Finding
 from conch.check.run import Report, check_paths
-from conch.check.source import Source
+from conch.check.source import SourceFile
 
 _MOST_ROUNDS = 50
 
@@ -28,7 +28,7 @@ def fix_paths(paths: Sequence[Path], rules: frozenset[str]) -> tuple[Report, str
             if finding.edits and finding.rule.id in rules:
                 fixable.setdefault(finding.place.path, finding)
         for path, finding in fixable.items():
-            source = Source.read(path)
+            source = SourceFile.read(path)
             if source is not None:
                 before.setdefault(path, source.text)
                 _write(path, source.edited(finding.edits).text)
@@ -55,7 +55,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _diff(path: Path, before: str) -> str:
-    after = Source.read(path)
+    after = SourceFile.read(path)
     lines = unified_diff(
         before.splitlines(), (after.text if after else "").splitlines(), str(path), str(path), lineterm=""
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conch.check.config.pbtxt_places import Places
 from conch.check.finding import Place
-from conch.check.source import Source
+from conch.check.source import SourceFile
 from conch.model_config import ModelConfig
 from conch.repository.store import ModelFiles
 
@@ -16,7 +16,7 @@ class ModelFolder:
     """A model's folder and the text of its configuration, if it has one."""
 
     directory: Path
-    source: Source | None  # config.pbtxt
+    source: SourceFile | None  # config.pbtxt
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from conch.check.finding import Finding, Place, Severity
 from conch.check.run import Report
-from conch.check.source import Source
+from conch.check.source import SourceFile
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTICE: "bold cyan"}
 _WIDEST = 160  # of a source line that is shown
@@ -64,7 +64,7 @@ def _field(label: str, text: str) -> Any:
 
 def _excerpt(place: Place) -> list[Text]:
     """The line of a place with a mark below its column."""
-    source = Source.read(place.path) if place.line and place.path.is_file() else None
+    source = SourceFile.read(place.path) if place.line and place.path.is_file() else None
     lines = source.text.split("\n") if source else []
     if not 0 < place.line <= len(lines):
         return []

@@ -16,7 +16,7 @@ from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.python.models import check_other_python, check_python_model
 from conch.check.rules import repository as rules
-from conch.check.source import Source
+from conch.check.source import SourceFile
 from conch.repository.model_folders import is_model_name
 
 _CONFIG_FILE = "config.pbtxt"
@@ -110,8 +110,8 @@ def _duplicates(directories: Sequence[Path], named: dict[str, Path]) -> Iterator
 
 
 def _check_files(paths: Sequence[Path]) -> Iterator[Finding]:
-    sources = [source for path in paths if (source := Source.read(path)) is not None]
-    together: dict[Path, list[Source]] = defaultdict(list)
+    sources = [source for path in paths if (source := SourceFile.read(path)) is not None]
+    together: dict[Path, list[SourceFile]] = defaultdict(list)
     for source in sources:
         if source.path.suffix == ".py":
             yield from check_other_python(source.path)

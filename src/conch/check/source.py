@@ -12,14 +12,14 @@ _LARGEST = 4 << 20  # bytes; what is larger was not written by hand
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """A file and its text."""
 
     path: Path
     text: str
 
     @classmethod
-    def read(cls, path: Path) -> "Source | None":
+    def read(cls, path: Path) -> "SourceFile | None":
         """Read a file; None for one that cannot be read, is no UTF-8 text or is too large to be written by hand."""
         try:
             if path.stat().st_size > _LARGEST:
@@ -45,12 +45,12 @@ class Source:
         match = re.search(pattern, self.text, re.MULTILINE)
         return self.at(match.start()) if match else Place(self.path)
 
-    def edited(self, edits: Iterable[Edit]) -> "Source":
+    def edited(self, edits: Iterable[Edit]) -> "SourceFile":
         """Return the file with the edits made."""
         text = self.text
         for edit in sorted(edits, key=lambda each: each.start, reverse=True):
             text = text[: edit.start] + edit.replacement + text[edit.end :]
-        return Source(self.path, text)
+        return SourceFile(self.path, text)
 
 
 def before(offset: int, edits: Iterable[Edit]) -> int:

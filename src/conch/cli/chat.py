@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from conch.cli.clients.api_key import KEY_HELP, VARIABLES, client_key
-from conch.cli.clients.openai_client import Answer, OpenAIClient
+from conch.cli.clients.openai_client import Completion, OpenAIClient
 from conch.cli.command_parser import CommandParser
 from conch.errors import ConchError, InvalidRequest
 
@@ -51,7 +51,7 @@ class _Talk:
         if not text:
             raise InvalidRequest("the prompt is empty")
         self._messages.append({"role": "user", "content": text})
-        answer = Answer()
+        answer = Completion()
         status = 0
         try:
             with closing(self._client.chat(self.model, self._messages, self._settings, answer)) as pieces:
@@ -90,7 +90,7 @@ def _converse(talk: _Talk) -> int:
                 print(f"conch chat: {error}", file=sys.stderr)
 
 
-def _speed(answer: Answer) -> str:
+def _speed(answer: Completion) -> str:
     if answer.finish_reason == "interrupted":
         return "[interrupted]"
     told = [f"{answer.completion_tokens} token{'s' if answer.completion_tokens != 1 else ''}"]

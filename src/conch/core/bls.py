@@ -8,23 +8,23 @@ would close the circle: every circle has a call that does, and at that moment al
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from conch.backends.base import Instance, ModelSource
-from conch.backends.bls import Caller
+from conch.backends.bls import BlsCaller
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
-from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.model_manager import ModelManager
 from conch.core.pending import Pending, State
-from conch.core.scheduling.scheduled_model import InstanceModel
+from conch.core.scheduling.scheduled_model import ScheduledModel
 from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable, Unsupported
 from conch.repository.namespaces import ModelId
 from conch.request import InferRequest, InferResponse, Respond
 
 
-class Call:
+class RunningBlsCall:
     """One call, from when it is put until its last answer."""
 
     __slots__ = ("_calls", "_ended", "_respond", "callee", "caller", "pending")
 
-    def __init__(self, calls: "Calls", caller: Caller, callee: str, respond: Respond) -> None:
+    def __init__(self, calls: "BlsCalls", caller: BlsCaller, callee: str, respond: Respond) -> None:
         self.caller = caller
         self.callee = callee
         self.pending: Pending | None = None
@@ -73,7 +73,7 @@ class Call:
         self._calls.forget(self)
 
 
-class Calls:
+class BlsCalls:
     """What models may ask of the server; see `backends.calls.ModelCalls`.
 
     `control` returns what loads models; `started` says whether the models of the start have been dealt with, and no
@@ -84,7 +84,7 @@ class Calls:
         self,
         catalog: Catalog,
         inference: Inference,
-        control: Callable[[], ModelControl],
+        control: Callable[[], ModelManager],
         *,
         started: Callable[[], bool],
     ) -> None:
@@ -92,9 +92,9 @@ class Calls:
         self._inference = inference
         self._control = control
         self._started = started
-        self._holding: dict[Instance, list[Call]] = {}  # instances and the calls that they wait for
+        self._holding: dict[Instance, list[RunningBlsCall]] = {}  # instances and the calls that they wait for
 
-    def call(self, caller: Caller, request: InferRequest, respond: Respond, *, many: bool) -> Call:
+    def call(self, caller: BlsCaller, request: InferRequest, respond: Respond, *, many: bool) -> RunningBlsCall:
         """Put a request; see `ModelCalls`. Raises what `Inference.infer` raises, and Unsupported."""
         try:
             served = self._catalog.find_from(caller.namespace, request.model_name, request.version)
@@ -108,7 +108,7 @@ class Calls:
                 "models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
                 "'async_exec' calls for decoupled models.'"
             )
-        call = Call(self, caller, request.model_name, respond)
+        call = RunningBlsCall(self, caller, request.model_name, respond)
         if caller.holds is not None:
             self._holding.setdefault(caller.holds, []).append(call)
         request.caller = call
@@ -120,7 +120,7 @@ class Calls:
         call.admitted(pending)
         return call
 
-    def forget(self, call: Call) -> None:
+    def forget(self, call: RunningBlsCall) -> None:
         """Take a call out of what its instance waits for."""
         instance = call.caller.holds
         calls = self._holding.get(instance) if instance is not None else None
@@ -149,7 +149,7 @@ class Calls:
 
     # ── circles ──
 
-    def circle(self, call: Call) -> list[str]:
+    def circle(self, call: RunningBlsCall) -> list[str]:
         """Return the models along which a call waits for itself, as they call each other; none if it does not."""
         if call.pending is None or not self._is_kept(call.pending):
             return []
@@ -167,10 +167,10 @@ class Calls:
             names = [*names[1:], names[1]]  # in the order in which the calls were made
         return names[: next((at for at, name in enumerate(names) if name in names[:at]), len(names)) + 1]
 
-    def keeper_of_resources(self, call: Call) -> str:
+    def keeper_of_resources(self, call: RunningBlsCall) -> str:
         """Return the model that keeps the resources for want of which a call waits for itself; "" if it is not that."""
         for part in () if call.pending is None else _parts(call.pending):
-            if part.state is State.QUEUED and isinstance(part.owner, InstanceModel):
+            if part.state is State.QUEUED and isinstance(part.owner, ScheduledModel):
                 for instance in part.owner.instances:
                     keeper = _keeper(part.owner, instance, self._holding.__contains__)
                     if keeper is not None and instance not in self._holding:
@@ -181,7 +181,7 @@ class Calls:
         """Whether all instances that could take a request wait for calls: rarely so, and told at once."""
         return any(
             part.state is State.QUEUED
-            and isinstance(part.owner, InstanceModel)
+            and isinstance(part.owner, ScheduledModel)
             and all(
                 instance in self._holding or _keeper(part.owner, instance, self._holding.__contains__) is not None
                 for instance in part.owner.instances
@@ -189,7 +189,7 @@ class Calls:
             for part in _parts(request)
         )
 
-    def _stuck(self) -> set[Call]:
+    def _stuck(self) -> set[RunningBlsCall]:
         """Return all calls that wait for nothing but each other."""
         stuck = {call for calls in self._holding.values() for call in calls}
         while True:
@@ -198,7 +198,7 @@ class Calls:
                 return stuck
             stuck -= moving
 
-    def _waits_for(self, call: Call, stuck: set[Call]) -> Call | None:
+    def _waits_for(self, call: RunningBlsCall, stuck: set[RunningBlsCall]) -> RunningBlsCall | None:
         """Return one of the `stuck` calls if this one cannot be answered before they are."""
         for request in () if call.pending is None else _parts(call.pending):
             if request.state is State.EXECUTING:
@@ -210,11 +210,11 @@ class Calls:
                 return found
         return None
 
-    def _for_an_instance(self, request: Pending, stuck: set[Call]) -> Call | None:
+    def _for_an_instance(self, request: Pending, stuck: set[RunningBlsCall]) -> RunningBlsCall | None:
         model = request.owner
-        if not isinstance(model, InstanceModel):
+        if not isinstance(model, ScheduledModel):
             return None
-        found: Call | None = None
+        found: RunningBlsCall | None = None
         for instance in model.instances:
             # One that is being restarted comes back, and one that waits for nobody becomes free.
             found = _first(self._holding.get(instance, ()), stuck) if instance.ready else None
@@ -224,10 +224,12 @@ class Calls:
                 return None
         return found
 
-    def _for_resources(self, model: InstanceModel, instance: Instance, stuck: set[Call]) -> Call | None:
+    def _for_resources(
+        self, model: ScheduledModel, instance: Instance, stuck: set[RunningBlsCall]
+    ) -> RunningBlsCall | None:
         """Return one of the `stuck` calls if their instances keep what this one needs to execute."""
 
-        def waits(other: Instance) -> Call | None:
+        def waits(other: Instance) -> RunningBlsCall | None:
             return _first(self._holding.get(other, ()), stuck)
 
         keeper = _keeper(model, instance, lambda other: waits(other) is not None)
@@ -238,11 +240,11 @@ def _model_id(source: ModelSource | None) -> ModelId | None:
     return None if source is None else ModelId(source.namespace, source.config.name)
 
 
-def _keeper(model: InstanceModel, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
+def _keeper(model: ScheduledModel, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
     return None if model.limiter is None else model.limiter.kept_by(instance, stuck)
 
 
-def _first(calls: Iterable[Call], stuck: set[Call]) -> Call | None:
+def _first(calls: Iterable[RunningBlsCall], stuck: set[RunningBlsCall]) -> RunningBlsCall | None:
     # An execution needs the answers to all of its calls: it waits as long as any of them does.
     return next((call for call in calls if call in stuck), None)
 
@@ -250,7 +252,7 @@ def _first(calls: Iterable[Call], stuck: set[Call]) -> Call | None:
 def _parts(pending: Pending) -> Iterator[Pending]:
     """Yield the requests that a request waits for: itself, or those that run for it if it is an ensemble's."""
     owner = pending.owner
-    if isinstance(owner, InstanceModel):
+    if isinstance(owner, ScheduledModel):
         yield pending
     else:
         for step in getattr(owner, "running", ()):

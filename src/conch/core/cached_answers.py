@@ -12,7 +12,7 @@ import numpy as np
 
 from conch.core.cache_key import cache_key
 from conch.core.pending import Pending, State
-from conch.core.response_cache import Answer, ResponseCache
+from conch.core.response_cache import CachedResponse, ResponseCache
 from conch.core.response_order import ResponseOrder
 from conch.errors import ConchError
 from conch.observability.metrics.statistics import ModelStatistics
@@ -120,7 +120,7 @@ class ModelCache:
 
         copy_in_slices(copies, copied)
 
-    def _response(self, answer: Answer, request: InferRequest) -> InferResponse:
+    def _response(self, answer: CachedResponse, request: InferRequest) -> InferResponse:
         statistics = self._statistics
         return InferResponse(
             statistics.model_name,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId
@@ -43,20 +43,20 @@ class Catalog:
     """Names and versions to served models."""
 
     def __init__(self) -> None:
-        self._models: dict[ModelId, dict[int, Served]] = {}
+        self._models: dict[ModelId, dict[int, ServedModel]] = {}
         self._records: dict[ModelId, dict[int, VersionRecord]] = {}
         self._ids: dict[str, list[ModelId]] = {}  # of the models in `_records`, by their names
         # What requests find: models whose names are in one namespace.
-        self._served: dict[str, dict[int, Served]] = {}
-        self._newest: dict[str, Served] = {}
+        self._served: dict[str, dict[int, ServedModel]] = {}
+        self._newest: dict[str, ServedModel] = {}
         self._excused: set[ModelId] = set()
         self.start_failed = False  # whether the repository could not be read at start, and has not been since
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServedModel]:
         for versions in self._models.values():
             yield from versions.values()
 
-    def find(self, name: str, version: int | None) -> Served:
+    def find(self, name: str, version: int | None) -> ServedModel:
         """Return the version asked for, or the newest one.
 
         Raises NotFound, Unavailable for a known version that is not ready, InvalidRequest for an ambiguous name; all
@@ -72,7 +72,7 @@ class Catalog:
                 return served
         raise self._why_not_found(name, version)
 
-    def find_from(self, namespace: str, name: str, version: int | None) -> Served:
+    def find_from(self, namespace: str, name: str, version: int | None) -> ServedModel:
         """Return what a model of this namespace means by a name: one of its own namespace before any other.
 
         Raises as `find`.
@@ -81,14 +81,14 @@ class Catalog:
             return self._find_in(ModelId(namespace, name), version)
         return self.find(name, version)
 
-    def of_step(self, namespace: str, step: EnsembleStep) -> Served:
+    def of_step(self, namespace: str, step: EnsembleStep) -> ServedModel:
         """Return what the step of an ensemble of this namespace means. Raises as `find`."""
         version = None if step.model_version < 0 else step.model_version
         if step.model_namespace:
             return self._find_in(ModelId(step.model_namespace, step.model_name), version)
         return self.find_from(namespace, step.model_name, version)
 
-    def served(self, model: ModelId) -> dict[int, Served]:
+    def served(self, model: ModelId) -> dict[int, ServedModel]:
         """Return the versions of a model that take requests; none if it is unknown."""
         return dict(self._models.get(model, {}))
 
@@ -97,7 +97,7 @@ class Catalog:
         self.find(name, None)
         return list(self._served[name])
 
-    def selected(self, name: str, version: int | None) -> list[Served]:
+    def selected(self, name: str, version: int | None) -> list[ServedModel]:
         """Return all versions, one model's, or one, for the statistics calls. Raises InvalidRequest as Triton does."""
         self.check_started()
         if not name:
@@ -145,7 +145,7 @@ class Catalog:
         if self.start_failed:
             raise Unavailable("Server not ready")
 
-    def publish(self, model: ModelId, versions: Mapping[int, Served]) -> list[Served]:
+    def publish(self, model: ModelId, versions: Mapping[int, ServedModel]) -> list[ServedModel]:
         """Serve exactly these versions of a model from now on. Returns those that were served until now."""
         old = list(self._models.get(model, {}).values())
         if versions:
@@ -166,7 +166,7 @@ class Catalog:
             self._ids[model.name].remove(model)
         self._settle(model.name)
 
-    def _find_in(self, model: ModelId, version: int | None) -> Served:
+    def _find_in(self, model: ModelId, version: int | None) -> ServedModel:
         versions = self._models.get(model)
         if not versions:
             raise NotFound(f"Request for unknown model: '{model}' is not found")
@@ -216,7 +216,7 @@ class Catalog:
             return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
         return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
 
-    def _forget_answers(self, name: str, gone: Iterable[Served]) -> None:
+    def _forget_answers(self, name: str, gone: Iterable[ServedModel]) -> None:
         """Empty the caches of versions that are gone, and of the ensembles whose answers the model has a part in."""
         for served in gone:
             if served.cache is not None:

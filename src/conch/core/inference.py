@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from conch.core.catalog import Catalog
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.core.shared_memory import copies as region_copies
 from conch.errors import InvalidRequest, NotFound, Unavailable
 from conch.observability.metrics.statistics import ModelStatistics
@@ -49,11 +49,11 @@ class Inference:
         """Whether no model has a request in flight."""
         return not any(served.in_flight for served in self._catalog)
 
-    def model(self, name: str, version: int | None) -> Served:
+    def model(self, name: str, version: int | None) -> ServedModel:
         """Return a served version, the newest if `version` is None. Raises NotFound, InvalidRequest."""
         return self._catalog.find(name, version)
 
-    def models(self) -> Iterator[Served]:
+    def models(self) -> Iterator[ServedModel]:
         """Return every served version of every model."""
         return iter(self._catalog)
 

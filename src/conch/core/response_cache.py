@@ -17,7 +17,7 @@ _ENTRY_BYTES = 600
 _TENSOR_BYTES = 300
 
 
-class Answer:
+class CachedResponse:
     """What is kept of a response: everything but the id of the request. `group` are the keys of its model."""
 
     __slots__ = ("group", "outputs", "parameters", "size")
@@ -37,7 +37,7 @@ class ResponseCache:
 
     def __init__(self, size: int) -> None:
         self.statistics = CacheStatistics(size)
-        self._answers: OrderedDict[bytes, Answer] = OrderedDict()
+        self._answers: OrderedDict[bytes, CachedResponse] = OrderedDict()
         self._models = count()
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class ResponseCache:
         """Return what stands for a model in its keys: another for each."""
         return b"%d" % next(self._models)
 
-    def find(self, key: bytes) -> Answer | None:
+    def find(self, key: bytes) -> CachedResponse | None:
         """Return the answer under a key, which counts as used now."""
         answer = self._answers.get(key)
         if answer is None:
@@ -74,7 +74,7 @@ class ResponseCache:
             while self.statistics.used + size > self.statistics.size:
                 self._remove(next(iter(self._answers)))
                 self.statistics.evictions += 1
-            self._answers[key] = Answer(response, size, group, copied=copied)
+            self._answers[key] = CachedResponse(response, size, group, copied=copied)
             group.add(key)
             self.statistics.used += size
             self.statistics.entries += 1

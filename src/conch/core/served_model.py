@@ -14,7 +14,7 @@ from conch.repository.namespaces import ModelId
 from conch.request import InferRequest, Respond, Span, Timeline
 
 
-class Served(ABC):
+class ServedModel(ABC):
     """A served model version. Life: `start` → `submit`* → `drain` → `stop`."""
 
     def __init__(self, config: ModelConfig, version: int, labels: Mapping[str, Sequence[str]]) -> None:
@@ -105,7 +105,7 @@ class Served(ABC):
     async def kill(self) -> None:  # noqa: B027 - an ensemble has nothing of its own
         """Release at once what would outlive this process; the time for `stop` is over."""
 
-    def take_over(self, old: "Served") -> None:  # noqa: B027 - only sequences go on across a replacement
+    def take_over(self, old: "ServedModel") -> None:  # noqa: B027 - only sequences go on across a replacement
         """Know what this version replaces. It takes no new requests but from here."""
 
     async def drain(self) -> None:

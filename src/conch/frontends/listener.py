@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from conch.frontends.file_limits import affordable_connections
-from conch.frontends.loop_budget import Slices
+from conch.frontends.loop_budget import ParseBudget
 
 SWEEP_S = 1.0
 _BACKLOG = 1024
@@ -41,7 +41,7 @@ class Listener(ABC, Generic[Connection]):
         sweep_s: float = SWEEP_S,
     ) -> None:
         """Assign. `connections` is how many there may be; `sweep_s` how often they are looked through."""
-        self.slices = Slices()
+        self.slices = ParseBudget()
         self.now = 0.0  # monotonic seconds, as of the last sweep
         self._host = host
         self._port = port

@@ -20,7 +20,7 @@ _SLICES_PER_TURN_S = 0.02
 _POSTPONED_PER_TURN_S = 0.01
 
 
-class Slices:
+class ParseBudget:
     """How long each connection of a listener may parse in a turn of the loop, so that none delays the others.
 
     `slice_s` is the time for one connection in a turn, `short_slice_s` the time when others have used up the turn.
@@ -69,7 +69,7 @@ class Slices:
                 asyncio.get_running_loop().call_soon(self._serve_postponed)
 
 
-class Turns:
+class LoopBudget:
     """Says whether there is time for another request in this turn, and keeps the others, in order, for later ones."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from conch.core.inference import Inference
-from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.model_manager import ModelManager
 from conch.core.shared_memory.regions import SharedMemory
 from conch.frontends.access import Access
 from conch.frontends.api_keys import ApiKeys
@@ -39,7 +39,7 @@ class Parts(NamedTuple):
 
     options: ServerOptions
     inference: Inference
-    control: ModelControl
+    control: ModelManager
     shared_memory: SharedMemory | None
     observer: Observer
     log: LogSettings

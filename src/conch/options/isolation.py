@@ -7,7 +7,7 @@ from conch.options.flag_values import BOOLEAN, TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SeparationOptions:
+class IsolationOptions:
     """What processes of models get of the server's environment, and whether they may look into the server."""
 
     model_env_allow: tuple[str, ...] = _flag(

@@ -42,7 +42,7 @@ from conch.options.flag_values import (
     ResourceLimit,
 )
 from conch.options.flags import Flag
-from conch.options.isolation import SeparationOptions
+from conch.options.isolation import IsolationOptions
 from conch.options.trace import OLDER_FLAGS, TRACE_SETTING, TraceSetting
 from conch.options.triton_only_flags import FOREIGN_FLAGS
 
@@ -54,7 +54,7 @@ _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServerOptions(SeparationOptions):
+class ServerOptions(IsolationOptions):
     """The options of one server. `parse` makes and checks it; made by hand it is taken as it is."""
 
     id: str = _flag("triton", "Server", "Name of this server in its metadata.", TEXT)

@@ -17,21 +17,21 @@ BYTE_SIZE: Final = "shared_memory_byte_size"
 OFFSET: Final = "shared_memory_offset"
 
 
-class Part(Destination, Protocol):
+class RegionBytes(Destination, Protocol):
     """Some bytes of a region. It stays usable for as long as somebody has it, whatever becomes of the region's name."""
 
 
 class Regions(Protocol):
     """The regions that clients have registered."""
 
-    def part(self, region: str, offset: int, size: int) -> Part:
+    def part(self, region: str, offset: int, size: int) -> RegionBytes:
         """Find bytes of a region. Raises NotFound for the region, InvalidRequest if they are not within it."""
 
 
 class _NoRegions:
     """What a server looks in that shares no memory with clients."""
 
-    def part(self, region: str, offset: int, size: int) -> Part:  # noqa: ARG002 - there is none
+    def part(self, region: str, offset: int, size: int) -> RegionBytes:  # noqa: ARG002 - there is none
         raise not_allowed(f"'{REGION}', here '{region}',")
 
 
@@ -71,7 +71,7 @@ class Window(NamedTuple):
             )
         return Tensor(name, datatype, shape, source=part)
 
-    def output(self, regions: Regions) -> Part:
+    def output(self, regions: Regions) -> RegionBytes:
         """Return where an output is to be put. Raises ConchError if there is no such place."""
         return regions.part(self.region, self.offset, self.size)
 
@@ -89,7 +89,7 @@ def sizeless(name: str) -> InvalidRequest:
     return InvalidRequest(f"'{BYTE_SIZE}' must be specified along with '{REGION}' parameter for tensor '{name}'")
 
 
-def put(tensor: Tensor, part: Part) -> None:
+def put(tensor: Tensor, part: RegionBytes) -> None:
     """Write an output into shared memory. Raises BackendError if it is too large for its place, 500 as in Triton."""
     if tensor.nbytes > part.size:
         raise BackendError(
@@ -101,7 +101,7 @@ def put(tensor: Tensor, part: Part) -> None:
         part.write(tensor.data)
 
 
-def placed(response: InferResponse, parts: Mapping[str, Part]) -> InferResponse:
+def placed(response: InferResponse, parts: Mapping[str, RegionBytes]) -> InferResponse:
     """Write outputs into shared memory and return the response without their bytes. Raises ConchError."""
     outputs = []
     for tensor in response.outputs:

@@ -10,7 +10,7 @@ from conch.errors import ConfigError, Unavailable
 
 
 @contextmanager
-def placed(target: Path, *, replace: bool = False) -> Iterator[Path]:
+def atomic_replace(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield an empty folder of the target's name, hidden from servers, which takes its place at the end.
 
     If anything is raised inside, nothing is left behind, and what was there stays.

@@ -12,7 +12,7 @@ from conch.repository.watch import Fingerprint, fingerprint
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelLocation:
     """Where a model's files lie. `fingerprint` is of what the root had when `directory` was made or found."""
 
     directory: Path
@@ -38,7 +38,7 @@ class Root(Protocol):
     def has(self, name: str) -> bool:
         """Whether there is a model of this name. Raises Unavailable."""
 
-    def find(self, name: str) -> Place | None:
+    def find(self, name: str) -> ModelLocation | None:
         """Return where the files of a model lie, None if it is not there. Raises ConfigError, Unavailable."""
 
 
@@ -83,8 +83,8 @@ class LocalRoot:
         """Whether there is a model's folder of this name."""
         return is_model_name(name) and (self._path / name).is_dir()
 
-    def find(self, name: str) -> Place | None:
+    def find(self, name: str) -> ModelLocation | None:
         """Return the model's folder. Raises as `fingerprint`."""
         directory = self._path / name
         # Before the files are read: what changes meanwhile shows up at the next look.
-        return Place(directory, self.fingerprint(name)) if self.has(name) else None
+        return ModelLocation(directory, self.fingerprint(name)) if self.has(name) else None

@@ -20,10 +20,10 @@ from conch.repository.config.document import parse_json
 from conch.repository.config.from_proto import to_model_config
 from conch.repository.config.limits import MAX_CONFIG_BYTES, check_file_size, check_limits, check_text_size
 from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.unsupported import refuse_namespaces, refuse_unserved
+from conch.repository.config.unsupported import refuse_namespaces, refuse_unsupported
 from conch.repository.config.validate import validate_configuration
 from conch.repository.override import Override, UploadFolders
-from conch.repository.roots import LocalRoot, Place, Root
+from conch.repository.roots import LocalRoot, ModelLocation, Root
 from conch.repository.version_hints import missing_version
 from conch.repository.versions import version_files, versions_on_disk
 from conch.repository.watch import Fingerprint
@@ -137,7 +137,7 @@ class Repository:
         if override.files and override.config is None:
             raise ConfigError(f"load of '{name}': 'file:' parameters need a 'config' parameter beside them")
         if override.files:
-            place = Place(self._uploads.write(name, override.files), self.fingerprint(name), temporary=True)
+            place = ModelLocation(self._uploads.write(name, override.files), self.fingerprint(name), temporary=True)
         else:
             place = self._find(name)
         try:
@@ -147,7 +147,7 @@ class Repository:
                 shutil.rmtree(place.directory, ignore_errors=True)
             raise
 
-    def _read(self, name: str, place: Place, config: str | None) -> ModelFiles:
+    def _read(self, name: str, place: ModelLocation, config: str | None) -> ModelFiles:
         directory = place.directory
         file = None if config is not None else self._config_file(directory)
         source = f"'config' of the load of '{name}'" if config is not None else str(file or directory)
@@ -170,7 +170,7 @@ class Repository:
             raise ConfigError(f"{error.message} There is no version directory: {missing_version(directory)}") from error
         try:
             validate_configuration(message)
-            refuse_unserved(message)
+            refuse_unsupported(message)
             if not self.namespace:
                 refuse_namespaces(message)
         except ConfigError as error:
@@ -201,7 +201,7 @@ class Repository:
         candidates = [directory / "configs" / f"{self._config_name}.pbtxt"] if self._config_name else []
         return next((path for path in [*candidates, directory / _CONFIG_FILE] if path.is_file()), None)
 
-    def _find(self, name: str) -> Place:
+    def _find(self, name: str) -> ModelLocation:
         found = [(root, place) for root in self._roots if (place := root.find(name)) is not None]
         if not found:
             places = ", ".join(map(str, self._roots))

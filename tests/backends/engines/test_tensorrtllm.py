@@ -24,8 +24,8 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
 
 
 async def test_what_the_library_refuses_is_the_requests_fault(engine: Engine) -> None:
-    assert {"structured", "repetition_penalty", "logit_bias"} < engine.info.honours
-    assert "seed" not in engine.info.honours
+    assert {"structured", "repetition_penalty", "logit_bias"} < engine.info.supported_params
+    assert "seed" not in engine.info.supported_params
     refused = await ask(engine, [0, 97])
     assert isinstance(refused.end, InvalidRequest)
     assert "a prompt must not begin with 0" in refused.end.message

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.backends.child.conch_child.python.regions import Regions
+from conch.backends.child.conch_child.python.regions import RegionWriter
 
 SIZE = 4 * 4096
 DATA = np.arange(100, dtype=np.float32)
@@ -41,7 +41,7 @@ def mapped(owned: Object) -> bool:
 
 @pytest.mark.parametrize("begin", [0, 5000])
 def test_an_output_goes_where_it_is_wanted(owned: Object, begin: int) -> None:
-    regions = Regions()
+    regions = RegionWriter()
     for offset, data in ((40, DATA), (440, DATA.tobytes()), (901, DATA.reshape(10, 10).T)):
         assert regions.put(place(owned, offset, 400, begin), data, 400)
         expected = data if isinstance(data, bytes) else data.tobytes()
@@ -50,7 +50,7 @@ def test_an_output_goes_where_it_is_wanted(owned: Object, begin: int) -> None:
 
 
 def test_what_cannot_be_put_there_is_left_to_the_server(owned: Object) -> None:
-    regions = Regions()
+    regions = RegionWriter()
     path, device, inode, *rest = place(owned)
     assert not regions.put(place(owned, room=399), DATA, 400)
     assert not regions.put((path, device, inode + 1, *rest), DATA, 400)
@@ -63,7 +63,7 @@ def test_what_cannot_be_put_there_is_left_to_the_server(owned: Object) -> None:
 
 
 def test_an_object_that_has_gone_is_let_go(owned: Object) -> None:
-    regions = Regions()
+    regions = RegionWriter()
     with ExitStack() as others:
         assert regions.put(place(owned), DATA, 400)
         owned.unlink()
@@ -83,13 +83,13 @@ CUT = """
 import os, signal, sys
 import numpy as np
 from pathlib import Path
-from conch.backends.child.conch_child.python.regions import Regions, _Mapping
+from conch.backends.child.conch_child.python.regions import RegionWriter, _Mapping
 
 path = Path(sys.argv[1])
 found = path.stat()
 place = (str(path), found.st_dev, found.st_ino, 0, 16384, 0, 16384)
 data = np.ones(16384, np.uint8)
-regions = Regions()
+regions = RegionWriter()
 assert regions.put(place, data, 16384)
 os.truncate(path, 5000)
 _Mapping.has = lambda self, size: True  # it is made smaller right after this was asked

@@ -15,7 +15,7 @@ from conch.backends.batch import Batch
 from conch.backends.pytorch.backend import PyTorchBackend
 from conch.errors import ConchError
 from conch.model_config import InstanceKind, ModelConfig
-from conch.repository.config.resolve import finish
+from conch.repository.config.resolve import resolve
 from conch.repository.store import Repository
 from conch.request import InferRequest, InferResponse
 from conch.tensor import Tensor
@@ -104,7 +104,7 @@ async def complete(directory: Path, backend: PyTorchBackend | None = None, **set
     files = Repository([directory.parent]).read(directory.name)
     backend = backend or PyTorchBackend()
     document = await backend.complete(ModelSource(files.config, 1, directory, settings))
-    return finish(document, backend=backend).config
+    return resolve(document, backend=backend).config
 
 
 class Running:

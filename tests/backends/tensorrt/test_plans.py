@@ -16,7 +16,7 @@ from conch.backends.batch import Batch
 from conch.backends.registry import load_backend
 from conch.errors import ConchError, ModelLoadError
 from conch.model_config import InstanceKind, ModelConfig
-from conch.repository.config.resolve import finish
+from conch.repository.config.resolve import resolve
 from conch.repository.store import Repository
 from conch.request import InferRequest
 from conch.tensor import Tensor
@@ -75,7 +75,7 @@ def write_plan(directory: Path, *profiles: tuple[int, int, int], config: str = '
 async def complete(directory: Path, backend: Any) -> ModelConfig:
     files = Repository([directory.parent]).read(directory.name)
     document = await backend.complete(ModelSource(files.config, 1, directory, {}))
-    return finish(document, backend=backend, gpus=[0]).config
+    return resolve(document, backend=backend, gpus=[0]).config
 
 
 async def ask(instance: Any, *batches: list[list[float]]) -> list[Any]:
@@ -104,7 +104,7 @@ async def test_a_plan_runs(tmp_path: Path) -> None:
     ]
     document = {**config.document, "max_batch_size": 32}
     document["instance_group"] = [{**document["instance_group"][0], "profile": ["0", "1"]}]
-    config = finish(document, backend=backend, gpus=[0]).config
+    config = resolve(document, backend=backend, gpus=[0]).config
     source = ModelSource(config, 1, directory, {})
     name = f"{config.instance_groups[0].name}_0"
     instance = backend.instance(InstancePlan(source, name, InstanceKind.GPU, 0, 1))

@@ -1,6 +1,6 @@
 import asyncio
 
-from conch.backends.python.loop_busy_poll import Awake
+from conch.backends.python.loop_busy_poll import LoopBusyPoll
 
 HOUR_NS = 3600 * 10**9
 
@@ -20,9 +20,9 @@ class Loop:
             callback()  # type: ignore[operator]
 
 
-def awake(limit: int = HOUR_NS) -> tuple[Loop, Awake]:
+def awake(limit: int = HOUR_NS) -> tuple[Loop, LoopBusyPoll]:
     loop = Loop()
-    return loop, Awake(loop, limit)  # type: ignore[arg-type]
+    return loop, LoopBusyPoll(loop, limit)  # type: ignore[arg-type]
 
 
 def test_it_looks_for_the_answer_of_a_lone_request_after_a_quick_one() -> None:
@@ -63,7 +63,7 @@ def test_many_requests_and_slow_answers_are_not_waited_for_awake() -> None:
 
 async def test_it_ends_with_the_time() -> None:
     loop = asyncio.get_running_loop()
-    process = Awake(loop, 2_000_000)
+    process = LoopBusyPoll(loop, 2_000_000)
     process.sent(1)
     process.answered()
     process.sent(1)

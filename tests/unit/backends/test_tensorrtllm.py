@@ -12,7 +12,7 @@ import pytest
 from conch.backends.base import ModelSource
 from conch.backends.child.conch_child.engine.driver import Refused
 from conch.backends.child.conch_child.engine.tensorrtllm_arguments import read_arguments, require_gpus
-from conch.backends.child.conch_child.engine.tensorrtllm_mapping import guide, honoured, room, sampling, usage
+from conch.backends.child.conch_child.engine.tensorrtllm_mapping import guide, room, sampling, supported_params, usage
 from conch.backends.child.conch_child.engine.tensorrtllm_strands import Strand, follow, merged
 from conch.backends.tensorrtllm.backend import TensorRtLlmBackend, refuse_parameters
 from conch.errors import ConfigError, ModelLoadError
@@ -99,7 +99,7 @@ def test_the_chosen_tokens_probability_alone_is_asked_for_as_one(wanted: int | N
 def test_what_is_honoured_depends_on_release_and_arguments(
     version: str, arguments: dict[str, Any], present: str, absent: str
 ) -> None:
-    names = honoured(version, arguments)
+    names = supported_params(version, arguments)
     assert present in names
     assert absent not in names
 

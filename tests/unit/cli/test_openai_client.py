@@ -2,7 +2,7 @@
 
 import pytest
 
-from conch.cli.clients.openai_client import Pace
+from conch.cli.clients.openai_client import TokenRate
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from conch.cli.clients.openai_client import Pace
     ],
 )
 def test_the_rate(times: list[float], tokens: int, rate: float | None) -> None:
-    pace = Pace()
+    pace = TokenRate()
     for each in times:
         pace.add(each)
     assert pace.rate(tokens) == (None if rate is None else pytest.approx(rate, rel=0.01))

@@ -14,7 +14,7 @@ from conch.core.cached_answers import ModelCache
 from conch.core.catalog import Catalog
 from conch.core.ensembles.ensemble_model import EnsembleModel
 from conch.core.response_cache import ResponseCache
-from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.batching_model import BatchingModel
 from conch.errors import BackendError, Cancelled, FailureReason
 from conch.model_config import ModelConfig
 from conch.repository.namespaces import ModelId
@@ -161,16 +161,16 @@ def test_what_is_kept_does_not_change_with_the_memory_it_came_in() -> None:
 
 async def cached(
     model_config: ModelConfig | None = None, *, instances: int = 1, size: int = 1 << 20
-) -> tuple[ServedModel, list[ScriptedInstance], ResponseCache]:
+) -> tuple[BatchingModel, list[ScriptedInstance], ResponseCache]:
     cache = ResponseCache(size)
     workers = [ScriptedInstance() for _ in range(instances)]
-    model = ServedModel(model_config or config(), 1, {}, workers, asyncio.get_running_loop())
+    model = BatchingModel(model_config or config(), 1, {}, workers, asyncio.get_running_loop())
     model.cache = ModelCache(cache, model.statistics)
     await model.start()
     return model, workers, cache
 
 
-async def ask(model: ServedModel, worker: ScriptedInstance | None = None, **fields: object) -> object:
+async def ask(model: BatchingModel, worker: ScriptedInstance | None = None, **fields: object) -> object:
     """The answer to a request, which `worker` gives, or nobody."""
     caller = Caller()
     model.submit(request(*fields.pop("shape", ()), **fields), caller)
@@ -292,13 +292,13 @@ async def test_a_reload_starts_anew_and_takes_the_old_answers_away() -> None:
     old, (worker,), cache = await cached()
     catalog.publish(ModelId("", "m"), {1: old})
     await ask(old, worker)
-    new = ServedModel(config(), 1, {}, [worker], asyncio.get_running_loop())
+    new = BatchingModel(config(), 1, {}, [worker], asyncio.get_running_loop())
     new.cache = ModelCache(cache, new.statistics)
     await new.start()
     catalog.publish(ModelId("", "m"), {1: new})
     assert len(cache) == 0
     model = catalog.find("m", None)
-    assert isinstance(model, ServedModel)
+    assert isinstance(model, BatchingModel)
     await ask(model, worker)  # executed, or `answer` would have nothing to answer
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from conch.core.ensembles.contract import check_ensemble, misfit_notices
 from conch.core.ensembles.ensemble_model import EnsembleModel
-from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.batching_model import BatchingModel
 from conch.errors import BackendError, Cancelled, Code, ConchError, ConfigError, FailureReason, QueueFull
 from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferResponse
@@ -37,13 +37,13 @@ DIAMOND = ensemble(
 
 async def stages(
     model_config: ModelConfig, max_queue_size: int = 0
-) -> tuple[dict[str, ServedModel], dict[str, ScriptedInstance]]:
-    models: dict[str, ServedModel] = {}
+) -> tuple[dict[str, BatchingModel], dict[str, ScriptedInstance]]:
+    models: dict[str, BatchingModel] = {}
     workers: dict[str, ScriptedInstance] = {}
     loop = asyncio.get_running_loop()
     for name in {s.model_name for s in model_config.ensemble_steps}:
         workers[name] = ScriptedInstance()
-        models[name] = ServedModel(config(name), 1, {}, [workers[name]], loop, max_queue_size=max_queue_size)
+        models[name] = BatchingModel(config(name), 1, {}, [workers[name]], loop, max_queue_size=max_queue_size)
         await models[name].start()
     return models, workers
 
@@ -133,7 +133,7 @@ async def omitting(*, optional: bool, outputs: tuple[str, ...] = ("OUT",)) -> tu
     configs = {"a": config("a", outputs=gives), "b": two_inputs(optional=optional)}
     workers = {name: ScriptedInstance() for name in configs}
     loop = asyncio.get_running_loop()
-    models = {name: ServedModel(configs[name], 1, {}, [workers[name]], loop) for name in configs}
+    models = {name: BatchingModel(configs[name], 1, {}, [workers[name]], loop) for name in configs}
     for each in models.values():
         await each.start()
     model = EnsembleModel(ensemble(*steps, outputs=outputs), 1, {}, lambda s: models[s.model_name])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conch.core.ensembles import stream as ensemble_stream
 from conch.core.ensembles.ensemble_model import EnsembleModel
 from conch.core.ensembles.flow import flow_of
-from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.batching_model import BatchingModel
 from conch.errors import Cancelled, ConchError, ConfigError, Unavailable
 from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
 from conch.request import InferResponse
@@ -37,7 +37,7 @@ class World:
         self.config = model_config
         self.fields = fields
         self.workers: dict[str, list[ScriptedInstance]] = {}
-        self.models: dict[str, ServedModel] = {}
+        self.models: dict[str, BatchingModel] = {}
 
     async def start(self, instances: int = 16) -> EnsembleModel:
         configs = {
@@ -46,7 +46,7 @@ class World:
         }
         for name, each in configs.items():
             workers = self.workers[name] = [ScriptedInstance() for _ in range(instances)]
-            self.models[name] = ServedModel(each, 1, {}, workers, asyncio.get_running_loop())
+            self.models[name] = BatchingModel(each, 1, {}, workers, asyncio.get_running_loop())
             await self.models[name].start()
         flow = flow_of(self.config, [configs[step.model_name] for step in self.config.ensemble_steps])
         return EnsembleModel(self.config, 1, {}, lambda s: self.models[s.model_name], flow)

@@ -14,12 +14,12 @@ from conch.core.generation.generative_model import GenerativeModel
 from conch.errors import BackendError, Cancelled, ConchError, FailureReason, InvalidRequest, QueueFull, Unavailable
 from conch.generation import (
     Delta,
+    DeltaCallback,
     EngineInfo,
     EngineLoad,
     FinishReason,
     Generation,
     GenerationRequest,
-    Listen,
     SamplingParams,
     Usage,
 )
@@ -38,11 +38,11 @@ class MemoryEngine(Engine):
             engine="memory",
             context_length=CONTEXT,
             max_running=RUNNING,
-            honours=frozenset({"n", "max_tokens"}),
+            supported_params=frozenset({"n", "max_tokens"}),
         )
         self.load = EngineLoad()
         self.alive = True
-        self.held: dict[Listen, GenerationRequest] = {}
+        self.held: dict[DeltaCallback, GenerationRequest] = {}
         self.refuses = False
 
     @property
@@ -51,7 +51,7 @@ class MemoryEngine(Engine):
 
     async def start(self) -> None: ...
 
-    def generate(self, request: GenerationRequest, listen: Listen) -> Generation:
+    def generate(self, request: GenerationRequest, listen: DeltaCallback) -> Generation:
         if not self.alive:
             raise Unavailable("the engine is being restarted", retry_after_s=1.0)
         if self.refuses:
@@ -73,7 +73,7 @@ class MemoryEngine(Engine):
 @dataclass
 class _Held:
     engine: MemoryEngine
-    listen: Listen
+    listen: DeltaCallback
 
     def abort(self) -> None:
         if self.engine.held.pop(self.listen, None) is not None:
@@ -87,7 +87,7 @@ class Caller:
     n: int
     deltas: list[Delta] = field(default_factory=list)
     ends: list[Any] = field(default_factory=list)
-    tell: Listen | None = None  # how the engine reaches it
+    tell: DeltaCallback | None = None  # how the engine reaches it
     generation: Generation | None = None
     unfinished: set[int] = field(default_factory=set)
 
@@ -205,7 +205,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def the_books_are_right(self) -> None:
-        statistics, figures = self.model.statistics, self.model.figures
+        statistics, figures = self.model.statistics, self.model.stats
         assert statistics.pending == sum(not caller.deltas for caller in self.live)
         assert statistics.success.count == self.succeeded
         assert {reason: count for reason, count in statistics.failures.items() if count} == +self.failed

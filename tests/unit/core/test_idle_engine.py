@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from conch.backends.engines.base import Engine
 from conch.core.generation.idle_engine import IdleEngine, idle_seconds
 from conch.errors import Cancelled, ConchError, ConfigError, ModelLoadError, Unavailable
-from conch.generation import EngineInfo, EngineLoad, Generation, GenerationRequest, Listen, SamplingParams, Usage
+from conch.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest, SamplingParams, Usage
 from conch.model_config import ModelConfig
 from tests.backends.engines.driving import Heard
 
@@ -20,7 +20,7 @@ INFO = EngineInfo(engine="fake", context_length=10, max_running=4)
 class Running:
     """A request that the fake engine holds."""
 
-    def __init__(self, engine: "FakeEngine", listen: Listen) -> None:
+    def __init__(self, engine: "FakeEngine", listen: DeltaCallback) -> None:
         self.engine = engine
         self.listen = listen
 
@@ -57,7 +57,7 @@ class FakeEngine(Engine):
         self.info = INFO
         self.up = True
 
-    def generate(self, request: GenerationRequest, listen: Listen) -> Generation:
+    def generate(self, request: GenerationRequest, listen: DeltaCallback) -> Generation:
         assert self.up
         self.held.append(Running(self, listen))
         return self.held[-1]

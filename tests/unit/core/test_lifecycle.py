@@ -16,10 +16,10 @@ from conch.backends.registry import BackendRegistry
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.loading.builder import Built, ModelBuilder
-from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.model_manager import ModelManager
 from conch.core.loading.repository_index import IndexEntry
-from conch.core.scheduling.scheduled_model import InstanceModel
-from conch.core.served_model import Served
+from conch.core.scheduling.scheduled_model import ScheduledModel
+from conch.core.served_model import ServedModel
 from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound, Unavailable
 from conch.model_config import ModelConfig
 from conch.repository.namespaces import Repositories
@@ -57,12 +57,12 @@ def write_ensemble(root: Path, name: str, *steps: str) -> None:
 @asynccontextmanager
 async def serving(
     root: Path, *, explicit: bool = True, load_retries: int = 0
-) -> AsyncIterator[tuple[ModelControl, Inference]]:
+) -> AsyncIterator[tuple[ModelManager, Inference]]:
     backends = BackendRegistry()
     catalog = Catalog()
     inference = Inference(catalog, strict_readiness=True, started=lambda: True)
     builder = ModelBuilder(backends, catalog, settings=lambda name: {})
-    control = ModelControl(
+    control = ModelManager(
         Repositories([Repository([root])]), builder, catalog, explicit=explicit, load_retries=load_retries
     )
     yield control, inference
@@ -83,7 +83,7 @@ async def ask(inference: Inference, name: str) -> object:
     return caller.answer
 
 
-async def until(control: ModelControl, entry: IndexEntry) -> None:
+async def until(control: ModelManager, entry: IndexEntry) -> None:
     while entry not in control.index(ready_only=False):
         await asyncio.sleep(0.001)
 
@@ -473,7 +473,7 @@ async def test_a_load_that_fails_is_tried_again_as_often_as_the_flag_says(
     build = ModelBuilder.build
 
     async def fails_twice(
-        builder: ModelBuilder, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, Served]
+        builder: ModelBuilder, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, ServedModel]
     ) -> Built:
         if next(attempts) <= 2:
             raise ModelLoadError("not yet")
@@ -493,16 +493,16 @@ async def test_versions_come_one_by_one_and_a_failing_one_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "m", 1, 2, extra="version_policy { all { } }")
-    start = InstanceModel.start
+    start = ScheduledModel.start
 
-    async def second_fails(model: InstanceModel) -> None:
+    async def second_fails(model: ScheduledModel) -> None:
         if model.version == 2:
             raise ModelLoadError("no")
         await start(model)
 
     async with serving(tmp_path) as (control, inference):
         with monkeypatch.context() as patch:
-            patch.setattr(InstanceModel, "start", second_fails)
+            patch.setattr(ScheduledModel, "start", second_fails)
             with pytest.raises(ModelLoadError, match=r"version 2 is at UNAVAILABLE state: .*: no;"):
                 await control.load("m", None, {})
         assert inference.versions("m") == [1]

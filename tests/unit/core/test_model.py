@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.batching_model import BatchingModel
 from conch.errors import BackendError, Cancelled, FailureReason, QueueFull, QueueTimeout, Unavailable
 from conch.model_config import ModelConfig, QueuePolicy, TensorSpec
 from conch.request import InferRequest, InferResponse, Timeline
@@ -18,9 +18,9 @@ from conch.tensor import Tensor
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
 
 
-async def started(model_config: ModelConfig, instances: int = 1) -> tuple[ServedModel, list[ScriptedInstance]]:
+async def started(model_config: ModelConfig, instances: int = 1) -> tuple[BatchingModel, list[ScriptedInstance]]:
     workers = [ScriptedInstance() for _ in range(instances)]
-    model = ServedModel(model_config, 1, {}, workers, asyncio.get_running_loop())
+    model = BatchingModel(model_config, 1, {}, workers, asyncio.get_running_loop())
     await model.start()
     return model, workers
 

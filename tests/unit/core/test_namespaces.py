@@ -11,7 +11,7 @@ from conch.core.catalog import Catalog
 from conch.core.ensembles.ensemble_model import EnsembleModel
 from conch.core.inference import Inference
 from conch.core.loading.builder import ModelBuilder
-from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.model_manager import ModelManager
 from conch.core.loading.repository_index import IndexEntry
 from conch.errors import ConchError, InvalidRequest, ModelLoadError, NotFound
 from conch.repository.namespaces import ModelId, Repositories
@@ -21,12 +21,12 @@ from tests.unit.core.test_lifecycle import until, write, write_ensemble
 
 
 @asynccontextmanager
-async def serving(*roots: Path) -> AsyncIterator[tuple[ModelControl, Inference, Catalog]]:
+async def serving(*roots: Path) -> AsyncIterator[tuple[ModelManager, Inference, Catalog]]:
     backends, catalog = BackendRegistry(), Catalog()
     inference = Inference(catalog, strict_readiness=True, started=lambda: True)
     builder = ModelBuilder(backends, catalog, settings=lambda name: {})
     repositories = Repositories(Repository([root], namespace=str(root)) for root in roots)
-    control = ModelControl(repositories, builder, catalog, explicit=True)
+    control = ModelManager(repositories, builder, catalog, explicit=True)
     yield control, inference, catalog
     await control.stop()
     await backends.stop()

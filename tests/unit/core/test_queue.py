@@ -4,7 +4,7 @@ import pytest
 
 from conch.core.pending import Pending
 from conch.core.scheduling.queue import PolicyQueue
-from conch.core.scheduling.service_rate import Pace
+from conch.core.scheduling.service_rate import ServiceRate
 from conch.errors import QueueFull
 from conch.model_config import DynamicBatching, QueuePolicy, TimeoutAction
 from conch.request import StepRequest
@@ -90,7 +90,7 @@ def test_a_refusal_says_how_long_what_waits_will_take() -> None:
 
 
 def test_the_pace_of_an_earlier_rush_is_forgotten() -> None:
-    pace = Pace()
+    pace = ServiceRate()
     assert pace.seconds_for(1, 0) is None
     pace.taken = 100
     assert pace.seconds_for(100, SECOND) == 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.batching_model import BatchingModel
 from conch.core.scheduling.rate_limiter import Claim, ModelLimiter, RateLimiter, Resource
 from conch.errors import ConfigError
 from conch.model_config import RateLimit, ResourceNeed
@@ -33,9 +33,9 @@ def limited(needs: Sequence[ResourceNeed] = (), priority: int = 0) -> ScriptedIn
     return instance
 
 
-async def model(shared: RateLimiter, *instances: ScriptedInstance, max_batch_size: int = 0) -> ServedModel:
+async def model(shared: RateLimiter, *instances: ScriptedInstance, max_batch_size: int = 0) -> BatchingModel:
     model_config = dynamic(max_batch_size) if max_batch_size else config()
-    served = ServedModel(model_config, 1, {}, instances, asyncio.get_running_loop())
+    served = BatchingModel(model_config, 1, {}, instances, asyncio.get_running_loop())
     served.limiter = ModelLimiter(shared, instances)
     await served.start()
     return served

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.batching_model import BatchingModel
 from conch.errors import ModelLoadError
 from conch.request import InferResponse
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
@@ -18,14 +18,14 @@ class Failing(ScriptedInstance):
         raise ModelLoadError("no memory")
 
 
-async def started(number: int) -> tuple[ServedModel, list[ScriptedInstance]]:
+async def started(number: int) -> tuple[BatchingModel, list[ScriptedInstance]]:
     workers = [ScriptedInstance() for _ in range(number)]
-    model = ServedModel(config(), 1, {}, workers, asyncio.get_running_loop())
+    model = BatchingModel(config(), 1, {}, workers, asyncio.get_running_loop())
     await model.start()
     return model, workers
 
 
-def ask(model: ServedModel) -> Caller:
+def ask(model: BatchingModel) -> Caller:
     caller = Caller()
     model.submit(request(), caller)
     return caller

@@ -6,21 +6,21 @@ from functools import partial
 
 import uvloop
 
-from conch.frontends.loop_budget import Slices, Turns
+from conch.frontends.loop_budget import LoopBudget, ParseBudget
 
 
 def test_many_in_one_turn_are_spread_over_several_in_their_order() -> None:
     seen: list[int] = []
     shares: list[int] = []
 
-    def ask(turns: Turns, number: int) -> None:
+    def ask(turns: LoopBudget, number: int) -> None:
         if turns.free():
             seen.append(number)
         else:
             turns.later(partial(seen.append, number))
 
     async def scenario() -> None:
-        turns = Turns()
+        turns = LoopBudget()
         for number in range(100):
             ask(turns, number)
         while len(seen) < 100:
@@ -41,7 +41,7 @@ def test_one_that_fails_keeps_no_other_waiting() -> None:
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        turns = Turns()
+        turns = LoopBudget()
         while turns.free():
             pass
         turns.later(fail)
@@ -57,7 +57,7 @@ def test_what_is_postponed_is_served_in_later_turns_in_order() -> None:
     seen: list[str] = []
 
     async def scenario() -> None:
-        slices = Slices()
+        slices = ParseBudget()
 
         def slow(name: str, rounds: int) -> None:
             seen.append(name)
@@ -90,7 +90,7 @@ def test_one_that_fails_takes_the_turn_of_no_other_that_is_postponed() -> None:
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        slices = Slices()
+        slices = ParseBudget()
         slices.postpone(fail)
         slices.postpone(partial(seen.append, 1))
         while not seen:

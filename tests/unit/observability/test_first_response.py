@@ -2,7 +2,7 @@
 
 import asyncio
 
-from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.batching_model import BatchingModel
 from conch.model_config import ModelConfig
 from conch.observability.metrics.statistics import Histogram
 from conch.request import InferResponse
@@ -12,7 +12,7 @@ from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 async def answered(model_config: ModelConfig, responses: int) -> Histogram | None:
     """Have one request answered: some responses, then the final one."""
     worker = ScriptedInstance()
-    model = ServedModel(model_config, 1, {}, [worker], asyncio.get_running_loop())
+    model = BatchingModel(model_config, 1, {}, [worker], asyncio.get_running_loop())
     await model.start()
     model.submit(request(), Caller())
     for _ in range(responses):

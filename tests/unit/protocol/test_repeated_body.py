@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conch.errors import InvalidRequest
 from conch.protocol.v2_json.inference import decode_request
-from conch.protocol.v2_json.request_cache import RepeatedBodies
+from conch.protocol.v2_json.request_cache import JsonRequestCache
 from conch.request import InferRequest, Timeline
 
 
@@ -35,7 +35,7 @@ def fields(request: InferRequest) -> dict[str, object]:
     ],
 )
 def test_a_remembered_header_gives_what_a_read_one_gives(more: dict[str, object]) -> None:
-    decoder = RepeatedBodies()
+    decoder = JsonRequestCache()
     head = header(3, 2, **more)
     for tail in (b"abcde", b"fghij"):
         request, options = decoder.decode("m", 1, head + tail, len(head), Timeline())
@@ -45,7 +45,7 @@ def test_a_remembered_header_gives_what_a_read_one_gives(more: dict[str, object]
 
 
 def test_parameters_of_one_request_are_not_those_of_the_next() -> None:
-    decoder = RepeatedBodies()
+    decoder = JsonRequestCache()
     head = header(1, parameters={"mine": "x"})
     for _ in range(2):
         request, _ = decoder.decode("m", None, head + b"a", len(head), Timeline())
@@ -54,7 +54,7 @@ def test_parameters_of_one_request_are_not_those_of_the_next() -> None:
 
 
 def test_a_body_of_another_size_is_still_refused() -> None:
-    decoder = RepeatedBodies()
+    decoder = JsonRequestCache()
     head = header(3)
     decoder.decode("m", None, head + b"abc", len(head), Timeline())
     with pytest.raises(InvalidRequest, match="expecting 1 additional bytes"):
@@ -70,7 +70,7 @@ def text(data: str, more: str = "") -> bytes:
 
 @pytest.mark.parametrize("data", ["1,2,3,4", " 5, 6 ,7,8 ", "[1,2],[3,4]", "[[1],[2]],[[3],[4]]"])
 def test_values_in_json_are_those_of_each_request(data: str) -> None:
-    decoder = RepeatedBodies()
+    decoder = JsonRequestCache()
     for body in (text("0,0,0,0"), text(data), text("9,9,9,9")):
         request, _ = decoder.decode("m", 1, body, None, Timeline())
         plain, _ = decode_request("m", 1, body, None)
@@ -81,7 +81,7 @@ def test_values_in_json_are_those_of_each_request(data: str) -> None:
     "data", ["1,2,3", "1,2,3,4,5", "1,2,3,4.0", '1,2,3,"4"', "1,2,3,NaN", "1,2,3,4],[5", "1,2,3,4]}],[{", "1,,2", ""]
 )
 def test_wrong_values_get_the_same_words(data: str) -> None:
-    decoder = RepeatedBodies()
+    decoder = JsonRequestCache()
     decoder.decode("m", None, text("1,2,3,4"), None, Timeline())
     with pytest.raises(InvalidRequest) as remembered:
         decoder.decode("m", None, text(data), None, Timeline())
@@ -103,7 +103,7 @@ def test_wrong_values_get_the_same_words(data: str) -> None:
     ],
 )
 def test_what_cannot_be_told_by_its_text_is_read_every_time(body: bytes) -> None:
-    decoder = RepeatedBodies()
+    decoder = JsonRequestCache()
     for _ in range(2):
         request, _ = decoder.decode("m", None, body, None, Timeline())
         assert fields(request) == fields(decode_request("m", None, body, None)[0])
@@ -112,7 +112,7 @@ def test_what_cannot_be_told_by_its_text_is_read_every_time(body: bytes) -> None
 
 @given(st.lists(st.integers(-(2**40), 2**40), max_size=6), st.lists(st.integers(-9, 9), min_size=4, max_size=4))
 def test_remembering_changes_no_answer(values: list[int], first: list[int]) -> None:
-    decoder = RepeatedBodies()
+    decoder = JsonRequestCache()
     decoder.decode("m", None, text(",".join(map(str, first))), None, Timeline())
     body = text(",".join(map(str, values)))
     outcomes: list[object] = []
@@ -125,7 +125,7 @@ def test_remembering_changes_no_answer(values: list[int], first: list[int]) -> N
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    decoder = RepeatedBodies()
+    decoder = JsonRequestCache()
     for i in range(1000):
         head = header(1, id=str(i))
         decoder.decode("m", None, head + b"a", len(head), Timeline())

@@ -7,7 +7,7 @@ from tritonclient.grpc import service_pb2
 
 from conch.errors import InvalidRequest
 from conch.protocol.v2_proto.inference import encode_infer_response, read_infer_request, streamed
-from conch.protocol.v2_proto.request_cache import RepeatedRequests, RepeatedResponses
+from conch.protocol.v2_proto.request_cache import ProtoRequestCache, ProtoResponseCache
 from conch.request import InferResponse, Timeline
 from conch.tensor import Tensor
 
@@ -48,13 +48,13 @@ def meaning(message) -> object:
 @settings(max_examples=50)
 @given(st.lists(requests(), min_size=1, max_size=12))
 def test_a_request_means_what_it_means_alone(sent):
-    memory = RepeatedRequests()
+    memory = ProtoRequestCache()
     for data in [*sent, *sent]:
         assert meaning(memory.read(data)) == meaning(read_infer_request(data))
 
 
 def test_requests_of_one_form_share_nothing_that_changes():
-    memory = RepeatedRequests()
+    memory = ProtoRequestCache()
     message = service_pb2.ModelInferRequest(model_name="m", raw_input_contents=[b"a"])
     message.inputs.add(name="A", datatype="INT8", shape=[1])
     message.parameters["p"].int64_param = 1
@@ -67,7 +67,7 @@ def test_requests_of_one_form_share_nothing_that_changes():
 
 
 def test_what_is_remembered_is_bounded():
-    memory = RepeatedRequests()
+    memory = ProtoRequestCache()
     for size in range(2000):
         message = service_pb2.ModelInferRequest(model_name="m" * (size % 7), raw_input_contents=[bytes(size)])
         message.inputs.add(name="A", datatype="INT8", shape=[size])
@@ -90,7 +90,7 @@ def responses(draw) -> InferResponse:
 @settings(max_examples=50)
 @given(st.lists(st.tuples(responses(), st.sampled_from([None, True, False])), min_size=1, max_size=12))
 def test_a_response_says_what_it_says_alone(sent):
-    memory = RepeatedResponses()
+    memory = ProtoResponseCache()
     for response, final in [*sent, *sent]:
         if final is None:
             kind, got = service_pb2.ModelInferResponse, memory.encode(response)
@@ -103,4 +103,4 @@ def test_a_response_says_what_it_says_alone(sent):
 
 def test_bytes_that_are_no_request_are_refused():
     with pytest.raises(InvalidRequest, match="failed to parse the request"):
-        RepeatedRequests().read(b"\x0a\xff")
+        ProtoRequestCache().read(b"\x0a\xff")

@@ -17,7 +17,7 @@ from conch.archives.limits import ArchiveLimits
 from conch.errors import ConfigError
 from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.listing import Entry
+from conch.repository.remote.listing import RemoteFile
 from conch.repository.remote.tree import merged
 
 FEW = ArchiveLimits(entries=100)
@@ -172,10 +172,10 @@ def test_of_members_with_one_path_the_last_one_counts(tmp_path: Path) -> None:
 
 def test_whiteouts_take_time_by_their_number() -> None:
     began = monotonic()
-    files = [Entry(f"m/{number}/w", "00", 0) for number in range(20_000)]
-    gone = [Entry(f"m/.wh.{number}", "00", 0) for number in range(0, 20_000, 2)]
+    files = [RemoteFile(f"m/{number}/w", "00", 0) for number in range(20_000)]
+    gone = [RemoteFile(f"m/.wh.{number}", "00", 0) for number in range(0, 20_000, 2)]
     assert len(merged([files, gone], "there")) == 10_000
-    assert merged([files, [Entry("m/.wh..wh..opq", "00", 0)]], "there") == []
+    assert merged([files, [RemoteFile("m/.wh..wh..opq", "00", 0)]], "there") == []
     assert monotonic() - began < 30
     with pytest.raises(ConfigError, match="there: more than 100 files"):
-        merged([files[:60], [Entry(f"n/{number}", "00", 0) for number in range(60)]], "there", most=100)
+        merged([files[:60], [RemoteFile(f"n/{number}", "00", 0) for number in range(60)]], "there", most=100)

@@ -9,7 +9,7 @@ import pytest
 from conch.backends.identity.backend import IdentityBackend
 from conch.errors import ConfigError
 from conch.repository.config.limits import MAX_CONFIG_BYTES
-from conch.repository.config.resolve import finish
+from conch.repository.config.resolve import resolve
 from conch.repository.override import Override
 from conch.repository.store import Repository
 
@@ -25,7 +25,7 @@ def read(root: Path, text: str) -> None:
     (root / "m" / "1").mkdir(parents=True, exist_ok=True)
     (root / "m" / "config.pbtxt").write_text(text)
     files = Repository([root]).read("m")
-    finish(files.document, backend=None if files.config.is_ensemble else IdentityBackend())
+    resolve(files.document, backend=None if files.config.is_ensemble else IdentityBackend())
 
 
 def identity(extra: str, batch: int = 0) -> str:

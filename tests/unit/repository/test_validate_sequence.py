@@ -6,7 +6,7 @@ from conch.errors import ConfigError
 from conch.model_config import ControlKind, SequenceControl, SequenceState
 from conch.repository.config.from_proto import to_model_config
 from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.unsupported import unserved_notices
+from conch.repository.config.unsupported import unsupported_notices
 from conch.repository.config.validate import validate_configuration
 
 CONTROL = 'control_input {{ name: "S" control {{ {} }} }}'
@@ -154,4 +154,4 @@ def test_controls_and_states_become_values() -> None:
 
 def test_how_state_is_kept_in_memory_makes_no_difference_and_that_is_told() -> None:
     message = parse_pbtxt(config(STATE.format("use_same_buffer_for_input_output: true")), "f")
-    assert any("use_same_buffer_for_input_output of the state 'i'" in notice for notice in unserved_notices(message))
+    assert any("use_same_buffer_for_input_output of the state 'i'" in notice for notice in unsupported_notices(message))

@@ -33,7 +33,7 @@ def main() -> None:
     import triton_python_backend_utils  # noqa: F401 - this one, whatever the model's folder holds
     from conch_child.ipc.arena import ArenaReader, ArenaWriter
     from conch_child.python.channel import Channel
-    from conch_child.python.service import Service
+    from conch_child.python.service import MessageLoop
 
     gc.freeze()
     gc.enable()
@@ -49,7 +49,7 @@ def main() -> None:
     os.close(inputs)
     os.close(outputs)
     sys.argv[:] = [""]  # as in Triton: a model that reads its arguments finds none
-    Service(channel).run()
+    MessageLoop(channel).run()
 
 
 if __name__ == "__main__":

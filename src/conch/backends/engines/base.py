@@ -18,7 +18,7 @@ from conch.backends.engines.tensors import engine_document
 from conch.backends.processes.environment import ChildEnvironment
 from conch.backends.processes.fork_server import ForkServer
 from conch.errors import ModelLoadError
-from conch.generation import EngineInfo, EngineLoad, Generation, GenerationRequest, Listen
+from conch.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest
 
 
 class Engine(ABC):
@@ -44,7 +44,7 @@ class Engine(ABC):
         """Bring the model up. Raises ModelLoadError with the cause."""
 
     @abstractmethod
-    def generate(self, request: GenerationRequest, listen: Listen) -> Generation:
+    def generate(self, request: GenerationRequest, listen: DeltaCallback) -> Generation:
         """Begin a request; `listen` hears of everything that becomes of it, refusals by the engine included."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ from pathlib import Path
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
 
 
-class Leavings:
+class EngineCleanup:
     """Of one life of an engine: a folder of its own, and what it says that it has in shared memory."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Leavings:
         self._segments: list[str] = []
 
     def __repr__(self) -> str:
-        return f"<Leavings {self.folder} {len(self._segments)} segments>"
+        return f"<EngineCleanup {self.folder} {len(self._segments)} segments>"
 
     def note(self, segments: Iterable[str]) -> None:
         """Note names of shared memory."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from conch.backends.child.conch_child.engine import messages
 from conch.backends.child.conch_child.ipc.wire import Message
-from conch.backends.engines.cleanup import Leavings
+from conch.backends.engines.cleanup import EngineCleanup
 from conch.backends.processes.child_process import ChildProcess
 from conch.backends.processes.launch import Exit, Launcher
 from conch.errors import (
@@ -22,11 +22,11 @@ from conch.errors import (
 )
 from conch.generation import (
     Delta,
+    DeltaCallback,
     EngineInfo,
     EngineLoad,
     FinishReason,
     GenerationRequest,
-    Listen,
     PromptTokens,
     TokenLogprob,
     Usage,
@@ -39,7 +39,7 @@ _CODES = {code.value: code for code in Code}
 class RunningGeneration:
     """A request that the process works on."""
 
-    def __init__(self, process: "EngineProcess", key: int, listen: Listen) -> None:
+    def __init__(self, process: "EngineProcess", key: int, listen: DeltaCallback) -> None:
         self._process = process
         self._key = key
         self.listen = listen
@@ -65,7 +65,7 @@ class EngineProcess:
         self._keys = count(1)
         self._running: dict[int, RunningGeneration] = {}
         self._loaded: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._leavings: Leavings | None = None
+        self._leavings: EngineCleanup | None = None
         self._stopping = False
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class EngineProcess:
     async def start(self, launcher: Launcher, driver: str, options: Mapping[str, Any], limit_s: float) -> EngineInfo:
         """Start the process and load the model. Raises ModelLoadError with the cause."""
         await self._child.start(launcher)
-        self._leavings = Leavings()
+        self._leavings = EngineCleanup()
         self._child.send((messages.LOAD, driver, {**options, "scratch": str(self._leavings.folder)}))
         try:
             _, error, info = await asyncio.wait_for(asyncio.shield(self._loaded), limit_s or None)
@@ -99,9 +99,9 @@ class EngineProcess:
         if error:
             raise ModelLoadError(f"engine '{self.name}' cannot load the model: {error}")
         self._leavings.note(info.pop("shared_memory", ()))
-        return EngineInfo(engine=driver, **{**info, "honours": frozenset(info.get("honours", ()))})
+        return EngineInfo(engine=driver, **{**info, "supported_params": frozenset(info.get("supported_params", ()))})
 
-    def generate(self, request: GenerationRequest, listen: Listen) -> RunningGeneration:
+    def generate(self, request: GenerationRequest, listen: DeltaCallback) -> RunningGeneration:
         """Send a request to the engine."""
         key = next(self._keys)
         generation = self._running[key] = RunningGeneration(self, key, listen)
@@ -142,9 +142,9 @@ class EngineProcess:
 
     def _stepped(self, events: Sequence[Any], load: Sequence[Any]) -> None:
         self.has_worked = True
-        figures = self._load
-        figures.running, figures.waiting, figures.kv_cache_usage = load[0], load[1], load[2]
-        figures.prefix_cache_queries, figures.prefix_cache_hits, figures.preemptions = load[3], load[4], load[5]
+        stats = self._load
+        stats.running, stats.waiting, stats.kv_cache_usage = load[0], load[1], load[2]
+        stats.prefix_cache_queries, stats.prefix_cache_hits, stats.preemptions = load[3], load[4], load[5]
         running = self._running
         for key, deltas, end in events:
             generation = running.get(key)

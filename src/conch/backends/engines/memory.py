@@ -33,7 +33,7 @@ class Holder(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Claim:
+class MemoryClaim:
     """What one engine's process will have taken when its cache is full, as far as it is known."""
 
     name: str
@@ -53,9 +53,9 @@ class EngineMemory:
     def __init__(self, free: Callable[[], int] = free_memory, resident: Callable[[int], int] = resident_memory) -> None:
         self._free = free
         self._resident = resident
-        self._claims: list[Claim] = []
+        self._claims: list[MemoryClaim] = []
 
-    def claim(self, name: str, holder: Holder, weights: int, cache: int | None) -> tuple[Claim, dict[str, Any]]:
+    def claim(self, name: str, holder: Holder, weights: int, cache: int | None) -> tuple[MemoryClaim, dict[str, Any]]:
         """Open an engine's account, and return what it is offered, by the names that engines know.
 
         `weights` are the bytes of its files, `cache` those of its cache, None if it takes what it is offered. With both
@@ -74,17 +74,17 @@ class EngineMemory:
             "promised": dict(+promised),
             "gpu_shares": {each.name: each.gpu_share for each in taken if each.gpu_share},
         }
-        claim = Claim(name, holder, weights + (min(capacity // 4, _LARGEST) if cache is None else cache))
+        claim = MemoryClaim(name, holder, weights + (min(capacity // 4, _LARGEST) if cache is None else cache))
         self._claims.append(claim)
         return claim, offer
 
-    def settle(self, claim: Claim, info: EngineInfo) -> None:
+    def settle(self, claim: MemoryClaim, info: EngineInfo) -> None:
         """Enter what an engine has become: what it has in memory now, and its cache where that is no part of it yet."""
         to_come = 0 if info.kv_cache_taken else info.kv_cache_bytes
         claim.expected = self._resident(claim.holder.pid) + to_come
         claim.gpu_share = info.gpu_memory_share
 
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: MemoryClaim) -> None:
         """Close the account of an engine that has not come up."""
         if claim in self._claims:
             self._claims.remove(claim)

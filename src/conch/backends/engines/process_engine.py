@@ -14,11 +14,11 @@ from conch.backends.engines.memory import EngineMemory, read_options, size_of
 from conch.backends.processes.environment import ChildEnvironment
 from conch.backends.processes.launch import Launcher, Program
 from conch.backends.processes.sandbox import confined
-from conch.backends.processes.supervisor import Succession
+from conch.backends.processes.supervisor import ProcessSupervisor
 from conch.backends.progress import reported
 from conch.backends.python.settings import stub_timeout_s
 from conch.errors import ModelLoadError, Unavailable
-from conch.generation import EngineInfo, EngineLoad, Generation, GenerationRequest, Listen
+from conch.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest
 
 MAIN = Path(child.__file__).with_name("engine_main.py")
 # How long an engine is given to end by itself.
@@ -54,7 +54,7 @@ class ProcessEngine(Engine):
         self._environment = environment or ChildEnvironment()
         self._load_limit_s = stub_timeout_s(source.config.backend, source.settings)
         self._name = source.config.name
-        self._processes = Succession("engine", self._name, self._bring_up, lambda: self.on_ready_change())
+        self._processes = ProcessSupervisor("engine", self._name, self._bring_up, lambda: self.on_ready_change())
 
     def __repr__(self) -> str:
         return f"<ProcessEngine {self._name} {self._processes.current!r}>"
@@ -68,7 +68,7 @@ class ProcessEngine(Engine):
         """Start the process and load the model. Raises ModelLoadError with what the engine said."""
         await self._processes.start()
 
-    def generate(self, request: GenerationRequest, listen: Listen) -> Generation:
+    def generate(self, request: GenerationRequest, listen: DeltaCallback) -> Generation:
         """Send a request to the process. Raises Unavailable while there is none."""
         process = self._processes.current
         if process is None or not process.alive:

@@ -14,7 +14,7 @@ from conch.observability.logs import MODEL_LOGGER
 _log = logging.getLogger(MODEL_LOGGER)
 
 
-class Mortal(Protocol):
+class Supervised(Protocol):
     """A process with a model in it."""
 
     @property
@@ -26,10 +26,10 @@ class Mortal(Protocol):
         """Whether it has been of use."""
 
 
-P = TypeVar("P", bound=Mortal)
+P = TypeVar("P", bound=Supervised)
 
 
-class Succession(Generic[P]):
+class ProcessSupervisor(Generic[P]):
     """The processes of one instance or engine: `current` is in service, None while there is none.
 
     `bring_up` makes one that is ready for work, and has it call `died` when it ends without having been told to;
@@ -48,7 +48,7 @@ class Succession(Generic[P]):
         self._recovery: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Succession {self._name} {self.current!r}>"
+        return f"<ProcessSupervisor {self._name} {self.current!r}>"
 
     @property
     def ready(self) -> bool:

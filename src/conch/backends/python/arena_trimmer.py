@@ -15,7 +15,7 @@ _RELEASE_AFTER_S = 0.005
 _TRIM_AFTER_S = 10.0
 
 
-class Upkeep:
+class ArenaTrimmer:
     """`send` sends the process a message; `idle` tells whether it has nothing to do. Life: `start` → `stop`."""
 
     def __init__(self, send: Callable[[Message], None], idle: Callable[[], bool], kept_size: int) -> None:

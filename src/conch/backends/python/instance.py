@@ -7,7 +7,7 @@ from functools import partial
 from conch.backends.base import Instance, InstancePlan
 from conch.backends.batch import Batch
 from conch.backends.bls import ModelCalls
-from conch.backends.processes.supervisor import Succession
+from conch.backends.processes.supervisor import ProcessSupervisor
 from conch.backends.progress import reported
 from conch.backends.python.adapter import Adapter
 from conch.backends.python.custom_metrics import InstanceMetrics
@@ -42,7 +42,7 @@ class PythonInstance(Instance):
         self.metrics = InstanceMetrics()
         self._settings = settings
         self._environments = environments
-        self._processes = Succession("process", plan.name, self._bring_up, lambda: self.on_ready_change())
+        self._processes = ProcessSupervisor("process", plan.name, self._bring_up, lambda: self.on_ready_change())
 
     def __repr__(self) -> str:
         return f"<PythonInstance {self.plan.name} {self._processes.current!r}>"

@@ -4,7 +4,7 @@ import asyncio
 from time import monotonic_ns
 
 
-class Awake:
+class LoopBusyPoll:
     """Has the loop look for what comes, in place of sleeping, for `limit` nanoseconds at most; 0: never.
 
     Only after a lone request, so that there is nothing else to do, and if the last answer came within the limit.

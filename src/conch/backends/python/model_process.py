@@ -19,9 +19,9 @@ from conch.backends.child.conch_child.python import messages
 from conch.backends.processes.child_process import ChildProcess
 from conch.backends.processes.launch import Exit, Launcher
 from conch.backends.python.adapter import Adapter
-from conch.backends.python.arena_trimmer import Upkeep
+from conch.backends.python.arena_trimmer import ArenaTrimmer
 from conch.backends.python.custom_metrics import InstanceMetrics
-from conch.backends.python.loop_busy_poll import Awake
+from conch.backends.python.loop_busy_poll import LoopBusyPoll
 from conch.backends.python.model_code import code_path, initialize_arguments
 from conch.backends.python.outgoing_bls import Executions, OutgoingCalls
 from conch.backends.python.send_ahead import SendAhead
@@ -74,14 +74,14 @@ class ModelProcess:
         self._batches: deque[Batch] = deque()  # in the order in which the process executes them
         self._last_done = 0  # when it was done with the one before the first of them, monotonic ns
         self._send_ahead = SendAhead()
-        self._awake = Awake(self._loop, settings.busy_poll_us * 1000)
+        self._awake = LoopBusyPoll(self._loop, settings.busy_poll_us * 1000)
         self._settled = asyncio.Event()
         self._reply: asyncio.Future[Message] = self._loop.create_future()
         self._readiness: asyncio.Future[bool] | None = None
         self._last_readiness = True
         self._has_is_ready = False
         self._stopping = False
-        self._upkeep = Upkeep(self._child.send, lambda: not self._pending, settings.shm_kept_size)
+        self._upkeep = ArenaTrimmer(self._child.send, lambda: not self._pending, settings.shm_kept_size)
         self._handlers: dict[int, Callable[[Message, memoryview], None]] = {
             messages.EXECUTED: self._executed,
             messages.ANSWERED: self._answered,

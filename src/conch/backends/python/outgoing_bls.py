@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from conch.backends.base import Instance
 from conch.backends.batch import Execution
-from conch.backends.bls import Call, Caller, ModelCalls
+from conch.backends.bls import BlsCall, BlsCaller, ModelCalls
 from conch.backends.child.conch_child.ipc.arena import Parcel
 from conch.backends.child.conch_child.ipc.wire import Message, WireError
 from conch.backends.child.conch_child.python import messages
@@ -122,7 +122,7 @@ class OutgoingCalls:
         outgoing.started = True
         source = self._instance.plan.source
         holds = self._instance if outgoing.holds else None
-        caller = Caller(source.config.name, source.namespace, outgoing.executions, holds, outgoing.span)
+        caller = BlsCaller(source.config.name, source.namespace, outgoing.executions, holds, outgoing.span)
         try:
             call = self._calls.call(caller, request, outgoing.respond, many=outgoing.many)
         except ConchError as error:
@@ -251,7 +251,7 @@ class _Outgoing:
         self.started = False  # it counts among those that run
         self.unread = 0
         self.span: Span | None = None  # what it is noted in
-        self.call: Call | None = None  # while it is put and not answered
+        self.call: BlsCall | None = None  # while it is put and not answered
         self._calls = calls
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:

@@ -62,7 +62,7 @@ class _Messages(trt.ILogger):  # type: ignore[misc, unused-ignore]
         return "; ".join(errors) or "no reason given"
 
 
-class Engine:
+class TensorRtEngine:
     """A plan on a device: what all execution contexts of it share."""
 
     def __init__(self, path: Path, whose: str) -> None:
@@ -102,21 +102,21 @@ class Engine:
         return Profile(index, {name: Range(*(tuple(shape) for shape in three)) for name, three in shapes.items()})
 
 
-class Engines:
+class TensorRtEngines:
     """The plans that are in use, each on each device once."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._engines: WeakValueDictionary[tuple[Any, ...], Engine] = WeakValueDictionary()
+        self._engines: WeakValueDictionary[tuple[Any, ...], TensorRtEngine] = WeakValueDictionary()
 
-    def get(self, path: Path, device: int, whose: str) -> Engine:
+    def get(self, path: Path, device: int, whose: str) -> TensorRtEngine:
         """Return the plan on the device, which is this thread's. Raises ModelLoadError."""
         state = path.stat()
         key = (str(path), state.st_ino, state.st_mtime_ns, state.st_size, device)
         with self._lock:
             engine = self._engines.get(key)
             if engine is None:
-                engine = self._engines[key] = Engine(path, whose)
+                engine = self._engines[key] = TensorRtEngine(path, whose)
         return engine
 
 
@@ -127,7 +127,7 @@ class TensorRtBackend(Backend):
     default_model_filename = _MODEL_FILE
 
     def __init__(self) -> None:
-        self._engines = Engines()
+        self._engines = TensorRtEngines()
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
         """Add missing inputs, outputs and batching from the plan; a configuration that has both stays as it is.
@@ -161,11 +161,11 @@ backend = TensorRtBackend
 class TensorRtInstance(ThreadedInstance):
     """Execution contexts of one plan."""
 
-    def __init__(self, plan: InstancePlan, engines: Engines) -> None:
+    def __init__(self, plan: InstancePlan, engines: TensorRtEngines) -> None:
         super().__init__(plan)
         self._engines = engines
         self._device = Device(plan.device_id)
-        self._engine: Engine | None = None
+        self._engine: TensorRtEngine | None = None
         self._profiles: list[Profile] = []
         self._contexts: dict[int, Any] = {}  # by the number of the profile
         self._dtypes: dict[str, np.dtype[Any]] = {}

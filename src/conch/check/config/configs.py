@@ -12,12 +12,12 @@ from conch.check.config.mending import mending
 from conch.check.finding import Edit, Finding, Place, Rule
 from conch.check.model import CheckedModel, ModelFolder
 from conch.check.rules import repository as rules
-from conch.check.source import Source, before
+from conch.check.source import SourceFile, before
 from conch.errors import ConchError, ConfigError, ModelLoadError
 from conch.repository.config.document import to_document
 from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.resolve import finish
-from conch.repository.config.unsupported import refuse_unserved
+from conch.repository.config.resolve import resolve
+from conch.repository.config.unsupported import refuse_unsupported
 from conch.repository.config.validate import validate_configuration
 from conch.repository.override import Override
 from conch.repository.store import ModelFiles, Repository
@@ -43,7 +43,7 @@ _SEPARABLE = (
 def check_config(directory: Path) -> tuple[CheckedModel | None, list[Finding]]:
     """Read a configuration; return the model, None if nobody could tell what it is, and what is wrong."""
     path = directory / _CONFIG_FILE
-    folder = ModelFolder(directory, Source.read(path) if path.is_file() else None)
+    folder = ModelFolder(directory, SourceFile.read(path) if path.is_file() else None)
     repository = Repository([directory.parent])
     try:
         files = repository.read(folder.name)
@@ -54,7 +54,9 @@ def check_config(directory: Path) -> tuple[CheckedModel | None, list[Finding]]:
     return _finished(folder, files, [])
 
 
-def _read_on(folder: ModelFolder, source: Source, repository: Repository) -> tuple[CheckedModel | None, list[Finding]]:
+def _read_on(
+    folder: ModelFolder, source: SourceFile, repository: Repository
+) -> tuple[CheckedModel | None, list[Finding]]:
     """Find all that can be found in a configuration that the server refuses at its first mistake."""
     message, mistakes = _parsed(source)
     while message is not None:
@@ -70,7 +72,7 @@ def _read_on(folder: ModelFolder, source: Source, repository: Repository) -> tup
     return None, mistakes
 
 
-def _parsed(source: Source) -> tuple[Any, list[Finding]]:
+def _parsed(source: SourceFile) -> tuple[Any, list[Finding]]:
     """Return the message of a text, None if it cannot be had, and each mistake on the way to it."""
     mistakes: list[Finding] = []
     mended, history = source, list[tuple[Edit, ...]]()
@@ -138,7 +140,7 @@ def _without_cause(message: Any, said: str) -> bool:
 def _first_error(message: Any) -> str:
     try:
         validate_configuration(message)
-        refuse_unserved(message)
+        refuse_unsupported(message)
     except ConfigError as error:
         return error.message
     return ""
@@ -147,7 +149,7 @@ def _first_error(message: Any) -> str:
 def _finished(folder: ModelFolder, files: ModelFiles, mistakes: list[Finding]) -> tuple[CheckedModel, list[Finding]]:
     """Fill in the defaults and hold the tensors against the rules, as the server does before it loads."""
     try:
-        finished = finish(files.document, backend=None, gpus=named_gpus(files))
+        finished = resolve(files.document, backend=None, gpus=named_gpus(files))
     except ConfigError as error:
         mistake = Finding(_rule(error), folder.locate(error.message), error.message)
         return CheckedModel(folder, files, files.config), [*mistakes, mistake]

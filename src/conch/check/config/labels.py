@@ -6,7 +6,7 @@ from math import prod
 from conch.check.finding import Edit, Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.rules import repository as rules
-from conch.check.source import Source
+from conch.check.source import SourceFile
 from conch.errors import ModelLoadError
 from conch.repository.labels import read_labels
 
@@ -28,7 +28,7 @@ def check_labels(model: CheckedModel) -> Iterator[Finding]:
                 f"{path.name} has {count} labels, output '{output.name}' of model '{model.name}' has {classes} classes"
             )
             yield Finding(rules.LABEL_COUNT, model.folder.field(f"output[{index}].label_filename"), said)
-        source = Source.read(path)
+        source = SourceFile.read(path)
         if source and "\r\n" in source.text:
             edits = tuple(
                 Edit(at, at + 1, "") for at, mark in enumerate(source.text) if source.text[at : at + 2] == "\r\n"

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from conch.check.finding import Edit
-from conch.check.source import Source
+from conch.check.source import SourceFile
 
 _DID_YOU_MEAN = re.compile(
     r"unknown (?:field|value) ['\"]?(?P<wrong>[^'\" ]+)['\"]? .*did you mean '?(?P<right>\w+)'?\?"
@@ -20,7 +20,7 @@ class Mending:
     certain: bool
 
 
-def mending(source: Source, offset: int, said: str) -> Mending | None:
+def mending(source: SourceFile, offset: int, said: str) -> Mending | None:
     """Return how to mend the mistake at a place, by what the parser says about it; None if that is anybody's guess."""
     if "is one message, not a list" in said:
         return _unwrapped(source.text, offset)

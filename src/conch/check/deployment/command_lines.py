@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from conch.check.finding import Finding, Place
 from conch.check.rules import deployment as rules
-from conch.check.source import Source
+from conch.check.source import SourceFile
 from conch.options.flags import Flag, Given, Standing, read_arguments
 from conch.options.server_options import FLAGS
 
@@ -32,7 +32,7 @@ class _Word:
     place: Place
 
 
-def check_command_lines(source: Source) -> Iterator[Finding]:
+def check_command_lines(source: SourceFile) -> Iterator[Finding]:
     """Check every flag of every command line of the server in a file."""
     for words in _commands(source):
         while words:
@@ -68,7 +68,7 @@ def _standing(word: _Word, given: Given) -> Iterator[Finding]:
         yield Finding(rules.FLAG_NO_EFFECT, word.place, f"--{flag.name} has no effect: {flag.reason}")
 
 
-def _commands(source: Source) -> Iterator[list[_Word]]:
+def _commands(source: SourceFile) -> Iterator[list[_Word]]:
     """Yield the words behind each name of the server's program."""
     lines = source.text.split("\n")
     code = set(range(len(lines)))
@@ -86,7 +86,7 @@ def _commands(source: Source) -> Iterator[list[_Word]]:
             yield list(_following(source, lines, number, match.end() + quote))
 
 
-def _following(source: Source, lines: list[str], number: int, start: int) -> Iterator[_Word]:
+def _following(source: SourceFile, lines: list[str], number: int, start: int) -> Iterator[_Word]:
     """Yield the words of a command from a place on, across the lines that belong to it."""
     line = lines[number]
     while True:
@@ -116,7 +116,7 @@ def _stops(text: str) -> bool:
     return any(_ENDS.match(word) for word in text.split())
 
 
-def _words(source: Source, number: int, line: str, start: int, shift: int = 0) -> Iterator[_Word]:
+def _words(source: SourceFile, number: int, line: str, start: int, shift: int = 0) -> Iterator[_Word]:
     for match in _WORD.finditer(line, start):
         if _ENDS.match(match[0]):
             return

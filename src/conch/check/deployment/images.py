@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from conch.check.finding import Finding, Place, Related
 from conch.check.rules import deployment as rules
-from conch.check.source import Source
+from conch.check.source import SourceFile
 
 _TEXTS = (".md", ".rst", ".txt")
 _REPOSITORY = re.compile(r"^(?P<indent>[ \t-]*)repository:[ \t]*[\"']?(?P<name>[\w.:/-]+)[\"']?[ \t]*(?:#.*)?$")
@@ -16,7 +16,7 @@ _ENVIRONMENT = re.compile(r"^[ \t-]*(?:env|environment|extraEnv|envVars)[ \t]*:"
 _NEAR = 4  # lines between `repository` and `tag`
 
 
-def check_images(sources: Sequence[Source]) -> Iterator[Finding]:
+def check_images(sources: Sequence[SourceFile]) -> Iterator[Finding]:
     """Check the images of all files that lie together."""
     texts = [source for source in sources if source.path.suffix in _TEXTS]
     for source in sources:
@@ -30,7 +30,7 @@ def check_images(sources: Sequence[Source]) -> Iterator[Finding]:
                 yield Finding(rules.IMAGE_TAG, place, said, related=(Related(there, f"the text names tag {other}"),))
 
 
-def check_shm_variable(source: Source) -> Iterator[Finding]:
+def check_shm_variable(source: SourceFile) -> Iterator[Finding]:
     """Check that the size of the shared memory is not among environment variables."""
     indent, inside = 0, False
     for number, line in enumerate(source.text.split("\n"), 1):
@@ -48,7 +48,7 @@ def check_shm_variable(source: Source) -> Iterator[Finding]:
             )
 
 
-def _deployed(source: Source) -> Iterator[tuple[str, str, Place]]:
+def _deployed(source: SourceFile) -> Iterator[tuple[str, str, Place]]:
     lines = source.text.split("\n")
     for number, line in enumerate(lines):
         if match := _IMAGE.match(line):
@@ -64,7 +64,7 @@ def _deployed(source: Source) -> Iterator[tuple[str, str, Place]]:
                     break
 
 
-def _named(texts: Sequence[Source], name: str) -> dict[str, Place]:
+def _named(texts: Sequence[SourceFile], name: str) -> dict[str, Place]:
     """Which tags of an image the texts name, and where first."""
     found: dict[str, Place] = {}
     for text in texts:

@@ -22,7 +22,7 @@ from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.rules import repository as rules
 from conch.errors import ConfigError, ModelLoadError
-from conch.repository.config.resolve import finish
+from conch.repository.config.resolve import resolve
 
 # Larger JSON is left to the framework: its text would be held several times over.
 _MAX_JSON_BYTES = 64 << 20
@@ -124,7 +124,7 @@ def _held_against(model: CheckedModel, signature: Signature) -> Checked:
     try:
         if needs_completion(document):
             document = complete_document(document, signature, default_max_batch_size({}))
-        config = finish(document, backend=None, gpus=named_gpus(model.files)).config
+        config = resolve(document, backend=None, gpus=named_gpus(model.files)).config
         check_signature(config, signature)
     except ConfigError as error:
         return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
@@ -133,7 +133,7 @@ def _held_against(model: CheckedModel, signature: Signature) -> Checked:
 
 def _completed(model: CheckedModel, document: Mapping[str, Any]) -> Checked:
     try:
-        return model.completed(finish(document, backend=None, gpus=named_gpus(model.files)).config), []
+        return model.completed(resolve(document, backend=None, gpus=named_gpus(model.files)).config), []
     except ConfigError as error:
         return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
 

@@ -24,7 +24,7 @@ from conch.check.rules import language as rules
 from conch.check.rules import repository as repository_rules
 from conch.errors import ConfigError
 from conch.llm.chat import ChatTemplate
-from conch.repository.config.resolve import finish
+from conch.repository.config.resolve import resolve
 
 _GGUF_HEAD = b"GGUF"
 # A check is about the repository, not about this machine: whether there is room for a model is seen when it is loaded.
@@ -42,7 +42,7 @@ def check_language_model(model: CheckedModel, versions: Sequence[int]) -> tuple[
     findings = [finding for version in versions for finding in _version(model, model.directory / str(version))]
     try:
         refuse_parameters(model.name, model.config.parameters if model.config.backend == "tensorrtllm" else {})
-        config = finish(engine_document(model.files.document), backend=None, gpus=named_gpus(model.files)).config
+        config = resolve(engine_document(model.files.document), backend=None, gpus=named_gpus(model.files)).config
     except ConfigError as error:
         findings.append(Finding(repository_rules.CONFIG_INVALID, model.folder.locate(error.message), error.message))
     else:

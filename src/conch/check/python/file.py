@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conch.check.finding import Place
-from conch.check.source import Source
+from conch.check.source import SourceFile
 
 API_MODULE = "triton_python_backend_utils"
 MODEL_CLASS = "TritonPythonModel"
@@ -17,7 +17,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 class PythonFile:
     """One file. `parents` leads from each node to the one around it, `stores` to where a scope assigns to a name."""
 
-    source: Source
+    source: SourceFile
     tree: ast.Module
     nodes: tuple[ast.AST, ...]  # of the tree, outer ones first
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class PythonFile:
     names: dict[str, str] = field(default_factory=dict)  # local names of what was imported from it → their own
 
     @classmethod
-    def parse(cls, source: Source) -> "PythonFile":
+    def parse(cls, source: SourceFile) -> "PythonFile":
         """Parse a file. Raises SyntaxError."""
         tree = ast.parse(source.text, str(source.path))
         nodes = tuple(ast.walk(tree))

@@ -10,7 +10,7 @@ from conch.check.python.file import PythonFile, siblings
 from conch.check.python.items import check_class_names, check_images, check_items
 from conch.check.python.tensors import check_tensors
 from conch.check.rules import python as rules
-from conch.check.source import Source
+from conch.check.source import SourceFile
 from conch.errors import ModelLoadError
 from conch.repository.versions import chosen_versions
 
@@ -40,7 +40,7 @@ def check_python_model(model: CheckedModel) -> Iterator[Finding]:
 
 def check_other_python(path: Path) -> Iterator[Finding]:
     """Check what can be said of a Python file that belongs to no model: how it uses Triton's module, if it does."""
-    source = Source.read(path)
+    source = SourceFile.read(path)
     if source is None or "triton_python_backend_utils" not in source.text:
         return
     for parsed in _parsed(path):
@@ -69,7 +69,7 @@ def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
 
 
 def _parsed(path: Path) -> Iterator[PythonFile | Finding]:
-    source = Source.read(path)
+    source = SourceFile.read(path)
     if source is None:
         if path.is_file():
             yield Finding(rules.PYTHON_SYNTAX, Place(path), f"{path.name} is no UTF-8 text that can be read")

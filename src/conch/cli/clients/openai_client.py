@@ -21,7 +21,7 @@ _MIN_RATED_TOKENS = 3
 
 
 @dataclass(slots=True)
-class Answer:
+class Completion:
     """An answer as far as it has come. Times are seconds since the request was sent."""
 
     text: str = ""
@@ -34,7 +34,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Pace:
+class TokenRate:
     """When the pieces of an answer were read, seconds since the request was sent."""
 
     pieces: int = 0
@@ -92,7 +92,7 @@ class OpenAIClient:
             connection.close()
 
     def chat(
-        self, model: str, messages: Sequence[dict[str, str]], settings: dict[str, Any], answer: Answer
+        self, model: str, messages: Sequence[dict[str, str]], settings: dict[str, Any], answer: Completion
     ) -> Generator[str, None, None]:
         """Yield the pieces of an answer as they come and write down in `answer` what is known of it.
 
@@ -102,7 +102,7 @@ class OpenAIClient:
         body = json.dumps({**request, "stream_options": {"include_usage": True}})
         connection = self._connection()
         started = time.monotonic()
-        pace = Pace()
+        pace = TokenRate()
         try:
             for line in self._ask(connection, "POST", "/chat/completions", body):
                 if line.startswith(_DATA) and (data := line[len(_DATA) :].strip()) != b"[DONE]":
@@ -146,7 +146,7 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _read(chunk: dict[str, Any], answer: Answer) -> str:
+def _read(chunk: dict[str, Any], answer: Completion) -> str:
     """Take a chunk into the answer and return its text. Raises ConchError if it tells of a failure."""
     if "error" in chunk:
         raise ConchError(str(chunk["error"].get("message", chunk["error"])))

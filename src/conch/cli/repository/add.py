@@ -20,7 +20,7 @@ from conch.check.run import check_paths
 from conch.cli.repository.model_entry import Asked, Entry, entry_of
 from conch.cli.repository.model_kinds import SINGLE_FILES, is_model_folder
 from conch.errors import ConchError, ConfigError, InvalidRequest, Unavailable
-from conch.repository.atomic_folder import placed
+from conch.repository.atomic_folder import atomic_replace
 from conch.repository.store import check_name
 
 _VERSION = "1"
@@ -66,7 +66,7 @@ def add(given: Namespace) -> int:
     if given.link and source.resolve().is_relative_to(target.resolve()):
         raise InvalidRequest(f"'{source}' is in '{target}', which is to be replaced: it cannot be linked to")
     put = _link if given.link else _link_hard if hub is not None else shutil.copyfile
-    with placed(target, replace=given.force) as folder:
+    with atomic_replace(target, replace=given.force) as folder:
         size = sum(path.stat().st_size for path in entry.files.values())
         with console.status(f"writing {target}, {decimal(size)}"):
             _write(folder, entry, put)
@@ -120,7 +120,7 @@ def _add_folder(given: Namespace, console: Console) -> int:
         raise InvalidRequest(f"'{source}' cannot be added to itself")
     put = _link if given.link else shutil.copyfile
     files = [path for path in sorted(source.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
-    with placed(target, replace=given.force) as folder:
+    with atomic_replace(target, replace=given.force) as folder:
         for version in source.iterdir():
             if version.is_dir() and version.name.isdecimal():  # that of an ensemble may be empty
                 (folder / version.name).mkdir()

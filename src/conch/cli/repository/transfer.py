@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from conch.errors import ConfigError, NotFound, Unavailable
-from conch.repository.atomic_folder import placed
+from conch.repository.atomic_folder import atomic_replace
 from conch.repository.remote.location import parse_image
 from conch.repository.remote.mirrors import open_mirror
 from conch.repository.remote.oci.packing import ModelLayer, image_of
@@ -101,7 +101,7 @@ def _write(source: Path, target: Path, *, replace: bool) -> bool:
             raise Unavailable(f"'{target}' cannot be read: {error.strerror or error}") from error
         if not replace:
             raise ConfigError(f"'{target}' is there and is different; --replace puts the new model in its place")
-    with placed(target, replace=True) as folder:
+    with atomic_replace(target, replace=True) as folder:
         # Copied, not linked: what the user does to these files must not reach the cache.
         shutil.copytree(source, folder, copy_function=_copy, dirs_exist_ok=True)
     return True

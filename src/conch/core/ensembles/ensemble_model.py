@@ -23,17 +23,17 @@ from conch.core.ensembles.step import (
 )
 from conch.core.ensembles.stream import StreamRun
 from conch.core.pending import Pending, State
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.core.validation import RequestValidator
 from conch.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavailable
 from conch.model_config import EnsembleStep, ModelConfig
 from conch.request import InferRequest, InferResponse, Respond
 
 # How a step finds its model: by the catalog. Raises NotFound.
-FindModel = Callable[[EnsembleStep], Served]
+FindModel = Callable[[EnsembleStep], ServedModel]
 
 
-class EnsembleModel(Served):
+class EnsembleModel(ServedModel):
     """A served ensemble: to the catalog the same thing as any other served model."""
 
     def __init__(
@@ -117,7 +117,7 @@ class EnsembleModel(Served):
         gap = "" if text.endswith("\n") else " "
         return f"in ensemble '{self.config.name}', {text}{gap}(step '{step.model_name}')"
 
-    def _models(self) -> list[Served]:
+    def _models(self) -> list[ServedModel]:
         """Return the model of each step as it is served now. Raises NotFound."""
         models = []
         for step in self.config.ensemble_steps:
@@ -165,7 +165,7 @@ class _Run:
         ensemble: EnsembleModel,
         request: InferRequest,
         respond: Respond,
-        models: Sequence[Served],
+        models: Sequence[ServedModel],
         needed: Set[int],
     ) -> None:
         self.pending = Pending(request, respond, self)

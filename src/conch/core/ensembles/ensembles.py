@@ -5,7 +5,7 @@ from logging import getLogger
 from conch.core.catalog import Catalog
 from conch.core.ensembles.ensemble_model import EnsembleModel
 from conch.core.loading.builder import ModelBuilder
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import ConfigError, InvalidRequest, NotFound
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId
@@ -49,7 +49,7 @@ class Ensembles:
         except (NotFound, InvalidRequest):
             return None
 
-    def _uses(self, served: Served, model: ModelId) -> bool:
+    def _uses(self, served: ServedModel, model: ModelId) -> bool:
         return any(
             step.model_name == model.name and self.meant(served.id.namespace, step) in (model, None)
             for step in served.config.ensemble_steps

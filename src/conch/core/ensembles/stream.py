@@ -26,7 +26,7 @@ from conch.core.ensembles.step import (
     with_origins,
 )
 from conch.core.pending import Pending, State
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import ConchError, Unavailable
 from conch.model_config import EnsembleStep
 from conch.request import InferRequest, InferResponse, Respond
@@ -69,7 +69,7 @@ class StreamRun:
         ensemble: "EnsembleModel",
         request: InferRequest,
         respond: Respond,
-        models: Sequence[Served],
+        models: Sequence[ServedModel],
         flow: Flow,
         slots: Sequence[StepSlots],
     ) -> None:

@@ -9,10 +9,10 @@ from time import monotonic_ns
 
 from conch.backends.engines.base import Engine
 from conch.core.pending import Pending, State
-from conch.core.scheduling.service_rate import Pace
-from conch.core.served_model import Served
+from conch.core.scheduling.service_rate import ServiceRate
+from conch.core.served_model import ServedModel
 from conch.errors import Cancelled, ConchError, InvalidRequest, QueueFull, Unavailable, Unsupported
-from conch.generation import Delta, FinishReason, Generation, GenerationRequest, Listen, Usage
+from conch.generation import Delta, DeltaCallback, FinishReason, Generation, GenerationRequest, Usage
 from conch.llm.tensor_form import TensorForm
 from conch.model_config import ModelConfig, QueuePolicy
 from conch.observability.metrics.generation import GenerationStatistics
@@ -24,7 +24,7 @@ _LONGEST_TOKEN = 128
 _LONGEST_PROMPT = 12 * 2**20
 
 
-class GenerativeModel(Served):
+class GenerativeModel(ServedModel):
     """A model version with an engine. Requests come as prompts, by `generate`, or as tensors, by `submit`."""
 
     def __init__(
@@ -39,12 +39,12 @@ class GenerativeModel(Served):
         """Assign. `max_queue_size` bounds what waits where the configuration does not; 0 does not either."""
         super().__init__(config, version, labels)
         self.engine = engine
-        self.figures = GenerationStatistics(config.name, version, lambda: engine.load, lambda: engine.info)
-        self.statistics.generation = self.figures
+        self.stats = GenerationStatistics(config.name, version, lambda: engine.load, lambda: engine.info)
+        self.statistics.generation = self.stats
         policy = config.dynamic_batching.default_queue_policy if config.dynamic_batching else QueuePolicy()
         self._max_queue_size = policy.max_queue_size or max_queue_size
         self._held = 0  # sequences of the requests that the engine has
-        self._pace = Pace()
+        self._pace = ServiceRate()
         self._live: set[_Live] = set()
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class GenerativeModel(Served):
         await self.engine.start()
         self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
 
-    def generate(self, request: GenerationRequest, listen: Listen) -> Generation:
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
         """Admit a request or raise: InvalidRequest, Unsupported, QueueFull, Unavailable.
 
         Admitted, its listener is told exactly once that it has ended, whoever ends it.
@@ -71,13 +71,13 @@ class GenerativeModel(Served):
         self.refuse_when_full(request.timeline)
         if request.span is not None:
             request.timeline.queued = request.timeline.queued or monotonic_ns()
-        live = _Live(self, request, listen)
+        live = _Live(self, request, on_deltas)
         self._live.add(live)
         self._held += request.params.n
         self.enter()
         self.statistics.pending += 1
         try:
-            live.generation = self.engine.generate(request, live.told)
+            live.generation = self.engine.generate(request, live.on_deltas)
         except BaseException:
             self._live.discard(live)
             self._held -= request.params.n
@@ -92,14 +92,14 @@ class GenerativeModel(Served):
         pending = Pending(request, respond, self)
         request.timeline.queued = pending.queued = monotonic_ns()
 
-        def told(deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+        def on_deltas(deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
             for response in form.responses(deltas, end):
                 pending.send(response)
             if end is not None:
                 pending.finish(form.last(end))
 
         pending.state = State.EXECUTING
-        generation = self.generate(form.request, told)
+        generation = self.generate(form.request, on_deltas)
         pending.on_cancel(generation.abort)
         return pending
 
@@ -118,7 +118,7 @@ class GenerativeModel(Served):
 
     async def stop(self) -> None:
         for live in list(self._live):
-            live.told((), Unavailable(f"model '{self.config.name}' is being unloaded"))
+            live.on_deltas((), Unavailable(f"model '{self.config.name}' is being unloaded"))
         await self.engine.stop()
 
     async def kill(self) -> None:
@@ -174,7 +174,7 @@ class GenerativeModel(Served):
     def _check_honoured(self, request: GenerationRequest) -> None:
         info = self.engine.info
         for name in request.params.unusual():
-            if name not in info.honours:
+            if name not in info.supported_params:
                 raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support '{name}'")
         logprobs = max(request.params.logprobs or 0, request.params.prompt_logprobs or 0)
         if logprobs > info.max_logprobs:
@@ -191,15 +191,15 @@ class _Live:
 
     __slots__ = ("_listen", "_model", "finished", "generation", "last_token", "request")
 
-    def __init__(self, model: GenerativeModel, request: GenerationRequest, listen: Listen) -> None:
+    def __init__(self, model: GenerativeModel, request: GenerationRequest, on_deltas: DeltaCallback) -> None:
         self.request = request
         self.generation: Generation | None = None
         self.last_token = 0  # when the last one came, monotonic ns
         self.finished: list[FinishReason] = []  # of each sequence that has ended
         self._model: GenerativeModel | None = model
-        self._listen = listen
+        self._listen = on_deltas
 
-    def told(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+    def on_deltas(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
         """Hear from the engine, and pass it on."""
         model = self._model
         if model is None:
@@ -210,21 +210,21 @@ class _Live:
             if not timeline.started:
                 timeline.started = now
                 model.statistics.pending -= 1
-                model.figures.first_token(now - timeline.received)
+                model.stats.first_token(now - timeline.received)
             else:
-                model.figures.next_tokens(now - self.last_token)
+                model.stats.next_tokens(now - self.last_token)
             self.last_token = now
             for delta in deltas:
-                model.figures.generation_tokens += len(delta.token_ids)
+                model.stats.generation_tokens += len(delta.token_ids)
                 if delta.finish_reason is not None:
                     self.finished.append(delta.finish_reason)
         if end is not None:
             self._model = None
             model.ended(self, end)
             if isinstance(end, Usage) and not self.request.prompt_only:
-                model.figures.ended(self.request.timeline, end, self.finished, self.request.params)
+                model.stats.ended(self.request.timeline, end, self.finished, self.request.params)
             elif isinstance(end, Cancelled):
-                model.figures.aborted(self.finished, self.request.params.n)
+                model.stats.aborted(self.finished, self.request.params.n)
             self.generation = None
         self._listen(deltas, end)
 

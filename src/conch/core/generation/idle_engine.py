@@ -12,7 +12,7 @@ from conch.backends.engines.base import Engine
 from conch.backends.processes.child_process import Backoff
 from conch.core.load_errors import load_error
 from conch.errors import Cancelled, ConchError, ConfigError, Unavailable
-from conch.generation import Delta, Generation, GenerationRequest, Listen, Usage
+from conch.generation import Delta, DeltaCallback, Generation, GenerationRequest, Usage
 from conch.model_config import ModelConfig
 
 PARAMETER = "idle_unload_secs"
@@ -67,11 +67,11 @@ class IdleEngine(Engine):
         await self._engine.start()
         self._woken()
 
-    def generate(self, request: GenerationRequest, listen: Listen) -> Generation:
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
         """Begin a request, or have it wait for the engine. Raises Unavailable if that is known to be in vain."""
         if self._failure:
             raise Unavailable(self._failure, retry_after_s=self._retry_s)
-        visit = _Visit(self, listen)
+        visit = _Visit(self, on_deltas)
         if self._awake:
             self._admit(visit, request)
             return visit
@@ -103,7 +103,7 @@ class IdleEngine(Engine):
             self._rest()
 
     def _admit(self, visit: "_Visit", request: GenerationRequest) -> None:
-        visit.generation = self._engine.generate(request, visit.told)
+        visit.generation = self._engine.generate(request, visit.on_deltas)
         self._busy += 1
 
     def _rest(self) -> None:
@@ -156,7 +156,7 @@ class IdleEngine(Engine):
         self._failure = f"model '{self._name}' was idle, and its engine cannot be started again: {error}"
         self._retry_s = max(delay, 1.0)
         for visit in list(self._waiting):
-            visit.told((), Unavailable(self._failure, retry_after_s=self._retry_s))
+            visit.on_deltas((), Unavailable(self._failure, retry_after_s=self._retry_s))
         self._changed()
         await asyncio.sleep(delay)
 
@@ -174,13 +174,13 @@ class IdleEngine(Engine):
             try:
                 self._admit(visit, request)
             except ConchError as error:  # it has died already
-                visit.told((), error)
+                visit.on_deltas((), error)
         if not self._busy:
             self._rest()
 
     def _waited_long(self, visit: "_Visit") -> None:
         text = f"model '{self._name}' was idle, and loading it again takes longer than {self._wait_s:g} s"
-        visit.told((), Unavailable(text, retry_after_s=self._wait_s))
+        visit.on_deltas((), Unavailable(text, retry_after_s=self._wait_s))
 
     def _changed(self) -> None:
         self.on_ready_change()
@@ -196,7 +196,7 @@ class IdleEngine(Engine):
         if self._falling_asleep is not None:
             await asyncio.wait([self._falling_asleep])
         for visit in list(self._waiting):
-            visit.told((), Unavailable(f"model '{self._name}' was unloaded before the request was finished"))
+            visit.on_deltas((), Unavailable(f"model '{self._name}' was unloaded before the request was finished"))
 
 
 class _Visit:
@@ -204,13 +204,13 @@ class _Visit:
 
     __slots__ = ("_engine", "_listen", "generation", "limit")
 
-    def __init__(self, engine: IdleEngine, listen: Listen) -> None:
+    def __init__(self, engine: IdleEngine, on_deltas: DeltaCallback) -> None:
         self._engine: IdleEngine | None = engine
-        self._listen = listen
+        self._listen = on_deltas
         self.generation: Generation | None = None  # once the engine has it
         self.limit: asyncio.TimerHandle | None = None
 
-    def told(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+    def on_deltas(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
         """Pass on what the engine says, or that it will say nothing. Nothing is said after the end."""
         engine = self._engine
         if engine is None:
@@ -232,4 +232,4 @@ class _Visit:
         if self.generation is not None:
             self.generation.abort()
         else:
-            self.told((), Cancelled("request was cancelled by the client"))
+            self.on_deltas((), Cancelled("request was cancelled by the client"))

@@ -22,16 +22,16 @@ from conch.core.generation.generative_model import GenerativeModel
 from conch.core.generation.idle_engine import IdleEngine, idle_seconds
 from conch.core.load_errors import load_error
 from conch.core.response_cache import ResponseCache
-from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.batching_model import BatchingModel
 from conch.core.scheduling.instances import make_instances, rearranged, source_on
 from conch.core.scheduling.rate_limiter import ModelLimiter, RateLimiter
-from conch.core.scheduling.scheduled_model import InstanceModel
+from conch.core.scheduling.scheduled_model import ScheduledModel
 from conch.core.sequences.sequence_model import SequenceModel
 from conch.core.sequences.tensors import instance_config
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
 from conch.model_config import InstanceKind, ModelConfig
-from conch.repository.config.resolve import finish
+from conch.repository.config.resolve import resolve
 from conch.repository.labels import read_labels
 from conch.repository.namespaces import ModelId
 from conch.repository.store import ModelFiles
@@ -48,9 +48,9 @@ _MAX_CAUSE_CHARS = 1000
 class Built:
     """The versions of a model after a load: up and running, those `kept` from before among them, or why not."""
 
-    served: dict[int, Served] = field(default_factory=dict)
+    served: dict[int, ServedModel] = field(default_factory=dict)
     failures: dict[int, ConchError] = field(default_factory=dict)
-    kept: dict[int, Served] = field(default_factory=dict)
+    kept: dict[int, ServedModel] = field(default_factory=dict)
 
     async def discard(self) -> None:
         """Stop what was brought up; what was kept stays as it was."""
@@ -105,7 +105,7 @@ class ModelBuilder:
     async def configure(self, files: ModelFiles) -> ModelConfig:
         """Return the complete configuration, the model itself having been asked. Raises ConfigError, ModelLoadError."""
         if files.config.is_ensemble:
-            finished = await asyncio.to_thread(finish, files.document, backend=None, gpus=self._gpu_numbers)
+            resolved = await asyncio.to_thread(resolve, files.document, backend=None, gpus=self._gpu_numbers)
         else:
             backend = await self._backends.get(files.config.backend)
             document: Mapping[str, Any] = files.document
@@ -114,19 +114,19 @@ class ModelBuilder:
                 if self.gpus and backend.can_use_gpus:
                     source = source_on(source, self.gpus, InstanceKind.GPU, self.gpus[0].number)
                 document = await backend.complete(source)
-            finished = await asyncio.to_thread(finish, document, backend=backend, gpus=self._gpu_numbers)
-        for notice in finished.notices:
+            resolved = await asyncio.to_thread(resolve, document, backend=backend, gpus=self._gpu_numbers)
+        for notice in resolved.notices:
             _log.warning("%s", notice)
-        if finished.config.response_cache and self._cache is None:
-            _log.warning("response_cache of model '%s' has no effect without --cache-config", finished.config.name)
-        if self._limiter is None and any(group.rate.resources for group in finished.config.instance_groups):
+        if resolved.config.response_cache and self._cache is None:
+            _log.warning("response_cache of model '%s' has no effect without --cache-config", resolved.config.name)
+        if self._limiter is None and any(group.rate.resources for group in resolved.config.instance_groups):
             _log.warning(
-                "rate_limiter of model '%s' has no effect without --rate-limit=execution_count", finished.config.name
+                "rate_limiter of model '%s' has no effect without --rate-limit=execution_count", resolved.config.name
             )
-        return finished.config
+        return resolved.config
 
     async def build(
-        self, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, Served] | None = None
+        self, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, ServedModel] | None = None
     ) -> Built:
         """Bring up every version that the policy chooses.
 
@@ -154,14 +154,14 @@ class ModelBuilder:
         await asyncio.gather(*(self._build_version(built, files, config, version, labels, flow) for version in new))
         return built
 
-    async def rearrange(self, files: ModelFiles, old: ModelFiles, served: Mapping[int, Served]) -> bool:
+    async def rearrange(self, files: ModelFiles, old: ModelFiles, served: Mapping[int, ServedModel]) -> bool:
         """Give served versions the instances that a configuration asks for now, if nothing else has changed.
 
         Returns whether that is so, and done. Raises ConchError, OSError; then not all of them may have been changed.
         """
         if not _same_but_configuration(files, old):
             return False
-        models = [each for each in served.values() if isinstance(each, InstanceModel) and each.can_rearrange]
+        models = [each for each in served.values() if isinstance(each, ScheduledModel) and each.can_rearrange]
         if len(models) < len(served):
             return False
         config = await self.configure(files)
@@ -220,7 +220,7 @@ class ModelBuilder:
         labels: Mapping[str, Sequence[str]],
         flow: Flow | None,
     ) -> None:
-        served: Served
+        served: ServedModel
         try:
             if config.is_ensemble:
                 served = EnsembleModel(config, version, labels, partial(self._catalog.of_step, files.namespace), flow)
@@ -257,11 +257,11 @@ class ModelBuilder:
         labels: Mapping[str, Sequence[str]],
         instances: Sequence[Instance],
         directory: Path,
-    ) -> InstanceModel:
+    ) -> ScheduledModel:
         loop, room = asyncio.get_running_loop(), self._max_queue_size
-        served: InstanceModel
+        served: ScheduledModel
         if config.sequence_batching is None:
-            served = ServedModel(config, version, labels, instances, loop, max_queue_size=room)
+            served = BatchingModel(config, version, labels, instances, loop, max_queue_size=room)
         else:
             served = SequenceModel(config, version, labels, instances, loop, directory, max_queue_size=room)
         if self._limiter is not None:
@@ -279,7 +279,7 @@ def _fit(config: ModelConfig, configs: Sequence[ModelConfig]) -> tuple[Flow, lis
     return flow_of(config, configs), list(misfit_notices(config, configs))
 
 
-def _stays(served: Served, config: ModelConfig, flow: Flow | None) -> bool:
+def _stays(served: ServedModel, config: ModelConfig, flow: Flow | None) -> bool:
     """Whether a served version does what this configuration asks for."""
     if isinstance(served, EnsembleModel) and (served.misfit or served.flow != flow):
         return False

@@ -42,7 +42,7 @@ ALL_MODELS = "*"
 _Tried: TypeAlias = dict[ModelId, ConchError | None]
 
 
-class ModelControl:
+class ModelManager:
     """Keeps the catalog true to the repository, by order or by polling.
 
     `explicit` is Triton's control mode EXPLICIT, the only one in which clients may load and unload.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from logging import getLogger
 from time import monotonic
 
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.repository.store import ModelFiles
 
 _log = getLogger(__name__)
@@ -15,9 +15,9 @@ class Retirement:
     """Everything on its way out."""
 
     def __init__(self) -> None:
-        self._retiring: dict[asyncio.Task[None], list[Served]] = {}
+        self._retiring: dict[asyncio.Task[None], list[ServedModel]] = {}
 
-    def retire(self, old: Iterable[Served], files: ModelFiles | None, gone: Callable[[int], None] | None) -> None:
+    def retire(self, old: Iterable[ServedModel], files: ModelFiles | None, gone: Callable[[int], None] | None) -> None:
         """Drain and stop versions of a model, then remove what only they needed and tell which are `gone`."""
         models = list(old)
         task = asyncio.create_task(_retire(models, files, gone))
@@ -29,18 +29,18 @@ class Retirement:
         wanted = [task for task, models in self._retiring.items() if not name or _named(models, name)]
         await asyncio.gather(*wanted)
 
-    def give_up(self) -> list[Served]:
+    def give_up(self) -> list[ServedModel]:
         """Wait for no answers any more. Returns what has not been stopped."""
         for task in self._retiring:
             task.cancel()
         return [model for models in self._retiring.values() for model in models]
 
 
-def _named(models: list[Served], name: str) -> bool:
+def _named(models: list[ServedModel], name: str) -> bool:
     return any(model.config.name == name for model in models)
 
 
-async def _retire(models: list[Served], files: ModelFiles | None, gone: Callable[[int], None] | None) -> None:
+async def _retire(models: list[ServedModel], files: ModelFiles | None, gone: Callable[[int], None] | None) -> None:
     started = monotonic()
     await asyncio.gather(*(model.drain() for model in models))
     await asyncio.gather(*(model.stop() for model in models))

@@ -3,14 +3,16 @@
 import re
 from collections.abc import Mapping
 
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.repository.store import ModelFiles
 from conch.repository.watch import Fingerprint
 
 _IN_VERSION = re.compile(r"[1-9][0-9]*/")
 
 
-def unchanged_versions(served: Mapping[int, Served], old: ModelFiles | None, new: ModelFiles) -> dict[int, Served]:
+def unchanged_versions(
+    served: Mapping[int, ServedModel], old: ModelFiles | None, new: ModelFiles
+) -> dict[int, ServedModel]:
     """Return the served versions with the same files in both states of a model's folder.
 
     A file outside of the version folders, such as labels, belongs to every version. Configurations are left out: they

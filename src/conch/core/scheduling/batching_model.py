@@ -14,13 +14,13 @@ from conch.core.pending import Pending
 from conch.core.response_order import ResponseOrder
 from conch.core.scheduling.batching import RUN_ONE, BatchRules, Run, Wait, decide
 from conch.core.scheduling.queue import PolicyQueue
-from conch.core.scheduling.scheduled_model import InstanceModel
+from conch.core.scheduling.scheduled_model import ScheduledModel
 from conch.errors import QueueFull, QueueTimeout
 from conch.model_config import ModelConfig
 from conch.request import InferRequest, Respond
 
 
-class ServedModel(InstanceModel):
+class BatchingModel(ScheduledModel):
     """A model version with the default scheduler or the dynamic batcher."""
 
     def __init__(
@@ -49,7 +49,7 @@ class ServedModel(InstanceModel):
         return self.limiter is None and not self.config.decoupled
 
     async def rearrange(self, config: ModelConfig, instances: Sequence[Instance]) -> None:
-        """Execute on these instances from now on; see `InstanceModel.rearrange`."""
+        """Execute on these instances from now on; see `ScheduledModel.rearrange`."""
         await super().rearrange(config, instances)
         self._crowd = self._full_batches()
 

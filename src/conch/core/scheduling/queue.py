@@ -11,7 +11,7 @@ from itertools import chain, count
 from math import inf
 
 from conch.core.pending import Pending, State
-from conch.core.scheduling.service_rate import Pace
+from conch.core.scheduling.service_rate import ServiceRate
 from conch.errors import QueueFull
 from conch.model_config import DynamicBatching, QueuePolicy, TimeoutAction
 
@@ -68,7 +68,7 @@ class PolicyQueue:
         self._room = sum(bounds) + (others * others_bound if others else 0)
         self._expiries: list[tuple[int, int, Pending]] = []
         self._order = count()
-        self._pace = Pace()
+        self._pace = ServiceRate()
         self._size = 0
         self._ahead = 0
 

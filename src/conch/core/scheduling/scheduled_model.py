@@ -1,6 +1,6 @@
 """A served model version that instances execute: bringing them up, giving them batches, taking the answers in.
 
-What waits and what runs next is the business of a scheduler, a subclass: `model.ServedModel` and
+What waits and what runs next is the business of a scheduler, a subclass: `model.BatchingModel` and
 `sequence_model.SequenceModel`. Everything here runs on the event loop, so there are no locks.
 """
 
@@ -19,7 +19,7 @@ from conch.core.reshape import Reshaper
 from conch.core.scheduling.rate_limiter import ModelLimiter
 from conch.core.scheduling.timer import Timer
 from conch.core.scheduling.warmup import warm_up
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.core.validation import RequestValidator
 from conch.errors import ConchError, Unavailable
 from conch.model_config import ModelConfig
@@ -33,7 +33,7 @@ _STRANDED_S = 5.0
 _RESTART_S = 1.0
 
 
-class InstanceModel(Served):
+class ScheduledModel(ServedModel):
     """Instances, the batches in their hands, and the books. A subclass decides what they are given."""
 
     def __init__(

@@ -7,7 +7,7 @@ _WINDOW_NUMBER = 10
 _RUSH_NS = 10_000_000_000
 
 
-class Pace:
+class ServiceRate:
     """Counts what leaves a queue. It is measured only while requests are refused, so otherwise it costs an addition."""
 
     __slots__ = ("_asked", "_per_ns", "_since", "_taken_then", "taken")
@@ -20,7 +20,7 @@ class Pace:
         self._per_ns = 0.0
 
     def __repr__(self) -> str:
-        return f"<Pace {self._per_ns * 1e9:.1f} a second>"
+        return f"<ServiceRate {self._per_ns * 1e9:.1f} a second>"
 
     def seconds_for(self, number: int, now: int) -> float | None:
         """Return how long it takes to serve so many, by what was served lately; None if that is not known yet.

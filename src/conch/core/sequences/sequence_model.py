@@ -15,13 +15,13 @@ from conch.backends.batch import Batch, Execution
 from conch.core.pending import Pending, State, not_iterative
 from conch.core.response_order import ResponseOrder
 from conch.core.scheduling.batching import Run, Wait, decide
-from conch.core.scheduling.scheduled_model import InstanceModel
-from conch.core.scheduling.service_rate import Pace
+from conch.core.scheduling.scheduled_model import ScheduledModel
+from conch.core.scheduling.service_rate import ServiceRate
 from conch.core.sequences.batching import DirectRules, decide_direct, oldest_rules, places
 from conch.core.sequences.sequence import Key, LiveSequence, SequenceRequest
 from conch.core.sequences.slots import SequenceSlots
 from conch.core.sequences.tensors import SequenceTensors
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import Cancelled, ConchError, InvalidRequest, QueueFull, QueueTimeout, Unavailable
 from conch.model_config import ModelConfig
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Respond
@@ -30,7 +30,7 @@ from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferRespo
 _REMEMBERED_ENDS = 1000
 
 
-class SequenceModel(InstanceModel):
+class SequenceModel(ScheduledModel):
     """A model version with the sequence batcher, direct or oldest."""
 
     def __init__(
@@ -58,7 +58,7 @@ class SequenceModel(InstanceModel):
         self._orders = [ResponseOrder() for _ in instances] if batching.oldest and batching.preserve_ordering else []
         self._up = [False] * len(instances)
         self._bound = max_queue_size
-        self._pace = Pace()
+        self._pace = ServiceRate()
         self._ids = count(1)  # for requests that an iterative model makes sequences of
         self._ends: dict[Key, str] = {}
         self._takes_sources = False  # what a client asked with may keep a place in a later batch, too
@@ -84,7 +84,7 @@ class SequenceModel(InstanceModel):
                 model._dispatch_soon()
         await super().drain()
 
-    def take_over(self, old: Served) -> None:
+    def take_over(self, old: ServedModel) -> None:
         """Leave the sequences of the version that is replaced to it, until they end; then it can go."""
         if isinstance(old, SequenceModel):
             old._replaced = True

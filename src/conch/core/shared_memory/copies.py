@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import Cancelled, ConchError
 from conch.request import Admitted, InferRequest, InferResponse, Respond
 from conch.sliced_copy import MIN_SLICED_BYTES, CopyJob, SlicedCopy, SlicedWrite, copy_in_slices
@@ -19,7 +19,7 @@ from conch.tensor import Destination, Tensor
 _log = logging.getLogger(__name__)
 
 
-def admit(model: Served, request: InferRequest, respond: Respond) -> Admitted:
+def admit(model: ServedModel, request: InferRequest, respond: Respond) -> Admitted:
     """Have a model admit a request that has tensors in regions, or wants some there.
 
     Raises what `submit` raises; what is found out later goes to `respond`.
@@ -51,7 +51,7 @@ class _Inputs:
 
     __slots__ = ("_admitted", "_job", "_model", "_request", "_respond", "_rooms")
 
-    def __init__(self, model: Served, request: InferRequest, respond: Respond) -> None:
+    def __init__(self, model: ServedModel, request: InferRequest, respond: Respond) -> None:
         self._model = model
         self._request = request
         self._respond: Respond | None = respond

@@ -15,8 +15,8 @@ from conch.frontends.grpc.stream import StreamCall
 from conch.frontends.grpc.unary import InferCall, TaskCall
 from conch.frontends.http2.headers import RequestHead
 from conch.frontends.http2.stream import Http2Stream, Receiver
-from conch.frontends.loop_budget import Slices, Turns
-from conch.frontends.v2_grpc.infer import InferEndpoint, Metadata
+from conch.frontends.loop_budget import LoopBudget, ParseBudget
+from conch.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata
 from conch.frontends.v2_grpc.service import INFERENCE_SERVICE, Method
 from conch.tensor import Buffer
 
@@ -34,13 +34,13 @@ _INFER = f"/{INFERENCE_SERVICE}/ModelInfer"
 _STREAM_INFER = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
 
 
-class Calls:
+class Dispatcher:
     """Every call that this server answers, by its path; any other is UNIMPLEMENTED."""
 
     def __init__(
         self,
         methods: dict[str, Method],
-        endpoint: InferEndpoint,
+        endpoint: GrpcInferEndpoint,
         access: Access,
         *,
         compression: str,
@@ -56,8 +56,8 @@ class Calls:
         self._header_limit = header_limit
         self._categories = {path: method.category for path, method in methods.items()}
         self._categories |= dict.fromkeys((_INFER, _STREAM_INFER), "inference")
-        self._turns = Turns()
-        self._slices = Slices()
+        self._turns = LoopBudget()
+        self._slices = ParseBudget()
         self._streams: set[StreamCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -124,7 +124,7 @@ class Calls:
 class _Refused:
     """Receives what is still on its way to a call that was answered at once."""
 
-    unhurried = True
+    no_receive_timeout = True
 
     def data(self, data: Buffer, ended: bool) -> bool:  # noqa: ARG002 - nobody wants it
         """Drop it."""

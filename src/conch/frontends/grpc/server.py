@@ -3,18 +3,18 @@
 import os
 
 from conch.core.inference import Inference
-from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.model_manager import ModelManager
 from conch.core.shared_memory.regions import SharedMemory
 from conch.frontends.access import Access
 from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.forwarded_headers import ForwardedHeaders
-from conch.frontends.grpc.dispatch import Calls, Opener
+from conch.frontends.grpc.dispatch import Dispatcher, Opener
 from conch.frontends.grpc.options import http2_limits, tls_context
 from conch.frontends.http2.server import Http2Server
 from conch.frontends.offload.pool import OffloadPool
 from conch.frontends.restrictions import grpc_restrictions, secret_headers
-from conch.frontends.v2_grpc.infer import InferEndpoint
+from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.frontends.v2_grpc.service import InferenceService
 from conch.observability.logs import LogSettings
 from conch.observability.tracing.observer import Observer
@@ -29,7 +29,7 @@ class GrpcFrontend:
     def __init__(
         self,
         inference: Inference,
-        control: ModelControl,
+        control: ModelManager,
         options: ServerOptions,
         shared_memory: SharedMemory | None = None,
         observer: Observer | None = None,
@@ -46,7 +46,7 @@ class GrpcFrontend:
         self._service = InferenceService(inference, control, options.id, shared_memory, self._observer, log)
         self._regions = shared_memory or NO_REGIONS
         self._inference = inference
-        self._calls: Calls | None = None
+        self._calls: Dispatcher | None = None
         self._server: Http2Server[Opener] | None = None
         self.port = options.grpc_port
 
@@ -57,9 +57,9 @@ class GrpcFrontend:
         """
         options = self._options
         limits = http2_limits(options)
-        calls = Calls(
+        calls = Dispatcher(
             self._service.methods(),
-            InferEndpoint(
+            GrpcInferEndpoint(
                 self._inference,
                 ForwardedHeaders(
                     options.grpc_header_forward_pattern,

@@ -13,8 +13,8 @@ from conch.frontends.grpc.request import GrpcRequest
 from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_block, error_trailers, no_memory
 from conch.frontends.grpc.unary import unexpected
 from conch.frontends.http2.stream import Http2Stream
-from conch.frontends.loop_budget import Slices
-from conch.frontends.v2_grpc.infer import InferEndpoint
+from conch.frontends.loop_budget import ParseBudget
+from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.frontends.v2_grpc.stream import InferStream
 from conch.tensor import Buffer
 
@@ -25,17 +25,17 @@ _UNTIMED_MESSAGES = 8
 class StreamCall:
     """One such call: the receiver of its stream, and what its `InferStream` sends by."""
 
-    unhurried = True
+    no_receive_timeout = True
 
     def __init__(
         self,
-        endpoint: InferEndpoint,
+        endpoint: GrpcInferEndpoint,
         request: GrpcRequest,
         form: AnswerForm,
         stream: Http2Stream,
         closed: Callable[["StreamCall"], None],
         budget: BodyBudget,
-        slices: Slices,
+        slices: ParseBudget,
     ) -> None:
         self._budget = budget
         self._slices = slices

@@ -13,8 +13,8 @@ from conch.frontends.grpc.framing import PREFIX, PREFIX_SIZE, Compressed, Messag
 from conch.frontends.grpc.request import GrpcRequest
 from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_block, no_memory
 from conch.frontends.http2.stream import Http2Stream
-from conch.frontends.loop_budget import Turns
-from conch.frontends.v2_grpc.infer import Cancellable, InferEndpoint
+from conch.frontends.loop_budget import LoopBudget
+from conch.frontends.v2_grpc.infer import Cancellable, GrpcInferEndpoint
 from conch.frontends.v2_grpc.service import Method
 from conch.tensor import Buffer
 
@@ -36,7 +36,7 @@ class UnaryCall(ABC):
         "_upload",
     )
 
-    unhurried = False
+    no_receive_timeout = False
 
     def __init__(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream, budget: BodyBudget) -> None:
         self._request = request
@@ -194,8 +194,8 @@ class InferCall(UnaryCall):
 
     def __init__(
         self,
-        endpoint: InferEndpoint,
-        turns: Turns,
+        endpoint: GrpcInferEndpoint,
+        turns: LoopBudget,
         request: GrpcRequest,
         form: AnswerForm,
         stream: Http2Stream,

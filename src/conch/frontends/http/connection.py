@@ -12,9 +12,9 @@ from typing import cast
 
 from conch.frontends.body_budget import UNCHARGED_BYTES
 from conch.frontends.http.body_receiver import BodyReceiver
-from conch.frontends.http.head_cache import RepeatedHead
+from conch.frontends.http.head_cache import HeadCache
 from conch.frontends.http.message import HttpRefusal, HttpRequest, error_in_json, no_memory
-from conch.frontends.http.owner import ConnectionOwner
+from conch.frontends.http.owner import HttpConnectionOwner
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.request_reader import RequestReader
 from conch.tensor import Buffer
@@ -32,12 +32,12 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class HttpConnection:
     """The protocol object of one client. Belongs to the event loop's thread."""
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: HttpConnectionOwner) -> None:
         self._owner = owner
         self._limits = owner.limits
         self._transport: asyncio.Transport
         self._reader = RequestReader(owner, self)
-        self._repeated = RepeatedHead()
+        self._repeated = HeadCache()
         self._receiver: BodyReceiver | None = None
         # What was read and is not parsed yet; while there is any, nothing is read.
         self._backlog = b""

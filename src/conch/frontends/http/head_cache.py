@@ -13,7 +13,7 @@ _MAX_HEAD = 4096
 _UNFIT = (b"transfer-encoding", b"expect", b"upgrade", b"connection")
 
 
-class RepeatedHead:
+class HeadCache:
     """The head of the last request of a connection that could be recognised again."""
 
     __slots__ = ("_head", "_request", "_size")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http.reply import HttpReply
-from conch.frontends.loop_budget import Slices
+from conch.frontends.loop_budget import ParseBudget
 
 if TYPE_CHECKING:  # each knows the other
     from conch.frontends.http.connection import HttpConnection
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # each knows the other
 Handler = Callable[[HttpRequest, HttpReply], None]
 
 
-class ConnectionOwner(Protocol):
+class HttpConnectionOwner(Protocol):
     """The server, as its connections see it."""
 
     handler: Handler
@@ -22,7 +22,7 @@ class ConnectionOwner(Protocol):
     # Why a request whose head has come is refused whatever its body is; None if it is not.
     refusal: Callable[[HttpRequest], HttpRefusal | None] | None
     budget: BodyBudget
-    slices: Slices
+    slices: ParseBudget
     limits: HttpLimits
     now: float  # monotonic seconds, brought up to date once a second
 

@@ -9,7 +9,7 @@ import httptools
 from conch.frontends.body_budget import UNCHARGED_BYTES, BodyUpload
 from conch.frontends.http.body_receiver import BodyReceiver
 from conch.frontends.http.message import HttpRefusal, HttpRequest, no_memory, request_path
-from conch.frontends.http.owner import ConnectionOwner
+from conch.frontends.http.owner import HttpConnectionOwner
 from conch.tensor import Buffer
 
 # Above this size the rest of a body is received in place instead of passing through the parser.
@@ -44,7 +44,7 @@ class RequestSink(Protocol):
 class RequestReader:
     """Parses what a client sends. Belongs to the event loop's thread."""
 
-    def __init__(self, owner: ConnectionOwner, sink: RequestSink) -> None:
+    def __init__(self, owner: HttpConnectionOwner, sink: RequestSink) -> None:
         self._owner = owner
         self._limits = owner.limits
         self._sink = sink

@@ -16,7 +16,7 @@ from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http.owner import Handler
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.listener import Listener
-from conch.frontends.loop_budget import Turns
+from conch.frontends.loop_budget import LoopBudget
 from conch.protocol.v2_json import documents
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class _InTurns:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._turns = Turns()
+        self._turns = LoopBudget()
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         if self._turns.free():

@@ -20,7 +20,7 @@ _VIEW_FROM = 16_384
 _LINGER_S = 1.0
 
 
-class ConnectionOwner(StreamsOwner[Any], Protocol):
+class Http2ConnectionOwner(StreamsOwner[Any], Protocol):
     """What a connection needs of the server that accepted it."""
 
     read_buffer: memoryview  # where all connections read to: what comes is used up before the next one reads
@@ -35,7 +35,7 @@ class ConnectionOwner(StreamsOwner[Any], Protocol):
 class Http2Connection(asyncio.BufferedProtocol):
     """The protocol object of one client. Belongs to the event loop's thread."""
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: Http2ConnectionOwner) -> None:
         self._owner = owner
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop

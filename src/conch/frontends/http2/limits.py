@@ -34,8 +34,8 @@ class Http2Limits:
     continuations: int = 64
     resets: int = 1000
     resets_per_s: float = 200.0
-    trifles: int = 5000
-    trifles_per_s: float = 500.0
+    noise_frames: int = 5000
+    noise_frames_per_s: float = 500.0
     small_frames: int = 20_000
     small_frames_per_s: float = 20_000.0
     preface_s: float = 10.0
@@ -62,7 +62,7 @@ class Http2Limits:
         }
 
 
-class Allowance:
+class TokenBucket:
     """A number of misdemeanours that is forgiven at once, and so many more each second."""
 
     __slots__ = ("_left", "_most", "_per_s", "_since")

@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 from conch.frontends.http2 import frames
 from conch.frontends.http2.frames import ConnectionFault, ErrorCode
 from conch.frontends.http2.keepalive import Check, Keepalive
-from conch.frontends.http2.limits import Allowance
+from conch.frontends.http2.limits import TokenBucket
 from conch.frontends.http2.reader import FrameReader
-from conch.frontends.http2.stream import Channel
+from conch.frontends.http2.stream import Http2Channel
 from conch.frontends.http2.streams import Streams, StreamsOwner
 from conch.tensor import Buffer
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _LEAVE_PING = b"goodbye?"
 _KEEPALIVE_PING = b"anybody?"
 # Parameters of this size cost as much as a small frame.
-_SETTINGS_OF_A_TRIFLE_BYTES = 60
+_SETTINGS_PER_NOISE_FRAME_BYTES = 60
 # How long a client that does not answer the ping may go on asking after it was told not to.
 _LEAVE_S = 2.0
 
@@ -32,13 +32,13 @@ _LEAVE_S = 2.0
 class Http2Session(Generic[Head]):
     """The state of one connection. All methods belong to the event loop's thread, and none raises."""
 
-    def __init__(self, owner: StreamsOwner[Head], channel: Channel) -> None:
+    def __init__(self, owner: StreamsOwner[Head], channel: Http2Channel) -> None:
         limits = owner.limits
         self._owner = owner
         self._limits = limits
         self._channel = channel
-        self._trifles = Allowance(limits.trifles, limits.trifles_per_s, owner.now)
-        self._streams = Streams(owner, channel, self._trifles, self._finish)
+        self._noise = TokenBucket(limits.noise_frames, limits.noise_frames_per_s, owner.now)
+        self._streams = Streams(owner, channel, self._noise, self._finish)
         self._reader = FrameReader(self._streams, self, limits)
         self._keepalive = Keepalive(limits)
         self._since = self._heard = owner.now
@@ -76,7 +76,7 @@ class Http2Session(Generic[Head]):
 
     def resume(self) -> None:
         """Hear that the client keeps up again with what is written."""
-        self._streams.outlet.pump()
+        self._streams.send_scheduler.flush()
 
     def leave(self) -> None:
         """Ask the client to open no more streams; the connection closes when those that are open have ended."""
@@ -151,14 +151,14 @@ class Http2Session(Generic[Head]):
             case frames.GOAWAY:
                 if stream or len(payload) < 8:
                     raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "malformed GOAWAY")
-                self._trifle("GOAWAY")
+                self._count_noise("GOAWAY")
                 self.leave_now()
             case frames.PUSH_PROMISE:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client cannot push")
             case frames.PRIORITY:
                 self._streams.priority(stream, payload)
             case _:
-                self._trifle("frames of unknown types")
+                self._count_noise("frames of unknown types")
 
     def _outlived(self, now: float) -> bool:
         idle_s = self._limits.idle_s
@@ -169,7 +169,7 @@ class Http2Session(Generic[Head]):
     def _settings(self, stream: int, flags: int, payload: bytes) -> None:
         if stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
-        self._trifles.spend(self._owner.now, "SETTINGS", 1 + len(payload) // _SETTINGS_OF_A_TRIFLE_BYTES)
+        self._noise.spend(self._owner.now, "SETTINGS", 1 + len(payload) // _SETTINGS_PER_NOISE_FRAME_BYTES)
         if flags & frames.ACK:
             if payload:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS acknowledged with a payload")
@@ -181,7 +181,7 @@ class Http2Session(Generic[Head]):
             elif key == frames.MAX_FRAME_SIZE:
                 if not frames.DEFAULT_FRAME_SIZE <= value <= frames.LARGEST_FRAME_SIZE:
                     raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {value}")
-                self._streams.outlet.frame_bytes = value
+                self._streams.send_scheduler.frame_bytes = value
             elif key == frames.ENABLE_PUSH and value > 1:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH of {value}")
         self._channel.write(frames.SETTINGS_ACK)
@@ -191,7 +191,7 @@ class Http2Session(Generic[Head]):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != 8:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes")
-        self._trifle("PING")
+        self._count_noise("PING")
         if flags & frames.ACK:
             self._keepalive.answered()
             if payload == _LEAVE_PING and self._leaving is not None:
@@ -203,13 +203,13 @@ class Http2Session(Generic[Head]):
         self._channel.write(frames.ping_frame(payload, frames.ACK))
 
     def _note_data_sent(self) -> None:
-        outlet = self._streams.outlet
-        if outlet.used:
-            outlet.used = False
+        send_scheduler = self._streams.send_scheduler
+        if send_scheduler.used:
+            send_scheduler.used = False
             self._keepalive.data_sent()
 
-    def _trifle(self, what: str) -> None:
-        self._trifles.spend(self._owner.now, what)
+    def _count_noise(self, what: str) -> None:
+        self._noise.spend(self._owner.now, what)
 
     def _finish(self) -> None:
         self._over = True

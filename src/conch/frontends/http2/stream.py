@@ -29,7 +29,7 @@ _BYTES_PER_CREDIT = 1024
 _LAST_HEADERS = END_HEADERS | END_STREAM
 
 
-class Channel(Protocol):
+class Http2Channel(Protocol):
     """The way to the client."""
 
     writable: bool  # whether the client keeps up with what is written
@@ -51,7 +51,7 @@ class Receiver(Protocol):
     """What becomes of one stream. No method may raise."""
 
     @property
-    def unhurried(self) -> bool:
+    def no_receive_timeout(self) -> bool:
         """Whether the client may take any time to send the rest."""
 
     def data(self, data: Buffer, ended: bool) -> bool:
@@ -87,10 +87,10 @@ class StreamOwner(Protocol):
         """So much of what was received has been used up."""
 
 
-class Outlet:
+class SendScheduler:
     """What the streams of a connection share: its window, the size of its frames, whose turn it is."""
 
-    def __init__(self, channel: Channel, most_held: int, relieved: Callable[[], None]) -> None:
+    def __init__(self, channel: Http2Channel, most_held: int, relieved: Callable[[], None]) -> None:
         """Assign. `relieved` is called when no more than `most_held` bytes are held any longer."""
         self.channel = channel
         self._most_held = most_held
@@ -129,10 +129,10 @@ class Outlet:
         if self.window > LARGEST_WINDOW:
             return False
         if was <= 0:  # else it is not what streams wait for, of which there may be many
-            self.pump()
+            self.flush()
         return True
 
-    def pump(self) -> None:
+    def flush(self) -> None:
         """Send what windows and client allow, the streams in turn."""
         progress = True
         while progress and self._waiting and self.window > 0:
@@ -174,11 +174,11 @@ class Http2Stream:
 
     receiver: Receiver  # set by the session, at once
 
-    def __init__(self, owner: StreamOwner, outlet: Outlet, number: int, now: float) -> None:
+    def __init__(self, owner: StreamOwner, send_scheduler: SendScheduler, number: int, now: float) -> None:
         self._owner = owner
-        self._outlet = outlet
+        self._outlet = send_scheduler
         self.id = number
-        self._window = outlet.initial_window
+        self._window = send_scheduler.initial_window
         self._outgoing: deque[memoryview] = deque()
         self._outgoing_bytes = 0
         self._trailers: bytes | None = None
@@ -200,20 +200,25 @@ class Http2Stream:
 
     def answer(self, head: bytes, parts: Sequence[Buffer], size: int, trailers: bytes) -> None:
         """Send a whole answer: header block, `size` bytes in parts, block of trailers."""
-        outlet = self._outlet
+        send_scheduler = self._outlet
         if self.closed:
             return
-        if size > _JOIN_BYTES or size > self._window or size > outlet.window or size > outlet.frame_bytes:
+        if (
+            size > _JOIN_BYTES
+            or size > self._window
+            or size > send_scheduler.window
+            or size > send_scheduler.frame_bytes
+        ):
             self.begin(head)
             self.write(parts, size)
             self.end(trailers)
             return
         self._window -= size
-        outlet.window -= size
-        outlet.used = True
-        outlet.window_credit += _CREDIT_PER_WRITE
+        send_scheduler.window -= size
+        send_scheduler.used = True
+        send_scheduler.window_credit += _CREDIT_PER_WRITE
         number = self.id
-        write = outlet.channel.write if self._owner.alone else outlet.channel.write_soon
+        write = send_scheduler.channel.write if self._owner.alone else send_scheduler.channel.write_soon
         write(
             b"".join(
                 (
@@ -243,30 +248,30 @@ class Http2Stream:
 
     def write(self, parts: Sequence[Buffer], size: int) -> None:
         """Send `size` bytes of data, at once as far as windows allow."""
-        outlet = self._outlet
+        send_scheduler = self._outlet
         if self.closed or not size:
             return
         if not (
             self._outgoing_bytes
-            or not outlet.channel.writable
+            or not send_scheduler.channel.writable
             or size > _JOIN_BYTES
             or size > self._window
-            or size > outlet.window
-            or size > outlet.frame_bytes
+            or size > send_scheduler.window
+            or size > send_scheduler.frame_bytes
         ):
             self._window -= size
-            outlet.window -= size
-            outlet.used = True
-            outlet.window_credit += _CREDIT_PER_WRITE
-            outlet.channel.write_soon(b"".join((HEAD.pack(0, size, DATA, 0, self.id), *parts)))
+            send_scheduler.window -= size
+            send_scheduler.used = True
+            send_scheduler.window_credit += _CREDIT_PER_WRITE
+            send_scheduler.channel.write_soon(b"".join((HEAD.pack(0, size, DATA, 0, self.id), *parts)))
             return
         waiting = self._outgoing_bytes
         self._outgoing.extend(memoryview(part) for part in parts if len(part))
         self._outgoing_bytes += size
-        outlet.count(size)
-        outlet.wait(self)
+        send_scheduler.count(size)
+        send_scheduler.wait(self)
         if not waiting:
-            outlet.pump()
+            send_scheduler.flush()
 
     def end(self, trailers: bytes) -> None:
         """Send the block of trailers, after all data."""
@@ -294,7 +299,7 @@ class Http2Stream:
         self._window += increment
         return self._window <= LARGEST_WINDOW
 
-    def pump(self) -> None:
+    def flush(self) -> None:
         """Send what its own window lets out."""
         while self._outgoing_bytes and self._outlet.channel.writable and self.send_some():
             pass
@@ -308,30 +313,30 @@ class Http2Stream:
 
     def send_some(self) -> bool:
         """Send a turn's worth of what waits. Returns whether anything was sent."""
-        outlet = self._outlet
-        allowed = min(self._window, outlet.window, _TURN_BYTES, self._outgoing_bytes)
+        send_scheduler = self._outlet
+        allowed = min(self._window, send_scheduler.window, _TURN_BYTES, self._outgoing_bytes)
         if allowed <= 0:
             return False
         self._window -= allowed
-        outlet.window -= allowed
-        outlet.used = True
+        send_scheduler.window -= allowed
+        send_scheduler.used = True
         self._outgoing_bytes -= allowed
-        outlet.count(-allowed)
+        send_scheduler.count(-allowed)
         self._stalled = 0.0
         parts: list[Buffer] = []
         sent = allowed
         while allowed:
-            size = min(allowed, outlet.frame_bytes)
+            size = min(allowed, send_scheduler.frame_bytes)
             parts.append(frame_head(size, DATA, 0, self.id))
             self._move(size, parts)
             allowed -= size
         done = self._outgoing_bytes == 0
-        outlet.window_credit += _CREDIT_PER_WRITE if done else sent // _BYTES_PER_CREDIT
+        send_scheduler.window_credit += _CREDIT_PER_WRITE if done else sent // _BYTES_PER_CREDIT
         if done:
-            outlet.forget(self)
+            send_scheduler.forget(self)
             if self._trailers is not None:
                 parts += (frame_head(len(self._trailers), HEADERS, _LAST_HEADERS, self.id), self._trailers)
-        outlet.channel.write_parts(parts)
+        send_scheduler.channel.write_parts(parts)
         if done:
             if self._trailers is not None:
                 self._finish()

@@ -7,9 +7,9 @@ from typing import Generic, Protocol, TypeVar
 from conch.frontends.http2 import frames
 from conch.frontends.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from conch.frontends.http2.headers import HeaderBlocks, RequestHead
-from conch.frontends.http2.limits import Allowance, Http2Limits, ReceiveWindow
-from conch.frontends.http2.stream import Channel, Http2Stream, Outlet, Receiver
-from conch.frontends.loop_budget import Slices
+from conch.frontends.http2.limits import Http2Limits, ReceiveWindow, TokenBucket
+from conch.frontends.http2.stream import Http2Channel, Http2Stream, Receiver, SendScheduler
+from conch.frontends.loop_budget import ParseBudget
 from conch.tensor import Buffer
 
 Head = TypeVar("Head")
@@ -31,7 +31,7 @@ class StreamsOwner(Protocol[Head]):
     """What the streams need of the server."""
 
     limits: Http2Limits
-    slices: Slices
+    slices: ParseBudget
     now: float  # monotonic seconds, brought up to date once a second or more often
     interpret: Callable[[RequestHead], Head]  # its result is remembered for equal header blocks; may raise StreamFault
     accept: Callable[[Head, Http2Stream], Receiver]
@@ -41,22 +41,22 @@ class Streams(Generic[Head]):
     """All open streams of a connection. Methods that take frames raise ConnectionFault."""
 
     def __init__(
-        self, owner: StreamsOwner[Head], channel: Channel, trifles: Allowance, emptied: Callable[[], None]
+        self, owner: StreamsOwner[Head], channel: Http2Channel, noise_frames: TokenBucket, emptied: Callable[[], None]
     ) -> None:
-        """Assign. `trifles` counts frames that do nothing; `emptied` is called when the last stream has ended."""
+        """Assign. `noise_frames` counts frames that do nothing; `emptied` is called when the last stream has ended."""
         limits = owner.limits
         self._owner = owner
         self._limits = limits
         self._channel = channel
-        self._trifles = trifles
+        self._noise = noise_frames
         self._emptied = emptied
         self._blocks = HeaderBlocks(owner.interpret, limits.header_bytes_hard)
         self._window = ReceiveWindow(limits.connection_window)
         self._open: dict[int, Http2Stream] = {}
         self._resets: deque[int] = deque(maxlen=_REMEMBERED_RESETS)
-        self._given_up = Allowance(limits.resets, limits.resets_per_s, owner.now)
-        self._small = Allowance(limits.small_frames, limits.small_frames_per_s, owner.now)
-        self.outlet = Outlet(channel, limits.held_bytes, self._resume)
+        self._given_up = TokenBucket(limits.resets, limits.resets_per_s, owner.now)
+        self._small = TokenBucket(limits.small_frames, limits.small_frames_per_s, owner.now)
+        self.send_scheduler = SendScheduler(channel, limits.held_bytes, self._resume)
         self._withheld = 0  # bytes by which the connection's window is not opened
         self._newest = 0  # stream that the client has opened
         self.last = 0  # and the newest that was not turned away
@@ -70,7 +70,7 @@ class Streams(Generic[Head]):
     def headers(self, stream: int, block: bytes, ended: bool) -> None:
         """Take a header block: a request, or trailers."""
         if block[:1] and block[0] & 0xE0 == _NEW_TABLE_SIZE:
-            self._trifles.spend(self._owner.now, "changes of the header table", _FUTILE_COST)
+            self._noise.spend(self._owner.now, "changes of the header table", _FUTILE_COST)
         if stream <= self._newest:
             self._late_headers(stream, block, ended)
             return
@@ -90,7 +90,7 @@ class Streams(Generic[Head]):
         if len(self._open) >= self._limits.streams:
             self._refuse(stream, ErrorCode.REFUSED_STREAM)
             return
-        opened = Http2Stream(self, self.outlet, stream, self._owner.now)
+        opened = Http2Stream(self, self.send_scheduler, stream, self._owner.now)
         opened.ended = ended
         opened.receiver = self._owner.accept(head, opened)
         if not opened.closed:  # by an answer that needs no more than the head
@@ -98,7 +98,7 @@ class Streams(Generic[Head]):
             if not ended:
                 return
             opened.receiver.data(b"", True)
-        self._trifles.spend(self._owner.now, "requests that cannot be served", _FUTILE_COST)
+        self._noise.spend(self._owner.now, "requests that cannot be served", _FUTILE_COST)
 
     def data(self, stream: int, data: Buffer, size: int, ended: bool) -> None:
         """Take a piece of a DATA frame."""
@@ -114,16 +114,16 @@ class Streams(Generic[Head]):
         if ended:
             receiving.ended = True
         elif not size:
-            self._trifles.spend(self._owner.now, "empty frames")
+            self._noise.spend(self._owner.now, "empty frames")
         elif not self._window_of(receiving).receive(size):
             self._give_back(0, self._window, size)
             self._spoil(receiving, ErrorCode.FLOW_CONTROL_ERROR)
             return
         receiving.received += size
         receiving.untaken += size
-        if ended and not receiving.receiver.unhurried:
+        if ended and not receiving.receiver.no_receive_timeout:
             receiving.held = receiving.received
-            self.outlet.count(receiving.held)
+            self.send_scheduler.count(receiving.held)
         if receiving.receiver.data(data, ended):
             self.took(receiving, size)
 
@@ -138,15 +138,15 @@ class Streams(Generic[Head]):
 
     def window_update(self, stream: int, increment: int) -> None:
         """Take a WINDOW_UPDATE frame. Clients owe them to the data that they were sent; others do nothing."""
-        outlet = self.outlet
-        if outlet.window_credit > 0:
-            outlet.window_credit = min(outlet.window_credit, _MAX_WINDOW_CREDIT) - 1
+        send_scheduler = self.send_scheduler
+        if send_scheduler.window_credit > 0:
+            send_scheduler.window_credit = min(send_scheduler.window_credit, _MAX_WINDOW_CREDIT) - 1
         else:
-            self._trifles.spend(self._owner.now, "WINDOW_UPDATE")
+            self._noise.spend(self._owner.now, "WINDOW_UPDATE")
         if not stream:
             if not increment:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
-            if not self.outlet.open(increment):
+            if not self.send_scheduler.open(increment):
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window larger than 2^31-1")
         elif stream > self._newest or not stream & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {stream}, which is not open")
@@ -156,28 +156,28 @@ class Streams(Generic[Head]):
             elif not self._open[stream].open(increment):
                 self._spoil(self._open[stream], ErrorCode.FLOW_CONTROL_ERROR)
             else:
-                self._open[stream].pump()
+                self._open[stream].flush()
 
     def initial_window(self, size: int) -> None:
         """Take the setting of that name."""
         if size > frames.LARGEST_WINDOW:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE of {size}")
-        change = size - self.outlet.initial_window
+        change = size - self.send_scheduler.initial_window
         if not change:
             return
         # All streams are looked at, twice.
-        self._trifles.spend(self._owner.now, "changes of windows", 1 + len(self._open) // _STREAMS_OF_A_TRIFLE)
-        self.outlet.initial_window = size
+        self._noise.spend(self._owner.now, "changes of windows", 1 + len(self._open) // _STREAMS_OF_A_TRIFLE)
+        self.send_scheduler.initial_window = size
         for stream in self._open.values():
             if not stream.open(change):
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window larger than 2^31-1")
-        self.outlet.pump()
+        self.send_scheduler.flush()
 
     def priority(self, stream: int, payload: bytes) -> None:
         """Take a PRIORITY frame, which means nothing."""
         if not stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
-        self._trifles.spend(self._owner.now, "PRIORITY")
+        self._noise.spend(self._owner.now, "PRIORITY")
         if len(payload) != 5:
             self._refuse(stream, ErrorCode.FRAME_SIZE_ERROR)
 
@@ -208,7 +208,7 @@ class Streams(Generic[Head]):
         stream.untaken -= size
         # Who asks for more than is answered, or does not take the answers, is not to send more: it is all held here.
         self._withheld += size
-        if not self.outlet.full:
+        if not self.send_scheduler.full:
             self._resume()
         if stream.receive_window is not None and not stream.ended and not stream.closed:
             self._give_back(stream.id, stream.receive_window, size)
@@ -221,7 +221,7 @@ class Streams(Generic[Head]):
         for stream in tuple(self._open.values()):
             if stream.stalled_for(now) > limits.stalled_write_s:
                 self.give_up(stream, ErrorCode.CANCEL)
-            elif not stream.ended and not stream.receiver.unhurried:
+            elif not stream.ended and not stream.receiver.no_receive_timeout:
                 allowed_s = limits.receive_grace_s + stream.received / limits.receive_bytes_per_s
                 if now - stream.since > allowed_s:
                     stream.receiver.overdue()
@@ -241,7 +241,7 @@ class Streams(Generic[Head]):
         if receiving is None:
             if stream not in self._resets:
                 raise ConnectionFault(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream}, which has ended")
-            self._trifles.spend(self._owner.now, "HEADERS on streams that have ended", _FUTILE_COST)
+            self._noise.spend(self._owner.now, "HEADERS on streams that have ended", _FUTILE_COST)
         elif receiving.ended:
             self._spoil(receiving, ErrorCode.STREAM_CLOSED)
         elif not ended:
@@ -256,7 +256,7 @@ class Streams(Generic[Head]):
         if stream in self._open:
             self._spoil(self._open[stream], ErrorCode.STREAM_CLOSED)
         elif stream not in self._resets:
-            self._trifles.spend(self._owner.now, "frames on streams that have ended")
+            self._noise.spend(self._owner.now, "frames on streams that have ended")
 
     def _window_of(self, stream: Http2Stream) -> ReceiveWindow:
         if stream.receive_window is None:
@@ -295,7 +295,7 @@ class Streams(Generic[Head]):
         self._open.pop(stream.id, None)
         if stream.untaken:
             self.took(stream, stream.untaken)
-        self.outlet.count(-stream.held)
+        self.send_scheduler.count(-stream.held)
         stream.held = 0
         if self.refusing and not self._open:
             self._emptied()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from conch.errors import ConchError, InvalidRequest, Unavailable
 from conch.frontends.offload.jobs import restore
-from conch.frontends.offload.wire import READY, Connection, FrameTooLarge, WireError
+from conch.frontends.offload.wire import READY, FrameTooLarge, WorkerConnection, WorkerWireError
 from conch.tensor import Buffer
 
 _log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class _WorkerThread(threading.Thread):
         self._arguments = arguments
         self._too_slow = too_slow
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._connection: WorkerConnection | None = None
         self._killed = threading.Event()
 
     def run(self) -> None:
@@ -242,7 +242,7 @@ class _WorkerThread(threading.Thread):
         except TimeoutError:
             self._drop_process()
             return InvalidRequest(f"{self._too_slow}: more than {self._limit_s:g} s")
-        except (OSError, WireError, ValueError, KeyError, TypeError) as error:
+        except (OSError, WorkerWireError, ValueError, KeyError, TypeError) as error:
             status = self._drop_process()
             if self._killed.is_set():
                 return Unavailable("the server is stopping")
@@ -256,7 +256,7 @@ class _WorkerThread(threading.Thread):
         """Whether the process has ended by itself, as one that was killed while it was idle."""
         return self._process is not None and self._process.poll() is not None
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> WorkerConnection:
         if self._has_died():  # which must not cost the next job
             self._drop_process()
         if self._connection is not None:
@@ -271,12 +271,12 @@ class _WorkerThread(threading.Thread):
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        connection = self._connection = Connection(ours)
+        connection = self._connection = WorkerConnection(ours)
         if self._killed.is_set():  # before there was a process to kill
-            raise WireError("stopped")
+            raise WorkerWireError("stopped")
         connection.deadline = monotonic() + _START_LIMIT_S
         if connection.take_byte() != READY:
-            raise WireError("the worker has not started")
+            raise WorkerWireError("the worker has not started")
         return connection
 
     def _drop_process(self) -> int | None:

@@ -27,7 +27,7 @@ _JOIN_BYTES = 65_536
 _MAPPED_BYTES = 2**20
 
 
-class WireError(Exception):
+class WorkerWireError(Exception):
     """The other side has closed the connection or has sent something that is not a frame."""
 
 
@@ -35,7 +35,7 @@ class FrameTooLarge(Exception):
     """A frame cannot be sent; nothing of it was."""
 
 
-class Connection:
+class WorkerConnection:
     """One end of the socket pair. `deadline` bounds every call, in seconds of the monotonic clock."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -60,11 +60,11 @@ class Connection:
         """Return the head and the parts of the next frame. Raises WireError, TimeoutError, OSError."""
         (size,) = _SIZE.unpack(self._take(_SIZE.size))
         if size > MAX_HEAD_BYTES:
-            raise WireError(f"a head of {size} bytes")
+            raise WorkerWireError(f"a head of {size} bytes")
         head = orjson.loads(self._take(size))
         sizes = head["sizes"]
         if len(sizes) > _MAX_PARTS or any(size > _MAX_PART_BYTES for size in sizes):
-            raise WireError("parts that are too many or too large")
+            raise WorkerWireError("parts that are too many or too large")
         return head, [self._take(size) for size in sizes]
 
     def take_byte(self) -> bytes:
@@ -86,7 +86,7 @@ class Connection:
             self._arm()
             got = self._end.recv_into(view[taken:])
             if not got:
-                raise WireError("the connection has been closed")
+                raise WorkerWireError("the connection has been closed")
             taken += got
         return view
 

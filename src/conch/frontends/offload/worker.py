@@ -14,7 +14,7 @@ from contextlib import suppress
 from conch.backends.child.conch_child.ipc import prctl
 from conch.errors import ConchError, InvalidRequest
 from conch.frontends.offload import jobs
-from conch.frontends.offload.wire import READY, Connection, FrameTooLarge, WireError
+from conch.frontends.offload.wire import READY, FrameTooLarge, WorkerConnection, WorkerWireError
 
 
 def main(descriptor: int, memory_bytes: int, niceness: int) -> None:
@@ -25,9 +25,9 @@ def main(descriptor: int, memory_bytes: int, niceness: int) -> None:
         os.nice(niceness)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    connection = Connection(socket.socket(fileno=descriptor))
+    connection = WorkerConnection(socket.socket(fileno=descriptor))
     connection.send_byte(READY)
-    with suppress(WireError, OSError):
+    with suppress(WorkerWireError, OSError):
         while True:
             head, parts = connection.receive()
             try:

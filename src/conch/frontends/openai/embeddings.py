@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from conch.core.generation.generative_model import GenerativeModel
 from conch.core.inference import Inference
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import BackendError, Cancelled, ConchError, NotFound, Unsupported
 from conch.frontends.http.message import HttpRequest
 from conch.frontends.http.reply import HttpReply
@@ -29,7 +29,7 @@ from conch.request import Admitted, InferRequest, InferResponse, Timeline
 _AT_ONCE = 16
 
 
-def makes_embeddings(model: Served) -> bool:
+def makes_embeddings(model: ServedModel) -> bool:
     """Whether a model's tensors are those of embeddings."""
     if isinstance(model, GenerativeModel):
         return False
@@ -83,7 +83,7 @@ class EmbeddingsEndpoint:
                 trace.refused(error)
             raise
 
-    def _form(self, model: Served, call: EmbeddingCall) -> tuple[Served, EmbeddingForm]:
+    def _form(self, model: ServedModel, call: EmbeddingCall) -> tuple[ServedModel, EmbeddingForm]:
         """Return the model that the inputs are for, and its form: token ids may be for another one."""
         form = EmbeddingForm(model.config)
         other = model.config.parameters.get(TOKEN_IDS_MODEL, "")
@@ -92,7 +92,7 @@ class EmbeddingsEndpoint:
         model = self._find(other)
         return model, EmbeddingForm(model.config)
 
-    def _find(self, name: str) -> Served:
+    def _find(self, name: str) -> ServedModel:
         self._inference.check_accepting()
         try:
             model = self._inference.model(name, None)
@@ -112,7 +112,7 @@ class _Exchange:
     def __init__(
         self,
         reply: HttpReply,
-        model: Served,
+        model: ServedModel,
         form: EmbeddingForm,
         call: EmbeddingCall,
         requests: Iterator[tuple[list[int], InferRequest]],

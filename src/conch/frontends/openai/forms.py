@@ -6,7 +6,7 @@ from typing import Protocol
 from conch.generation import Delta, FinishReason, PromptTokens, TokenLogprob, Usage
 from conch.llm.output import OutputParser, Reasoning, ToolCall
 from conch.protocol.openai import replies as openai_replies
-from conch.protocol.openai.replies import ChatReplies, Choice, CompletionReplies
+from conch.protocol.openai.replies import ChatReplies, CompletionReplies, ReplyChoice
 
 
 class ChoiceState:
@@ -41,13 +41,13 @@ class Form(Protocol):
     def take(self, state: ChoiceState, delta: Delta) -> None:
         """Remember a delta for an answer in one piece."""
 
-    def choice(self, state: ChoiceState) -> Choice:
+    def choice(self, state: ChoiceState) -> ReplyChoice:
         """Return a choice in one piece."""
 
     def usage(self, usage: Usage) -> bytes:
         """Return the chunk of the usage."""
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+    def whole(self, choices: Sequence[ReplyChoice], usage: Usage) -> bytes:
         """Return the answer in one piece."""
 
 
@@ -92,12 +92,14 @@ class ChatForm:
                 state.calls.append(part)
         _take_tokens(state, delta)
 
-    def choice(self, state: ChoiceState) -> Choice:
+    def choice(self, state: ChoiceState) -> ReplyChoice:
         """Return a choice in one piece."""
         finish = openai_replies.finish_reason(state.finish or FinishReason.STOP, called=bool(state.calls))
         reasoning = "".join(state.reasoning)
         text = self._prefix + "".join(state.text)
-        return Choice(text, reasoning, state.calls, finish, state.logprobs, state.stop, state.token_ids, state.prompt)
+        return ReplyChoice(
+            text, reasoning, state.calls, finish, state.logprobs, state.stop, state.token_ids, state.prompt
+        )
 
 
 class CompletionForm:
@@ -125,16 +127,20 @@ class CompletionForm:
         state.text.append(delta.text)
         _take_tokens(state, delta)
 
-    def choice(self, state: ChoiceState) -> Choice:
+    def choice(self, state: ChoiceState) -> ReplyChoice:
         """Return a choice in one piece."""
         finish = (state.finish or FinishReason.STOP).value
-        choice = Choice("".join(state.text), "", (), finish, state.logprobs, state.stop, state.token_ids, state.prompt)
+        choice = ReplyChoice(
+            "".join(state.text), "", (), finish, state.logprobs, state.stop, state.token_ids, state.prompt
+        )
         return self._echoed(choice) if self._echo else choice
 
     def _detailed_chunk(self, state: ChoiceState, delta: Delta) -> bytes:
         first, state.begun = not state.begun, True
         finish = delta.finish_reason.value if delta.finish_reason is not None else ""
-        choice = Choice(delta.text, "", (), finish, delta.logprobs, delta.stop_reason, delta.token_ids, state.prompt)
+        choice = ReplyChoice(
+            delta.text, "", (), finish, delta.logprobs, delta.stop_reason, delta.token_ids, state.prompt
+        )
         if first and self._echo:
             choice = self._echoed(choice)
         state.tokens += len(delta.token_ids)
@@ -142,7 +148,7 @@ class CompletionForm:
         state.characters += len(choice.text)
         return self._replies.detailed(delta.index, choice, offset, state.tokens, first=first, last=bool(finish))
 
-    def _echoed(self, choice: Choice) -> Choice:
+    def _echoed(self, choice: ReplyChoice) -> ReplyChoice:
         """Put the prompt before a choice's text, tokens and log probabilities."""
         prompt = choice.prompt or PromptTokens(())
         if prompt.logprobs:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from conch.core.generation.generative_model import GenerativeModel
 from conch.core.inference import Inference
-from conch.core.loading.model_manager import ModelControl
-from conch.core.served_model import Served
+from conch.core.loading.model_manager import ModelManager
+from conch.core.served_model import ServedModel
 from conch.errors import InvalidRequest, NotFound, Unsupported
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.tasks import ReplyTasks
@@ -27,7 +27,7 @@ class OpenAiModels:
     from.
     """
 
-    def __init__(self, inference: Inference, control: ModelControl, lora_separator: str, created: int) -> None:
+    def __init__(self, inference: Inference, control: ModelManager, lora_separator: str, created: int) -> None:
         self._inference = inference
         self._control = control
         self._separator = lora_separator
@@ -98,12 +98,12 @@ class OpenAiModels:
         await self._control.retired(name)
         reply.send(200, JSON, openai_replies.unloaded(name))
 
-    def _shown(self, name: str) -> tuple[Served, str]:
+    def _shown(self, name: str) -> tuple[ServedModel, str]:
         """Return a model that is listed, and the adapter. Raises NotFound, Unsupported."""
         model = self._served(name)
         return (model, "") if model is not None and makes_embeddings(model) else self.find(name)
 
-    def _served(self, name: str) -> Served | None:
+    def _served(self, name: str) -> ServedModel | None:
         try:
             return self._inference.model(name, None)
         except NotFound:
@@ -127,7 +127,7 @@ class OpenAiModels:
         for adapter in ("", *model.engine.info.adapters):
             yield self._entry(model, adapter)
 
-    def _entry(self, model: Served, adapter: str) -> ModelEntry:
+    def _entry(self, model: ServedModel, adapter: str) -> ModelEntry:
         base = model.config.name
         return ModelEntry(
             f"{base}{self._separator}{adapter}" if adapter else base,

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from conch.core.generation.generative_model import GenerativeModel
 from conch.core.inference import Inference
-from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.model_manager import ModelManager
 from conch.errors import Cancelled, ConchError, InvalidRequest, NotFound
 from conch.frontends.access import Access, Denial
 from conch.frontends.http.errors import CHALLENGE
@@ -27,14 +27,14 @@ from conch.frontends.openai.forms import ChatForm, CompletionForm
 from conch.frontends.openai.models import PATH as MODELS
 from conch.frontends.openai.models import OpenAiModels
 from conch.frontends.openai.tokens import TokensEndpoint
-from conch.generation import Generation, GenerationRequest, Listen
+from conch.generation import DeltaCallback, Generation, GenerationRequest
 from conch.llm.chat_prompt import HERMES
 from conch.llm.output import OutputParser, PlainOutput
 from conch.observability.tracing.observer import Observer
 from conch.observability.tracing.request_trace import Trace
 from conch.protocol.openai.large import join_prompts
 from conch.protocol.openai.replies import ChatReplies, CompletionReplies, ReplyOptions
-from conch.protocol.openai.requests import Call, ChatCall, CompletionCall, read_chat, read_completion
+from conch.protocol.openai.requests import ChatCall, CompletionCall, GenerationCall, read_chat, read_completion
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.request import Span, Timeline
 
@@ -61,7 +61,7 @@ class OpenAiHttp:
     def __init__(
         self,
         inference: Inference,
-        control: ModelControl,
+        control: ModelManager,
         *,
         lora_separator: str = "_lora_",
         access: Access | None = None,
@@ -223,14 +223,14 @@ class OpenAiHttp:
             _log.exception("a call of the OpenAI API failed")
             send_error(reply, ConchError("internal error"))
 
-    def _begin_trace(self, request: HttpRequest, call: Call, timeline: Timeline) -> Trace | None:
+    def _begin_trace(self, request: HttpRequest, call: GenerationCall, timeline: Timeline) -> Trace | None:
         return begin_trace(self._observer, request, call.model, timeline) if self._observer.on else None
 
     def _exchange(
         self,
         reply: HttpReply,
         form: ChatForm | CompletionForm,
-        call: Call,
+        call: GenerationCall,
         prompts: int,
         parser: Callable[[], OutputParser],
         trace: Trace | None,
@@ -250,13 +250,13 @@ class OpenAiHttp:
         self,
         model: GenerativeModel,
         adapter: str,
-        call: Call,
+        call: GenerationCall,
         prompt: str | Sequence[int],
         timeline: Timeline,
         span: Span | None,
         *,
         special: bool,
-    ) -> Callable[[Listen], Generation]:
+    ) -> Callable[[DeltaCallback], Generation]:
         """Return what has the model generate for one prompt."""
         request = GenerationRequest(
             id=uuid4().hex,
@@ -280,13 +280,13 @@ def wrong_method(request: HttpRequest) -> HttpRefusal:
     return refusal_of(InvalidRequest(f"Not allowed to {request.method.decode()} on {request.path}"), 405)
 
 
-def _call_id(request: HttpRequest, call: Call) -> str:
+def _call_id(request: HttpRequest, call: GenerationCall) -> str:
     """Return the part of an answer's id that the client may choose, by a header or a field, as with vLLM."""
     sent = request.headers.get(b"x-request-id", b"")
     return sent.decode("latin-1") or call.request_id or uuid4().hex
 
 
-def _reply_options(call: Call) -> ReplyOptions:
+def _reply_options(call: GenerationCall) -> ReplyOptions:
     return ReplyOptions(
         include_usage=call.include_usage,
         continuous_usage=call.continuous_usage,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from conch.core.inference import Inference
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import ConchError, Exhausted, Unsupported
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, UNCHARGED_BYTES, BodyBudget
 from conch.frontends.forwarded_headers import ForwardedHeaders
@@ -18,7 +18,7 @@ from conch.protocol.regions import NO_REGIONS, Regions, placed
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.protocol.v2_proto.inference import InferMessage, ResponseOptions, split_fields
 from conch.protocol.v2_proto.large import is_large
-from conch.protocol.v2_proto.request_cache import RepeatedRequests, RepeatedResponses, RequestMessage
+from conch.protocol.v2_proto.request_cache import ProtoRequestCache, ProtoResponseCache, RequestMessage
 from conch.request import Admitted, InferRequest, InferResponse, Timeline
 from conch.tensor import BYTES, Buffer, Tensor
 from conch.triton_messages import service_pb2
@@ -56,7 +56,7 @@ class _LargeCall:
             self.stage.cancel()
 
 
-class InferEndpoint:
+class GrpcInferEndpoint:
     """What ModelInfer and ModelStreamInfer share, and ModelInfer. Large messages are read by the `pool`."""
 
     def __init__(
@@ -74,8 +74,8 @@ class InferEndpoint:
         self._regions = regions
         self._pool = pool or OffloadPool("codec")
         self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
-        self._requests = RepeatedRequests()
-        self.responses = RepeatedResponses()
+        self._requests = ProtoRequestCache()
+        self.responses = ProtoResponseCache()
 
     def read(self, data: Buffer) -> RequestMessage:
         """Read a serialized request. Raises InvalidRequest if it is none."""
@@ -190,7 +190,7 @@ class InferEndpoint:
         return self.inference.infer(request, trace.relay(respond))
 
     def _encode(
-        self, answer: InferResponse | ConchError | None, model: Served, options: ResponseOptions
+        self, answer: InferResponse | ConchError | None, model: ServedModel, options: ResponseOptions
     ) -> Sequence[Buffer] | ConchError:
         if isinstance(answer, InferResponse):
             try:
@@ -202,7 +202,7 @@ class InferEndpoint:
     def classify(
         self,
         response: InferResponse,
-        model: Served,
+        model: ServedModel,
         options: ResponseOptions,
         done: Callable[[InferResponse | ConchError], None],
     ) -> None:

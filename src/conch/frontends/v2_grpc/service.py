@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 import conch
 from conch.core.inference import Inference
-from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.model_manager import ModelManager
 from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import InvalidRequest, Unsupported
 from conch.frontends.access import MODEL_HEALTH
@@ -66,7 +66,7 @@ class InferenceService:
     def __init__(
         self,
         inference: Inference,
-        control: ModelControl,
+        control: ModelManager,
         server_name: str,
         shared_memory: SharedMemory | None = None,
         observer: Observer | None = None,

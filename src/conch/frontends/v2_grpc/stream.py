@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import ConchError, Unavailable
 from conch.frontends.grpc.framing import Compressed
-from conch.frontends.v2_grpc.infer import InferEndpoint, Metadata, as_wanted
+from conch.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata, as_wanted
 from conch.observability.tracing.request_trace import Trace
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.protocol.v2_proto.inference import ResponseOptions, encode_stream_error
@@ -34,7 +34,7 @@ _UNSENT_LIMIT = 256 * 2**20
 _MESSAGE_OVERHEAD = 128
 
 
-class Sink(Protocol):
+class ResponseSink(Protocol):
     """How messages go out."""
 
     @property
@@ -54,7 +54,7 @@ class Sink(Protocol):
 class InferStream:
     """One ModelStreamInfer call. All methods belong to the event loop's thread."""
 
-    def __init__(self, endpoint: InferEndpoint, metadata: Metadata, sink: Sink) -> None:
+    def __init__(self, endpoint: GrpcInferEndpoint, metadata: Metadata, sink: ResponseSink) -> None:
         self.endpoint = endpoint
         self._metadata = tuple(metadata)
         self._sink = sink
@@ -255,7 +255,7 @@ class _Exchange:
     def __init__(self, stream: InferStream) -> None:
         self._stream = stream
         self.id = ""
-        self.model: Served | None = None
+        self.model: ServedModel | None = None
         self.options = ResponseOptions()
         self.decoupled = False
         self.admitted: Admitted | None = None

@@ -6,7 +6,7 @@ from collections import deque
 from functools import partial
 
 from conch.core.inference import Inference
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import Cancelled, ConchError, InvalidRequest
 from conch.frontends.http.errors import JSON, STATUS, send_error
 from conch.frontends.http.message import HttpRequest, content_type, header
@@ -72,7 +72,7 @@ class GenerateEndpoints:
     def _read(
         self,
         reply: HttpReply,
-        model: Served,
+        model: ServedModel,
         version: int | None,
         timeline: Timeline,
         respond: Respond,
@@ -96,7 +96,7 @@ class GenerateEndpoints:
             send_error(reply, ConchError("internal error"))
 
     def _admit(
-        self, reply: HttpReply, model: Served, infer_request: InferRequest, respond: Respond, trace: Trace | None
+        self, reply: HttpReply, model: ServedModel, infer_request: InferRequest, respond: Respond, trace: Trace | None
     ) -> None:
         if trace is not None:
             trace.read(infer_request, model.version)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from conch.core.inference import Inference
-from conch.core.served_model import Served
+from conch.core.served_model import ServedModel
 from conch.errors import Cancelled, ConchError, Unavailable, Unsupported
 from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget
 from conch.frontends.forwarded_headers import ForwardedHeaders
@@ -31,7 +31,7 @@ from conch.protocol.v2_json.inference import (
 )
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES, check_size, describe_response, is_large
 from conch.protocol.v2_json.raw_request import decode_raw_request
-from conch.protocol.v2_json.request_cache import RepeatedBodies
+from conch.protocol.v2_json.request_cache import JsonRequestCache
 from conch.request import InferRequest, InferResponse, Respond, Timeline
 from conch.tensor import Buffer, Tensor
 
@@ -45,7 +45,7 @@ _MAX_BINARY_BODY = 2**31 - 1
 _NO_BYTES = memoryview(b"")
 
 
-class InferEndpoint:
+class HttpInferEndpoint:
     """Decodes, asks the core, encodes."""
 
     def __init__(
@@ -73,7 +73,7 @@ class InferEndpoint:
         self._max_input_bytes = max_input_bytes
         self._regions = regions
         self._pool = pool
-        self._repeated = RepeatedBodies(regions)
+        self._repeated = JsonRequestCache(regions)
         self._forwarded = ForwardedHeaders(
             header_forward_pattern, _is_reserved, flag="--http-header-forward-pattern", secret=secret_headers
         )
@@ -127,7 +127,7 @@ class InferEndpoint:
         self,
         request: HttpRequest,
         reply: HttpReply,
-        model: Served,
+        model: ServedModel,
         infer_request: InferRequest,
         options: OutputOptions,
         trace: Trace | None,
@@ -151,7 +151,7 @@ class InferEndpoint:
             trace.refused(error)
 
     def _decode(
-        self, request: HttpRequest, model: Served, version: int | None, timeline: Timeline
+        self, request: HttpRequest, model: ServedModel, version: int | None, timeline: Timeline
     ) -> tuple[InferRequest, OutputOptions] | None:
         """Read a request; return None for one that is too large to be read on the event loop."""
         body, headers = request.body, request.headers
@@ -174,7 +174,7 @@ class InferEndpoint:
         self,
         request: HttpRequest,
         reply: HttpReply,
-        model: Served,
+        model: ServedModel,
         version: int | None,
         timeline: Timeline,
         trace: Trace | None,
@@ -201,7 +201,7 @@ class InferEndpoint:
         self,
         request: HttpRequest,
         reply: HttpReply,
-        model: Served,
+        model: ServedModel,
         version: int | None,
         timeline: Timeline,
         trace: Trace | None,
@@ -251,7 +251,7 @@ class _Exchange:
     __slots__ = ("_accept", "_model", "_options", "_pool", "_reply")
 
     def __init__(
-        self, reply: HttpReply, model: Served, options: OutputOptions, accept: bytes, pool: OffloadPool
+        self, reply: HttpReply, model: ServedModel, options: OutputOptions, accept: bytes, pool: OffloadPool
     ) -> None:
         self._reply = reply
         self._model = model

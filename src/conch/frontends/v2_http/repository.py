@@ -2,7 +2,7 @@
 
 import asyncio
 
-from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.model_manager import ModelManager
 from conch.frontends.http.errors import JSON
 from conch.frontends.http.message import NO_HEADERS, HttpRequest
 from conch.frontends.http.reply import HttpReply
@@ -18,7 +18,7 @@ from conch.tensor import Buffer
 class RepositoryEndpoints:
     """What `/v2/repository` offers. Bodies are read at once, so that what is wrong with them is raised here."""
 
-    def __init__(self, control: ModelControl, tasks: ReplyTasks, pool: OffloadPool) -> None:
+    def __init__(self, control: ModelManager, tasks: ReplyTasks, pool: OffloadPool) -> None:
         self._control = control
         self._tasks = tasks
         self._pool = pool

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import conch
 from conch.core.inference import Inference
-from conch.core.loading.model_manager import ModelControl
+from conch.core.loading.model_manager import ModelManager
 from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import ConchError, InvalidRequest, Unsupported
 from conch.frontends.access import MODEL_HEALTH, Access
@@ -23,7 +23,7 @@ from conch.frontends.http.sliced_reply import send_in_slices
 from conch.frontends.http.tasks import ReplyTasks
 from conch.frontends.offload.pool import OffloadPool
 from conch.frontends.v2_http.generate import GenerateEndpoints
-from conch.frontends.v2_http.infer import InferEndpoint
+from conch.frontends.v2_http.infer import HttpInferEndpoint
 from conch.frontends.v2_http.repository import RepositoryEndpoints
 from conch.frontends.v2_http.settings import SettingsEndpoints
 from conch.frontends.v2_http.shared_memory import SharedMemoryEndpoints
@@ -70,7 +70,7 @@ class V2Http:
     def __init__(
         self,
         inference: Inference,
-        control: ModelControl,
+        control: ModelManager,
         *,
         server_name: str = "triton",
         max_input_bytes: int = 64 * 1024 * 1024,
@@ -89,7 +89,7 @@ class V2Http:
         pool = pool or OffloadPool("codec")
         self._settings = SettingsEndpoints(inference, observer, log or LogSettings())
         self._tasks = ReplyTasks()
-        self._infer = InferEndpoint(
+        self._infer = HttpInferEndpoint(
             inference,
             max_input_bytes=max_input_bytes,
             header_forward_pattern=header_forward_pattern,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from conch.errors import InvalidRequest
-from conch.llm.planning.shape import Part, Shape
+from conch.llm.planning.shape import ParameterCount, Shape
 
 # Ends of the names of numbers that are counted with, and of those the ones that cannot be 0.
 _COUNTS = (
@@ -66,12 +66,16 @@ def _llama_like(config: Mapping[str, Any]) -> Shape:
     kv_heads = config.get("num_key_value_heads") or heads
     head = config.get("head_dim") or hidden // heads
     layers = range(config["num_hidden_layers"])
-    attention = Part(2 * hidden * heads * head + 2 * hidden * kv_heads * head, _attention_extras(config, head))
+    attention = ParameterCount(
+        2 * hidden * heads * head + 2 * hidden * kv_heads * head, _attention_extras(config, head)
+    )
     norms = hidden * (4 if family in ("gemma2", "gemma3", "gemma3_text") else 2)
     feeds = [_feed_forward(config, number) for number in layers]
     return _shape(
         config,
-        layers=tuple(Part(attention.split + feed.split, attention.whole + feed.whole + norms) for feed in feeds),
+        layers=tuple(
+            ParameterCount(attention.split + feed.split, attention.whole + feed.whole + norms) for feed in feeds
+        ),
         kv_heads=kv_heads,
         kv_width=2 * kv_heads * head,
     )
@@ -89,13 +93,13 @@ def _attention_extras(config: Mapping[str, Any], head: int) -> int:
     return int(biases + norms)
 
 
-def _feed_forward(config: Mapping[str, Any], number: int) -> Part:
+def _feed_forward(config: Mapping[str, Any], number: int) -> ParameterCount:
     """Return the feed-forward part of a layer, or its experts with their router."""
     hidden = config["hidden_size"]
     experts = _experts(config)
     if not experts or not _has_experts(config, number):
         width = config["intermediate_size"]
-        return Part(3 * hidden * width, 2 * width + hidden if config.get("mlp_bias") else 0)
+        return ParameterCount(3 * hidden * width, 2 * width + hidden if config.get("mlp_bias") else 0)
     width = config.get("moe_intermediate_size") or config["intermediate_size"]
     split, whole = experts * 3 * hidden * width, hidden * experts
     if config.get("shared_expert_intermediate_size"):  # Qwen2: one for all tokens, behind a gate
@@ -105,7 +109,7 @@ def _feed_forward(config: Mapping[str, Any], number: int) -> Part:
         split += 3 * hidden * width * config["n_shared_experts"]
     if config.get("topk_method") == "noaux_tc":
         whole += experts  # a correction of each expert's score
-    return Part(split, whole)
+    return ParameterCount(split, whole)
 
 
 def _experts(config: Mapping[str, Any]) -> int:
@@ -127,11 +131,11 @@ def _deepseek(config: Mapping[str, Any]) -> Shape:
     query = config.get("q_lora_rank") or 0
     queries = query * (hidden + heads * (plain + rope)) if query else hidden * heads * (plain + rope)
     keys = hidden * (latent + rope) + latent * heads * (plain + config["v_head_dim"])
-    attention = Part(queries + keys + heads * config["v_head_dim"] * hidden, query + latent + 2 * hidden)
+    attention = ParameterCount(queries + keys + heads * config["v_head_dim"] * hidden, query + latent + 2 * hidden)
     feeds = [_feed_forward(config, number) for number in range(config["num_hidden_layers"])]
     return _shape(
         config,
-        layers=tuple(Part(attention.split + feed.split, attention.whole + feed.whole) for feed in feeds),
+        layers=tuple(ParameterCount(attention.split + feed.split, attention.whole + feed.whole) for feed in feeds),
         kv_heads=heads,
         kv_width=latent + rope,
         kv_shared=True,
@@ -142,7 +146,7 @@ def _gpt2(config: Mapping[str, Any]) -> Shape:
     """GPT-2: learned positions, norms and matrices with biases, one feed-forward layer of four times the width."""
     hidden = config["n_embd"]
     width = config.get("n_inner") or 4 * hidden
-    layer = Part(4 * hidden * hidden + 2 * hidden * width, 4 * hidden + 4 * hidden + width + hidden)
+    layer = ParameterCount(4 * hidden * hidden + 2 * hidden * width, 4 * hidden + 4 * hidden + width + hidden)
     named = {
         "hidden_size": hidden,
         "num_attention_heads": config["n_head"],
@@ -163,7 +167,7 @@ def _gpt2(config: Mapping[str, Any]) -> Shape:
 def _shape(
     config: Mapping[str, Any],
     *,
-    layers: tuple[Part, ...],
+    layers: tuple[ParameterCount, ...],
     kv_heads: int,
     kv_width: int,
     kv_shared: bool = False,

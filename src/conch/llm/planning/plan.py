@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from conch.llm.planning.checkpoint import Checkpoint
 from conch.llm.planning.gpus import GIB, Gpus
-from conch.llm.planning.shape import Part
+from conch.llm.planning.shape import ParameterCount
 
 # What CUDA, its libraries and graphs take of a GPU, and what the exchange between GPUs does.
 _LIBRARY_BYTES = GIB
@@ -149,7 +149,7 @@ def _stages(model: Checkpoint, tensor: int, pipeline: int) -> list[tuple[int, in
     return stages
 
 
-def _part_bytes(model: Checkpoint, part: Part, tensor: int) -> float:
+def _part_bytes(model: Checkpoint, part: ParameterCount, tensor: int) -> float:
     return part.split * model.matrix_bytes / tensor + part.whole * model.other_bytes
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ParameterCount:
     """Parameters of one layer, or of what is before or behind the layers."""
 
     split: int  # of matrices, which tensor parallelism divides and quantization makes smaller
@@ -26,7 +26,7 @@ class Shape:
     kv_heads: int
     vocabulary: int
     context: int  # tokens that the model was made for
-    layers: tuple[Part, ...]
+    layers: tuple[ParameterCount, ...]
     embedding: int  # of tokens, and of positions where they are learned
     output: int  # of the matrix from the last layer to the vocabulary, 0 where it is the embedding
     last: int  # of what else is behind the layers

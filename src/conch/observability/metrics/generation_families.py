@@ -158,14 +158,14 @@ def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Fami
 def _cache(model: GenerationStatistics) -> dict[str, str]:
     info = model.info()
     blocks = info.kv_cache_tokens // info.kv_block_size if info.kv_block_size else 0
-    figures = {
+    stats = {
         "block_size": info.kv_block_size,
         "num_gpu_blocks": blocks,
         "kv_cache_size_tokens": info.kv_cache_tokens,
         "kv_cache_memory_bytes": info.kv_cache_bytes,
     }
     return {
-        **{name: str(value) for name, value in figures.items() if value},
+        **{name: str(value) for name, value in stats.items() if value},
         "enable_prefix_caching": str(info.prefix_caching),
     }
 

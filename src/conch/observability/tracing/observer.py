@@ -34,7 +34,7 @@ _BYTES_TOGETHER = 16 * 2**20
 _STOP_LIMIT_S = 10.0
 
 
-class Sink(Protocol):
+class TraceSink(Protocol):
     """Where complete traces go. All methods are called by one thread."""
 
     def write(self, traces: Sequence[Trace]) -> None:
@@ -55,7 +55,7 @@ class Observer:
         options = traces or TraceOptions()
         self.settings = TraceSettings(options)
         self._mode_settings: dict[str, str] = {}
-        self._sinks: list[Sink] = []
+        self._sinks: list[TraceSink] = []
         self._distributed = options.mode == OPENTELEMETRY
         if self._distributed:
             spans = _span_sink(options)
@@ -75,7 +75,7 @@ class Observer:
         self._handed = self._handed_bytes = 0  # to the thread
         self._written = self._written_bytes = 0  # by the thread, which alone sets them
         self._dropping = False
-        self._failing: set[Sink] = set()
+        self._failing: set[TraceSink] = set()
         self._refresh()
 
     @classmethod
@@ -189,7 +189,7 @@ class Observer:
         for sink in self._sinks:
             sink.close()
 
-    def _write(self, sink: Sink, traces: list[Trace]) -> None:
+    def _write(self, sink: TraceSink, traces: list[Trace]) -> None:
         try:
             sink.write(traces)
         except OSError as error:
@@ -202,7 +202,7 @@ class Observer:
             self._failing.discard(sink)
 
 
-class SpanSinkLike(Sink, Protocol):
+class SpanSinkLike(TraceSink, Protocol):
     """A sink with settings that the protocol reports."""
 
     settings: dict[str, str]

@@ -24,7 +24,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 import conch
 from conch.errors import ConchError
-from conch.observability.tracing.request_trace import Span, Trace
+from conch.observability.tracing.request_trace import ModelSpan, Trace
 from conch.observability.tracing.trace_file import activities_of, compute_of
 from conch.options.trace import TraceOptions
 
@@ -144,7 +144,7 @@ class SpanSink:
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
-def _attributes(span: Span) -> dict[str, str | int]:
+def _attributes(span: ModelSpan) -> dict[str, str | int]:
     attributes: dict[str, str | int] = {
         "triton.model_name": span.model,
         "triton.model_version": span.version,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from conch.observability.tracing.request_trace import Span, Trace
+from conch.observability.tracing.request_trace import ModelSpan, Trace
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def fields_of(trace: Trace) -> dict[str, Any]:
     return fields
 
 
-def _stage(trace: Trace, span: Span) -> dict[str, Any]:
+def _stage(trace: Trace, span: ModelSpan) -> dict[str, Any]:
     stage: dict[str, Any] = {"model": span.model, "version": span.version, **_times(trace, span)}
     stage["total_us"] = (span.timeline.done - span.timeline.received) // 1000
     if span.cached:
@@ -85,7 +85,7 @@ def _stage(trace: Trace, span: Span) -> dict[str, Any]:
     return stage
 
 
-def _times(trace: Trace, span: Span) -> dict[str, int]:
+def _times(trace: Trace, span: ModelSpan) -> dict[str, int]:
     queue, compute = _queue_and_compute(span)
     if not compute and not span.cached:  # an ensemble's times are those of its steps together
         steps = [_queue_and_compute(step) for step in _below(trace, span)]
@@ -94,14 +94,14 @@ def _times(trace: Trace, span: Span) -> dict[str, int]:
     return {"queue_us": queue // 1000, "compute_us": compute // 1000}
 
 
-def _queue_and_compute(span: Span) -> tuple[int, int]:
+def _queue_and_compute(span: ModelSpan) -> tuple[int, int]:
     timeline = span.timeline
     if span.cached or not timeline.input_done:
         return 0, 0
     return timeline.started - timeline.queued, timeline.done - timeline.started
 
 
-def _below(trace: Trace, span: Span) -> Iterable[Span]:
+def _below(trace: Trace, span: ModelSpan) -> Iterable[ModelSpan]:
     """Yield the steps of an ensemble, and theirs if they are ensembles; not what models call."""
     for step in trace.spans:
         if step.parent == span.number:

@@ -86,13 +86,13 @@ class Trace:
         self.trace_id = remote.trace_id if remote is not None else randbits(128) if distributed else 0
         self.span_id: int = randbits(64) if distributed else 0  # of the request as the client sees it
         self.marks: list[tuple[str, int]] = []
-        self.spans: list[Span] = []
+        self.spans: list[ModelSpan] = []
         self.copied = 0  # bytes of tensors
         self.received = timeline.received
         self.closed = 0
         self._done = done
         self._open = 1  # the client's answer, and the spans
-        self.root = Span(self, None, model, timeline)
+        self.root = ModelSpan(self, None, model, timeline)
 
     @property
     def error(self) -> ConchError | None:
@@ -103,7 +103,7 @@ class Trace:
         """Note that a request has been read, for the version of the model that it goes to."""
         request.span = self.began(version)
 
-    def began(self, version: int) -> "Span":
+    def began(self, version: int) -> "ModelSpan":
         """Note that what the client has sent has been read, for that version of the model; return its span."""
         begin, end = _READING[self.protocol]
         self.root.begun = monotonic_ns()
@@ -145,7 +145,7 @@ class Trace:
         self._open -= 1
         self._end()
 
-    def opened(self, span: "Span") -> None:
+    def opened(self, span: "ModelSpan") -> None:
         """Wait for a span, too."""
         self.spans.append(span)
         self._open += 1
@@ -161,7 +161,7 @@ class Trace:
         self.ended()
 
 
-class Span:
+class ModelSpan:
     """What one model did for a request; what `request.Span` asks for. Times are in its timeline."""
 
     __slots__ = (
@@ -188,7 +188,7 @@ class Span:
         "version",
     )
 
-    def __init__(self, trace: Trace, parent: "Span | None", model: str, timeline: Timeline) -> None:
+    def __init__(self, trace: Trace, parent: "ModelSpan | None", model: str, timeline: Timeline) -> None:
         self.number = trace.number()
         self.parent = parent.number if parent is not None else 0  # number of the span that it was made for
         self.parent_id = parent.span_id if parent is not None else trace.span_id
@@ -225,7 +225,7 @@ class Span:
         """Have a request that is made for this one noted as well."""
         trace = self._trace
         if trace is not None and len(trace.spans) < _MOST_SPANS:
-            span = Span(trace, self, request.model_name, request.timeline)
+            span = ModelSpan(trace, self, request.model_name, request.timeline)
             span.version = version
             request.span = span
 

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import orjson
 
-from conch.observability.tracing.request_trace import Span, TensorNote, Trace
+from conch.observability.tracing.request_trace import ModelSpan, TensorNote, Trace
 from conch.observability.tracing.trace_settings import TraceRules
 from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, unpack_bytes
 
@@ -139,7 +139,7 @@ def lines_of(trace: Trace) -> Iterator[bytes | Iterator[bytes]]:
             yield _tensor_line(span, entry) if isinstance(entry, TensorNote) else orjson.dumps(entry)
 
 
-def activities_of(span: Span) -> list[tuple[str, int]]:
+def activities_of(span: ModelSpan) -> list[tuple[str, int]]:
     """Return what happened to a request and when, in nanoseconds of the monotonic clock, in the order of time."""
     timeline = span.timeline
     activities = [("REQUEST_START", span.begun)]
@@ -152,7 +152,7 @@ def activities_of(span: Span) -> list[tuple[str, int]]:
     return activities
 
 
-def compute_of(span: Span) -> list[tuple[str, int]]:
+def compute_of(span: ModelSpan) -> list[tuple[str, int]]:
     """Return the times of the execution; none for an ensemble, for what was in the cache or was never executed."""
     timeline = span.timeline
     if not timeline.input_done or span.cached:
@@ -165,7 +165,7 @@ def compute_of(span: Span) -> list[tuple[str, int]]:
     ]
 
 
-def _head(span: Span) -> dict[str, Any]:
+def _head(span: ModelSpan) -> dict[str, Any]:
     head: dict[str, Any] = {"id": span.number, "model_name": span.model, "model_version": span.version}
     if span.request_id:
         head["request_id"] = span.request_id
@@ -174,14 +174,14 @@ def _head(span: Span) -> dict[str, Any]:
     return head
 
 
-def _time_of(span: Span, note: TensorNote) -> int:
+def _time_of(span: ModelSpan, note: TensorNote) -> int:
     timeline = span.timeline
     if note.activity == "TENSOR_QUEUE_INPUT":
         return timeline.queued or timeline.received
     return timeline.infer_done or timeline.done
 
 
-def _tensor(span: Span, note: TensorNote) -> dict[str, Any]:
+def _tensor(span: ModelSpan, note: TensorNote) -> dict[str, Any]:
     tensor = note.tensor
     described = {
         "name": tensor.name,
@@ -192,7 +192,7 @@ def _tensor(span: Span, note: TensorNote) -> dict[str, Any]:
     return {"id": span.number, "activity": note.activity, "tensor": described}
 
 
-def _tensor_line(span: Span, note: TensorNote) -> Iterator[bytes]:
+def _tensor_line(span: ModelSpan, note: TensorNote) -> Iterator[bytes]:
     """Write the entry of a tensor in pieces: of 60 MB, one string would keep the GIL for a second."""
     # Quotation marks in the name are escaped.
     head, _, tail = orjson.dumps(_tensor(span, note)).partition(_NO_DATA)

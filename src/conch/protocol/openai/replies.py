@@ -102,7 +102,7 @@ class ReplyOptions:
 
 
 @dataclass(slots=True)
-class Choice:
+class ReplyChoice:
     """One finished choice: everything that was generated for it.
 
     `text` and `logprobs` begin with those of the prompt if it is echoed; an empty entry of `logprobs` is that of a
@@ -189,7 +189,7 @@ class ChatReplies:
         """Return the last chunk, that of the usage."""
         return self._usage_prefix + orjson.dumps(usage_document(usage)) + b"}\n\n"
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+    def whole(self, choices: Sequence[ReplyChoice], usage: Usage) -> bytes:
         """Return the answer of a call that does not stream."""
         listed = [
             {
@@ -234,7 +234,7 @@ class CompletionReplies:
         }
         return self._prefix + orjson.dumps(document) + self._suffix
 
-    def detailed(self, index: int, choice: Choice, offset: int, tokens: int, *, first: bool, last: bool) -> bytes:
+    def detailed(self, index: int, choice: ReplyChoice, offset: int, tokens: int, *, first: bool, last: bool) -> bytes:
         """Return a chunk of a choice that has `tokens` tokens by now; `choice` holds what is new of it.
 
         The first chunk of a choice has the prompt, if that is asked for.
@@ -248,7 +248,7 @@ class CompletionReplies:
         """Return the last chunk, that of the usage."""
         return self._usage_prefix + orjson.dumps(usage_document(usage)) + b"}\n\n"
 
-    def _choice(self, index: int, choice: Choice, offset: int, *, whole: bool) -> dict[str, Any]:
+    def _choice(self, index: int, choice: ReplyChoice, offset: int, *, whole: bool) -> dict[str, Any]:
         logprobs = _named(choice.logprobs, self.options)
         return {
             "index": index,
@@ -260,7 +260,7 @@ class CompletionReplies:
             **(_prompt_fields(choice.prompt, self.options) if whole else {}),
         }
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+    def whole(self, choices: Sequence[ReplyChoice], usage: Usage) -> bytes:
         """Return the answer of a call that does not stream."""
         listed = [self._choice(index, choice, 0, whole=True) for index, choice in enumerate(choices)]
         return orjson.dumps({**self._head, "choices": listed, "usage": usage_document(usage)})
@@ -300,7 +300,7 @@ def _delta(parts: Sequence[Part], number_of_calls: int) -> dict[str, Any]:
     return document
 
 
-def _message(choice: Choice) -> Mapping[str, Any]:
+def _message(choice: ReplyChoice) -> Mapping[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning

@@ -28,7 +28,7 @@ _TEXTS = ("truncation_side", "cache_salt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class GenerationCall:
     """What every call that generates has."""
 
     model: str
@@ -48,12 +48,12 @@ class Call:
         return _return_prompt(self)
 
 
-def _return_prompt(call: Call) -> Literal["", "ids"]:
+def _return_prompt(call: GenerationCall) -> Literal["", "ids"]:
     return "ids" if call.token_ids or call.continuous_usage or call.params.prompt_logprobs is not None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionCall(Call):
+class CompletionCall(GenerationCall):
     """`POST /v1/completions`: each prompt is a text or token ids."""
 
     prompts: Sequence[str | Sequence[int]]
@@ -67,7 +67,7 @@ class CompletionCall(Call):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatCall(Call):
+class ChatCall(GenerationCall):
     """`POST /v1/chat/completions`. `tool_choice` names a function, or is "auto", "none" or "required".
 
     With `echo` the answer begins with the last message, if that is the assistant's; with `continue_final_message` the

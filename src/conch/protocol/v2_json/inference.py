@@ -24,7 +24,7 @@ from conch.protocol.json_document import (
     text,
     unsigned,
 )
-from conch.protocol.regions import NO_REGIONS, REGION, Part, Regions, put
+from conch.protocol.regions import NO_REGIONS, REGION, RegionBytes, Regions, put
 from conch.protocol.v2_json.data import encode, encode_exactly, not_in_json, pack
 from conch.protocol.v2_json.regions import read_window
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, ParameterValue, Timeline
@@ -55,7 +55,7 @@ class OutputOptions:
         self.binary_default = binary_default
         self.binary = binary or {}
         self.classes = classes or {}
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, RegionBytes] = {}
         self.placed: Set[str] = _NONE
 
 

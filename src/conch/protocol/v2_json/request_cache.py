@@ -39,7 +39,7 @@ class _Form:
         return request, self.options
 
 
-class RepeatedBodies:
+class JsonRequestCache:
     """Decodes requests as `decode_request` does; bounded in what it remembers."""
 
     def __init__(self, regions: Regions = NO_REGIONS) -> None:

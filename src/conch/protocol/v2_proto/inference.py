@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from google.protobuf.message import DecodeError
 
 from conch.errors import InvalidRequest
-from conch.protocol.regions import NO_REGIONS, Part, Regions
+from conch.protocol.regions import NO_REGIONS, RegionBytes, Regions
 from conch.protocol.v2_proto.contents import pack_contents
 from conch.protocol.v2_proto.parameters import decode_parameters, encode_parameters
 from conch.protocol.v2_proto.regions import read_window
@@ -52,7 +52,7 @@ class ResponseOptions:
 
     classification: Mapping[str, int] = field(default_factory=dict)
     empty_final_response: bool = False
-    parts: Mapping[str, Part] = field(default_factory=dict)
+    parts: Mapping[str, RegionBytes] = field(default_factory=dict)
 
 
 _DEFAULT_OPTIONS = ResponseOptions()
@@ -147,10 +147,10 @@ class InferMessage(NamedTuple):
             tensors.append(Tensor(name, datatype, shape, data))
         return tensors
 
-    def _outputs(self, regions: Regions) -> tuple[tuple[str, ...], dict[str, int], dict[str, Part]]:
+    def _outputs(self, regions: Regions) -> tuple[tuple[str, ...], dict[str, int], dict[str, RegionBytes]]:
         names: dict[str, None] = {}
         classification: dict[str, int] = {}
-        parts: dict[str, Part] = {}
+        parts: dict[str, RegionBytes] = {}
         for entry in self.message.outputs:
             names[entry.name] = None
             if not entry.parameters:
@@ -256,20 +256,20 @@ def _class_count(entry: Message) -> int:
     return int(value.int64_param)
 
 
-class Fields(NamedTuple):
+class ProtoFields(NamedTuple):
     """Where in a message things are: begin and end. A field's own begin is that of its tag, that of contents is not."""
 
     others: list[tuple[int, int]]
     contents: list[tuple[int, int]]
 
 
-def split_fields(data: Buffer) -> Fields | None:
+def split_fields(data: Buffer) -> ProtoFields | None:
     """Tell `raw_input_contents` from the other fields of a ModelInferRequest.
 
     Returns None for a message with anything but complete length-delimited fields of numbers below 16, of which a
     ModelInferRequest consists: protobuf then judges the whole. Raises InvalidRequest for more than `MAX_FIELDS` fields.
     """
-    fields = Fields([], [])
+    fields = ProtoFields([], [])
     position, end = 0, len(data)
     while position < end:
         start, tag = position, data[position]

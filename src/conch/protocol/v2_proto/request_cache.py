@@ -103,7 +103,7 @@ class _New(NamedTuple):
 
     message: InferMessage
     data: bytes
-    requests: "RepeatedRequests"
+    requests: "ProtoRequestCache"
 
     @property
     def model_name(self) -> str:
@@ -124,7 +124,7 @@ class _New(NamedTuple):
         return request, options
 
 
-class RepeatedRequests:
+class ProtoRequestCache:
     """Reads requests as `read_infer_request` does; bounded in what it remembers."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class RepeatedRequests:
 _ResponseKey: TypeAlias = tuple[str, int, bool | None, tuple[tuple[str, str, tuple[int, ...], int], ...]]
 
 
-class RepeatedResponses:
+class ProtoResponseCache:
     """Writes responses as `encode_infer_response` does; bounded in what it remembers."""
 
     def __init__(self) -> None:

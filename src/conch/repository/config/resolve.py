@@ -10,19 +10,19 @@ from conch.repository.config.defaults import fill_defaults
 from conch.repository.config.document import from_document
 from conch.repository.config.from_proto import to_model_config
 from conch.repository.config.limits import check_limits
-from conch.repository.config.unsupported import refuse_unserved, unserved_notices
+from conch.repository.config.unsupported import refuse_unsupported, unsupported_notices
 from conch.repository.config.validate import validate_configuration, validate_tensors
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ResolvedConfig:
     """A complete configuration, and what its owner should be told about it (one sentence each, for the log)."""
 
     config: ModelConfig
     notices: tuple[str, ...]
 
 
-def finish(document: Mapping[str, Any], *, backend: Backend | None, gpus: Sequence[int] = ()) -> Finished:
+def resolve(document: Mapping[str, Any], *, backend: Backend | None, gpus: Sequence[int] = ()) -> ResolvedConfig:
     """Make a configuration complete and check it.
 
     `document` is `ModelFiles.document`, or what `Backend.complete` made of it; `backend` is None for an ensemble;
@@ -36,5 +36,5 @@ def finish(document: Mapping[str, Any], *, backend: Backend | None, gpus: Sequen
     check_limits(message, name)  # groups have their devices and counts now
     validate_configuration(message)
     validate_tensors(message)
-    refuse_unserved(message)
-    return Finished(to_model_config(message), (*notices, *unserved_notices(message)))
+    refuse_unsupported(message)
+    return ResolvedConfig(to_model_config(message), (*notices, *unsupported_notices(message)))

@@ -16,7 +16,7 @@ _BY_REQUEST = ("python", "identity")
 _ENGINES = ("openvino_genai", "scripted", "tensorrtllm", "vllm")
 
 
-def refuse_unserved(message: ConfigMessage) -> None:
+def refuse_unsupported(message: ConfigMessage) -> None:
     """Raise ConfigError naming the first thing that cannot be served."""
     for agent in message.model_repository_agents.agents:
         raise ConfigError(
@@ -42,7 +42,7 @@ def refuse_namespaces(message: ConfigMessage) -> None:
             )
 
 
-def unserved_notices(message: ConfigMessage) -> tuple[str, ...]:
+def unsupported_notices(message: ConfigMessage) -> tuple[str, ...]:
     """Return a sentence for each setting that is accepted and has no effect."""
     return tuple(f"{what} of model '{message.name}' has no effect: {why}" for what, why in _without_effect(message))
 

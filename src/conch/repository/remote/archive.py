@@ -22,7 +22,7 @@ from conch.archives.bounded_tar import tar_members, zip_members
 from conch.archives.limits import ArchiveBudget, ArchiveLimits
 from conch.errors import ConfigError
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.listing import MAX_PATH_BYTES, Entry, inside
+from conch.repository.remote.listing import MAX_PATH_BYTES, RemoteFile, inside
 
 _CHUNK_BYTES = 1024 * 1024
 MAX_LINK_CHAIN = 40  # Linux's own bound
@@ -37,20 +37,20 @@ class Unpacker:
         self._where = where
         self._limits = limits or ArchiveLimits()
 
-    def unpack(self, file: Path, suffix: str) -> list[Entry]:
+    def unpack(self, file: Path, suffix: str) -> list[RemoteFile]:
         """Put the files of an archive into the cache, by the SHA-256 of their contents, and return its entries.
 
         A link becomes what it points to. Raises ConfigError for an archive that is broken or not to be trusted,
         Unavailable if the cache is full.
         """
-        found: dict[str, Entry] = {}
+        found: dict[str, RemoteFile] = {}
         links: dict[str, str] = {}
         budget = ArchiveBudget(self._limits, file.stat().st_size, self._where)
         members = self._zip(file, links, budget) if suffix == ".zip" else self._tar(file, links, budget)
         try:
             for path, stream in members:
                 if stream is None:
-                    found[path] = Entry(path, "", 0)
+                    found[path] = RemoteFile(path, "", 0)
                 else:
                     with stream:
                         found[path] = self._store(path, stream, budget)
@@ -111,7 +111,7 @@ class Unpacker:
             raise ConfigError(f"{self._where}: the link '{path}' leads out of the repository")
         return self._path(resolved)
 
-    def _store(self, path: str, stream: IO[bytes], budget: ArchiveBudget) -> Entry:
+    def _store(self, path: str, stream: IO[bytes], budget: ArchiveBudget) -> RemoteFile:
         digest, size = sha256(), 0
         with self._cache.new_file() as (file, target):
             while chunk := stream.read(_CHUNK_BYTES):
@@ -125,9 +125,11 @@ class Unpacker:
             key = digest.hexdigest()
             if not self._cache.has(key):
                 self._cache.commit(file, self._cache.object(key))
-        return Entry(path, key, size)
+        return RemoteFile(path, key, size)
 
-    def _followed(self, links: Mapping[str, str], found: Mapping[str, Entry], budget: ArchiveBudget) -> Iterator[Entry]:
+    def _followed(
+        self, links: Mapping[str, str], found: Mapping[str, RemoteFile], budget: ArchiveBudget
+    ) -> Iterator[RemoteFile]:
         paths = sorted(found)
         for path, first in links.items():
             target, seen = first, {path}
@@ -149,9 +151,9 @@ class Unpacker:
             for known in below:
                 budget.count()
                 entry = found[known]
-                yield Entry(self._path(path + known[len(target) :]), entry.key, entry.size)
+                yield RemoteFile(self._path(path + known[len(target) :]), entry.key, entry.size)
 
-    def _check_folders(self, entries: Mapping[str, Entry]) -> None:
+    def _check_folders(self, entries: Mapping[str, RemoteFile]) -> None:
         """Raise ConfigError if something lies below what is a file."""
         for path in entries:
             above = path.rpartition("/")[0]

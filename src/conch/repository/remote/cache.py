@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from conch.errors import Unavailable
-from conch.repository.remote.listing import Entry, inside
+from conch.repository.remote.listing import RemoteFile, inside
 
 _READ_ONLY = 0o444
 _WRITTEN = 946_684_800  # the time of modification of all objects, so that any later change shows
@@ -93,7 +93,7 @@ class Cache:
         finally:
             path.unlink(missing_ok=True)
 
-    def assemble(self, model: str, entries: Iterable[Entry], where: str) -> Path:
+    def assemble(self, model: str, entries: Iterable[RemoteFile], where: str) -> Path:
         """Make the folder of a load and return it. All objects must be there.
 
         Raises ConfigError for a path that leads out, FileNotFoundError if another process has removed an object,

@@ -12,8 +12,8 @@ from conch.errors import NotFound, Unavailable
 from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.download import Buffer, Download, Downloader
-from conch.repository.remote.http_client import Answer, HttpClient
-from conch.repository.remote.listing import Contents, Entry, key_of
+from conch.repository.remote.http_client import HttpClient, HttpResponse
+from conch.repository.remote.listing import Contents, RemoteFile, key_of
 from conch.repository.remote.location import ArchiveLocation
 from conch.repository.remote.source import ChangedMeanwhile, Unreachable
 from conch.repository.remote.tree import complete, models_of, read_index, write_index
@@ -67,7 +67,7 @@ class ArchiveSource:
                 models = models_of(self._fetch(key, state), self._location.stem)
             return models
 
-    def fetch(self, model: str, entries: Sequence[Entry]) -> None:
+    def fetch(self, model: str, entries: Sequence[RemoteFile]) -> None:
         """Do nothing but see whether all is still there. Raises ChangedMeanwhile."""
         if not all(one.is_folder or self._cache.has(one.key) for one in entries):
             raise ChangedMeanwhile(f"the copy of {self._location}, model '{model}',")
@@ -88,7 +88,7 @@ class ArchiveSource:
             in_parts = answer.status == 206
             return _State("" if weak else etag, etag if weak else "", modified, int(length), in_parts)
 
-    def _fetch(self, key: str, state: _State) -> list[Entry]:
+    def _fetch(self, key: str, state: _State) -> list[RemoteFile]:
         download = Download(
             key=key,
             name=str(self._location),
@@ -120,7 +120,7 @@ class ArchiveSource:
                 raise Unavailable(f"{self._location}: the server gave the whole archive in place of a part")
             yield from answer.stream()
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: HttpResponse) -> None:
         if answer.status in (200, 206, 412):
             return
         words = {401: "access denied: 401", 403: "access denied: 403", 416: "is empty"}

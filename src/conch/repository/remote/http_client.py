@@ -26,7 +26,7 @@ _RETRIES = urllib3.Retry(connect=2, read=2, status=2, status_forcelist=(429, 502
                          redirect=0, raise_on_redirect=False, raise_on_status=False)  # fmt: skip
 
 
-class Answer:
+class HttpResponse:
     """An answer whose body has not been read. Use as a context manager: the connection is given back at the end."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str) -> None:
@@ -80,14 +80,14 @@ class HttpClient:
         url: str,
         headers: Mapping[str, str] | None = None,
         body: bytes | Iterable[bytes] | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send a request and return the answer, whatever its status. Raises Unreachable if there is none, Unavailable.
 
         Redirects are followed, with the Authorization header only to the same host, and never from HTTPS to HTTP.
         """
         sent = dict(headers or {})
         for _ in range(_REDIRECTS):
-            answer = Answer(self._request(method, url, sent, body), url)
+            answer = HttpResponse(self._request(method, url, sent, body), url)
             target = answer.headers.get("location")
             if answer.status not in (301, 302, 303, 307, 308) or not target:
                 return answer

@@ -16,7 +16,7 @@ MAX_PATH_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RemoteFile:
     """A file, or an empty folder, which has no key. `path` is relative to the model, or to the repository."""
 
     path: str
@@ -30,7 +30,7 @@ class Entry:
         return not self.key
 
 
-Contents: TypeAlias = Mapping[str, tuple[Entry, ...]]  # model → its entries, sorted by path
+Contents: TypeAlias = Mapping[str, tuple[RemoteFile, ...]]  # model → its entries, sorted by path
 
 
 def key_of(*parts: str) -> str:
@@ -38,17 +38,17 @@ def key_of(*parts: str) -> str:
     return sha256("\0".join(parts).encode()).hexdigest()
 
 
-def by_model(entries: Iterable[Entry]) -> dict[str, tuple[Entry, ...]]:
+def by_model(entries: Iterable[RemoteFile]) -> dict[str, tuple[RemoteFile, ...]]:
     """Sort the entries of a repository into its models: the folders at its top, but for those of other uses."""
-    models: dict[str, list[Entry]] = {}
+    models: dict[str, list[RemoteFile]] = {}
     for entry in entries:
         name, slash, path = entry.path.partition("/")
         if slash and path and is_model_name(name):
-            models.setdefault(name, []).append(Entry(path, entry.key, entry.size, entry.etag))
+            models.setdefault(name, []).append(RemoteFile(path, entry.key, entry.size, entry.etag))
     return {name: tuple(sorted(found, key=lambda one: one.path)) for name, found in sorted(models.items())}
 
 
-def fingerprint_of(entries: Iterable[Entry]) -> Fingerprint:
+def fingerprint_of(entries: Iterable[RemoteFile]) -> Fingerprint:
     """Return a fingerprint in which the key stands where a file on disk has its time of modification."""
     return tuple(
         (f"{entry.path}/", 0, 0) if entry.is_folder else (entry.path, int(entry.key[:15], 16), entry.size)

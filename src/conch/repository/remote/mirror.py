@@ -7,10 +7,10 @@ from time import monotonic
 
 from conch.errors import NotFound, Unavailable
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.listing import Contents, Entry, fingerprint_of, inside
+from conch.repository.remote.listing import Contents, RemoteFile, fingerprint_of, inside
 from conch.repository.remote.offline_index import Copies
-from conch.repository.remote.source import ChangedMeanwhile, Source, Unreachable
-from conch.repository.roots import Place
+from conch.repository.remote.source import ChangedMeanwhile, RemoteSource, Unreachable
+from conch.repository.roots import ModelLocation
 from conch.repository.watch import Fingerprint
 
 _log = getLogger(__name__)
@@ -29,7 +29,7 @@ class Mirror:
     models of which all files are there. One that has answered is waited for: what is served is served on.
     """
 
-    def __init__(self, where: str, source: Source, cache: Cache, most_bytes: int | None = None) -> None:
+    def __init__(self, where: str, source: RemoteSource, cache: Cache, most_bytes: int | None = None) -> None:
         self._where = where
         self._source = source
         self._cache = cache
@@ -76,7 +76,7 @@ class Mirror:
         """Whether there is a model of this name, by the last look or by another one. Raises Unavailable."""
         return name in self._known or bool(self.fingerprint(name))
 
-    def find(self, name: str) -> Place | None:
+    def find(self, name: str) -> ModelLocation | None:
         """Fetch what has changed of a model and make a folder of it, for one load. None if it is not there.
 
         Raises Unavailable if it cannot be fetched or keeps changing.
@@ -96,7 +96,7 @@ class Mirror:
                 self._copies.note_model(name, entries)
             else:
                 _log.info("model '%s' is loaded from its copy: %s", name, self._cause)
-            return Place(folder, fingerprint_of(entries), temporary=True)
+            return ModelLocation(folder, fingerprint_of(entries), temporary=True)
         raise Unavailable(f"model '{name}' of {self._where} kept changing while it was being fetched")
 
     def _contents(self, name: str | None = None) -> Contents:
@@ -125,7 +125,7 @@ class Mirror:
             _log.warning("%s; until it answers, copies are served: %s", self._cause, copy)
         return copy.models
 
-    def _assemble(self, name: str, entries: Sequence[Entry]) -> Path:
+    def _assemble(self, name: str, entries: Sequence[RemoteFile]) -> Path:
         most = self._most_bytes
         wanted = [one for one in entries if most is None or one.size <= most]
         self._source.fetch(name, wanted)

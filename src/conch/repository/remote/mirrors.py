@@ -10,7 +10,7 @@ from conch.repository.remote.cache import Cache
 from conch.repository.remote.download import Downloader, Progress
 from conch.repository.remote.location import ArchiveLocation, ImageLocation, Location, parse_location
 from conch.repository.remote.mirror import Mirror
-from conch.repository.remote.source import Source
+from conch.repository.remote.source import RemoteSource
 
 
 def open_mirror(
@@ -25,7 +25,7 @@ def open_mirror(
     return Mirror(str(location), _source(location, copies, Downloader(copies, progress=progress)), copies, most_bytes)
 
 
-def _source(location: Location, cache: Cache, downloader: Downloader) -> Source:
+def _source(location: Location, cache: Cache, downloader: Downloader) -> RemoteSource:
     # Each brings a client of its own, which is imported when somebody needs it.
     if isinstance(location, ArchiveLocation):
         from conch.repository.remote.http_archive import ArchiveSource

@@ -12,7 +12,7 @@ from typing import Any
 from conch.errors import ConchError, ConfigError, NotFound, Unavailable
 from conch.repository.remote.credentials import AwsSettings, aws_settings, triton_credential
 from conch.repository.remote.download import Buffer, Download, Downloader
-from conch.repository.remote.listing import Contents, Entry, by_model, inside, key_of
+from conch.repository.remote.listing import Contents, RemoteFile, by_model, inside, key_of
 from conch.repository.remote.location import ObjectStoreLocation, without_secrets
 from conch.repository.remote.source import ChangedMeanwhile, Unreachable
 
@@ -65,7 +65,7 @@ class ObjectStoreSource:
             raise self._failure(error, "") from error
         return by_model(self._entries(listed))
 
-    def fetch(self, model: str, entries: Sequence[Entry]) -> None:
+    def fetch(self, model: str, entries: Sequence[RemoteFile]) -> None:
         """Fetch a model's objects. Raises ChangedMeanwhile, Unavailable."""
         opened = self._open()
         self._downloader.fetch(
@@ -79,7 +79,7 @@ class ObjectStoreSource:
             if not one.is_folder
         )
 
-    def _entries(self, listed: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
+    def _entries(self, listed: Iterable[Mapping[str, Any]]) -> Iterator[RemoteFile]:
         paths = [str(one["path"]) for one in listed]
         folders = {path[:index] for path in paths for index, mark in enumerate(path) if mark == "/"}
         for path, one in zip(paths, listed, strict=True):
@@ -89,7 +89,7 @@ class ObjectStoreSource:
             # client leaves out. A version directory has no other reason to be named like that.
             marker = size == 0 and (path in folders or path.rpartition("/")[2].isdigit())
             key = "" if marker else key_of(str(self._location), path, etag, str(size))
-            yield Entry(path, key, size, str(one["e_tag"] or ""))
+            yield RemoteFile(path, key, size, str(one["e_tag"] or ""))
 
     def _reader(self, opened: Any, path: str, etag: str) -> Callable[[int, int], Iterable[Buffer]]:
         def read(start: int, end: int) -> Iterator[Buffer]:

@@ -13,7 +13,7 @@ from logging import getLogger
 
 from conch.errors import Unavailable
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.listing import Contents, Entry, key_of
+from conch.repository.remote.listing import Contents, RemoteFile, key_of
 from conch.repository.remote.tree import complete
 
 _log = getLogger(__name__)
@@ -53,18 +53,18 @@ class Copies:
         noted = self._read()
         self._write({name: self._whole(entries, noted.get(name)) for name, entries in found.items()}, noted)
 
-    def note_model(self, name: str, entries: Iterable[Entry]) -> None:
+    def note_model(self, name: str, entries: Iterable[RemoteFile]) -> None:
         """Note what the repository holds of one model now."""
         noted = self._read()
         self._write({**noted, name: self._whole(tuple(entries), noted.get(name))}, noted)
 
-    def _whole(self, entries: tuple[Entry, ...], noted: tuple[Entry, ...] | None) -> tuple[Entry, ...]:
+    def _whole(self, entries: tuple[RemoteFile, ...], noted: tuple[RemoteFile, ...] | None) -> tuple[RemoteFile, ...]:
         """Return the newest state of a model that is whole, () if there is none."""
         if entries == noted or complete(self._cache, {"": entries}):
             return entries
         return noted or ()
 
-    def _read(self) -> dict[str, tuple[Entry, ...]]:
+    def _read(self) -> dict[str, tuple[RemoteFile, ...]]:
         try:
             document = json.loads(self._path.read_text(encoding="utf-8"))
             return {str(name): tuple(map(_entry, rows)) for name, rows in document.items()}
@@ -93,6 +93,6 @@ class Copies:
             self._cache.commit(file, self._path)
 
 
-def _entry(row: list[object]) -> Entry:
+def _entry(row: list[object]) -> RemoteFile:
     path, key, size, etag = row
-    return Entry(str(path), str(key), int(str(size)), str(etag))
+    return RemoteFile(str(path), str(key), int(str(size)), str(etag))

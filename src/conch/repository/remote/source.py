@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from conch.errors import Unavailable
-from conch.repository.remote.listing import Contents, Entry
+from conch.repository.remote.listing import Contents, RemoteFile
 
 
 class ChangedMeanwhile(Unavailable):
@@ -18,7 +18,7 @@ class Unreachable(Unavailable):
     """The place gives no answer, or one that it is out of order. One that refuses is reached."""
 
 
-class Source(Protocol):
+class RemoteSource(Protocol):
     """A repository elsewhere. Methods block, and are called by several threads."""
 
     def contents(self, model: str | None = None) -> Contents:
@@ -27,5 +27,5 @@ class Source(Protocol):
         Raises ConfigError, NotFound, Unavailable, and among these Unreachable.
         """
 
-    def fetch(self, model: str, entries: Sequence[Entry]) -> None:
+    def fetch(self, model: str, entries: Sequence[RemoteFile]) -> None:
         """Bring these objects of a model into the cache. Raises ChangedMeanwhile, Unavailable."""

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from conch.errors import ConfigError
 from conch.repository.remote.cache import Cache
-from conch.repository.remote.listing import Contents, Entry, by_model
+from conch.repository.remote.listing import Contents, RemoteFile, by_model
 
 _CONFIG_FILE = "config.pbtxt"
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
 
-def models_of(entries: Iterable[Entry], stem: str) -> Contents:
+def models_of(entries: Iterable[RemoteFile], stem: str) -> Contents:
     """Return the models of a tree: a repository, a folder with a repository in it, or one model, then named `stem`."""
     found = list(entries)
     if _is_model(found):
-        return by_model(Entry(f"{stem}/{one.path}", one.key, one.size) for one in found)
+        return by_model(RemoteFile(f"{stem}/{one.path}", one.key, one.size) for one in found)
     models = by_model(found)
     tops = {one.path.partition("/")[0] for one in found}
     if len(models) == 1 and len(tops) == 1 and not _is_model(next(iter(models.values()))):
@@ -25,12 +25,12 @@ def models_of(entries: Iterable[Entry], stem: str) -> Contents:
     return models
 
 
-def merged(layers: Iterable[Sequence[Entry]], where: str, most: int = 200_000) -> list[Entry]:
+def merged(layers: Iterable[Sequence[RemoteFile]], where: str, most: int = 200_000) -> list[RemoteFile]:
     """Lay the layers of an image over each other, lowest first: a later file wins, and a whiteout removes.
 
     Raises ConfigError if there are more than `most` entries.
     """
-    tree: dict[str, Entry] = {}
+    tree: dict[str, RemoteFile] = {}
     for layer in layers:
         gone, emptied = set(), set()
         for entry in layer:
@@ -52,16 +52,16 @@ def complete(cache: Cache, contents: Contents) -> bool:
     return all(one.is_folder or cache.has(one.key) for entries in contents.values() for one in entries)
 
 
-def read_index(cache: Cache, key: str) -> list[Entry] | None:
+def read_index(cache: Cache, key: str) -> list[RemoteFile] | None:
     """Return what was found in an archive, None if that is not known. It may not be in the cache any more."""
     try:
         rows = json.loads(cache.index(key).read_text(encoding="utf-8"))
-        return [Entry(str(path), str(object_key), int(size)) for path, object_key, size in rows]
+        return [RemoteFile(str(path), str(object_key), int(size)) for path, object_key, size in rows]
     except (OSError, ValueError, TypeError):
         return None
 
 
-def write_index(cache: Cache, key: str, entries: Iterable[Entry]) -> None:
+def write_index(cache: Cache, key: str, entries: Iterable[RemoteFile]) -> None:
     """Write down what was found in an archive, once all of it is in the cache. Raises Unavailable."""
     with cache.new_file() as (file, stream):
         rows = [[one.path, one.key, one.size] for one in entries]
@@ -71,7 +71,7 @@ def write_index(cache: Cache, key: str, entries: Iterable[Entry]) -> None:
         cache.commit(file, cache.index(key))
 
 
-def _is_model(entries: Iterable[Entry]) -> bool:
+def _is_model(entries: Iterable[RemoteFile]) -> bool:
     """Whether a folder is a model: it has a configuration or a version in it."""
     tops: Mapping[str, None] = {Path(one.path).parts[0]: None for one in entries}
     return _CONFIG_FILE in tops or any(top.isdigit() for top in tops)

@@ -120,7 +120,7 @@ class ScriptedInference:
 
 
 class ScriptedControl:
-    """Stands in for `core.lifecycle.ModelControl`."""
+    """Stands in for `core.lifecycle.ModelManager`."""
 
     def __init__(self) -> None:
         self.loaded: list[tuple[str, str | None, Mapping[str, bytes]]] = []

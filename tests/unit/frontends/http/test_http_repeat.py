@@ -2,14 +2,14 @@
 
 import pytest
 
-from conch.frontends.http.head_cache import RepeatedHead
+from conch.frontends.http.head_cache import HeadCache
 from conch.frontends.http.message import HttpRequest
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n"
 
 
-def learned(head: bytes = HEAD, body: bytes = b"abcd", *fields: tuple[bytes, bytes]) -> RepeatedHead:
-    memory = RepeatedHead()
+def learned(head: bytes = HEAD, body: bytes = b"abcd", *fields: tuple[bytes, bytes]) -> HeadCache:
+    memory = HeadCache()
     request = HttpRequest(b"POST", "/v2/models/m/infer", [(b"Host", b"h"), (b"Content-Length", b"4"), *fields])
     request.body = body
     memory.learn(head + body, request)
@@ -53,4 +53,4 @@ def test_unusual_requests_are_parsed_every_time(head: bytes, fields: list[tuple[
 
 
 def test_nothing_is_recognised_before_something_was_learned() -> None:
-    assert RepeatedHead().recognise(HEAD + b"abcd") is None
+    assert HeadCache().recognise(HEAD + b"abcd") is None

@@ -15,7 +15,7 @@ from conch.frontends.http.reply import HttpReply
 from conch.frontends.openai import exchange as openai_exchange
 from conch.frontends.openai.exchange import Exchange
 from conch.frontends.openai.forms import CompletionForm, Form
-from conch.generation import Delta, FinishReason, Listen, Usage
+from conch.generation import Delta, DeltaCallback, FinishReason, Usage
 from conch.llm.output import PlainOutput
 from conch.protocol.openai.replies import CompletionReplies, ReplyOptions
 
@@ -55,7 +55,7 @@ class Generation:
     """What the model holds of a call: it is told of the end once, whoever ends it."""
 
     def __init__(self) -> None:
-        self.listen: Listen | None = None
+        self.listen: DeltaCallback | None = None
         self.aborted = 0
 
     def start(self, listen: Callable[..., None]) -> "Generation":

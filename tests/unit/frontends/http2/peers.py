@@ -49,7 +49,7 @@ def frames(data: bytes) -> list[Frame]:
 class Recorder:
     """A receiver that remembers; answers as the test wants."""
 
-    unhurried = False
+    no_receive_timeout = False
 
     def __init__(self, head: RequestHead, stream: Http2Stream) -> None:
         self.head = head

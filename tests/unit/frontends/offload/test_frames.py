@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from conch.frontends.offload.wire import MAX_HEAD_BYTES, Connection, FrameTooLarge
+from conch.frontends.offload.wire import MAX_HEAD_BYTES, FrameTooLarge, WorkerConnection
 
 MIB = 2**20
 
@@ -17,9 +17,9 @@ def test_large_parts_arrive_in_memory_that_nobody_had_to_fill_with_zeros() -> No
     here, there = socket.socketpair()
     large = os.urandom(3 * MIB)
     with here, there:
-        sender = threading.Thread(target=Connection(here).send, args=({"job": "x"}, [b"", b"small", large]))
+        sender = threading.Thread(target=WorkerConnection(here).send, args=({"job": "x"}, [b"", b"small", large]))
         sender.start()
-        head, parts = Connection(there).receive()
+        head, parts = WorkerConnection(there).receive()
         sender.join()
     assert head["job"] == "x"
     assert [bytes(part) for part in parts] == [b"", b"small", large]
@@ -31,7 +31,7 @@ def test_nothing_is_sent_of_a_frame_that_the_other_side_would_refuse(head: str, 
     here, there = socket.socketpair()
     with here, there:
         with pytest.raises(FrameTooLarge):
-            Connection(here).send({"text": head}, parts)
+            WorkerConnection(here).send({"text": head}, parts)
         there.setblocking(False)
         with pytest.raises(BlockingIOError):
             there.recv(1)

@@ -15,7 +15,7 @@ from conch.errors import ConfigError, Unavailable
 from conch.repository.remote.archive import Unpacker
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.download import PART_BYTES, Download, Downloader
-from conch.repository.remote.listing import Contents, Entry
+from conch.repository.remote.listing import Contents, RemoteFile
 from conch.repository.remote.location import ImageLocation
 from conch.repository.remote.oci.registry import Registry
 from conch.repository.remote.source import ChangedMeanwhile
@@ -73,7 +73,7 @@ class ImageSource:
                 models = self._models(layers)
             return models
 
-    def fetch(self, model: str, entries: Sequence[Entry]) -> None:
+    def fetch(self, model: str, entries: Sequence[RemoteFile]) -> None:
         """Do nothing but see whether all is still there. Raises ChangedMeanwhile."""
         if not all(one.is_folder or self._cache.has(one.key) for one in entries):
             raise ChangedMeanwhile(f"the copy of {self._location}, model '{model}',")
@@ -81,7 +81,7 @@ class ImageSource:
     def _models(self, layers: Sequence[Layer]) -> Contents:
         return models_of(merged((self._known(layer) for layer in layers), str(self._location)), self._location.stem)
 
-    def _known(self, layer: Layer) -> list[Entry]:
+    def _known(self, layer: Layer) -> list[RemoteFile]:
         return read_index(self._cache, layer.key) or []
 
     def _fetch(self, wanted: Iterable[Layer]) -> None:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from conch.errors import ConfigError, NotFound, Unavailable
-from conch.repository.remote.http_client import Answer, HttpClient
+from conch.repository.remote.http_client import HttpClient, HttpResponse
 from conch.repository.remote.location import ImageLocation, is_loopback
 from conch.repository.remote.oci.docker_config import RegistryLogin, registry_login
 from conch.repository.remote.source import Unreachable
@@ -93,7 +93,7 @@ class Registry:
 
     def _open(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
-    ) -> Answer:
+    ) -> HttpResponse:
         url = self._location.url + path
         answer = self._client.open(method, url, {**(headers or {}), **self._credentials()}, body)
         if answer.status != 401 or answer.url != url:
@@ -139,7 +139,7 @@ class Registry:
             raise Unavailable(f"{self._location}: {parts.netloc} gave no token")
         return token
 
-    def _check(self, answer: Answer, *wanted: int) -> None:
+    def _check(self, answer: HttpResponse, *wanted: int) -> None:
         if answer.status in wanted:
             return
         if answer.status in (401, 403):

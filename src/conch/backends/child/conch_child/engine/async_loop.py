@@ -42,7 +42,7 @@ class LoopEngine(ABC):
         """End every request and the engine's own processes."""
 
     @abstractmethod
-    def figures(self) -> tuple[int, int, float, int, int, int]:
+    def stats(self) -> tuple[int, int, float, int, int, int]:
         """Return how busy the engine is; see `messages`."""
 
     def obey(self, message: Message) -> bool:
@@ -72,7 +72,7 @@ class LoopEngine(ABC):
     def _flush(self) -> None:
         events, self._events = self._events, []
         self._to_be_told = False
-        self._writer.write(encode((messages.STEP, events, self.figures())))
+        self._writer.write(encode((messages.STEP, events, self.stats())))
 
 
 class AsyncEngine(LoopEngine):
@@ -97,7 +97,7 @@ class AsyncEngine(LoopEngine):
     def shut_down(self) -> None:
         """End the engine's own processes."""
 
-    def figures(self) -> tuple[int, int, float, int, int, int]:
+    def stats(self) -> tuple[int, int, float, int, int, int]:
         """Return how many requests have begun to answer, and how many have not."""
         running = len(self._begun)
         return running, max(len(self._tasks) - running, 0), 0.0, 0, 0, 0

@@ -110,5 +110,5 @@ class Driver(ABC):
         """Compute the next tokens and return what is to be told."""
 
     @abstractmethod
-    def figures(self) -> tuple[int, int, float, int, int, int]:
+    def stats(self) -> tuple[int, int, float, int, int, int]:
         """Return how busy the engine is; see `messages`."""

@@ -15,10 +15,10 @@ from .cache_size import GIB
 from .driver import Driver, Event, Prompt, Refused, prompt_alone, prompt_of, truncated
 from .openvino_options import Options, read_only_remedy, read_options
 from .openvino_sampling import SAME_NAME, generation_config
-from .openvino_waiting import Waiting, WaitingRoom
+from .openvino_waiting import WaitingRequest, WaitingRoom
 from .text import DecodeMany, Pieces, StopStrings, TextStream, parts_of_characters, tell
 
-_HONOURED = (
+_SUPPORTED_PARAMS = (
     *SAME_NAME,
     *("n", "max_tokens", "min_tokens", "temperature", "top_k", "seed", "stop", "stop_token_ids", "logprobs"),
     *("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "structured"),
@@ -134,7 +134,7 @@ class OpenVinoDriver(Driver):
                 "pad_token": self._tokenizer.get_pad_token(),
             },
             "adapters": tuple(self._adapters),
-            "honours": _HONOURED,
+            "supported_params": _SUPPORTED_PARAMS,
         }
 
     def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
@@ -148,13 +148,13 @@ class OpenVinoDriver(Driver):
         configuration = generation_config(params, token_ids.shape[1], self._options, self._eos)
         if adapter and adapter not in self._adapters:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
-        waiting = Waiting(key, token_ids, configuration, params, adapter)
+        waiting = WaitingRequest(key, token_ids, configuration, params, adapter)
         if self._waiting.wants(waiting):
             self._waiting.enter(waiting)
         else:
             self._admit(waiting)
 
-    def _admit(self, waiting: Waiting) -> None:
+    def _admit(self, waiting: WaitingRequest) -> None:
         key, token_ids, configuration, params = waiting.key, waiting.token_ids, waiting.configuration, waiting.params
         request = _Request(key, token_ids.shape[1], params)
         if "return_prompt" in params:
@@ -209,7 +209,7 @@ class OpenVinoDriver(Driver):
         told = [*self._tell(news, skips_special=True), *self._tell(shown, skips_special=False)]
         return [*refused, *told, *self._starved(given_up)]
 
-    def figures(self) -> tuple[int, int, float, int, int, int]:
+    def stats(self) -> tuple[int, int, float, int, int, int]:
         metrics = self._pipeline.get_metrics()
         # As of before the step, that is, with those that it has finished.
         running = min(metrics.scheduled_requests, len(self._sequences))

@@ -12,7 +12,7 @@ from .grammars import Grammars, Structure
 
 
 @dataclass
-class Waiting:
+class WaitingRequest:
     """A request that waits, with what is to be given to the library."""
 
     key: int
@@ -32,13 +32,13 @@ class WaitingRoom:
 
     def __init__(self) -> None:
         self.adapter = ""
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, WaitingRequest] = {}
         self._grammars = Grammars()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def wants(self, request: Waiting) -> bool:
+    def wants(self, request: WaitingRequest) -> bool:
         """Whether a request has to come in. Nobody overtakes one that waits for its adapter."""
         return (
             request.structure is not None
@@ -46,7 +46,7 @@ class WaitingRoom:
             or any(other.adapter != self.adapter for other in self._waiting.values())
         )
 
-    def enter(self, request: Waiting) -> None:
+    def enter(self, request: WaitingRequest) -> None:
         """Take a request in."""
         self._waiting[request.key] = request
         if request.structure is not None:
@@ -61,7 +61,7 @@ class WaitingRoom:
         """Whether one could go if nothing were at work."""
         return any(self._verdict(request) is not None for request in self._waiting.values())
 
-    def call(self, *, idle: bool) -> Optional[tuple[Waiting, str]]:
+    def call(self, *, idle: bool) -> Optional[tuple[WaitingRequest, str]]:
         """Return one that may go, and what is wrong with its structure; it may change the adapter if nothing runs."""
         for request in self._waiting.values():
             wrong = self._verdict(request)
@@ -73,5 +73,5 @@ class WaitingRoom:
             return request, wrong
         return None
 
-    def _verdict(self, request: Waiting) -> Optional[str]:
+    def _verdict(self, request: WaitingRequest) -> Optional[str]:
         return "" if request.structure is None else self._grammars.verdict(request.structure)

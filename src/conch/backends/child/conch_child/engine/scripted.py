@@ -40,7 +40,7 @@ _DEFAULTS: dict[str, Any] = {
     "max_running": 256,
     "chat_template": "{% for message in messages %}{{ message.content }}\n{% endfor %}",
 }
-_HONOURED = (
+_SUPPORTED_PARAMS = (
     *("n", "max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos"),
     *("seed", "temperature", "top_p", "top_k", "logprobs", "skip_special_tokens", "spaces_between_special_tokens"),
     *("prompt_logprobs", "truncate_prompt_tokens", "truncation_side"),
@@ -103,7 +103,7 @@ class ScriptedDriver(Driver):
             "context_length": self._script["context_length"],
             "max_running": self._script["max_running"],
             "chat_template": self._script["chat_template"],
-            "honours": _HONOURED,
+            "supported_params": _SUPPORTED_PARAMS,
             "max_logprobs": 0,
         }
 
@@ -160,7 +160,7 @@ class ScriptedDriver(Driver):
         self._admit()
         return [*told, *(event for request in list(self._running.values()) for event in self._say(request))]
 
-    def figures(self) -> tuple[int, int, float, int, int, int]:
+    def stats(self) -> tuple[int, int, float, int, int, int]:
         """Return how many requests run and wait; the cache is as full as there are sequences."""
         running = sum(len(request.sequences) for request in self._running.values())
         return len(self._running), len(self._waiting), running / self._script["max_running"], 0, 0, 0

@@ -108,7 +108,7 @@ class _StepLoop:
         events = [*self._refusals, *events]
         self._refusals.clear()
         self._changed = False
-        figures = self._driver.figures()
+        figures = self._driver.stats()
         if events or figures != self._figures:
             self._figures = figures
             self._connection.sendall(encode((messages.STEP, events, figures)))

@@ -19,7 +19,7 @@ from . import async_loop
 from .async_loop import AsyncEngine, News
 from .driver import Prompt, Refused, prompt_alone, prompt_of, truncated
 from .tensorrtllm_arguments import read_adapters, read_arguments, require_gpus
-from .tensorrtllm_mapping import guide, honoured, room, sampling, usage
+from .tensorrtllm_mapping import guide, room, sampling, supported_params, usage
 from .tensorrtllm_strands import FINISH, Strand, follow, merged
 
 _ENVIRONMENT = {"TLLM_LOG_LEVEL": "WARNING", "DO_NOT_TRACK": "1"}
@@ -120,9 +120,9 @@ class TensorRtLlmEngine(AsyncEngine):
         self._watching.cancel()
         self._llm.shutdown()
 
-    def figures(self) -> tuple[int, int, float, int, int, int]:
+    def stats(self) -> tuple[int, int, float, int, int, int]:
         """Return how busy the engine is, its cache as of the last time it was asked."""
-        running, waiting, *_ = super().figures()
+        running, waiting, *_ = super().stats()
         return (running, waiting, *self._statistics, 0)
 
     def _tokens(self, prompt: Prompt, params: dict[str, Any]) -> list[int]:
@@ -178,6 +178,6 @@ class TensorRtLlmEngine(AsyncEngine):
                 if (value := getattr(self._tokenizer, name, None))
             },
             "adapters": tuple(self._adapters),
-            "honours": honoured(self._api.__version__, arguments),
+            "supported_params": supported_params(self._api.__version__, arguments),
             "max_logprobs": _MAX_LOGPROBS,
         }

@@ -14,19 +14,19 @@ _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 # generator, whatever their seeds.
 _SINCE = {**dict.fromkeys(_PENALTIES, (1, 3)), "seed": (1, 4)}
 _SEEDS = 1 << 64
-_HONOURED = (
+_SUPPORTED_PARAMS = (
     *_SAME_NAME,
     *("n", "max_tokens", "temperature", "top_p", "top_k", "stop", "include_stop_str_in_output"),
     *("skip_special_tokens", "logit_bias", "logprobs", "truncate_prompt_tokens", "truncation_side"),
 )
 
 
-def honoured(version: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+def supported_params(version: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the parameters that this release honours with these arguments of the engine."""
     release = tuple(int(part) for part in version.split(".")[:2])
     since = (name for name, first in _SINCE.items() if release >= first)
     structured = ("structured",) if arguments.get("guided_decoding_backend") else ()
-    return (*_HONOURED, *since, *structured)
+    return (*_SUPPORTED_PARAMS, *since, *structured)
 
 
 def sampling(params: Mapping[str, Any], room: int, index: int = 0) -> dict[str, Any]:

@@ -39,7 +39,7 @@ _SAME_NAME = (
     *("spaces_between_special_tokens", "allowed_token_ids", "bad_words"),
 )
 _TRUNCATION = ("truncate_prompt_tokens", "truncation_side")
-_HONOURED = (*_SAME_NAME, *_TRUNCATION, "cache_salt", "structured")
+_SUPPORTED_PARAMS = (*_SAME_NAME, *_TRUNCATION, "cache_salt", "structured")
 # What vLLM takes of a GPU's memory if it is not told, and the arguments that say how large the cache is.
 _GPU_SHARE = AsyncEngineArgs.gpu_memory_utilization
 _SIZES = {"kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override"}
@@ -95,7 +95,7 @@ class VllmEngine(LoopEngine):
         request.over = True
         self._requests.pop(request.key, None)
 
-    def figures(self) -> tuple[int, int, float, int, int, int]:
+    def stats(self) -> tuple[int, int, float, int, int, int]:
         """Return what vLLM's scheduler says of its steps, or what is known without it."""
         steps = self._steps
         if steps is None:
@@ -220,7 +220,7 @@ class VllmEngine(LoopEngine):
                 if (value := getattr(tokenizer, name, None))
             },
             "adapters": tuple(self._adapters),
-            "honours": _HONOURED,
+            "supported_params": _SUPPORTED_PARAMS,
             "max_logprobs": config.model_config.max_logprobs,
             "priorities": config.scheduler_config.policy == "priority",
             "shared_memory": shared_memory(),

@@ -8,7 +8,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
 from ..ipc.arena import INLINE_LIMIT, Parcel
 from . import messages
-from .arguments import Signature
+from .arguments import CallSignature
 from .channel import Channel
 from .errors import TritonError, TritonModelException
 from .metrics import MetricRegistry
@@ -19,7 +19,7 @@ RESPONSE_COMPLETE_FINAL = 1
 Answer = Tuple[Any, ...]
 
 
-_SIGNATURE = Signature(
+_SIGNATURE = CallSignature(
     "__init__",
     "c_python_backend_utils.InferenceResponse(output_tensors: List[c_python_backend_utils.Tensor] = [], "
     "error: c_python_backend_utils.TritonError = None, parameters: object = None)",

@@ -7,7 +7,7 @@ from typing import Any, Optional, Sequence
 _SHOWN = 200  # characters of what was passed
 
 
-class Signature:
+class CallSignature:
     """A function of the API as Triton's messages write it."""
 
     def __init__(self, function: str, text: str) -> None:

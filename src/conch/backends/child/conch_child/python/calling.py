@@ -28,7 +28,7 @@ background: ContextVar[Tuple[int, ...]] = ContextVar("background", default=())
 _SERVER_GONE = "the server has gone"
 
 
-class Call(Inbox):
+class PendingCall(Inbox):
     """One call under way. Its items are (response, weight, whether it is the last), or (error, value) of a control."""
 
     __slots__ = ("key", "unwanted")
@@ -39,7 +39,7 @@ class Call(Inbox):
         self.unwanted = False  # nobody will read its responses
 
 
-class Calls:
+class PendingCalls:
     """The calls of this process. Safe to use from any thread."""
 
     def __init__(self, channel: Channel, decoupled: bool) -> None:
@@ -52,12 +52,12 @@ class Calls:
         self._thread = threading.get_ident()
         self._decoupled = decoupled
         self._keys = count(1)
-        self._under_way: Dict[int, Call] = {}
+        self._under_way: Dict[int, PendingCall] = {}
         self._watching: Dict[Any, int] = {}  # event loops, and how many of their calls are under way
         channel.handle(messages.CALL_ANSWERED, self._answered)
         channel.handle(messages.CONTROLLED, self._controlled)
 
-    def call(self, request: Sequence[Any], inputs: Iterable[Tensor], many: bool) -> Call:
+    def call(self, request: Sequence[Any], inputs: Iterable[Tensor], many: bool) -> PendingCall:
         """Send a call. `request` is what CALL says of it, but for the inputs; `many` if it may have many responses.
 
         Raises TritonModelException outside of `execute`.
@@ -65,7 +65,7 @@ class Calls:
         if self.phase != "execute":
             raise TritonModelException("BLS is only supported during the 'execute' function.")
         callers, holds = self._callers()
-        call = Call(next(self._keys))
+        call = PendingCall(next(self._keys))
         # All are made ready before the first is placed: what raises leaves no block behind.
         wires = [tensor.wire() for tensor in inputs]
         with self.channel.writing:
@@ -83,7 +83,7 @@ class Calls:
                     self.phase
                 )
             )
-        call = Call(next(self._keys))
+        call = PendingCall(next(self._keys))
         with self.channel.writing:
             parcel = self.channel.parcel()
             placed = [(path, parcel.put(data, len(data)), len(data)) for path, data in (files or {}).items()]
@@ -93,14 +93,14 @@ class Calls:
             raise TritonModelException(error[1])
         return value
 
-    def wait(self, call: Call) -> Any:
+    def wait(self, call: PendingCall) -> Any:
         """Return the next item of a call when it is there. Raises TritonModelException when the server has gone."""
         try:
             return self.channel.take(call)
         except (EOFError, OSError):
             raise TritonModelException(_SERVER_GONE) from None
 
-    def future(self, call: Call, loop: Any, wrapped: Callable[[], Any]) -> Any:
+    def future(self, call: PendingCall, loop: Any, wrapped: Callable[[], Any]) -> Any:
         """Return a future of what `wrapped` returns when the next item of a call is there.
 
         If the future is cancelled, so is the call.
@@ -125,12 +125,12 @@ class Calls:
             arrived()
         return future
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: PendingCall) -> None:
         """Tell the server that no answer is wanted. One comes all the same, an error if nothing else did before."""
         if call.key in self._under_way:
             self.channel.send((messages.CANCEL_CALL, call.key))
 
-    def read(self, call: Call, weight: int) -> None:
+    def read(self, call: PendingCall, weight: int) -> None:
         """Tell the server that responses have been read, so that it may send as much again."""
         if call.key in self._under_way:
             self.channel.send((messages.READ, call.key, weight))
@@ -147,7 +147,7 @@ class Calls:
             return self.executing, bool(self.executing)
         return (), False
 
-    def _send(self, call: Call, message: Message, parcel: Parcel) -> None:
+    def _send(self, call: PendingCall, message: Message, parcel: Parcel) -> None:
         """Send what begins a call; the caller holds `writing`."""
         self._under_way[call.key] = call
         try:

@@ -20,7 +20,7 @@ from ..ipc import heap
 from ..ipc.arena import ArenaReader, ArenaWriter, Parcel
 from ..ipc.wire import READ_SIZE, Frame, FrameDecoder, Message, encode
 from . import messages
-from .regions import Regions
+from .regions import RegionWriter
 
 _REMEMBERED_CANCELLATIONS = 4096
 
@@ -47,7 +47,7 @@ class Channel:
     def __init__(self, connection: socket.socket, inputs: ArenaReader, outputs: ArenaWriter) -> None:
         self.inputs = inputs
         self.outputs = outputs
-        self.regions = Regions()  # of whoever holds `writing`
+        self.regions = RegionWriter()  # of whoever holds `writing`
         # Held while a frame is made and sent, so that frames leave whole and in the order of what they say.
         self.writing = threading.Lock()
         # Keys of requests that nobody waits for any more, oldest first.

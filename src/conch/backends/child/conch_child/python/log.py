@@ -7,7 +7,7 @@ import sys
 from enum import IntEnum
 
 from . import messages
-from .arguments import Signature
+from .arguments import CallSignature
 from .errors import TritonModelException
 from .session import current
 
@@ -27,9 +27,11 @@ _LEVELS = {
     LogLevel.ERROR: messages.ERROR,
     LogLevel.VERBOSE: messages.VERBOSE,
 }
-_LOG = Signature("log", "(message: str, level: c_python_backend_utils.Logger.LogLevel = <LogLevel.INFO: 0>) -> None")
+_LOG = CallSignature(
+    "log", "(message: str, level: c_python_backend_utils.Logger.LogLevel = <LogLevel.INFO: 0>) -> None"
+)
 _LOG_INFO, _LOG_WARN, _LOG_ERROR, _LOG_VERBOSE = (
-    Signature(name, "(message: str) -> None") for name in ("log_info", "log_warn", "log_error", "log_verbose")
+    CallSignature(name, "(message: str) -> None") for name in ("log_info", "log_warn", "log_error", "log_verbose")
 )
 
 
@@ -67,7 +69,7 @@ class Logger:
         _log(messages.VERBOSE, message, _LOG_VERBOSE)
 
 
-def _log(level: int, message: str, signature: Signature) -> None:
+def _log(level: int, message: str, signature: CallSignature) -> None:
     message = signature.text("message", message)
     caller = sys._getframe(2)
     file, line = os.path.basename(caller.f_code.co_filename), caller.f_lineno  # noqa: PTH119 - a frame is no path

@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 from weakref import WeakSet, WeakValueDictionary
 
-from .arguments import Signature
+from .arguments import CallSignature
 from .errors import TritonModelException
 from .session import current
 
@@ -35,12 +35,12 @@ Sample = Tuple[Any, ...]
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
-_FAMILY = Signature(
+_FAMILY = CallSignature(
     "__init__",
     "c_python_backend_utils.MetricFamily(name: str, description: str, kind: c_python_backend_utils.MetricKind)",
 )
 _INCREMENT, _SET, _OBSERVE = (
-    Signature(name, "(self: c_python_backend_utils.Metric, arg0: float) -> None")
+    CallSignature(name, "(self: c_python_backend_utils.Metric, arg0: float) -> None")
     for name in ("increment", "set", "observe")
 )
 
@@ -289,7 +289,7 @@ class Metric:
         self._own = None
 
 
-def _number(signature: Signature, value: Any) -> float:
+def _number(signature: CallSignature, value: Any) -> float:
     if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         raise signature.mismatch("value", value)
     return float(value)

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 from ..ipc.wire import Message
 from . import messages
 from .answering import Answerer, InferenceResponse, Responder
-from .calling import Calls, background
+from .calling import PendingCalls, background
 from .errors import TritonError, TritonModelException
 from .failure import describe, traceback_of
 from .request import InferenceRequest
@@ -47,7 +47,7 @@ def load_class(model_directory: str, version: str, filename: str) -> Any:
 class ModelHost:
     """One instance of a model in this process."""
 
-    def __init__(self, answerer: Answerer, calls: Calls, instance_name: str) -> None:
+    def __init__(self, answerer: Answerer, calls: PendingCalls, instance_name: str) -> None:
         self._answerer = answerer
         self._calls = calls
         self._channel = answerer.channel

@@ -21,7 +21,7 @@ _MOST_MAPPED = 8
 Object = Tuple[str, int, int, int, int]
 
 
-class Regions:
+class RegionWriter:
     """The regions that were written to lately. One thread at a time uses it."""
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ import json
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Union
 
 from .answering import Answerer, InferenceResponseSender, Responder, checked_parameters
-from .arguments import Signature
-from .calling import Call, Calls
+from .arguments import CallSignature
+from .calling import PendingCall, PendingCalls
 from .errors import TritonModelException
 from .response_iterator import ResponseIterator
 from .session import current
@@ -49,7 +49,7 @@ _NO_TRACE = InferenceTrace()
 _ANY_MEMORY = PreferredMemory()
 _MISSING: Any = object()
 
-_SIGNATURE = Signature(
+_SIGNATURE = CallSignature(
     "__init__",
     "c_python_backend_utils.InferenceRequest(request_id: str = '', correlation_id: object = 0, inputs: "
     "List[c_python_backend_utils.Tensor], requested_output_names: List[str], model_name: str, model_version: int = -1, "
@@ -232,7 +232,7 @@ class InferenceRequest:
             return calls.future(call, loop, lambda: responses)
         return calls.future(call, loop, lambda: call.items.popleft()[0])
 
-    def _call(self, calls: Calls, decoupled: bool) -> Call:
+    def _call(self, calls: PendingCalls, decoupled: bool) -> PendingCall:
         if self._model is None:
             raise TritonModelException("a request that came from a client cannot be sent on; make a new one of it")
         name, version = self._model

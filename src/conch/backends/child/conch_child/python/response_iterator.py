@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from .answering import InferenceResponse
-from .calling import Call, Calls
+from .calling import PendingCall, PendingCalls
 
 # What has been read is told to the server whenever it comes to so many bytes: it holds back no more than a bound.
 _TOLD_AT = 1 << 20
@@ -20,7 +20,7 @@ class ResponseIterator:
     and drops what comes; `cancel` has it stop.
     """
 
-    def __init__(self, calls: Calls, call: Call) -> None:
+    def __init__(self, calls: PendingCalls, call: PendingCall) -> None:
         self._calls = calls
         self._call = call
         self._turn = threading.Lock()

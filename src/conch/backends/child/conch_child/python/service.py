@@ -12,7 +12,7 @@ from ..ipc.wire import Message
 from . import messages
 from .answering import Answerer
 from .busy_poll import BusyPoll
-from .calling import Calls
+from .calling import PendingCalls
 from .channel import Channel
 from .failure import describe
 from .metrics import MetricRegistry
@@ -21,7 +21,7 @@ from .model_host import ModelHost, load_class
 from .session import Session, begin, current
 
 
-class Service:
+class MessageLoop:
     """Does what the server asks for. The first message makes it one model's; before that it knows nothing."""
 
     def __init__(self, channel: Channel) -> None:
@@ -104,10 +104,10 @@ class Service:
             return importlib.import_module(options["adapter"]).TritonPythonModel
         return load_class(options["directory"], options["version"], options["filename"])
 
-    def _begin(self, options: Dict[str, Any]) -> Calls:
+    def _begin(self, options: Dict[str, Any]) -> PendingCalls:
         self._channel.kept_size = options["kept_size"]
         self._busy_poll = BusyPoll(options["busy_poll_ns"])
-        calls = Calls(self._channel, options.get("decoupled", False))
+        calls = PendingCalls(self._channel, options.get("decoupled", False))
         begin(Session(self._channel, calls, self._metrics, options["log_level"], options["directory"]))
         return calls
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional
 from .errors import TritonModelException
 
 if TYPE_CHECKING:
-    from .calling import Calls
+    from .calling import PendingCalls
     from .channel import Channel
     from .metrics import MetricRegistry
 
@@ -22,7 +22,7 @@ class Session:
     """The connection to the server, and what the model's API needs to know."""
 
     def __init__(
-        self, channel: Channel, calls: Calls, metrics: MetricRegistry, log_level: int, model_directory: str
+        self, channel: Channel, calls: PendingCalls, metrics: MetricRegistry, log_level: int, model_directory: str
     ) -> None:
         self.channel = channel
         self.calls = calls

@@ -8,11 +8,11 @@ from typing import Any, List, Sequence, Tuple
 import numpy as np
 
 from . import dlpack
-from .arguments import Signature
+from .arguments import CallSignature
 from .datatypes import DTYPES, NUMBERS, name_of, pack_bytes, unpack_bytes
 from .errors import TritonModelException
 
-_SIGNATURE = Signature("__init__", "c_python_backend_utils.Tensor(arg0: str, arg1: numpy.ndarray)")
+_SIGNATURE = CallSignature("__init__", "c_python_backend_utils.Tensor(arg0: str, arg1: numpy.ndarray)")
 
 
 class Tensor:

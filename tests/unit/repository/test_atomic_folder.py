@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from conch.errors import ConfigError, Unavailable
-from conch.repository.atomic_folder import placed
+from conch.repository.atomic_folder import atomic_replace
 
 
 def put(target: Path, text: str, *, replace: bool = False) -> None:
-    with placed(target, replace=replace) as folder:
+    with atomic_replace(target, replace=replace) as folder:
         assert folder.name == target.name
         (folder / "file").write_text(text)
 
 
 def fail(target: Path, error: BaseException) -> None:
-    with placed(target, replace=True) as folder:
+    with atomic_replace(target, replace=True) as folder:
         (folder / "file").write_text("new")
         raise error
 
@@ -26,7 +26,7 @@ def everything(folder: Path) -> dict[str, str]:
 
 def test_the_folder_appears_at_the_end(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "repository" / "m"
-    with placed(target) as folder:
+    with atomic_replace(target) as folder:
         (folder / "file").write_text("new")
         assert not target.exists()
         assert [path.name[0] for path in target.parent.iterdir()] == ["."]

@@ -4,7 +4,7 @@ import pytest
 
 from conch.errors import ConfigError
 from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.unsupported import refuse_namespaces, refuse_unserved, unserved_notices
+from conch.repository.config.unsupported import refuse_namespaces, refuse_unsupported, unsupported_notices
 
 
 @pytest.mark.parametrize(
@@ -17,13 +17,13 @@ from conch.repository.config.unsupported import refuse_namespaces, refuse_unserv
 )
 def test_refused_by_name(text: str, what: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        refuse_unserved(parse_pbtxt(f'name: "m" {text}', "f"))
+        refuse_unsupported(parse_pbtxt(f'name: "m" {text}', "f"))
     assert raised.value.message == f"{what} of model 'm' is not supported by this version of Conch"
 
 
 def test_the_namespace_of_a_step_needs_namespaces() -> None:
     message = parse_pbtxt('name: "m" ensemble_scheduling { step { model_name: "b" model_namespace: "n" } }', "f")
-    refuse_unserved(message)
+    refuse_unsupported(message)
     with pytest.raises(ConfigError, match="model_namespace of the step 'b' of model 'm' needs --model-namespacing"):
         refuse_namespaces(message)
 
@@ -33,8 +33,8 @@ def test_the_namespace_of_a_step_needs_namespaces() -> None:
 )
 def test_nothing_to_refuse(text: str) -> None:
     message = parse_pbtxt(f'name: "m" backend: "onnxruntime" {text}', "f")
-    refuse_unserved(message)
-    assert unserved_notices(message) == ()
+    refuse_unsupported(message)
+    assert unsupported_notices(message) == ()
 
 
 @pytest.mark.parametrize(
@@ -61,22 +61,22 @@ def test_nothing_to_refuse(text: str) -> None:
 )
 def test_accepted_and_told(text: str, what: str) -> None:
     message = parse_pbtxt(f'name: "m" backend: "python" {text}', "f")
-    refuse_unserved(message)
-    (notice,) = unserved_notices(message)
+    refuse_unsupported(message)
+    (notice,) = unsupported_notices(message)
     assert notice.startswith(f"{what} of model 'm' has no effect: ")
 
 
 def test_the_onnxruntime_backend_has_accelerators_and_operations() -> None:
     text = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" } } }'
     message = parse_pbtxt(f'backend: "onnxruntime" {text} model_operations {{ op_library_filename: "x" }}', "f")
-    assert unserved_notices(message) == ()
+    assert unsupported_notices(message) == ()
 
 
 @pytest.mark.parametrize("name", ["REPORT_CUSTOM_METRICS", "ENABLE_VLLM_HEALTH_CHECK", "FORCE_CPU_ONLY_INPUT_TENSORS"])
 def test_parameters_of_tritons_vllm_backend_that_change_nothing(name: str) -> None:
     def notices(value: str) -> tuple[str, ...]:
         parameter = f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}'
-        return unserved_notices(parse_pbtxt(f'name: "m" backend: "vllm" {parameter}', "f"))
+        return unsupported_notices(parse_pbtxt(f'name: "m" backend: "vllm" {parameter}', "f"))
 
     assert notices("yes") == ()
     (notice,) = notices("no")

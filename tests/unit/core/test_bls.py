@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.backends.bls import Caller as CallingModel
-from conch.core.bls import Calls
+from conch.backends.bls import BlsCaller
+from conch.core.bls import BlsCalls
 from conch.core.catalog import Catalog
 from conch.core.inference import Inference
 from conch.core.pending import Pending, State
-from conch.core.scheduling.batching_model import ServedModel
+from conch.core.scheduling.batching_model import BatchingModel
 from conch.errors import Unavailable
 from conch.repository.namespaces import ModelId
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
@@ -42,11 +42,11 @@ class World:
         loop = asyncio.get_running_loop()
         self.catalog = Catalog()
         self.models = {
-            name: ServedModel(config(name), 1, {}, [ScriptedInstance() for _ in range(count)], loop)
+            name: BatchingModel(config(name), 1, {}, [ScriptedInstance() for _ in range(count)], loop)
             for name, count in COUNTS.items()
         }
         self.instances = [(name, instance) for name, model in self.models.items() for instance in model.instances]  # type: list[tuple[str, ScriptedInstance]]
-        self.calls = Calls(
+        self.calls = BlsCalls(
             self.catalog,
             Inference(self.catalog, strict_readiness=True, started=lambda: True),
             lambda: None,  # type: ignore[arg-type, return-value]
@@ -80,7 +80,7 @@ class World:
         made = Made(callee, None, heard)
         self.made[instance].append(made)
         executions = tuple(instance.batches[0].executions)
-        call = self.calls.call(CallingModel(name, "", executions, instance), request(name=callee), heard, many=False)
+        call = self.calls.call(BlsCaller(name, "", executions, instance), request(name=callee), heard, many=False)
         made.pending = call.pending
         refused = bool(heard.finals) and isinstance(heard.answer, Unavailable)
         assert refused != self.will_be_answered(made, refused)

@@ -22,7 +22,7 @@ from conch.model_config import (
 )
 from conch.repository.config.document import from_document, to_document
 from conch.repository.config.pbtxt import parse_pbtxt
-from conch.repository.config.resolve import Finished, finish
+from conch.repository.config.resolve import ResolvedConfig, resolve
 
 
 class PairsBackend(Backend):
@@ -37,9 +37,9 @@ class PairsBackend(Backend):
         raise NotImplementedError
 
 
-def finished(text: str, gpus: Sequence[int] = ()) -> Finished:
+def finished(text: str, gpus: Sequence[int] = ()) -> ResolvedConfig:
     message = parse_pbtxt(f'name: "m" backend: "pairs" {text}', "f")
-    return finish(to_document(message), backend=PairsBackend(), gpus=gpus)
+    return resolve(to_document(message), backend=PairsBackend(), gpus=gpus)
 
 
 def groups(text: str, gpus: Sequence[int] = ()) -> tuple[InstanceGroup, ...]:
@@ -85,7 +85,7 @@ def test_dynamic_batching_without_batching_has_no_preferred_size() -> None:
 
 def test_finishing_twice_changes_nothing() -> None:
     once = finished("max_batch_size: 8 dynamic_batching { } instance_group { kind: KIND_GPU count: 3 }").config
-    assert finish(once.document, backend=PairsBackend()) == Finished(once, ())
+    assert resolve(once.document, backend=PairsBackend()) == ResolvedConfig(once, ())
 
 
 def test_an_ensemble_gets_no_instances_and_no_optimization() -> None:
@@ -96,7 +96,7 @@ def test_an_ensemble_gets_no_instances_and_no_optimization() -> None:
         'input_map { key: "x" value: "i" } output_map { key: "y" value: "o" } } }',
         "f",
     )
-    config = finish(to_document(message), backend=None).config
+    config = resolve(to_document(message), backend=None).config
     assert config.is_ensemble
     assert config.instance_groups == ()
     assert "optimization" not in config.document
@@ -156,9 +156,9 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
 def test_a_completed_document_is_checked() -> None:
     document = finished("").config.document | {"input": [{"name": "a", "data_type": "TYPE_FP32", "dims": [0]}]}
     with pytest.raises(ConfigError, match="dimension must be integer >= 1"):
-        finish(document, backend=PairsBackend())
+        resolve(document, backend=PairsBackend())
     with pytest.raises(ConfigError, match="configuration of model 'm': unknown field 'inputs'"):
-        finish(document | {"inputs": []}, backend=PairsBackend())
+        resolve(document | {"inputs": []}, backend=PairsBackend())
 
 
 def test_notices_of_settings_without_effect() -> None:

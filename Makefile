@@ -50,9 +50,10 @@ bench: .venv/.dev ## Compare with Triton on the same models (ARGS go to the benc
 bench-llm: vllm ## Compare served language models with their engines and with vLLM's server (ARGS go to it)
 	$(BIN)/python -m benchmarks.llm $(ARGS)
 
-docs: .venv/.dev ## Write the reference pages that are made from the code
+docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m conch.cli.flag_help > docs/reference/flags.md
 	$(BIN)/python -m conch.check.rules.reference > docs/check.md
+	$(BIN)/python -m tests.code_map
 
 clean: ## Remove the environment and what tools leave behind
 	rm -rf .venv .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-output

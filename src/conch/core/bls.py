@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from conch.backends.base import Instance, ModelSource
 from conch.backends.bls import BlsCaller
 from conch.core.catalog import Catalog
+from conch.core.ensembles.run import EnsembleRun
 from conch.core.inference import Inference
 from conch.core.loading.model_manager import ModelManager
 from conch.core.pending import Pending, State
@@ -254,6 +255,6 @@ def _parts(pending: Pending) -> Iterator[Pending]:
     owner = pending.owner
     if isinstance(owner, ScheduledModel):
         yield pending
-    else:
-        for step in getattr(owner, "running", ()):
+    elif isinstance(owner, EnsembleRun):
+        for step in owner.running:
             yield from _parts(step)

@@ -8,13 +8,11 @@ it; the others find it done and change nothing.
 from collections.abc import Callable
 from enum import Enum
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from conch.backends.batch import Batch
 from conch.errors import BackendError, Cancelled, ConchError
 from conch.request import InferRequest, InferResponse, Respond
-
-if TYPE_CHECKING:
-    from conch.backends.batch import Batch
 
 
 class State(Enum):

@@ -201,7 +201,7 @@ async def test_a_limit_survives_steps_that_refuse(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_one_request_must_not_hold_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ensemble_stream, "_MOST_HELD", 20)
+    monkeypatch.setattr(ensemble_stream, "_MAX_HELD_BYTES", 20)
     world = World(chain("d", "a"))
     caller = Caller()
     (await world.start()).submit(request(), caller)

@@ -152,17 +152,24 @@ def _moved(position: SequencePosition, parameters: Mapping[str, ParameterValue])
     return SequencePosition(correlation_id, flags)
 
 
-def ensemble_error(message: str, error: ConchError) -> ConchError:
-    """Return the error that ends an ensemble's request for a step's error.
+def located(ensemble: ModelConfig, step: EnsembleStep, text: str) -> str:
+    """Return the text of an error with the step that it comes from."""
+    gap = "" if text.endswith("\n") else " "
+    return f"in ensemble '{ensemble.name}', {text}{gap}(step '{step.model_name}')"
+
+
+def step_failure(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) -> ConchError:
+    """Return the error that ends a request of an ensemble for the error of a step.
 
     Counted as OTHER, as in Triton: the step's own model has counted the reason.
     """
+    message = located(ensemble, step, _with_origins(ensemble, step, error))
     failed = ConchError(message, error.code, retry_after_s=error.retry_after_s)
     failed.by_server = error.by_server
     return failed
 
 
-def with_origins(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) -> str:
+def _with_origins(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) -> str:
     """Return the text of a step's error; of the inputs that a refusal names it says where they come from."""
     if not isinstance(error, InvalidRequest):
         return error.message

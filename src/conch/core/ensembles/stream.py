@@ -8,35 +8,27 @@ first by the outermost one, so that the order is that of the models that made th
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from time import monotonic_ns
-from typing import TYPE_CHECKING
 
 from conch.core.ensembles.flow import Flow
+from conch.core.ensembles.run import CountRun, EnsembleRun
 from conch.core.ensembles.slots import StepSlots
 from conch.core.ensembles.step import (
     SequencePosition,
     StageTensor,
-    StepTimes,
-    ensemble_error,
-    ensemble_response,
     given_tensors,
     step_position,
     step_request,
     take_outputs,
-    with_origins,
 )
 from conch.core.pending import Pending, State
 from conch.core.served_model import ServedModel
 from conch.errors import ConchError, Unavailable
-from conch.model_config import EnsembleStep
+from conch.model_config import ModelConfig
 from conch.request import InferRequest, InferResponse, Respond
-
-if TYPE_CHECKING:
-    from conch.core.ensembles.ensemble_model import EnsembleModel
 
 # What a request may hold of responses of its decoupled steps that later ones have not dealt with, in bytes. A model
 # that sends cannot be stopped, and one request must not take all memory.
-_MOST_HELD = 2**30
+_MAX_HELD_BYTES = 2**30
 
 
 class _Branch:
@@ -61,53 +53,44 @@ class _Branch:
             yield from branch.all()
 
 
-class StreamRun:
-    """One admitted request and all that runs for it."""
+class StreamRun(EnsembleRun):
+    """A run that gives any number of responses."""
 
     def __init__(
         self,
-        ensemble: "EnsembleModel",
+        config: ModelConfig,
+        version: int,
         request: InferRequest,
         respond: Respond,
         models: Sequence[ServedModel],
+        count: CountRun,
         flow: Flow,
         slots: Sequence[StepSlots],
     ) -> None:
-        """Assign. `models` are those of the steps; `slots` are theirs too, none if there is no limit."""
-        self.pending = Pending(request, respond, self)
-        self.pending.state = State.EXECUTING
-        self.pending.on_cancel(self._cancel_steps)
-        request.timeline.queued = request.timeline.started = monotonic_ns()
-        self.times = StepTimes()
-        self._ensemble = ensemble
-        self._models = models
+        """Assign. `slots` are those of the steps, empty if there is no limit."""
+        super().__init__(config, version, request, respond, models, count)
         self._flow = flow
         self._slots = slots
-        self._root = _Branch(0, flow.steps_at(0), given_tensors(request, ensemble.config))
+        self._root = _Branch(0, flow.steps_at(0), given_tensors(request, config))
         self._held = 0  # bytes
 
     @property
     def running(self) -> Iterable[Pending]:
-        """The requests of the steps that have been started and have not ended."""
         return [inner for branch in self._root.all() for inner in branch.running.values()]
 
-    def settled(self, _pending: Pending, answer: InferResponse | ConchError | None, _was: State) -> None:
-        """Called by the pending request when it ends, however it ends."""
-        self._ensemble.count(self.pending, self.times, answer)
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
         if isinstance(answer, ConchError):
             for slots in self._slots:
                 slots.forget(self)
-        for model in self._models:
-            model.leave()
+        super().settled(pending, answer, was)
 
     def advance(self) -> None:
-        """Start every step whose tensors are there; answer what is complete."""
         self._advance(self._root)
         self._deliver()
 
     def _advance(self, root: _Branch) -> None:
         for branch in list(root.all()):
-            for number in [number for number in branch.waiting if self._can_start(branch, number)]:
+            for number in [number for number in branch.waiting if self._can_start(number, branch.tensors)]:
                 if self.pending.cancelled:  # a step before this one could not be started
                     return
                 branch.waiting.remove(number)
@@ -116,19 +99,13 @@ class StreamRun:
                 else:
                     self._start(branch, number)
 
-    def _can_start(self, branch: _Branch, number: int) -> bool:
-        return all(tensor in branch.tensors for tensor in self._step(number).input_map.values())
-
-    def _step(self, number: int) -> EnsembleStep:
-        return self._ensemble.config.ensemble_steps[number]
-
     def _start(self, branch: _Branch, number: int) -> None:
-        step = self._step(number)
-        position = step_position(self.pending.request, step, branch.tensors)
-        inner = step_request(self.pending.request, step, branch.tensors, position)
+        request, step = self.pending.request, self._steps[number]
+        position = step_position(request, step, branch.tensors)
+        inner = step_request(request, step, branch.tensors, position)
         try:
             answered = partial(self._answered, branch, number, inner, position)
-            pending = self._models[number].submit_within(self.pending.request.span, inner, answered)
+            pending = self._models[number].submit_within(request.span, inner, answered)
         except ConchError as error:
             if self._slots:
                 self._slots[number].give_back()
@@ -162,7 +139,7 @@ class StreamRun:
             self._fail(number, answer)
             return
         if final:
-            self.times.add(inner.timeline)
+            self._times.add(inner.timeline)
         try:
             if self._flow.decoupled[number]:
                 if answer is not None and answer.outputs:
@@ -170,7 +147,7 @@ class StreamRun:
             elif answer is None:
                 raise ConchError("the model gave no response")
             else:
-                take_outputs(self._step(number), answer, position, branch.own)
+                take_outputs(self._steps[number], answer, position, branch.own)
                 self._advance(branch)
         except ConchError as error:
             self._fail(number, error)
@@ -179,15 +156,15 @@ class StreamRun:
     def _open(self, parent: _Branch, number: int, answer: InferResponse, position: SequencePosition) -> None:
         """Let a response of a decoupled step flow on. Raises ConchError if it cannot."""
         own: dict[str, StageTensor] = {}
-        take_outputs(self._step(number), answer, position, own)
+        take_outputs(self._steps[number], answer, position, own)
         branch = _Branch(parent.level + 1, self._flow.steps_at(parent.level + 1), own)
         branch.tensors = ChainMap(own, *parent.tensors.maps)
         branch.size = sum(made.tensor.nbytes for made in own.values() if made.tensor is not None)
         self._held += branch.size
-        if self._held > _MOST_HELD:
+        if self._held > _MAX_HELD_BYTES:
             raise Unavailable(
-                f"model '{self._step(number).model_name}' sends faster than the steps behind it take: "
-                f"more than {_MOST_HELD >> 20} MiB of its responses to one request were waiting for them"
+                f"model '{self._steps[number].model_name}' sends faster than the steps behind it take: "
+                f"more than {_MAX_HELD_BYTES >> 20} MiB of its responses to one request were waiting for them"
             )
         parent.branches.append(branch)
         self._advance(branch)
@@ -203,7 +180,7 @@ class StreamRun:
             if branch.due:
                 return
             if branch.level == self._flow.depth:
-                response = self._response(branch)
+                response = self._response_of(branch)
                 if response is None:
                     return
                 if not any(one.due or len(one.branches) > 1 for one in path):
@@ -218,20 +195,8 @@ class StreamRun:
             if response is not None:
                 self.pending.send(response)
 
-    def _response(self, branch: _Branch) -> InferResponse | None:
-        request, config = self.pending.request, self._ensemble.config
-        names = request.outputs or [spec.name for spec in config.outputs]
-        if not all(name in branch.tensors for name in names):  # a step of an outer branch is still at it
+    def _response_of(self, branch: _Branch) -> InferResponse | None:
+        names = self.pending.request.outputs or [spec.name for spec in self._config.outputs]
+        if not all(name in branch.tensors for name in names):  # a step of an outer branch has not ended
             return None
-        return ensemble_response(request, config, self._ensemble.version, branch.tensors)
-
-    def _fail(self, number: int, error: ConchError) -> None:
-        """End with a step's error, told where it happened, and cancel the other steps and the rest of this one."""
-        step = self._step(number)
-        message = self._ensemble.located(step, with_origins(self._ensemble.config, step, error))
-        self.pending.finish(ensemble_error(message, error))
-        self._cancel_steps()
-
-    def _cancel_steps(self) -> None:
-        for inner in list(self.running):
-            inner.cancel("another step of the ensemble failed, or the request was cancelled")
+        return self._response(branch.tensors)

@@ -22,11 +22,9 @@ from conch.build_info import build_line
 from conch.core.bls import BlsCalls
 from conch.core.catalog import Catalog
 from conch.core.generation.generative_model import GenerativeModel
-from conch.core.in_flight import requests_in_flight
 from conch.core.inference import Inference
 from conch.core.loading.builder import ModelBuilder
-from conch.core.loading.model_manager import ALL_MODELS, ModelManager
-from conch.core.loading.start_report import StartReport
+from conch.core.loading.model_manager import ALL_MODELS, ModelManager, StartReport
 from conch.core.response_cache import ResponseCache
 from conch.core.scheduling.rate_limiter import RateLimiter
 from conch.core.shared_memory.regions import SharedMemory
@@ -149,11 +147,6 @@ class Server:
             self.ports[service.flags] = service.listener.port
             _log.info("Started %s at %s:%d", service.name, service.address, service.listener.port)
 
-    @property
-    def requests_in_flight(self) -> int:
-        """How many requests models have admitted and not answered; an ensemble's are those at its steps."""
-        return requests_in_flight(self._catalog)
-
     async def load_models(self) -> StartReport:
         """Load the models of the start and log their states. Returns how many there are and which failed.
 
@@ -215,7 +208,7 @@ class Server:
         except TimeoutError:
             _log.error(
                 "Exit timeout expired. Exiting immediately. (%d requests in flight, %d connections open)",
-                self.requests_in_flight,
+                self.inference.requests_in_flight,
                 sum(service.listener.connections for service in self._services),
             )
             await self.control.abandon()
@@ -329,7 +322,7 @@ async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: lo
         return 1
     _log.info(
         "Waiting for in-flight requests to complete. %d in flight; a second Ctrl-C or SIGTERM ends the server at once",
-        server.requests_in_flight,
+        server.inference.requests_in_flight,
     )
     in_time = await server.stop()
     if not await _threads_ended(options.exit_timeout_secs if in_time else 0):

@@ -1,11 +1,13 @@
 """The front door: what every frontend calls, whatever its protocol."""
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from conch.core.catalog import Catalog
 from conch.core.served_model import ServedModel
 from conch.core.shared_memory import copies as region_copies
-from conch.errors import InvalidRequest, NotFound, Unavailable
+from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable
 from conch.observability.metrics.statistics import ModelStatistics
 from conch.request import SEQUENCE_START, Admitted, InferRequest, Respond
 
@@ -49,6 +51,19 @@ class Inference:
         """Whether no model has a request in flight."""
         return not any(served.in_flight for served in self._catalog)
 
+    @property
+    def requests_in_flight(self) -> int:
+        """How many requests models have admitted and not answered; an ensemble's are those at its steps."""
+        users: dict[ServedModel, list[ServedModel]] = defaultdict(list)
+        for served in self._catalog:
+            for step in served.config.ensemble_steps:
+                with suppress(ConchError):  # it has been unloaded
+                    users[self._catalog.of_step(served.id.namespace, step)].append(served)
+        known: dict[ServedModel, int] = {}
+        return sum(
+            max(_own_requests(served, users, known), 0) for served in self._catalog if not served.config.is_ensemble
+        )
+
     def model(self, name: str, version: int | None) -> ServedModel:
         """Return a served version, the newest if `version` is None. Raises NotFound, InvalidRequest."""
         return self._catalog.find(name, version)
@@ -87,3 +102,13 @@ class Inference:
     def statistics(self, name: str = "", version: int | None = None) -> list[ModelStatistics]:
         """Return the counters of all models, of one, or of one version. Raises InvalidRequest for unknown ones."""
         return [served.statistics for served in self._catalog.selected(name, version)]
+
+
+def _own_requests(
+    served: ServedModel, users: Mapping[ServedModel, Sequence[ServedModel]], known: dict[ServedModel, int]
+) -> int:
+    """Return how many requests a model has admitted itself: a request of an ensemble holds the models of all steps."""
+    if served not in known:
+        held = sum(_own_requests(ensemble, users, known) for ensemble in users.get(served, ()))
+        known[served] = served.in_flight - held
+    return known[served]

@@ -16,8 +16,8 @@ from conch.core.loading.repository_index import IndexEntry
 from conch.errors import ConchError, InvalidRequest, ModelLoadError, NotFound
 from conch.repository.namespaces import ModelId, Repositories
 from conch.repository.store import Repository
+from tests.unit.core.model_folders import until, write, write_ensemble
 from tests.unit.core.scripted import Caller, request
-from tests.unit.core.test_lifecycle import until, write, write_ensemble
 
 
 @asynccontextmanager

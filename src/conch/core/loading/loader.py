@@ -4,20 +4,24 @@ The caller holds the model's lock, so that loads of one model follow each other.
 """
 
 import asyncio
+import re
+from collections.abc import Mapping
 
 from conch.core.catalog import UNLOADED, Catalog, VersionState
-from conch.core.ensembles.ensembles import Ensembles
 from conch.core.load_errors import code_name, load_error, load_failure, logged, not_polled
 from conch.core.loading.builder import Built, ModelBuilder
+from conch.core.loading.ensemble_links import EnsembleLinks
 from conch.core.loading.load_log import LoadLog
 from conch.core.loading.retirement import Retirement
-from conch.core.loading.unchanged import unchanged_versions
+from conch.core.served_model import ServedModel
 from conch.errors import Code, ConchError, InvalidRequest, ModelLoadError, NotFound
 from conch.repository.namespaces import ModelId, Repositories
 from conch.repository.override import Override
 from conch.repository.store import ModelFiles, is_folder_name
 from conch.repository.versions import chosen_versions
-from conch.repository.watch import sources
+from conch.repository.watch import Fingerprint, sources
+
+_IN_VERSION = re.compile(r"[1-9][0-9]*/")
 
 
 class Loader:
@@ -31,7 +35,7 @@ class Loader:
         repositories: Repositories,
         builder: ModelBuilder,
         catalog: Catalog,
-        ensembles: Ensembles,
+        links: EnsembleLinks,
         retirement: Retirement,
         *,
         slots: asyncio.Semaphore,
@@ -40,7 +44,7 @@ class Loader:
         self._repositories = repositories
         self._builder = builder
         self._catalog = catalog
-        self._ensembles = ensembles
+        self._links = links
         self._retirement = retirement
         self._slots = slots
         self._retries = retries
@@ -119,7 +123,7 @@ class Loader:
         try:
             async with self._slots:
                 config = await self._builder.configure(files)
-                unchanged = unchanged_versions(self._catalog.served(model), self.loaded.get(model), files)
+                unchanged = _unchanged_versions(self._catalog.served(model), self.loaded.get(model), files)
                 return await self._builder.build(files, config, unchanged)
         except Exception as error:
             return Built(failures=dict.fromkeys(_wanted(files) or (1,), load_error(error)))
@@ -138,7 +142,7 @@ class Loader:
             if served.version not in built.served:
                 self._catalog.note(model, served.version, VersionState.UNAVAILABLE, UNLOADED)
         self._retirement.retire(gone, previous, None)
-        self._ensembles.check_users(model)
+        self._links.check_users(model)
 
     async def _discard(self, built: Built, files: ModelFiles) -> None:
         await built.discard()
@@ -173,3 +177,30 @@ def _wanted(files: ModelFiles) -> tuple[int, ...]:
         return chosen_versions(files.config, files.versions_on_disk)
     except ModelLoadError:
         return ()
+
+
+def _unchanged_versions(
+    served: Mapping[int, ServedModel], old: ModelFiles | None, new: ModelFiles
+) -> dict[int, ServedModel]:
+    """Return the served versions with the same files in both states of a model's folder.
+
+    A file outside of the version folders, such as labels, belongs to every version. Configurations are left out: they
+    are compared when they are complete. Nothing is known of files that a load request or a remote repository brought.
+    """
+    if old is None or old.temporary or new.temporary or old.directory != new.directory:
+        return {}
+    if _shared(old.fingerprint) != _shared(new.fingerprint):
+        return {}
+    return {
+        version: model
+        for version, model in served.items()
+        if _of_version(old.fingerprint, version) == _of_version(new.fingerprint, version)
+    }
+
+
+def _of_version(stamps: Fingerprint, version: int) -> Fingerprint:
+    return tuple(entry for entry in stamps if entry[0].startswith(f"{version}/"))
+
+
+def _shared(stamps: Fingerprint) -> Fingerprint:
+    return tuple(entry for entry in stamps if not _IN_VERSION.match(entry[0]) and not entry[0].endswith(".pbtxt"))

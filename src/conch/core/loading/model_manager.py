@@ -5,8 +5,9 @@ one model follow each other; loads of different models run side by side. Nothing
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
 from typing import TypeAlias
@@ -14,32 +15,51 @@ from weakref import WeakValueDictionary
 
 from conch.core.catalog import UNLOADED, Catalog, VersionState
 from conch.core.ensembles.ensemble_model import EnsembleModel
-from conch.core.ensembles.ensembles import Ensembles
 from conch.core.ensembles.nesting import MAX_ENSEMBLE_DEPTH
 from conch.core.load_errors import load_error, logged, not_polled, raise_failures
 from conch.core.loading.builder import ModelBuilder
+from conch.core.loading.ensemble_links import EnsembleLinks
 from conch.core.loading.load_log import LoadLog
 from conch.core.loading.load_waits import LoadWaits
 from conch.core.loading.loader import Loader
 from conch.core.loading.repository_index import IndexEntry, index_rows
-from conch.core.loading.repository_watch import RepositoryWatch
 from conch.core.loading.retirement import Retirement
-from conch.core.loading.start_report import StartReport
-from conch.core.loading.uploaded_models import UploadedModels
 from conch.errors import Code, ConchError, ModelLoadError, NotFound, Unavailable
 from conch.model_config import EnsembleStep
 from conch.repository.namespaces import ModelId, Repositories
 from conch.repository.override import Override
 from conch.repository.store import ModelFiles
-from conch.repository.watch import Changes
+from conch.repository.watch import Changes, Fingerprint, changes, settled
 
 _log = getLogger(__name__)
 
-# How often a load begins anew because the model's files changed meanwhile.
-_ATTEMPTS = 3
+# Attempts at one load whose files change meanwhile.
+_MAX_ATTEMPTS = 3
+# How long files must stay unchanged before polling treats them as complete.
+_SETTLE_S = 2.0
+# Uploaded models that the index keeps although they are not served. Clients choose their names, so there may be any
+# number of them.
+MAX_UPLOADED_MODELS = 1000
+_MAX_REPORTED_NAMES = 10
 ALL_MODELS = "*"
 # The models that a round of loads has tried, each with its error if it failed.
 _Tried: TypeAlias = dict[ModelId, ConchError | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StartReport:
+    """`wanted` models were to be loaded; the `failed` ones were not, or not all of their versions."""
+
+    wanted: int
+    failed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """How many failed, and which. Triton's "failed to load all models" stands only where all of them did."""
+        names = ", ".join(f"'{name}'" for name in self.failed[:_MAX_REPORTED_NAMES])
+        more = f" and {len(self.failed) - _MAX_REPORTED_NAMES} others" if len(self.failed) > _MAX_REPORTED_NAMES else ""
+        if len(self.failed) == self.wanted:
+            return f"failed to load all models: {names}{more}"
+        return f"failed to load {len(self.failed)} of {self.wanted} models: {names}{more}"
 
 
 class ModelManager:
@@ -61,20 +81,20 @@ class ModelManager:
         self._repositories = repositories
         self._builder = builder
         self._catalog = catalog
-        self._ensembles = Ensembles(catalog, builder)
+        self._links = EnsembleLinks(catalog, builder)
         self.explicit = explicit
         self._slots = asyncio.Semaphore(load_threads)
         self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
         self._waits = LoadWaits()
         self._steps_of_loads: dict[ModelId, set[ModelId]] = {}  # of the ensembles that are being loaded
-        self._watch = RepositoryWatch(repositories)
+        self._watch = _RepositoryWatch(repositories)
         self._retirement = Retirement()
-        self._uploaded = UploadedModels(catalog)
+        self._uploaded = _UploadedModels(catalog)
         self._loader = Loader(
             repositories,
             builder,
             catalog,
-            self._ensembles,
+            self._links,
             self._retirement,
             slots=self._slots,
             retries=load_retries,
@@ -293,7 +313,7 @@ class ModelManager:
             _log.debug("nothing of model '%s' has changed: it is not reloaded", model)
             return
         log = LoadLog(model)
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             files = await self._loader.read(model, override)
             try:
                 for step in files.config.ensemble_steps:
@@ -346,13 +366,13 @@ class ModelManager:
                     async with self._locks[ensemble]:
                         pass
             async with lock:
-                if if_unused and self._ensembles.use(model):
+                if if_unused and self._links.has_users(model):
                     return
                 if not self._loading_ensembles(model):
                     loaded = self._withdraw(model)
                     break
         if with_steps and loaded is not None:
-            for step in {self._ensembles.meant(model.namespace, step) for step in loaded.config.ensemble_steps}:
+            for step in {self._links.resolve(model.namespace, step) for step in loaded.config.ensemble_steps}:
                 if step is not None:
                     await self._unload(step, with_steps=True, if_unused=True)
 
@@ -394,6 +414,50 @@ class ModelManager:
                 found = self._repositories.step(step.model_name, step.model_namespace, ensemble.namespace)
             except ConchError:  # no longer in the repository: the model that is served stays linked
                 continue
-            if self._ensembles.meant(ensemble.namespace, step) != found:
+            if self._links.resolve(ensemble.namespace, step) != found:
                 return False
         return True
+
+
+class _RepositoryWatch:
+    """Remembers the last look. Looks run off the event loop."""
+
+    def __init__(self, repositories: Repositories) -> None:
+        self._repositories = repositories
+        self._seen: Mapping[ModelId, Fingerprint] = {}
+
+    async def begin(self) -> Mapping[ModelId, Fingerprint]:
+        """Take the first look and return the models. Raises ConfigError, NotFound, Unavailable."""
+        self._seen = await asyncio.to_thread(self._repositories.snapshot)
+        return self._seen
+
+    async def look(self, interval_s: float) -> Changes[ModelId]:
+        """Look again and return the changes, without files that are still being written. Raises as `begin`."""
+        now: Mapping[ModelId, Fingerprint] = await asyncio.to_thread(self._repositories.snapshot)
+        if changes(self._seen, now):
+            await asyncio.sleep(min(interval_s, _SETTLE_S))
+            now = settled(self._seen, now, await asyncio.to_thread(self._repositories.snapshot))
+        difference = changes(self._seen, now)
+        self._seen = now
+        return difference
+
+    def forget(self, models: Collection[ModelId]) -> None:
+        """Report these models as new at the next look."""
+        self._seen = {model: seen for model, seen in self._seen.items() if model not in models}
+
+
+class _UploadedModels:
+    """Bounds what the catalog keeps of them. Belongs to the event loop's thread."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._models: dict[ModelId, None] = {}  # the oldest first
+
+    def add(self, models: Iterable[ModelId]) -> None:
+        """Note models; beyond the bound the oldest of those that are not served are forgotten."""
+        self._models |= dict.fromkeys(models)
+        for model in list(self._models)[: max(len(self._models) - MAX_UPLOADED_MODELS, 0)]:
+            states = {record.state for record in self._catalog.records().get(model, {}).values()}
+            if not self._catalog.served(model) and states <= {VersionState.UNAVAILABLE}:
+                del self._models[model]
+                self._catalog.forget(model)

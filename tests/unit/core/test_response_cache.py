@@ -21,7 +21,7 @@ from conch.repository.namespaces import ModelId
 from conch.request import InferRequest, InferResponse, StepRequest
 from conch.tensor import Tensor
 from tests.unit.core.scripted import Caller, ScriptedInstance, config, dynamic, request
-from tests.unit.core.test_ensemble import ensemble, step
+from tests.unit.core.test_ensemble_model import ensemble, step
 
 # ── the key ──
 

@@ -1,4 +1,4 @@
-"""Requests that arrive at a rate of their own, however slowly they are answered: what overload is made of.
+"""Open-loop load: requests arrive at a fixed rate, however slowly they are answered.
 
 wrk and h2load send the next request when the one before it is answered, so they never ask for more than there is.
 """
@@ -18,7 +18,7 @@ from benchmarks.payloads import Payload, Question, grpc_message
 
 TICK_S = 0.001
 DRAIN_S = 30.0
-MOST_CONNECTIONS = 4096
+MAX_CONNECTIONS = 4096
 FRAME_PREFIX_BYTES = 5
 SERVICE = "inference.GRPCInferenceService"
 REQUESTS_OF_A_STREAM = 100
@@ -27,7 +27,7 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 
 @dataclass
 class Books:
-    """What became of requests: `waited` and `turned_away` are seconds from sending to the answer and the refusal."""
+    """Outcome of requests: `waited` and `turned_away` are seconds from sending to the answer and the refusal."""
 
     sent: int = 0
     waited: list[float] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Sender(Protocol):
         """How many connections to the server are open."""
 
     def send(self, books: Books) -> None:
-        """Send one; the books hear of it and of what becomes of it."""
+        """Send one request and record its outcome."""
 
     async def close(self) -> None:
         """Hang up."""
@@ -98,7 +98,7 @@ class HttpSender:
         if self._idle:
             books.sent += 1
             self._idle.pop().send(self._bytes, books)
-        elif len(self._all) + len(self._opening) < MOST_CONNECTIONS:
+        elif len(self._all) + len(self._opening) < MAX_CONNECTIONS:
             books.sent += 1
             task = asyncio.create_task(self._open(books, perf_counter()))
             self._opening.add(task)

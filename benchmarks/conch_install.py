@@ -1,4 +1,4 @@
-"""The Conch of this checkout as users get it: a wheel, with its request path compiled, in an environment of its own."""
+"""The Conch of this checkout as users get it: a wheel, with its request path compiled, in a separate environment."""
 
 import hashlib
 import os

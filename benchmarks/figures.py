@@ -66,7 +66,7 @@ class Result:
     error: str | None = None
 
     def figure(self, name: str) -> Figure:
-        """Return the figure of that name. Raises StopIteration if there is none: a target that nobody measures."""
+        """Return the figure of that name. Raises StopIteration if there is none: a target without a measurement."""
         return next(figure for figure in self.figures if figure.name == name)
 
 

@@ -1,7 +1,7 @@
 """Language models served: `python -m benchmarks.llm [--only SYSTEM] [--rounds N] [--concurrency N] [--json FILE] …`.
 
 One model of random weights in four systems, measured in turns: OpenVINO GenAI without a server, Conch with it, vLLM's
-own server, and Conch with vLLM. Clients are a process of their own on the same machine.
+own server, and Conch with vLLM. Clients run in a separate process on the same machine.
 """
 
 import signal

@@ -45,8 +45,8 @@ def usage(event: bytes) -> tuple[int, int] | None:
     """Return the tokens of prompt and completion if a chunk tells them."""
     if _USAGE not in event:
         return None
-    told = json.loads(event)["usage"]
-    return told["prompt_tokens"], told["completion_tokens"]
+    counts = json.loads(event)["usage"]
+    return counts["prompt_tokens"], counts["completion_tokens"]
 
 
 class Client(asyncio.Protocol):
@@ -87,11 +87,11 @@ class Client(asyncio.Protocol):
             self._last = event
             if has_text(event):
                 self._stream.chunks.append(self._now)
-            elif told := usage(event):
-                self._usage = told
+            elif tokens := usage(event):
+                self._usage = tokens
 
     def on_message_complete(self) -> None:
-        """Hear from the parser that the answer is complete."""
+        """Finish the stream: the parser has seen the whole response."""
         stream, self._stream = self._stream, None
         assert stream is not None
         status = self._parser.get_status_code()

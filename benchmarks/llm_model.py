@@ -1,7 +1,7 @@
 """A language model of random weights, written for both engines from the same arrays: a GGUF file and a checkpoint.
 
 Qwen2's architecture with 27 M parameters. Tokens are bytes and joined small letters; capital letters are never joined,
-so that a prompt of them has as many tokens as characters. Tokens that are no text by themselves (parts of characters,
+so that a prompt of them has as many tokens as characters. Tokens that are not text by themselves (parts of characters,
 control characters, special ones) have weights of zero in the output layer: a greedy choice never takes them, and each
 token of an answer is text that can be sent at once.
 """

@@ -105,7 +105,7 @@ class Goal:
         more = figure.higher_is_better
         reached = ratio.median >= self.bound if more else ratio.median <= self.bound
         return (
-            f"{measured.work.name}: {self.figure} of {self.system} ÷ {self.beside} {told(ratio)}, "
+            f"{measured.work.name}: {self.figure} of {self.system} ÷ {self.beside} {in_words(ratio)}, "
             f"to reach {'≥' if more else '≤'} {self.bound:g}: {'yes' if reached else 'no'}"
         )
 
@@ -136,7 +136,7 @@ def markdown(results: Sequence[Measured]) -> str:
         for system in SYSTEMS:
             spreads = [measured.figure(name).spread(system) for name in SHOWN]
             if any(spreads):
-                cells = [told(spreads[0]), *(_number(each) for each in spreads[1:])]
+                cells = [in_words(spreads[0]), *(_number(each) for each in spreads[1:])]
                 named = [str(measured.work.prompt_tokens), str(measured.work.concurrency), system]
                 lines.append(_row([*named, *cells]))
     return "\n".join(lines) + "\n"
@@ -172,13 +172,13 @@ def _crowded(results: Sequence[Measured]) -> list[str]:
             ratio = spread([many / one for many, one in pairs if one])
             if ratio is not None:
                 lines.append(
-                    f"{crowd.work.name}: {LATENCY} of {CONCH} ÷ that of a lone request {told(ratio)}, "
+                    f"{crowd.work.name}: {LATENCY} of {CONCH} ÷ that of a lone request {in_words(ratio)}, "
                     f"to reach ≤ {_CROWDED:g}: {'yes' if ratio.median <= _CROWDED else 'no'}"
                 )
     return lines
 
 
-def told(spread: Spread | None) -> str:
+def in_words(spread: Spread | None) -> str:
     """Return a spread in words: median (lowest–highest)."""
     if spread is None:
         return NOTHING

@@ -25,7 +25,7 @@ from benchmarks.vllm_install import VllmInstall
 RAW, CONCH, VLLM, CONCH_VLLM = "raw", "conch", "vllm", "conch-vllm"
 SYSTEMS = (RAW, CONCH, VLLM, CONCH_VLLM)
 
-_LIMIT_SECONDS = 600  # of one round
+_ROUND_TIMEOUT_S = 600  # of one round
 CHECKOUT = Path(__file__).parents[1]
 MODEL_NAME = "random"
 _CACHE_GIB = 1
@@ -139,13 +139,13 @@ class _Http:
     tree: ProcessTree
 
     def do(self, job: Job) -> Timings:
-        """Have clients in a process of their own do it."""
+        """Run the job with clients in a separate process."""
         self.server.check_alive()
         arguments = [self.server.http_address, MODEL_NAME, json.dumps(asdict(job))]
         clients = [sys.executable, "-m", "benchmarks.llm_client", *arguments]
         try:
             done = subprocess.run(
-                clients, cwd=CHECKOUT, capture_output=True, text=True, check=True, timeout=_LIMIT_SECONDS
+                clients, cwd=CHECKOUT, capture_output=True, text=True, check=True, timeout=_ROUND_TIMEOUT_S
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             raise PeerError(f"the clients of {self.server.peer.name} failed: {error}\n{error.stderr!r}") from error
@@ -176,7 +176,7 @@ def _write_model(repository: Path, backend: str, options: dict[str, object]) -> 
 
 
 class _ConchWithEngines(Conch):
-    """Conch whose vLLM is in an environment of its own."""
+    """Conch with vLLM in a separate environment."""
 
     def __init__(self, name: str, install: ConchInstall, vllm: VllmInstall) -> None:
         super().__init__(install)

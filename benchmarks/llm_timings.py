@@ -90,7 +90,7 @@ class Recorder:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest value that at least so many percent of all do not exceed; 0 of none."""
+    """Return the smallest value that at least `percent` percent of all values do not exceed; 0 for no values."""
     if not values:
         return 0.0
     return sorted(values)[max(math.ceil(len(values) * percent / 100) - 1, 0)]

@@ -1,4 +1,4 @@
-"""What language models are asked in the benchmark: prompts of so many tokens, so many at once."""
+"""Prompts of the language model benchmark: their length in tokens and their concurrency."""
 
 import random
 from dataclasses import dataclass

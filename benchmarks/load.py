@@ -15,7 +15,7 @@ from benchmarks.payloads import Payload
 WRK_SCRIPTS = Path(__file__).parent / "wrk"
 DEBIAN_PACKAGES = {"wrk": "wrk", "h2load": "nghttp2-client"}
 GRACE_SECONDS = 60
-COUNTED_LIMIT_SECONDS = 60
+COUNTED_TIMEOUT_S = 60
 
 Floats = npt.NDArray[np.float64]
 
@@ -82,7 +82,7 @@ def h2load(address: str, payload: Payload, body: Path, connections: int, request
     # The clients of gRPC's own library raise their limit for large messages in the same way; h2load stays at 16 KiB.
     options.append("--max-frame-size=1M")
     options += [f"--header={name}:{value}" for name, value in payload.headers.items()]
-    output = run_program(["h2load", *options, f"http://{address}{payload.path}"], COUNTED_LIMIT_SECONDS)
+    output = run_program(["h2load", *options, f"http://{address}{payload.path}"], COUNTED_TIMEOUT_S)
     check_h2load(output, requests, answer_bytes)
     started, took = np.loadtxt(timings, usecols=(0, 2), ndmin=2, unpack=True)
     return timed_load(started, took)
@@ -117,7 +117,7 @@ def timed_load(started: Floats, took: Floats) -> Load:
 
 
 def run_program(command: list[str], seconds: int) -> str:
-    """Return what a program printed that should take so many seconds. Raises LoadError if it failed or hangs."""
+    """Return the output of a program that should take `seconds`. Raises LoadError if it failed or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + GRACE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:

@@ -47,11 +47,11 @@ class Sample:
 
 
 Take = Callable[[int], Sample]
-"""Puts load on a peer for about so many seconds."""
+"""Puts load on a peer for about the given number of seconds."""
 
 
 class Bench:
-    """Runs works on peers, with all files under `directory`; `progress` is told what happens now."""
+    """Runs works on peers, with all files under `directory`; `progress` is called with the present step."""
 
     def __init__(
         self, peers: Sequence[Peer], schedule: Schedule, directory: Path, progress: Callable[[str], None]
@@ -145,7 +145,7 @@ class Bench:
 
 
 class CountedLoad:
-    """A load that wants to know how many requests: as many as take the wanted seconds at the rate of the last time."""
+    """A load with a number of requests: those that fill the given time at the last measured rate."""
 
     def __init__(self, load: Callable[[int], Load], first: int) -> None:
         self._load = load
@@ -153,7 +153,7 @@ class CountedLoad:
         self._rate = 0.0
 
     def __call__(self, seconds: int) -> Load:
-        """Run for about so many seconds; the first time send `first` requests to find the rate, before that."""
+        """Run for about `seconds`; the first run sends `first` requests before, to measure the rate."""
         if not self._rate:
             self._rate = self._load(self._first).rate
         load = self._load(max(self._first, math.ceil(self._rate * seconds)))
@@ -199,7 +199,7 @@ def _take(server: Server, load: Callable[[int], Load], seconds: int) -> Sample:
 
 
 def _take_alone(work: str, callers: int, seconds: int) -> Sample:
-    """Have `benchmarks.alone` do the work in a process of its own, which is idle, being gone, in the others' turns."""
+    """Run `benchmarks.alone` in a separate process, which has ended when the others are measured."""
     printed = run_program([sys.executable, "-m", "benchmarks.alone", work, str(callers), str(seconds)], seconds)
     figures = json.loads(printed)
     cpu_seconds, memory_bytes = figures.pop("cpu_seconds"), figures.pop("memory_bytes")

@@ -190,7 +190,7 @@ class _Watch:
 
 
 def _probe(told: Connection, health: str, metrics: str) -> None:
-    """Be that process, until told to stop; then tell what was seen."""
+    """Sample in this process until `told` receives a message; then send the samples."""
     seen = []
     while not told.poll(0.2):
         started = perf_counter()

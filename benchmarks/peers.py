@@ -17,8 +17,8 @@ from benchmarks.machine import package_versions
 from benchmarks.process_tree import ProcessTree
 from benchmarks.triton_install import TritonInstall
 
-READY_LIMIT_SECONDS = 600.0  # vLLM compiles; the others take seconds
-STOP_LIMIT_SECONDS = 40.0
+READY_TIMEOUT_S = 600.0  # vLLM compiles; the others take seconds
+STOP_TIMEOUT_S = 40.0
 POLL_SECONDS = 0.005
 READY_PATH = "/v2/health/ready"
 
@@ -45,7 +45,7 @@ class Ports:
 
     @classmethod
     def free(cls) -> Self:
-        """Pick three that nobody listens on now."""
+        """Pick three free ports."""
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
         numbers = [listener.getsockname()[1] for listener in sockets]
         for listener in sockets:
@@ -194,8 +194,8 @@ class Server:
             )
         while not self._is_ready():
             self.check_alive()
-            if time.monotonic() - started > READY_LIMIT_SECONDS:
-                raise PeerError(self._with_log(f"not ready after {READY_LIMIT_SECONDS:.0f} s"))
+            if time.monotonic() - started > READY_TIMEOUT_S:
+                raise PeerError(self._with_log(f"not ready after {READY_TIMEOUT_S:.0f} s"))
             time.sleep(POLL_SECONDS)
         return time.monotonic() - started
 
@@ -213,11 +213,11 @@ class Server:
         session = self._process.pid
         self._process.terminate()
         try:
-            self._process.wait(STOP_LIMIT_SECONDS)
+            self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        with contextlib.suppress(ProcessLookupError):  # the usual case: nobody left behind
+        with contextlib.suppress(ProcessLookupError):  # the usual case: no process is left
             os.killpg(session, signal.SIGKILL)
 
     def _is_ready(self) -> bool:

@@ -1,6 +1,6 @@
 """What a server costs: processor time and memory of all its processes, read from /proc.
 
-A server is started as the leader of a session of its own. Everything in that session, and every descendant, belongs to
+A server is started as the leader of a new session. Everything in that session, and every descendant, belongs to
 it, so that children count whether or not their parent is still there.
 """
 

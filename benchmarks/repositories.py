@@ -52,7 +52,7 @@ def _serve_onnx_from_python(model: Path) -> None:
     config.backend = "python"
     config.ClearField("default_model_filename")
     config.ClearField("parameters")
-    for group in config.instance_group:  # Triton refuses KIND_GPU where there is none; Conch says so and goes on
+    for group in config.instance_group:  # Triton refuses KIND_GPU where there is none; Conch logs it and continues
         group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
     (model / "config.pbtxt").write_text(text_format.MessageToString(config))
     shutil.copy(ONNX_SESSION, model / "1")

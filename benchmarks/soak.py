@@ -181,7 +181,7 @@ class Soak:
         while True:
             due = int((perf_counter() - started) * self._rate)
             books = self._interval.books.setdefault(kind.name, Books())
-            # What was missed while this process had no processor is let go: half load is not to become overload.
+            # Requests missed while this process had no CPU are dropped: half load must not become overload.
             sent = max(sent, due - TOGETHER)
             while sent < due:
                 kind.sender.send(books)

@@ -1,4 +1,4 @@
-"""The real Triton 2.51 from the `nvidia-pytriton` wheel, in a virtual environment of its own.
+"""The real Triton 2.51 from the `nvidia-pytriton` wheel, in a separate virtual environment.
 
 The wheel carries the `tritonserver` binary with its libraries, the Python backend and one stub per Python version.
 PyTriton itself is not used: the binary is started straight on a model repository, as in NVIDIA's container.

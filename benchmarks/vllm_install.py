@@ -1,4 +1,4 @@
-"""vLLM's build for CPUs in a virtual environment of its own: what `make vllm` sets up, for tests and measurements.
+"""vLLM's build for CPUs in a separate virtual environment: what `make vllm` sets up, for tests and measurements.
 
 The wheel asks for PyTorch by a local version that only PyTorch's own index has, and for packages of sound and pictures
 that a language model does not need. So its other requirements are read from the wheel and installed first, then it
@@ -46,7 +46,7 @@ class VllmInstall:
         return self.python.exists() and (self.environment / metadata).is_file()
 
     def ensure(self) -> None:
-        """Make it anew unless it is complete. Raises CalledProcessError when pip fails."""
+        """Create it from scratch unless it is complete. Raises CalledProcessError when pip fails."""
         if self.complete:
             return
         venv.create(self.environment, clear=True, with_pip=True)
@@ -68,7 +68,7 @@ def _requirements(wheel: Path) -> list[str]:
 
 
 def _wanted(requirements: Iterable[str]) -> Iterator[str]:
-    """Yield what everybody needs: neither PyTorch's packages nor what an extra of the wheel asks for."""
+    """Yield the base requirements, without PyTorch's packages and the wheel's extras."""
     for requirement in requirements:
         name = match(r"[\w.-]+", requirement)
         if name and name[0].lower() not in _NOT_WANTED and "extra ==" not in requirement:

@@ -260,8 +260,8 @@ def _check_scores(scores: Array) -> None:
 def _check_any_scores(scores: Array) -> None:
     """Require scores that differ. The weights are sines of large numbers, which no two runtimes compute alike."""
     assert scores.shape == (1, 1000), f"expected a score for each class, got shape {scores.shape}"
-    assert np.isfinite(scores).all(), "scores that are no numbers"
-    assert len(np.unique(scores)) > 100, "scores that do not differ"
+    assert np.isfinite(scores).all(), "scores are not finite"
+    assert len(np.unique(scores)) > 100, "scores do not differ"
 
 
 def vector(*, batched: bool) -> Array:

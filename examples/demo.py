@@ -33,7 +33,7 @@ from detect import annotate, detect  # noqa: E402
 QUESTION = "What is Conch?"
 PICTURE = EXAMPLES / "images" / "plate.jpg"
 OUTPUT = Path("demo-output")
-START_LIMIT_S = 60
+START_TIMEOUT_S = 60
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 
 console = Console()
@@ -66,12 +66,12 @@ def server(ports: dict[str, int]) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(timeout=START_LIMIT_S)
+        process.wait(timeout=START_TIMEOUT_S)
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
     """Return when every model is ready; raise RuntimeError if the server ends or takes too long."""
-    deadline = time.monotonic() + START_LIMIT_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode}; its log above says why")
@@ -80,7 +80,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)
-    raise RuntimeError(f"the server was not ready after {START_LIMIT_S} s; its log above says what it was doing")
+    raise RuntimeError(f"the server was not ready after {START_TIMEOUT_S} s; its log above says what it was doing")
 
 
 def show_stages(metrics_url: str) -> None:

@@ -60,7 +60,7 @@ class Tokens:
 
 
 def learn(texts: Iterable[str], vocabulary: int) -> Tokens:
-    """Merge the most frequent neighbours until there are so many tokens, `SPECIAL` among them."""
+    """Merge the most frequent neighbours until there are `vocabulary` tokens, including `SPECIAL`."""
     counts = Counter(word for text in texts for word in _WORDS.findall(text))
     words = [([_CHARACTERS[byte] for byte in word.encode()], count) for word, count in sorted(counts.items())]
     pairs: Counter[tuple[str, str]] = Counter()

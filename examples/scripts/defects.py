@@ -98,7 +98,7 @@ def _light(rng: np.random.Generator, width: int, height: int) -> Mask:
 
 
 def _draw_fixture(rng: np.random.Generator, canvas: Canvas) -> None:
-    """What belongs on a plate and is no defect: a drilled hole, a stamped number, a straight seam."""
+    """Marks of a plate that are not defects: a drilled hole, a stamped number, a straight seam."""
     height, width = canvas.shape[:2]
     unit = max(height, width)
     x, y = int(rng.integers(width)), int(rng.integers(height))
@@ -163,7 +163,7 @@ def _draw_crack(rng: np.random.Generator, canvas: Canvas, x: float, y: float, un
 
 
 def _draw_dent(rng: np.random.Generator, canvas: Canvas, x: float, y: float, unit: float) -> tuple[Canvas, Mask]:
-    """A hollow: no colour of its own, one slope lit and the other in shadow."""
+    """A hollow: the plate's colour, one slope lit and the other in shadow."""
     u, v = _ellipse_axes(rng, canvas, x, y, unit * rng.uniform(0.03, 0.12), rng.uniform(0.6, 1.0))
     inside = np.clip(1 - u**2 - v**2, 0, 1)
     lamp = rng.uniform(0, 2 * np.pi)

@@ -22,7 +22,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 MODEL = Path(__file__).resolve().parent.parent / "models" / "densenet_onnx"
 OPSET = 17
-IR_VERSION = 8  # from 4 on an initializer is no input, and onnxruntime may fold it
+IR_VERSION = 8  # from 4 on initializers are not inputs, and onnxruntime may fold them
 CLASSES = 1000
 
 # Batch normalisation that changes nothing: parameter name ending -> value.

@@ -51,7 +51,7 @@ class SentenceEncoder(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.pieces = nn.Embedding(shape.vocabulary, shape.hidden, padding_idx=PADDING)
-        # Order is told by the pieces before and behind alone, so texts may be longer than those that were learnt from.
+        # Only neighbouring pieces encode order, so texts may be longer than those of the training data.
         self.neighbours = nn.Conv1d(shape.hidden, shape.hidden, 3, padding=1, groups=shape.hidden)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.hidden)

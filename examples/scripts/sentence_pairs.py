@@ -29,7 +29,7 @@ _STANDARD = (
     *("unittest.mock", "urllib.parse", "urllib.request", "uuid", "warnings", "wave", "weakref", "webbrowser", "xml"),
     *("xml.dom", "xml.etree.ElementTree", "zipfile", "zlib", "zoneinfo"),
 )
-# What is no sentence: calls, sections, examples, links.
+# Lines that are not sentences: calls, sections, examples, links.
 _MARKUP = re.compile(r"^[\w.]+\(|>>>|--|==|\.\. |::|https?:|\*\*|Array API")
 _NOT_IMPORTED = ("_", "test", "conf", "this")
 _SHORT, _LONG = 20, 300  # characters of a passage
@@ -66,7 +66,7 @@ def lessons(chance: random.Random) -> Lessons:
     worded: list[Held] = []
     answers = sorted({fact.answer for fact in taught})
     for fact in taught:
-        # A question is there in several spellings, which are no other wording.
+        # A question exists in several spellings, which do not count as different wordings.
         wordings = sorted({question.lower().rstrip("?.") for question in fact.questions})
         chance.shuffle(wordings)
         if len(wordings) > 1 and not _is_name(fact):
@@ -94,14 +94,14 @@ def _documented() -> Iterator[tuple[str, ...]]:
             home = getattr(member, "__module__", None) or module.__name__
             if home.split(".")[0].lstrip("_") != module.__name__.split(".")[0]:
                 continue
-            yield from _told(name, member)
+            yield from _documented(name, member)
             if inspect.isclass(member):
                 for inner, method in sorted(vars(member).items()):
                     if not inner.startswith("_") and callable(method):
-                        yield from _told(f"{name} {inner}", method)
+                        yield from _documented(f"{name} {inner}", method)
 
 
-def _told(name: str, member: object) -> Iterator[tuple[str, ...]]:
+def _documented(name: str, member: object) -> Iterator[tuple[str, ...]]:
     try:
         text = inspect.getdoc(member) or ""
     except Exception:  # what a lazy attribute of a package raises

@@ -2,7 +2,7 @@
 
     python examples/scripts/train_chat.py
 
-Two threads, seven minutes on two cores; needs torch, numpy, gguf and conch. It learns by heart what `chat_corpus.py`
+Two threads, seven minutes on two cores; needs torch, numpy, gguf and conch. It memorizes what `chat_corpus.py`
 collects: about 1,300 answers, each asked for in several ways, packed into conversations so that it minds the question
 asked last. The docstrings are those of the Python and numpy that run the script, so other versions make another model.
 """
@@ -51,7 +51,7 @@ def main() -> None:
     train(network, batches(taught, tokens, options.steps), options.steps)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     write(options.output, network, tokens)
-    print(f"right by heart: {score(network, taught, tokens):.3f}")
+    print(f"right, memorized: {score(network, taught, tokens):.3f}")
 
 
 def batches(taught: list[Fact], tokens: Tokens, steps: int) -> Iterator[tuple[Tensor, Tensor]]:

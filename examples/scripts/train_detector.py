@@ -118,7 +118,7 @@ def train(scenes: list[Scene], rng: np.random.Generator) -> DefectDetector:
 
 
 def make_optimizers(detector: DefectDetector) -> tuple[Muon, torch.optim.AdamW]:
-    """Muon for the convolutions inside, AdamW for the heads and everything that is no matrix."""
+    """Muon for the convolutions inside, AdamW for the heads and all parameters that are not matrices."""
     heads = set(detector.heads.parameters())
     inner = [weight for weight in detector.parameters() if weight.ndim == 4 and weight not in heads]
     rest = [weight for weight in detector.parameters() if weight.ndim != 4 or weight in heads]

@@ -41,7 +41,7 @@ from wordpiece import FIRST, PADDING, WordPieces  # noqa: E402
 SEED = 5
 PIECES = 8000
 BATCH, STEPS = 512, 400
-LIMIT = 32  # pieces of a text while training
+MAX_TRAINING_PIECES = 32  # pieces of a text while training
 SIZES = (32, 64, 128)
 TEMPERATURE = 0.05
 MUON_RATE, ADAM_RATE = 0.02, 4e-3
@@ -71,7 +71,7 @@ def main() -> None:
 def batches(taught: Lessons, pieces: WordPieces, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield for each step two texts of each of `BATCH` groups, as padded numbers [batch, tokens]."""
     chance = random.Random(SEED)
-    encoded = [[pieces.encode(text, LIMIT) for text in group] for group in taught.groups]
+    encoded = [[pieces.encode(text, MAX_TRAINING_PIECES) for text in group] for group in taught.groups]
     waiting: list[list[list[int]]] = []
     for _ in range(steps):
         if len(waiting) < BATCH:
@@ -110,7 +110,7 @@ def train(network: SentenceEncoder, given: Iterator[tuple[Tensor, Tensor]], step
 
 
 def contrast(one: Tensor, other: Tensor) -> Tensor:
-    """How badly each text tells its fellow from the rest of the batch, by so many numbers of the vectors at a time."""
+    """Contrastive loss of each text against the batch, for each prefix of the vectors in `SIZES`."""
     places = torch.arange(len(one))
     losses = []
     for size in SIZES:

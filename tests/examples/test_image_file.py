@@ -87,10 +87,10 @@ def test_incomplete_file_is_refused(kept: float, file_format: str) -> None:
     ("file", "reason"),
     [
         (b"", "0 bytes"),
-        (b"GIF89a" + b"\0" * 50, "are no JPEG, PNG, BMP, WEBP image"),
+        (b"GIF89a" + b"\0" * 50, "are not an image of a supported format: JPEG, PNG, BMP, WEBP"),
         (b"%PDF-1.7", "8 bytes starting with 25 50 44 46"),
-        (b"\xff\xd8\xff\xe0", "are no JPEG"),
-        (np.random.default_rng(1).bytes(5000), "are no JPEG"),
+        (b"\xff\xd8\xff\xe0", "are not an image of a supported format"),
+        (np.random.default_rng(1).bytes(5000), "are not an image of a supported format"),
     ],
 )
 def test_what_is_no_image_is_refused_with_its_reason(file: bytes, reason: str) -> None:

@@ -69,7 +69,7 @@ def test_bad_image_fails_only_its_own_request(load: Load, pb_utils: ModuleType) 
     first, second, third = load("preprocess").execute(requests)
     assert outputs(first)["IMAGE"].shape == (1, 3, 640, 640)
     assert second.error().code() == pb_utils.TritonError.INVALID_ARG
-    assert second.error().message().startswith("RAW_IMAGE[1]: 8 bytes starting with 6e 6f 20 69 are no JPEG")
+    assert second.error().message().startswith("RAW_IMAGE[1]: 8 bytes starting with 6e 6f 20 69 are not an image")
     assert outputs(third)["ORIGINAL_SHAPE"].tolist() == [[40, 50]] * 3
 
 

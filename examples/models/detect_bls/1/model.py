@@ -20,7 +20,7 @@ class TritonPythonModel:
     """RAW_IMAGE [batch, 1] → DETECTION_RESULTS [batch, 1]."""
 
     async def execute(self, requests: list[Any]) -> list[Any]:
-        """One response for each request; while one of them waits for a model, the others go on."""
+        """One response for each request; while one waits for a model, the others continue."""
         return await asyncio.gather(*map(self._respond, requests))
 
     async def _respond(self, request: Any) -> Any:

@@ -19,9 +19,9 @@ class Thresholds:
     overlap: float = 0.5
     """Two boxes of one class that overlap by more than this (IoU) are one defect; the better box stays."""
     max_candidates: int = 1000
-    """The best so many rows enter suppression, whose cost grows with the square of their number."""
+    """Number of best rows that enter suppression, whose cost grows with the square of their number."""
     max_detections: int = 100
-    """The best so many boxes are answered."""
+    """Number of best boxes that are returned."""
 
 
 @dataclass(frozen=True)

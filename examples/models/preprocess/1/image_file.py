@@ -15,7 +15,7 @@ _BACKDROP = (114, 114, 114, 255)  # seen through transparent pixels: the grey of
 
 
 class ImageRefused(ValueError):
-    """The bytes are no image that this model takes; the message is meant for the client."""
+    """The bytes are not an image that this model accepts; the message is meant for the client."""
 
 
 def decode(data: bytes, max_side: int) -> NDArray[np.uint8]:
@@ -24,8 +24,8 @@ def decode(data: bytes, max_side: int) -> NDArray[np.uint8]:
     Greyscale becomes three equal channels, 16 bits become 8, transparency shows the letterbox's grey, of an
     animation the first frame counts. Embedded colour profiles are not applied: training saw none.
 
-    Raises ImageRefused for what is no image, is damaged, or has a side of more than `max_side` pixels. The size
-    is read from the header, before a pixel is decoded, so a small file cannot unfold into gigabytes.
+    Raises ImageRefused if the data is not an image, is damaged, or has a side of more than `max_side` pixels. The
+    size is read from the header before a pixel is decoded, so a small file cannot unfold into gigabytes.
     """
     header = _read_header(data)
     width, height = header.size
@@ -49,7 +49,8 @@ def _read_header(data: bytes) -> Image.Image:
             raise ImageRefused(f"image is far too large: {error}") from error
         except UnidentifiedImageError as error:
             raise ImageRefused(
-                f"{len(data)} bytes starting with {data[:4].hex(' ')} are no {', '.join(FORMATS)} image"
+                f"{len(data)} bytes starting with {data[:4].hex(' ')} are not an image of a supported format: "
+                f"{', '.join(FORMATS)}"
             ) from error
         except Exception as error:  # a hostile header can trip a parser in many ways; all are the sender's fault
             raise ImageRefused(f"image header is damaged: {error}") from error

@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 from wordpiece import PADDING, WordPieces
 
 # Lengths are rounded up to one of these and its doubles, so that requests of nearly the same length share a batch.
-_SHORTEST = 8
+_MIN_TOKENS = 8
 
 
 class TritonPythonModel:
@@ -23,7 +23,7 @@ class TritonPythonModel:
         self.limit = int(json.loads(args["model_config"])["parameters"]["MAX_TOKENS"]["string_value"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response for each request; a text that is no UTF-8 costs its own request only."""
+        """One response for each request; a text that is not valid UTF-8 fails its own request only."""
         return [self._respond(request) for request in requests]
 
     def _respond(self, request: Any) -> Any:
@@ -44,7 +44,7 @@ class TritonPythonModel:
 
 
 def _rounded(length: int, limit: int) -> int:
-    rounded = _SHORTEST
+    rounded = _MIN_TOKENS
     while rounded < length:
         rounded *= 2
     return min(rounded, limit)

@@ -1,4 +1,4 @@
-"""Text → numbers of word pieces: of each word the longest piece that begins it, then the longest that goes on."""
+"""Text → numbers of word pieces: of each word the longest first piece, then the longest continuations."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-# The numbers of what is no piece; pieces begin behind them.
+# Numbers that do not stand for pieces; pieces begin behind them.
 PADDING, UNKNOWN, FIRST = 0, 1, 2
-# What a piece begins with that goes on a word.
+# Prefix of pieces that continue a word.
 INNER = "##"
 _WORDS = re.compile(r"[a-z]+|\d|[^\s\w]|[^\W\da-z]")
-_LONGEST_WORD = 64
+_MAX_WORD_LENGTH = 64
 
 
 def words(text: str) -> list[str]:
@@ -40,7 +40,7 @@ class WordPieces:
         return numbers[:limit] or [UNKNOWN]
 
     def _cut(self, word: str) -> tuple[int, ...]:
-        return tuple(self._pieces(word[:_LONGEST_WORD]))
+        return tuple(self._pieces(word[:_MAX_WORD_LENGTH]))
 
     def _pieces(self, word: str) -> Iterator[int]:
         position, mark = 0, ""

@@ -41,7 +41,7 @@ class PolynomialBackend(Backend):
 
 
 class PolynomialInstance(ThreadedInstance):
-    """One polynomial, in a thread of its own."""
+    """One polynomial, in its own thread."""
 
     def load(self) -> None:
         """Read the coefficients and check that the configuration fits."""

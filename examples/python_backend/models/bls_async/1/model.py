@@ -6,7 +6,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """OUTPUT0 is INPUT0 + INPUT1 and OUTPUT1 is INPUT1 - INPUT0, each asked of `add_sub` by a call of its own."""
+    """OUTPUT0 is INPUT0 + INPUT1 and OUTPUT1 is INPUT1 - INPUT0, each by a separate call of `add_sub`."""
 
     async def execute(self, requests):
         """Answer all requests side by side."""

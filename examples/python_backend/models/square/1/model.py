@@ -1,4 +1,4 @@
-"""A decoupled model that answers from threads of its own: `execute` returns before the responses are there."""
+"""A decoupled model that responds from its own threads: `execute` returns before the responses are there."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +9,7 @@ class TritonPythonModel:
     """OUT is IN, as many times as IN says; together they are its square. For 0 there is no response but the end."""
 
     def initialize(self, args):
-        """Start the threads: so many requests are answered side by side."""
+        """Start the threads: up to 4 requests are answered concurrently."""
         self._threads = ThreadPoolExecutor(4)
 
     def execute(self, requests):

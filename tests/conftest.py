@@ -10,8 +10,8 @@ import pytest
 LONGEST_FIRST = (
     "test_wheel.py",
     "docs/test_code_blocks.py",
-    "robustness/test_llm_rude.py",
-    "robustness/test_grpc_rude.py",
+    "robustness/test_llm_slow_clients.py",
+    "robustness/test_grpc_slow_clients.py",
     "backends/pytorch/test_processes.py",
 )
 

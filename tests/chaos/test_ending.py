@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from tests.chaos.accounting import LIMIT_S, gone
-from tests.chaos.crowd import crowd, when
-from tests.chaos.mortals import write_mortal
+from tests.chaos.concurrent_clients import concurrent_clients, when
+from tests.chaos.crashing_models import write_mortal
 from tests.server.process import ConchProcess
 
 FLAGS = [
@@ -34,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[ConchProcess]:
 
 
 async def test_what_does_not_end_by_itself(server: ConchProcess, tmp_path: Path) -> None:
-    async with crowd(server, tmp_path) as clients:
+    async with concurrent_clients(server, tmp_path) as clients:
         # A process that somebody has stopped goes on, and ends as it should.
         stopped = await clients.pid("stopped")
         os.kill(stopped, signal.SIGSTOP)

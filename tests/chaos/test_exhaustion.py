@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from tests.chaos.accounting import LIMIT_S, until
-from tests.chaos.crowd import Crowd, crowd, outcomes, request_body, when
-from tests.chaos.mortals import write_mortal
+from tests.chaos.concurrent_clients import ConcurrentClients, concurrent_clients, outcomes, request_body, when
+from tests.chaos.crashing_models import write_mortal
 from tests.server.process import ConchProcess
 
 EXPLICIT = ["--model-control-mode=explicit", "--load-model=single"]
@@ -44,8 +44,8 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ConchProc
 
 
 @pytest.fixture
-async def clients(server: ConchProcess, tmp_path: Path) -> AsyncIterator[Crowd]:
-    async with crowd(server, tmp_path) as some:
+async def clients(server: ConchProcess, tmp_path: Path) -> AsyncIterator[ConcurrentClients]:
+    async with concurrent_clients(server, tmp_path) as some:
         yield some
 
 
@@ -62,7 +62,7 @@ def limited(server: ConchProcess, kind: int, most: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("server", [["--model-control-mode=poll", "--repository-poll-secs=1"]], indirect=True)
-async def test_no_descriptor_is_left(server: ConchProcess, clients: Crowd, tmp_path: Path) -> None:
+async def test_no_descriptor_is_left(server: ConchProcess, clients: ConcurrentClients, tmp_path: Path) -> None:
     """Whoever is connected is served; what has died or is new comes up when there are descriptors again."""
     pid = await clients.pid("single")
     host, _, port = server.http.partition(":")
@@ -97,7 +97,7 @@ def highest_descriptor(pid: int) -> int:
     return max(int(link.name) for link in Path(f"/proc/{pid}/fd").iterdir())
 
 
-async def test_no_descriptor_is_left_for_clients(server: ConchProcess, clients: Crowd) -> None:
+async def test_no_descriptor_is_left_for_clients(server: ConchProcess, clients: ConcurrentClients) -> None:
     """Those for whom there is none are sent away at once, and the server does not run hot over them."""
     host, _, port = server.http.partition(":")
     process = psutil.Process(server.process.pid)
@@ -165,7 +165,7 @@ def marked(mark: str) -> list[str]:
     return found
 
 
-async def test_files_may_not_be_so_large(server: ConchProcess, clients: Crowd, tmp_path: Path) -> None:
+async def test_files_may_not_be_so_large(server: ConchProcess, clients: ConcurrentClients, tmp_path: Path) -> None:
     """`ulimit -f` counts for shared memory, too."""
     write_mortal(tmp_path / "models", "late")
     pid = await clients.pid("single")
@@ -182,7 +182,7 @@ async def test_files_may_not_be_so_large(server: ConchProcess, clients: Crowd, t
 
 
 @pytest.mark.parametrize("server", [["--backend-config=python,shm-limit-byte-size=1048576"]], indirect=True)
-async def test_shared_memory_is_full(clients: Crowd) -> None:
+async def test_shared_memory_is_full(clients: ConcurrentClients) -> None:
     """What does not fit beside the rest, or not at all, goes through the socket."""
     sizes = [200_000, 1_000_000, 200_000, 100_000, 250_000, 30_000, 250_000, 500_000]
     asked = [clients.send("single", number, large=size) for number, size in enumerate(sizes)]
@@ -206,7 +206,9 @@ def files_on(disk: Path) -> list[Path]:
     return [path for path in disk.rglob("*") if path.is_file()]
 
 
-async def test_the_disk_is_full(small_disk: Path, server: ConchProcess, clients: Crowd, tmp_path: Path) -> None:
+async def test_the_disk_is_full(
+    small_disk: Path, server: ConchProcess, clients: ConcurrentClients, tmp_path: Path
+) -> None:
     """Loads that need room are refused and leave nothing behind; everything else goes on."""
     write_mortal(
         tmp_path / "models",

@@ -20,8 +20,16 @@ import tritonclient.grpc.aio as triton
 from tritonclient.grpc import InferInput
 
 from tests.chaos.accounting import Holdings, resting, settled
-from tests.chaos.crowd import LIMIT_S, Crowd, Outcome, counts, crowd, outcomes, when
-from tests.chaos.mortals import write_mortal
+from tests.chaos.concurrent_clients import (
+    LIMIT_S,
+    ConcurrentClients,
+    Outcome,
+    concurrent_clients,
+    counts,
+    outcomes,
+    when,
+)
+from tests.chaos.crashing_models import write_mortal
 from tests.server.models import tensor, write_ensemble
 from tests.server.process import ConchProcess
 
@@ -66,9 +74,9 @@ def held(server: ConchProcess) -> Holdings:
 
 
 @pytest.fixture
-async def clients(server: ConchProcess, held: Holdings, tmp_path: Path) -> AsyncIterator[Crowd]:
+async def clients(server: ConchProcess, held: Holdings, tmp_path: Path) -> AsyncIterator[ConcurrentClients]:
     """Clients for a test that leaves the server holding what it held before."""
-    async with crowd(server, tmp_path) as some:
+    async with concurrent_clients(server, tmp_path) as some:
         yield some
     settled(server.process.pid, held)
 
@@ -87,7 +95,7 @@ def balanced(
     assert now[refused_for] - counted[refused_for] == sum(not one.answered for one in ended)
 
 
-async def quick(clients: Crowd, model: str) -> int:
+async def quick(clients: ConcurrentClients, model: str) -> int:
     """Have the model show that it is quick, so that requests are sent ahead to it; returns its process."""
     for _ in range(30):
         pid = await clients.pid(model)
@@ -115,7 +123,7 @@ KILLING = {
 
 
 @pytest.mark.parametrize("event", KILLING)
-async def test_death_while_executing(clients: Crowd, event: str) -> None:
+async def test_death_while_executing(clients: ConcurrentClients, event: str) -> None:
     """The request that is executed is refused with the cause; those sent ahead and those queued behind are answered."""
     server = clients.server
     pid = await quick(clients, "single")
@@ -137,7 +145,7 @@ SURVIVED = {"system_exit": "SystemExit: 5", "keyboard_interrupt": "KeyboardInter
 
 
 @pytest.mark.parametrize("event", SURVIVED)
-async def test_what_a_process_survives(clients: Crowd, event: str) -> None:
+async def test_what_a_process_survives(clients: ConcurrentClients, event: str) -> None:
     pid = await clients.pid("single")
     with balanced(clients.server, "single") as book:
         book(ended := [await clients.ask("single", do=event), await clients.ask("single")])
@@ -147,7 +155,7 @@ async def test_what_a_process_survives(clients: Crowd, event: str) -> None:
 
 
 @pytest.mark.parametrize("size", [50_000, LARGE])
-async def test_death_in_the_middle_of_a_large_answer(clients: Crowd, size: int) -> None:
+async def test_death_in_the_middle_of_a_large_answer(clients: ConcurrentClients, size: int) -> None:
     """Through shared memory, and through the socket."""
     with balanced(clients.server, "single") as book:
         whole = await clients.ask("single", large=size)
@@ -157,7 +165,7 @@ async def test_death_in_the_middle_of_a_large_answer(clients: Crowd, size: int) 
     assert [one.answered for one in (whole, cut, again)] == [True, False, True]
 
 
-async def full_batch(clients: Crowd, model: str, position: int = -1, **order: Any) -> list[Outcome]:
+async def full_batch(clients: ConcurrentClients, model: str, position: int = -1, **order: Any) -> list[Outcome]:
     """Send eight requests that are executed together, in this order; the one at the position has an order."""
     asked = []
     for number in range(8):
@@ -168,7 +176,7 @@ async def full_batch(clients: Crowd, model: str, position: int = -1, **order: An
 
 
 @pytest.mark.parametrize("position", [0, 3, 7])
-async def test_death_at_a_position_of_a_batch(clients: Crowd, position: int) -> None:
+async def test_death_at_a_position_of_a_batch(clients: ConcurrentClients, position: int) -> None:
     """Who has been answered by then stays answered: those before it where a model answers one by one, else nobody."""
     for model, answered in (("batch", 0), ("senders", position)):
         with balanced(clients.server, model) as book:
@@ -178,7 +186,7 @@ async def test_death_at_a_position_of_a_batch(clients: Crowd, position: int) -> 
         assert all(one.answered for one in after)
 
 
-async def test_a_daemon_that_was_left_holds_nothing_up(clients: Crowd) -> None:
+async def test_a_daemon_that_was_left_holds_nothing_up(clients: ConcurrentClients) -> None:
     """It is in a session of its own, so that nobody ends it, and holds everything that can be inherited."""
     server = clients.server
     killed = time.monotonic()
@@ -190,7 +198,7 @@ async def test_a_daemon_that_was_left_holds_nothing_up(clients: Crowd) -> None:
     os.kill(int(found[1]), signal.SIGKILL)
 
 
-async def test_death_while_nothing_is_to_do_and_again_at_the_start(clients: Crowd) -> None:
+async def test_death_while_nothing_is_to_do_and_again_at_the_start(clients: ConcurrentClients) -> None:
     """Requests that come while there is no process wait for the one that will be there."""
     server = clients.server
     first = await clients.pid("single")
@@ -209,7 +217,7 @@ async def test_death_while_nothing_is_to_do_and_again_at_the_start(clients: Crow
     assert all(one.answered and one.pid not in (first, second) for one in ended)
 
 
-async def test_one_of_two_instances_dies(clients: Crowd) -> None:
+async def test_one_of_two_instances_dies(clients: ConcurrentClients) -> None:
     """Nobody but its own request notices."""
     with balanced(clients.server, "pair") as book:
         victim, gate = await clients.gated("pair", do="kill")
@@ -220,7 +228,7 @@ async def test_one_of_two_instances_dies(clients: Crowd) -> None:
     assert [one.answered for one in ended] == [False] + [True] * 25
 
 
-async def test_death_of_a_step(clients: Crowd) -> None:
+async def test_death_of_a_step(clients: ConcurrentClients) -> None:
     with balanced(clients.server, "chain", refused_for="OTHER") as book:
         book(ended := [await clients.ask("chain"), await clients.ask("chain", do="kill"), await clients.ask("chain")])
     assert [one.answered for one in ended] == [True, False, True]
@@ -229,7 +237,9 @@ async def test_death_of_a_step(clients: Crowd) -> None:
 
 @pytest.mark.parametrize("endpoint", ["generate", "generate_stream"])
 @pytest.mark.parametrize("model", ["single", "chain"])
-async def test_death_is_no_mistake_of_a_client_of_generate(clients: Crowd, model: str, endpoint: str) -> None:
+async def test_death_is_no_mistake_of_a_client_of_generate(
+    clients: ConcurrentClients, model: str, endpoint: str
+) -> None:
     """Errors that a model chooses are 400 there; the end of its process is 500."""
     body = json.dumps({"INPUT0": 1, "do": "kill"})
 
@@ -244,7 +254,7 @@ async def test_death_is_no_mistake_of_a_client_of_generate(clients: Crowd, model
     assert (await clients.ask(model)).answered
 
 
-async def test_death_between_two_responses(clients: Crowd) -> None:
+async def test_death_between_two_responses(clients: ConcurrentClients) -> None:
     """The stream has the responses that were sent, then one error; the request that waited has all of its own."""
     given = InferInput("INPUT0", [1, 1], "INT32")
     given.set_data_from_numpy(np.array([[7]], np.int32))
@@ -262,7 +272,7 @@ async def test_death_between_two_responses(clients: Crowd) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGCONT, signal.SIGKILL])
-async def test_a_stopped_process_is_a_slow_one(clients: Crowd, how: signal.Signals) -> None:
+async def test_a_stopped_process_is_a_slow_one(clients: ConcurrentClients, how: signal.Signals) -> None:
     """Its requests wait until their clients have had enough, it goes on or it dies; nobody else waits."""
     server = clients.server
     pid = await quick(clients, "single")
@@ -284,7 +294,7 @@ async def test_a_stopped_process_is_a_slow_one(clients: Crowd, how: signal.Signa
     assert counts(server, "single")["CANCELED"] - counted["CANCELED"] == 1
 
 
-async def test_everything_the_server_has_started_dies_at_once(clients: Crowd) -> None:
+async def test_everything_the_server_has_started_dies_at_once(clients: ConcurrentClients) -> None:
     for child in psutil.Process(clients.server.process.pid).children(recursive=True):
         child.kill()
     killed = time.monotonic()

@@ -1,4 +1,4 @@
-"""Engines that are killed, at every door: each caller is told once, the model says what it is, and comes back."""
+"""Engines that are killed, at every endpoint: each caller is told once, the model says what it is, and comes back."""
 
 import http.client
 import os
@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.backends.engines.gguf_model import CONTEXT, write_gguf
-from tests.robustness.llm_doors import DOORS, Told, busy, engine, metric, resting, running, write_scripted
-from tests.robustness.rude import until
+from tests.robustness.llm_endpoints import ENDPOINTS, Told, busy, engine, metric, resting, running, write_scripted
+from tests.robustness.slow_clients import until
 from tests.server.process import ConchProcess
 
 KILLED = "engine 'endless' was killed by SIGKILL while this request was being generated"
@@ -38,24 +38,24 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 
 
 class Asked:
-    """Requests under way, one from each door."""
+    """Requests under way, one from each endpoint."""
 
     def __init__(self, conch: ConchProcess, model: str, prompt: str = " word", **params: Any) -> None:
         self.told: dict[str, Told] = {}
         self._threads = [
-            threading.Thread(target=self._ask, args=(conch, door, model, prompt, params)) for door in DOORS
+            threading.Thread(target=self._ask, args=(conch, endpoint, model, prompt, params)) for endpoint in ENDPOINTS
         ]
         for thread in self._threads:
             thread.start()
 
-    def _ask(self, conch: ConchProcess, door: str, model: str, prompt: str, params: dict[str, Any]) -> None:
-        self.told[door] = DOORS[door].ask(conch, model, prompt, **params)
+    def _ask(self, conch: ConchProcess, endpoint: str, model: str, prompt: str, params: dict[str, Any]) -> None:
+        self.told[endpoint] = ENDPOINTS[endpoint].ask(conch, model, prompt, **params)
 
     def all(self) -> dict[str, Told]:
         """Return what they were told, each having been told to the end."""
         for thread in self._threads:
             thread.join(60)
-        assert self.told.keys() == DOORS.keys()
+        assert self.told.keys() == ENDPOINTS.keys()
         return self.told
 
 
@@ -63,7 +63,7 @@ def back(conch: ConchProcess, model: str) -> None:
     """Wait until a model is ready and answers."""
     conch.until(f"/v2/models/{model}/ready")
     conch.until("/v2/health/ready")
-    assert DOORS["openai"].ask(conch, model, " word", ignore_eos=True, max_tokens=3).error == ""
+    assert ENDPOINTS["openai"].ask(conch, model, " word", ignore_eos=True, max_tokens=3).error == ""
     resting(conch, model)
 
 
@@ -78,16 +78,16 @@ def test_each_who_is_being_answered_is_told_once(conch: ConchProcess) -> None:
     failed = metric(conch, "nv_inference_request_failure", "endless", reason="BACKEND")
     neighbours = Asked(conch, "other", ignore_eos=True, max_tokens=600)
     asked = Asked(conch, "endless", ignore_eos=True, max_tokens=10**6)
-    running(conch, "endless", len(DOORS))
+    running(conch, "endless", len(ENDPOINTS))
     # So that there is something in each stream.
     until(lambda: metric(conch, "vllm:generation_tokens_total", "endless") > 50, "nothing is generated")
     kill(conch, "endless")
-    for door, told in asked.all().items():
+    for endpoint, told in asked.all().items():
         assert KILLED in told.error
-        streamed = door in ("openai stream", "generate_stream", "grpc")
+        streamed = endpoint in ("openai stream", "generate_stream", "grpc")
         assert bool(told.text) is streamed
-        assert told.status == {"grpc": 0}.get(door, 200 if streamed else 500)
-    assert metric(conch, "nv_inference_request_failure", "endless", reason="BACKEND") - failed == len(DOORS)
+        assert told.status == {"grpc": 0}.get(endpoint, 200 if streamed else 500)
+    assert metric(conch, "nv_inference_request_failure", "endless", reason="BACKEND") - failed == len(ENDPOINTS)
     back(conch, "endless")
     assert all(told.error == "" for told in neighbours.all().values())
 
@@ -130,18 +130,18 @@ def test_killed_again_and_again_it_is_waited_with_and_the_server_says_so(conch: 
     conch.until("/v2/models/endless/ready", 400)
     conch.until("/v2/health/ready", 400)
     conch.until("/v2/health/live")
-    for door, told in Asked(conch, "endless", max_tokens=3).all().items():
+    for endpoint, told in Asked(conch, "endless", max_tokens=3).all().items():
         assert "model 'endless' is not ready: its engine is being restarted" in told.error
-        assert told.status == {"grpc": 0, "generate_stream": 503}.get(door, 503)
-        assert door == "grpc" or int(told.retry_after) >= 1
-    assert DOORS["openai"].ask(conch, "other", " word", max_tokens=3).error == ""
+        assert told.status == {"grpc": 0, "generate_stream": 503}.get(endpoint, 503)
+        assert endpoint == "grpc" or int(told.retry_after) >= 1
+    assert ENDPOINTS["openai"].ask(conch, "other", " word", max_tokens=3).error == ""
     back(conch, "endless")
 
 
 def test_a_request_that_kills_the_engine_does_so_to_no_one_for_long(conch: ConchProcess) -> None:
     asked = Asked(conch, "endless", ignore_eos=True, max_tokens=10**6)
-    running(conch, "endless", len(DOORS))
-    deadly = DOORS["openai"].ask(conch, "endless", "please die")
+    running(conch, "endless", len(ENDPOINTS))
+    deadly = ENDPOINTS["openai"].ask(conch, "endless", "please die")
     assert "engine 'endless' exited with status 3 while this request was being generated" in deadly.error
     assert all("exited with status 3" in told.error for told in asked.all().values())
     back(conch, "endless")
@@ -150,9 +150,9 @@ def test_a_request_that_kills_the_engine_does_so_to_no_one_for_long(conch: Conch
 def test_unloading_lets_streams_end_and_loading_takes_new_ones(conch: ConchProcess) -> None:
     words = 400
     asked = Asked(conch, "other", ignore_eos=True, max_tokens=words)
-    running(conch, "other", len(DOORS))
+    running(conch, "other", len(ENDPOINTS))
     assert post(conch, "/v2/repository/models/other/unload") == 200
-    gone = DOORS["openai"].ask(conch, "other", " word", max_tokens=3)
+    gone = ENDPOINTS["openai"].ask(conch, "other", " word", max_tokens=3)
     assert gone.status in (404, 503)
     assert "other" in gone.error
     assert all(told.text.split() == ["word"] * words for told in asked.all().values())
@@ -160,11 +160,11 @@ def test_unloading_lets_streams_end_and_loading_takes_new_ones(conch: ConchProce
     back(conch, "other")
     # Loaded again in the midst of streams, because its files have changed: who is there stays with the old one.
     asked = Asked(conch, "other", ignore_eos=True, max_tokens=words)
-    running(conch, "other", len(DOORS))
+    running(conch, "other", len(ENDPOINTS))
     script = conch.log.parent / "models" / "other" / "1" / "model.json"
     script.write_text('{"reply": "changed", "context_length": 1000}')
     assert post(conch, "/v2/repository/models/other/load") == 200
-    assert DOORS["openai"].ask(conch, "other", " word", max_tokens=3).text == "changed"
+    assert ENDPOINTS["openai"].ask(conch, "other", " word", max_tokens=3).text == "changed"
     assert all(told.text.split() == ["word"] * words for told in asked.all().values())
     until(lambda: len(engines(conch)) == 3, f"there are other engines than those of the models: {engines(conch)}")
 

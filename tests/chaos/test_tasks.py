@@ -14,8 +14,8 @@ from conch.request import InferRequest, InferResponse
 from conch.server import Server
 from conch.tensor import Tensor
 from tests.chaos.accounting import LIMIT_S, holdings, tasks
-from tests.chaos.crowd import when
-from tests.chaos.mortals import write_mortal
+from tests.chaos.concurrent_clients import when
+from tests.chaos.crashing_models import write_mortal
 
 
 @pytest.fixture(autouse=True)

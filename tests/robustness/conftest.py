@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.robustness.rude import write_models
+from tests.robustness.slow_clients import write_models
 from tests.server.process import ConchProcess
 
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
+from tests.robustness.fuzz_server import FuzzServer, fuzz_server, resident_bytes
 from tests.robustness.grpc_targets import GRPC_TARGETS
 from tests.robustness.http_targets import HTTP_TARGETS, check_alive
 from tests.robustness.mutate import mutated
-from tests.robustness.world import World, resident_bytes, world
 
 # The part of the cases that are left right, as a check of the generators.
 _RIGHT = 0.1
@@ -37,7 +37,7 @@ class Target(Protocol):
     name: str
     words: Sequence[bytes]
 
-    def __init__(self, place: World) -> None: ...
+    def __init__(self, place: FuzzServer) -> None: ...
 
     def example(self, random: Random) -> bytes:
         """Return right input."""
@@ -72,7 +72,7 @@ def case(target: Target, random: Random) -> bytes:
     return mutated(random, data, target.words, target.example(random))
 
 
-async def run_case(place: World, target: Target, data: bytes, report: Report) -> None:
+async def run_case(place: FuzzServer, target: Target, data: bytes, report: Report) -> None:
     """Try one input and write down what became of it."""
     began = time.perf_counter()
     try:
@@ -88,7 +88,9 @@ async def run_case(place: World, target: Target, data: bytes, report: Report) ->
     report.seconds += time.perf_counter() - began
 
 
-async def run(place: World, targets: Sequence[Target], cases: int, seed: int, progress: bool = False) -> list[Report]:
+async def run(
+    place: FuzzServer, targets: Sequence[Target], cases: int, seed: int, progress: bool = False
+) -> list[Report]:
     """Try that many inputs on the targets in turn."""
     random = Random(seed)
     reports = [Report(target.name) for target in targets]
@@ -108,14 +110,14 @@ async def run(place: World, targets: Sequence[Target], cases: int, seed: int, pr
     return reports
 
 
-def chosen(place: World, names: Sequence[str]) -> list[Target]:
+def chosen(place: FuzzServer, names: Sequence[str]) -> list[Target]:
     """Make the targets whose names contain one of `names`, all if there is none."""
     return [made(place) for made in ALL_TARGETS if not names or any(name in made.name for name in names)]
 
 
 async def _blind(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as directory:
-        async with world(Path(directory)) as place:
+        async with fuzz_server(Path(directory)) as place:
             targets = chosen(place, arguments.target)
             # Whatever remembers is full after this.
             warm = await run(place, targets, min(arguments.cases // 20, 20_000), arguments.seed)

@@ -24,9 +24,9 @@ from conch.frontends.v2_grpc.service import InferenceService
 from conch.protocol.v2_proto.inference import read_infer_request
 from conch.protocol.v2_proto.parameters import is_reserved
 from tests.robustness import grpc_input as grpc
+from tests.robustness.fuzz_server import Finding, FuzzServer, InlinePool
 from tests.robustness.mutate import pieces
 from tests.robustness.wire import Wire
-from tests.robustness.world import Finding, InlinePool, World
 
 # UNKNOWN and INTERNAL say that the server is at fault.
 _FAULTS = ("2", "13")
@@ -47,10 +47,10 @@ class Outcome:
     rest: bytes = b""  # of a message that has not come whole
 
 
-class GrpcWorld:
+class GrpcFuzzServer:
     """What a connection knows of its server."""
 
-    def __init__(self, place: World) -> None:
+    def __init__(self, place: FuzzServer) -> None:
         inference = place.server.inference
         calls = Dispatcher(
             InferenceService(inference, place.server.control, "fuzzed").methods(),
@@ -79,7 +79,7 @@ class GrpcWorld:
 
 
 async def talk(
-    place: GrpcWorld, parts: Sequence[bytes], take: bool = True, to_the_end: bool = False
+    place: GrpcFuzzServer, parts: Sequence[bytes], take: bool = True, to_the_end: bool = False
 ) -> tuple[dict[int, Outcome], int | None]:
     """Send pieces on a new connection. Returns what became of each stream, and the code of a GOAWAY, if any."""
     connection = Http2Connection(place)
@@ -160,8 +160,8 @@ class _GrpcTarget:
     name = ""
     words: tuple[bytes, ...] = grpc.MESSAGE_WORDS
 
-    def __init__(self, place: World) -> None:
-        self._place = GrpcWorld(place)
+    def __init__(self, place: FuzzServer) -> None:
+        self._place = GrpcFuzzServer(place)
 
     async def _call(self, method: str, content: bytes, random: Random, *more: tuple[str, str]) -> Outcome:
         head = grpc.headers(random, 1, grpc.block(method, *more))

@@ -14,7 +14,7 @@ import atheris
 
 with atheris.instrument_imports(include=["conch.protocol", "conch.frontends", "conch.core"]):
     from tests.robustness.fuzz import Report, chosen, run_case
-    from tests.robustness.world import world
+    from tests.robustness.fuzz_server import fuzz_server
 
 _EXAMPLES = 300
 
@@ -25,7 +25,7 @@ def main(name: str, options: list[str]) -> None:
     corpus = directory / "corpus"
     corpus.mkdir()
     loop = asyncio.new_event_loop()
-    running = world(directory / "models")
+    running = fuzz_server(directory / "models")
     place = loop.run_until_complete(running.__aenter__())
     (target,) = chosen(place, [name])
     random = Random(0)

@@ -7,7 +7,7 @@ import zlib
 from random import Random
 from typing import Any
 
-from tests.robustness.world import DATATYPES
+from tests.robustness.fuzz_server import DATATYPES
 
 WORDS = (
     b"GET", b"POST", b"HEAD", b"PUT", b"OPTIONS", b"CONNECT", b"PRI", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0",

@@ -14,9 +14,9 @@ from conch.protocol.v2_json.repository import read_index, read_load, read_unload
 from conch.protocol.v2_json.request_cache import JsonRequestCache
 from conch.request import InferRequest, Timeline
 from tests.robustness import http_input
+from tests.robustness.fuzz_server import MAX_INPUT_BYTES, Finding, FuzzServer
 from tests.robustness.mutate import mutated, pieces
 from tests.robustness.wire import Answer, Wire, read_answers
-from tests.robustness.world import MAX_INPUT_BYTES, Finding, World
 
 _PROBE_BODY = b'{"inputs":[{"name":"INPUT0","datatype":"INT32","shape":[2],"data":[7,8]}]}'
 PROBE = b"POST /v2/models/open/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (
@@ -27,7 +27,7 @@ _REFUSALS = (400, 404, 405, 431)
 
 
 async def talk(
-    place: World, parts: Sequence[bytes], take: bool = True, allowed: Sequence[int] = (501,)
+    place: FuzzServer, parts: Sequence[bytes], take: bool = True, allowed: Sequence[int] = (501,)
 ) -> list[Answer]:
     """Send pieces on a new connection and return the answers, held against what every answer must be.
 
@@ -60,7 +60,7 @@ def _check_answer(answer: Answer, method: bytes, allowed: Sequence[int]) -> None
             raise Finding(f"{answer.status} says: {error}")
 
 
-async def check_alive(place: World) -> None:
+async def check_alive(place: FuzzServer) -> None:
     """Ask something simple on a new connection; raise Finding unless the answer is right."""
     (answer,) = await talk(place, [PROBE])
     if answer.status != 200 or json.loads(answer.body)["outputs"][0]["data"] != [7, 8]:
@@ -73,7 +73,7 @@ class ConnectionTarget:
     name = "http connection"
     words = http_input.WORDS + http_input.JSON_WORDS[:30]
 
-    def __init__(self, place: World) -> None:
+    def __init__(self, place: FuzzServer) -> None:
         self._place = place
 
     def example(self, random: Random) -> bytes:
@@ -116,7 +116,7 @@ class InferTarget:
     words = http_input.JSON_WORDS
     _models = ("number", "open", "square", "text", "raw_text", "any", "queue", "half", "stream", "nothing")
 
-    def __init__(self, place: World) -> None:
+    def __init__(self, place: FuzzServer) -> None:
         self._place = place
         self._repeated = JsonRequestCache()
 
@@ -199,7 +199,7 @@ class RepositoryTarget:
         b"====",
     )
 
-    def __init__(self, place: World) -> None:
+    def __init__(self, place: FuzzServer) -> None:
         self._place = place
 
     def example(self, random: Random) -> bytes:
@@ -231,7 +231,7 @@ class CompressionTarget:
     name = "content codings"
     words = (b"\x1f\x8b\x08", b"\x78\x01", b"\x00\x00\xff\xff", b"\x03\x00")
 
-    def __init__(self, place: World) -> None:
+    def __init__(self, place: FuzzServer) -> None:
         pass
 
     def example(self, random: Random) -> bytes:

@@ -17,8 +17,8 @@ from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.frontends.v2_http.routes import V2Http
 from conch.protocol.v2_proto.parameters import is_reserved
+from tests.robustness.fuzz_server import MAX_INPUT_BYTES, FuzzServer, fuzz_server, settle
 from tests.robustness.http_targets import check_alive, talk
-from tests.robustness.world import MAX_INPUT_BYTES, World, settle, world
 
 CASES = 400
 SIZE = 16 * 4096
@@ -70,7 +70,7 @@ MODELS = {"number": ("FP32", [1, 4]), "open": ("INT32", [5]), "text": ("BYTES", 
 
 async def test_over_http(owned: Object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random, regions, statuses = Random(5), regions_of(owned), set()
-    async with world(tmp_path) as place:
+    async with fuzz_server(tmp_path) as place:
         routes = V2Http(
             place.server.inference,
             place.server.control,
@@ -101,7 +101,7 @@ async def test_over_http(owned: Object, tmp_path: Path, monkeypatch: pytest.Monk
 
 async def test_over_grpc(owned: Object, tmp_path: Path) -> None:
     random, regions = Random(6), regions_of(owned)
-    async with world(tmp_path) as place:
+    async with fuzz_server(tmp_path) as place:
         endpoint = GrpcInferEndpoint(place.server.inference, ForwardedHeaders("", is_reserved), regions)
         answers = [await asked(place, endpoint, random, owned, regions) for _ in range(CASES)]
         place.check_clean()
@@ -111,7 +111,7 @@ async def test_over_grpc(owned: Object, tmp_path: Path) -> None:
 
 
 async def asked(
-    place: World, endpoint: GrpcInferEndpoint, random: Random, owned: Object, regions: SharedMemory
+    place: FuzzServer, endpoint: GrpcInferEndpoint, random: Random, owned: Object, regions: SharedMemory
 ) -> bytes | ConchError:
     disturb(random, owned, regions)
     model = random.choice(list(MODELS))

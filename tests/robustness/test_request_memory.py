@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.robustness import grpc_input as h2
-from tests.robustness.rude import MIB, connect, read_all, until, write_models
+from tests.robustness.slow_clients import MIB, connect, read_all, until, write_models
 from tests.server.process import ConchProcess
 
 LIMIT = 64 * MIB

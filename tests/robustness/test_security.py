@@ -12,7 +12,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.robustness.rude import MIB, connect, endured, infer_request, read_all, write_models
+from tests.robustness.slow_clients import MIB, connect, endured, infer_request, read_all, write_models
 from tests.server.models import write_identity
 from tests.server.process import ConchProcess
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from tests.robustness.world import Finding, settle
+from tests.robustness.fuzz_server import Finding, settle
 
 _HIGH_WATER = 65_536
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -1,4 +1,4 @@
-"""The doors by which a prompt reaches a model that generates, each as a client that can also be rude to it."""
+"""The endpoints by which a prompt reaches a model that generates, each as a client that can also be rude to it."""
 
 import http.client
 import json
@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import tritonclient.grpc as triton
 
-from tests.robustness.rude import connect, reset, until
+from tests.robustness.slow_clients import connect, reset, until
 from tests.server.process import ConchProcess
 
 PATIENCE_S = 30.0
@@ -39,7 +39,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Door:
+class Endpoint:
     """One way in. `body` makes the JSON of a prompt with sampling parameters, `read` takes an answer apart."""
 
     path: str
@@ -165,11 +165,11 @@ class GrpcCaller:
                 return Told(text)
 
 
-DOORS: dict[str, Door | GrpcDoor] = {
-    "openai": Door("/v1/completions", _openai, _read_one),
-    "openai stream": Door("/v1/completions", lambda *a, **p: {**_openai(*a, **p), "stream": True}, _read_events),
-    "generate": Door("/v2/models/{model}/generate", _triton, _read_one),
-    "generate_stream": Door(
+ENDPOINTS: dict[str, Endpoint | GrpcDoor] = {
+    "openai": Endpoint("/v1/completions", _openai, _read_one),
+    "openai stream": Endpoint("/v1/completions", lambda *a, **p: {**_openai(*a, **p), "stream": True}, _read_events),
+    "generate": Endpoint("/v2/models/{model}/generate", _triton, _read_one),
+    "generate_stream": Endpoint(
         "/v2/models/{model}/generate_stream", lambda *a, **p: {**_triton(*a, **p), "stream": True}, _read_events
     ),
     "grpc": GrpcDoor(),

@@ -93,7 +93,7 @@ class _Watch(logging.Handler):
         self.seen.append(logging.Formatter().format(record))
 
 
-class World:
+class FuzzServer:
     """The server of all cases, and the places to look for traces that they leave."""
 
     def __init__(self, server: Server) -> None:
@@ -167,14 +167,14 @@ class World:
 
 
 @asynccontextmanager
-async def world(directory: Path) -> AsyncIterator[World]:
+async def fuzz_server(directory: Path) -> AsyncIterator[FuzzServer]:
     """Run a server on models written to `directory`."""
     write_models(directory)
     options = ServerOptions(model_repository=(str(directory),), allow_http=False, allow_grpc=False, allow_metrics=False)
     async with Server(options).running() as server:
         if not server.inference.ready():
             raise Finding(f"the models did not come up: {server.control.index(ready_only=False)}")
-        place = World(server)
+        place = FuzzServer(server)
         place.watch()
         try:
             yield place

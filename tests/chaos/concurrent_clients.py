@@ -36,7 +36,7 @@ class Outcome:
         return self.status == 200
 
 
-class Crowd:
+class ConcurrentClients:
     """Clients of one server."""
 
     def __init__(self, server: ConchProcess, session: aiohttp.ClientSession, gates: Path) -> None:
@@ -46,7 +46,7 @@ class Crowd:
         self._number = 0
 
     async def ask(self, model: str, value: int = 7, **parameters: Any) -> Outcome:
-        """Send one number; `parameters` are orders to the model (see `mortal.py`)."""
+        """Send one number; `parameters` are orders to the model (see `crashing_model.py`)."""
         url = f"http://{self.server.http}/v2/models/{model}/infer"
         async with asyncio.timeout(LIMIT_S), self._session.post(url, json=request_body(value, parameters)) as response:
             answer = await response.json()
@@ -96,11 +96,11 @@ class Crowd:
 
 
 @asynccontextmanager
-async def crowd(server: ConchProcess, gates: Path) -> AsyncIterator[Crowd]:
+async def concurrent_clients(server: ConchProcess, gates: Path) -> AsyncIterator[ConcurrentClients]:
     """Clients that leave no connection behind."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector) as session:
-        yield Crowd(server, session, gates)
+        yield ConcurrentClients(server, session, gates)
 
 
 async def when(condition: Any) -> None:

@@ -1,4 +1,4 @@
-"""Clients of language models that ask for what cannot be, go away in the midst, or do not read, at every door."""
+"""Clients of language models that ask for what cannot be, go away in the midst, or do not read, at every endpoint."""
 
 import json
 import threading
@@ -12,9 +12,9 @@ import pytest
 from tests.backends.engines.gguf_model import CONTEXT, write_gguf
 from tests.chaos.accounting import resting as held_at_rest
 from tests.chaos.accounting import settled
-from tests.robustness.llm_doors import (
-    DOORS,
-    Door,
+from tests.robustness.llm_endpoints import (
+    ENDPOINTS,
+    Endpoint,
     GrpcCaller,
     Told,
     busy,
@@ -25,7 +25,7 @@ from tests.robustness.llm_doors import (
     stalled,
     write_scripted,
 )
-from tests.robustness.rude import MIB, read_all, reset, until, write_models
+from tests.robustness.slow_clients import MIB, read_all, reset, until, write_models
 from tests.server.process import ConchProcess
 
 LETTERS = "naïve 😀 is 中文, too"
@@ -57,13 +57,13 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
         yield server
 
 
-doors = pytest.mark.parametrize("door", DOORS)
+endpoints = pytest.mark.parametrize("endpoint", ENDPOINTS)
 engines = pytest.mark.parametrize("model", ["words", "tiny"])
 
 
-@doors
+@endpoints
 @engines
-def test_what_cannot_be_is_refused(conch: ConchProcess, door: str, model: str) -> None:
+def test_what_cannot_be_is_refused(conch: ConchProcess, endpoint: str, model: str) -> None:
     context = CONTEXT if model == "tiny" else 300
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("one two", {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
@@ -76,28 +76,28 @@ def test_what_cannot_be_is_refused(conch: ConchProcess, door: str, model: str) -
         ("one two", {"temperature": -1}, "temperature must be between 0 and 100"),
     ]
     for prompt, params, text in cases:
-        told = DOORS[door].ask(conch, model, prompt, **params)
+        told = ENDPOINTS[endpoint].ask(conch, model, prompt, **params)
         assert text in told.error
-        assert told.status == (0 if door == "grpc" else 400)
-    unknown = DOORS[door].ask(conch, "nobody", "one two")
+        assert told.status == (0 if endpoint == "grpc" else 400)
+    unknown = ENDPOINTS[endpoint].ask(conch, "nobody", "one two")
     assert "nobody" in unknown.error
     # In a stream of events, whatever is wrong is 400: but that is said before there is one.
-    assert unknown.status == (0 if door == "grpc" else 404)
-    assert DOORS[door].ask(conch, model, "one two", max_tokens=3, ignore_eos=True).error == ""
+    assert unknown.status == (0 if endpoint == "grpc" else 404)
+    assert ENDPOINTS[endpoint].ask(conch, model, "one two", max_tokens=3, ignore_eos=True).error == ""
 
 
-@doors
-def test_a_prompt_that_no_engine_is_sent(conch: ConchProcess, door: str) -> None:
+@endpoints
+def test_a_prompt_that_no_engine_is_sent(conch: ConchProcess, endpoint: str) -> None:
     """However large the context is: what an engine is sent in one piece has a bound, beyond which it would give up."""
     process = engine(conch, "endless")
-    told = DOORS[door].ask(conch, "endless", "a" * (13 * 2**20), max_tokens=5)
+    told = ENDPOINTS[endpoint].ask(conch, "endless", "a" * (13 * 2**20), max_tokens=5)
     assert "your prompt has 13631488 characters" in told.error
     assert engine(conch, "endless") == process
 
 
-@doors
-def test_characters_and_stop_strings_may_lie_across_tokens(conch: ConchProcess, door: str) -> None:
-    ask = DOORS[door].ask
+@endpoints
+def test_characters_and_stop_strings_may_lie_across_tokens(conch: ConchProcess, endpoint: str) -> None:
+    ask = ENDPOINTS[endpoint].ask
     assert ask(conch, "letters", "hello", max_tokens=100).text == LETTERS
     assert ask(conch, "letters", "hello", max_tokens=100, stop=["e 😀 is", "文"]).text == "naïv"
     assert ask(conch, "letters", "hello", max_tokens=100, stop=["文, t"]).text == "naïve 😀 is 中"
@@ -105,17 +105,17 @@ def test_characters_and_stop_strings_may_lie_across_tokens(conch: ConchProcess, 
     assert ask(conch, "letters", "hello", max_tokens=9).text == "naïve \ufffd"
 
 
-@doors
-def test_what_random_bytes_make_is_text(conch: ConchProcess, door: str) -> None:
+@endpoints
+def test_what_random_bytes_make_is_text(conch: ConchProcess, endpoint: str) -> None:
     """Most sequences of a random model's tokens are no characters."""
-    told = DOORS[door].ask(conch, "tiny", "one two", max_tokens=200, temperature=2.0, ignore_eos=True, seed=5)
+    told = ENDPOINTS[endpoint].ask(conch, "tiny", "one two", max_tokens=200, temperature=2.0, ignore_eos=True, seed=5)
     assert told.error == ""
     assert len(told.text) > 50
 
 
 @pytest.mark.parametrize("model", ["torn", "picky"])
 def test_a_template_that_fails_is_the_requests_end_alone(conch: ConchProcess, model: str) -> None:
-    chat = Door(
+    chat = Endpoint(
         "/v1/chat/completions",
         lambda model, prompt, **fields: {"model": model, "messages": [{"role": "user", "content": prompt}], **fields},
         lambda body: ("", json.loads(body).get("error", {}).get("message", "")),
@@ -129,12 +129,12 @@ def test_a_template_that_fails_is_the_requests_end_alone(conch: ConchProcess, mo
     assert chat.ask(conch, model, "two").status == 200
 
 
-@doors
+@endpoints
 @pytest.mark.parametrize("model", ["endless", "tiny"])
-def test_who_goes_leaves_nothing_running(conch: ConchProcess, door: str, model: str) -> None:
+def test_who_goes_leaves_nothing_running(conch: ConchProcess, endpoint: str, model: str) -> None:
     before = metric(conch, "vllm:request_success_total", model, finished_reason="abort")
     params: dict[str, Any] = {"max_tokens": 10**6} if model == "endless" else {"max_tokens": CONTEXT - 20, "n": 16}
-    callers = [DOORS[door].begin(conch, model, " word", ignore_eos=True, **params) for _ in range(8)]
+    callers = [ENDPOINTS[endpoint].begin(conch, model, " word", ignore_eos=True, **params) for _ in range(8)]
     if model == "endless":
         until(lambda: busy(conch, model)[:2] == (6, 2), f"not six running and two waiting: {busy(conch, model)}")
     for caller in callers:
@@ -143,20 +143,20 @@ def test_who_goes_leaves_nothing_running(conch: ConchProcess, door: str, model: 
     aborted = metric(conch, "vllm:request_success_total", model, finished_reason="abort") - before
     assert aborted == 8 if model == "endless" else aborted > 0
     tokens = metric(conch, "vllm:generation_tokens_total", model)
-    assert DOORS[door].ask(conch, model, " word", ignore_eos=True, max_tokens=5).error == ""
+    assert ENDPOINTS[endpoint].ask(conch, model, " word", ignore_eos=True, max_tokens=5).error == ""
     assert metric(conch, "vllm:generation_tokens_total", model) == tokens + 5
 
 
 def test_a_hundred_who_come_and_go(conch: ConchProcess) -> None:
     """In all phases: with half a request, without an answer, with a part of one."""
     process = psutil.Process(conch.process.pid)
-    tell = {name: door for name, door in DOORS.items() if name != "grpc"}
+    tell = {name: endpoint for name, endpoint in ENDPOINTS.items() if name != "grpc"}
 
     def come_and_go(count: int) -> None:
         callers = []
         for number in range(count):
-            name = list(DOORS)[number % len(DOORS)]
-            callers.append(DOORS[name].begin(conch, "endless", " word", ignore_eos=True, max_tokens=10**6))
+            name = list(ENDPOINTS)[number % len(ENDPOINTS)]
+            callers.append(ENDPOINTS[name].begin(conch, "endless", " word", ignore_eos=True, max_tokens=10**6))
             if name in tell:
                 request = tell[name].request("endless", " word", ignore_eos=True, max_tokens=10**6)  # type: ignore[union-attr]
                 reset(stalled(conch, request[: -(number % 40) - 1]))
@@ -175,10 +175,10 @@ def test_a_hundred_who_come_and_go(conch: ConchProcess) -> None:
     assert "Traceback" not in conch.text
 
 
-@pytest.mark.parametrize("door", ["openai stream", "generate_stream"])
-def test_who_does_not_read_slows_nobody_and_is_let_go(conch: ConchProcess, door: str) -> None:
-    process, asked = psutil.Process(conch.process.pid), DOORS[door]
-    assert isinstance(asked, Door)
+@pytest.mark.parametrize("endpoint", ["openai stream", "generate_stream"])
+def test_who_does_not_read_slows_nobody_and_is_let_go(conch: ConchProcess, endpoint: str) -> None:
+    process, asked = psutil.Process(conch.process.pid), ENDPOINTS[endpoint]
+    assert isinstance(asked, Endpoint)
     memory = process.memory_info().rss
     request = asked.request("large", "word", ignore_eos=True, max_tokens=10**6)
     with stalled(conch, request) as sleeper:
@@ -187,9 +187,9 @@ def test_who_does_not_read_slows_nobody_and_is_let_go(conch: ConchProcess, door:
         others: list[Told] = []
         threads = [
             threading.Thread(
-                target=lambda name=name: others.append(DOORS[name].ask(conch, "words", prompt, max_tokens=150))
+                target=lambda name=name: others.append(ENDPOINTS[name].ask(conch, "words", prompt, max_tokens=150))
             )
-            for name in DOORS
+            for name in ENDPOINTS
         ]
         for thread in threads:
             thread.start()
@@ -246,12 +246,12 @@ def test_those_for_whom_there_is_no_room_are_told_when_to_come_back(tmp_path: Pa
     models = tmp_path / "models"
     write_scripted(models, "few", {"context_length": 10**6, "step_ms": 2, "max_running": 4})
     with ConchProcess(models, "--default-max-queue-size=16", log=tmp_path / "log") as conch:
-        doors = [name for name in DOORS if name != "grpc"]
+        endpoints = [name for name in ENDPOINTS if name != "grpc"]
         told: list[Told] = []
 
         def ask(number: int) -> None:
-            door = DOORS[doors[number % len(doors)]]
-            told.append(door.ask(conch, "few", " word", ignore_eos=True, max_tokens=40))
+            endpoint = ENDPOINTS[endpoints[number % len(endpoints)]]
+            told.append(endpoint.ask(conch, "few", " word", ignore_eos=True, max_tokens=40))
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(120)]
         for thread in threads:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.robustness.rude import (
+from tests.robustness.slow_clients import (
     MIB,
     binary_request,
     connect,

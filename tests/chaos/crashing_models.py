@@ -1,4 +1,4 @@
-"""Repositories with models of `mortal.py` in them."""
+"""Repositories with models of `crashing_model.py` in them."""
 
 import shutil
 from pathlib import Path
@@ -14,4 +14,4 @@ def write_mortal(root: Path, name: str, config: str = "max_batch_size: 1") -> No
         f'backend: "python" {config} input {tensor("INPUT0", "INT32", 1)} output {tensor("OUTPUT0", "INT32", 1)} '
         f"output {tensor('PID', 'INT32', 1)} output {tensor('LARGE', 'FP32', -1)}",
     )
-    shutil.copy(Path(__file__).with_name("mortal.py"), folder / "1" / "model.py")
+    shutil.copy(Path(__file__).with_name("crashing_model.py"), folder / "1" / "model.py")

@@ -16,7 +16,16 @@ from tritonclient.grpc import service_pb2
 
 from tests.robustness import grpc_input as h2
 from tests.robustness.grpc_targets import read_frames
-from tests.robustness.rude import MIB, connect, descriptors, endured, read_all, reset, send_what_it_takes, write_models
+from tests.robustness.slow_clients import (
+    MIB,
+    connect,
+    descriptors,
+    endured,
+    read_all,
+    reset,
+    send_what_it_takes,
+    write_models,
+)
 from tests.server.process import ConchProcess
 
 RESET = b"\0\0\0\x08"

@@ -103,7 +103,7 @@ class FuzzServer:
         self.limits = HttpLimits(body_bytes=MAX_INPUT_BYTES, head_bytes=4096, head_fields=32)
         self.connections: set[HttpConnection] = set()
         # How an answer is ordered must not depend on the clock here.
-        self.slices = ParseBudget(inf, inf)
+        self.parse_budget = ParseBudget(inf, inf)
         self.budget = BodyBudget(DEFAULT_LIMIT_BYTES)
         self._routes = V2Http(
             server.inference, server.control, max_input_bytes=MAX_INPUT_BYTES, header_forward_pattern="X-Forward.*"

@@ -66,7 +66,7 @@ class GrpcFuzzServer:
             streams=20, stream_window=2**17, connection_window=2**18, frame_bytes=2**16, header_bytes_hard=8192
         )
         self.now = 0.0
-        self.slices = place.slices
+        self.parse_budget = place.parse_budget
         self.read_buffer = memoryview(bytearray(2**16))
         self.connections: set[Http2Connection] = set()
 

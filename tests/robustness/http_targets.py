@@ -37,7 +37,7 @@ async def talk(
     connection = HttpConnection(place)
     wire = Wire(connection)
     await wire.feed(parts, take)
-    await wire.finish(lambda: connection._reply is not None)
+    await wire.finish(lambda: connection.sender.busy)
     methods = place.handled[before:]
     del place.handled[before:]
     answers = read_answers(bytes(wire.sent), methods)

@@ -41,7 +41,7 @@ class Listener(ABC, Generic[Connection]):
         sweep_s: float = SWEEP_S,
     ) -> None:
         """Assign. `connections` is how many there may be; `sweep_s` how often they are looked through."""
-        self.slices = ParseBudget()
+        self.parse_budget = ParseBudget()
         self.now = 0.0  # monotonic seconds, as of the last sweep
         self._host = host
         self._port = port

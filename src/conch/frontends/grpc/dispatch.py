@@ -56,8 +56,8 @@ class Dispatcher:
         self._header_limit = header_limit
         self._categories = {path: method.category for path, method in methods.items()}
         self._categories |= dict.fromkeys((_INFER, _STREAM_INFER), "inference")
-        self._turns = LoopBudget()
-        self._slices = ParseBudget()
+        self._loop_budget = LoopBudget()
+        self._parse_budget = ParseBudget()
         self._streams: set[StreamCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -104,9 +104,9 @@ class Dispatcher:
         raise GrpcError(_DENIED[denied.why], denied.message)
 
     def _opener(self, request: GrpcRequest, form: AnswerForm) -> Opener:
-        endpoint, turns, budget = self._endpoint, self._turns, self._budget
+        endpoint, loop_budget, budget = self._endpoint, self._loop_budget, self._budget
         if request.path == _INFER:
-            return lambda stream: InferCall(endpoint, turns, request, form, stream, budget)
+            return lambda stream: InferCall(endpoint, loop_budget, request, form, stream, budget)
         if request.path == _STREAM_INFER:
             return lambda stream: self._open_stream(request, form, stream)
         return lambda stream: self._open_task(request, form, stream)
@@ -116,7 +116,9 @@ class Dispatcher:
         return TaskCall(self._methods[request.path], self._tasks, request, form, stream, self._budget)
 
     def _open_stream(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream) -> StreamCall:
-        call = StreamCall(self._endpoint, request, form, stream, self._streams.discard, self._budget, self._slices)
+        call = StreamCall(
+            self._endpoint, request, form, stream, self._streams.discard, self._budget, self._parse_budget
+        )
         self._streams.add(call)
         return call
 

@@ -35,10 +35,10 @@ class StreamCall:
         stream: Http2Stream,
         closed: Callable[["StreamCall"], None],
         budget: BodyBudget,
-        slices: ParseBudget,
+        parse_budget: ParseBudget,
     ) -> None:
         self._budget = budget
-        self._slices = slices
+        self._parse_budget = parse_budget
         self._postponed = False  # whether what has come is read in a later turn
         self._upload: BodyUpload | None = None  # of a message that has not come whole, and of what is not read
         self._form = form
@@ -122,10 +122,10 @@ class StreamCall:
             while not self.inference.full and not self._stream.closed:
                 if count >= _UNTIMED_MESSAGES:
                     if not until:
-                        until = self._slices.until()
+                        until = self._parse_budget.until()
                     elif time.monotonic() > until:
                         self._postponed = True
-                        self._slices.postpone(self._read_on)
+                        self._parse_budget.postpone(self._read_on)
                         break
                 message = self._reader.next()
                 if message is not None:

@@ -190,12 +190,12 @@ class UnaryCall(ABC):
 class InferCall(UnaryCall):
     """ModelInfer: neither a task nor a future is made for it."""
 
-    __slots__ = ("_admitted", "_endpoint", "_turns")
+    __slots__ = ("_admitted", "_endpoint", "_loop_budget")
 
     def __init__(
         self,
         endpoint: GrpcInferEndpoint,
-        turns: LoopBudget,
+        loop_budget: LoopBudget,
         request: GrpcRequest,
         form: AnswerForm,
         stream: Http2Stream,
@@ -203,14 +203,14 @@ class InferCall(UnaryCall):
     ) -> None:
         super().__init__(request, form, stream, budget)
         self._endpoint = endpoint
-        self._turns = turns
+        self._loop_budget = loop_budget
         self._admitted: Cancellable | None = None
 
     def _serve(self, message: Buffer | Compressed) -> None:
-        if self._turns.free():
+        if self._loop_budget.free():
             self._infer(message)
         else:
-            self._turns.later(partial(self._infer_late, message))
+            self._loop_budget.later(partial(self._infer_late, message))
 
     def _infer_late(self, message: Buffer | Compressed) -> None:
         if self._stream.closed:

@@ -9,7 +9,7 @@ import httptools
 from conch.frontends.body_budget import UNCHARGED_BYTES, BodyUpload
 from conch.frontends.http.body_receiver import BodyReceiver
 from conch.frontends.http.message import HttpRefusal, HttpRequest, no_memory, request_path
-from conch.frontends.http.owner import HttpConnectionOwner
+from conch.frontends.http.server_context import ServerContext
 from conch.tensor import Buffer
 
 # Above this size the rest of a body is received in place instead of passing through the parser.
@@ -44,9 +44,9 @@ class RequestSink(Protocol):
 class RequestReader:
     """Parses what a client sends. Belongs to the event loop's thread."""
 
-    def __init__(self, owner: HttpConnectionOwner, sink: RequestSink) -> None:
-        self._owner = owner
-        self._limits = owner.limits
+    def __init__(self, context: ServerContext, sink: RequestSink) -> None:
+        self._context = context
+        self._limits = context.limits
         self._sink = sink
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         # The request that is coming in.
@@ -174,7 +174,7 @@ class RequestReader:
         announced = 0 if size is None else int(size)
         if announced > self._read or expects or b"transfer-encoding" in headers:
             # More of the body is to come: nothing of it is taken if the head alone is reason to refuse.
-            refusal = self._owner.refusal(request) if self._owner.refusal is not None else None
+            refusal = self._context.refusal(request) if self._context.refusal is not None else None
             if refusal is not None:
                 raise refusal
             self._expect_body(request, announced)
@@ -234,7 +234,7 @@ class RequestReader:
     def _allow_body(self, request: HttpRequest, size: int) -> None:
         """Ask the handler whether this request may have a body larger than others."""
         default = self._limits.body_bytes
-        limit = default if self._owner.body_limit is None else self._owner.body_limit(request)
+        limit = default if self._context.body_limit is None else self._context.body_limit(request)
         if size > limit:
             setting = " set by --http-max-input-size" if limit == default else ""
             raise HttpRefusal(400, f"request body of {size} bytes exceeds the maximum of {limit} bytes{setting}")
@@ -242,7 +242,7 @@ class RequestReader:
 
     def _check_memory(self, size: int) -> None:
         """Refuse a body of `size` bytes for which there is no memory. Raises HttpRefusal."""
-        budget = self._owner.budget
+        budget = self._context.budget
         if size > budget.limit_bytes:
             maximum = f"the maximum of {budget.limit_bytes} bytes set by --request-memory-limit"
             raise HttpRefusal(400, f"request body of {size} bytes exceeds {maximum}")
@@ -254,7 +254,7 @@ class RequestReader:
         """Charge the body that is coming in, of which `size` bytes are held. Raises HttpRefusal."""
         upload = self._upload
         if upload is None:
-            upload = self._upload = self._owner.budget.upload(self._sink.evict)
+            upload = self._upload = self._context.budget.upload(self._sink.evict)
         if size > upload.size and not upload.grow(size - upload.size):
             raise no_memory()
 

@@ -13,8 +13,8 @@ from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.http.connection import HttpConnection
 from conch.frontends.http.errors import JSON
 from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
-from conch.frontends.http.owner import Handler
 from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.server_context import Handler
 from conch.frontends.listener import Listener
 from conch.frontends.loop_budget import LoopBudget
 from conch.protocol.v2_json import documents
@@ -65,13 +65,13 @@ class _InTurns:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._turns = LoopBudget()
+        self._loop_budget = LoopBudget()
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
-        if self._turns.free():
+        if self._loop_budget.free():
             self._handler(request, reply)
         else:
-            self._turns.later(partial(self._handle, request, reply))
+            self._loop_budget.later(partial(self._handle, request, reply))
 
     def _handle(self, request: HttpRequest, reply: HttpReply) -> None:
         if not reply.open:

@@ -66,7 +66,7 @@ class Http2Session(Generic[Head]):
             return False
         self._heard = self._owner.now
         try:
-            return self._reader.feed(data, self._owner.slices.until())
+            return self._reader.feed(data, self._owner.parse_budget.until())
         except ConnectionFault as fault:
             self.fail(fault.code, fault.reason)
         except Exception:

@@ -31,7 +31,7 @@ class StreamsOwner(Protocol[Head]):
     """What the streams need of the server."""
 
     limits: Http2Limits
-    slices: ParseBudget
+    parse_budget: ParseBudget
     now: float  # monotonic seconds, brought up to date once a second or more often
     interpret: Callable[[RequestHead], Head]  # its result is remembered for equal header blocks; may raise StreamFault
     accept: Callable[[Head, Http2Stream], Receiver]

@@ -11,8 +11,8 @@ import orjson
 import conch
 from conch.core.inference import Inference
 from conch.frontends.http.message import NO_HEADERS, HttpRefusal, HttpRequest
-from conch.frontends.http.owner import Handler
 from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.server_context import Handler
 from conch.frontends.openai.errors import JSON, send_refusal
 from conch.frontends.openai.routes import OpenAiHttp, wrong_method
 

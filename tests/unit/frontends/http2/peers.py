@@ -100,7 +100,7 @@ class Server:
     def __init__(self, receiver: Callable = Recorder, **limits) -> None:
         self.limits = Http2Limits(**limits)
         self.now = 100.0
-        self.slices = Unlimited()
+        self.parse_budget = Unlimited()
         self.receiver = receiver
         self.calls: list[Recorder] = []
         self.interpreted = 0

@@ -1,0 +1,24 @@
+"""What receiver, reader and sender of a connection need of the server that accepted it."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from conch.frontends.body_budget import BodyBudget
+from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.loop_budget import ParseBudget
+
+Handler = Callable[[HttpRequest, HttpReply], None]
+
+
+class ServerContext(Protocol):
+    """Handler, limits, budgets and clock of a server."""
+
+    handler: Handler
+    body_limit: Callable[[HttpRequest], int] | None
+    # Returns why a request is refused whatever its body is, None if it is not. Called with the head alone.
+    refusal: Callable[[HttpRequest], HttpRefusal | None] | None
+    budget: BodyBudget
+    parse_budget: ParseBudget
+    limits: HttpLimits
+    now: float  # monotonic seconds, updated once a second

@@ -32,9 +32,9 @@ from conch.errors import ConchError, ConfigError
 from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.file_limits import use_all_descriptors
-from conch.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, default_workers
+from conch.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, default_workers
+from conch.frontends.openai.chat_prompt import ChatPrompts
 from conch.frontends.services import Parts, Service, services
-from conch.frontends.workers import Workers
 from conch.observability import logs
 from conch.observability.metrics.families import Metrics, RequestMemory
 from conch.observability.metrics.loop_lag import LoopLag
@@ -75,7 +75,8 @@ class Server:
         self._observer = Observer()
         self._budget = BodyBudget(options.request_memory_limit or default_request_memory())
         self._log = log or logs.LogSettings.of(options)
-        self._workers = Workers(worker_memory(default_workers(), MAX_WORKER_MEMORY_BYTES))
+        self._codecs = OffloadPool("codec", memory_bytes=worker_memory(default_workers(), MAX_WORKER_MEMORY_BYTES))
+        self._prompts = ChatPrompts()
         self._lag = LoopLag(alarm=alarm)
         self._accepting = False
         self.inference = Inference(
@@ -136,7 +137,8 @@ class Server:
             self._observer,
             self._log,
             self._budget,
-            self._workers,
+            self._codecs,
+            self._prompts,
             self._metrics().pieces,
             self._keys,
         )
@@ -170,7 +172,7 @@ class Server:
             self._watching.append(asyncio.create_task(self.control.poll(self._options.repository_poll_secs)))
         self._accepting = True
         if any(isinstance(model, GenerativeModel) for model in self.inference.models()):
-            self._workers.prompts.warm()
+            self._prompts.warm()
         _spare_the_collector()
         heap.keep_freed_memory()
         return report
@@ -215,7 +217,8 @@ class Server:
             in_time = False
         await self._backends.stop()
         self._lag.stop()
-        await self._workers.stop()
+        await self._codecs.stop()
+        await self._prompts.stop()
         await self._observer.close()
         return in_time
 

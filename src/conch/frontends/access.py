@@ -67,7 +67,9 @@ class Access:
         return self._without_key(category, sent, openai) or self._restricted(category, sent)
 
     def denied_http(self, category: str, request: HttpRequest, *, openai: bool = False) -> Denied | None:
-        """Decide for a request over HTTP."""
+        """Return why an HTTP client may not call what is in a category, None if it may."""
+        if self._restrictions is None and self._keys is None:
+            return None
 
         def sent(name: str) -> Sequence[bytes]:
             key = name.encode()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from conch.frontends.access import Access
-from conch.frontends.http.errors import denial, not_found, send_refusal, wrong_method
+from conch.frontends.http.errors import access_refusal, not_found, send_refusal, wrong_method
 from conch.frontends.http.message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.sliced_reply import send_in_slices
@@ -24,14 +24,14 @@ class MetricsHttp:
 
     def __init__(self, exposition: Callable[[], Iterator[bytes]], access: Access | None = None) -> None:
         """Assign. `exposition` makes the text of a scrape (exposition format 0.0.4), piece by piece."""
-        self._access = access or None
+        self._access = access or Access()
         self._exposition = exposition
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if it is answered."""
-        denied = self._access.denied_http("metrics", request) if self._access is not None else None
-        if denied is not None:
-            return denial(denied)
+        refusal = access_refusal(self._access, "metrics", request)
+        if refusal is not None:
+            return refusal
         if request.path not in _PATHS and request.path != "/":
             return not_found()
         return None if request.method in (b"GET", b"HEAD") else wrong_method()

@@ -13,12 +13,13 @@ from conch.frontends.grpc.server import GrpcFrontend
 from conch.frontends.http.message import HttpLimits
 from conch.frontends.http.server import HttpServer
 from conch.frontends.metrics import MetricsHttp
+from conch.frontends.offload.pool import OffloadPool
+from conch.frontends.openai.chat_prompt import ChatPrompts
 from conch.frontends.openai.port import OpenAiPort
 from conch.frontends.openai.routes import OpenAiHttp
 from conch.frontends.restrictions import http_restrictions, secret_headers
 from conch.frontends.router import HttpRouter
 from conch.frontends.v2_http.routes import V2Http
-from conch.frontends.workers import Workers
 from conch.observability.logs import LogSettings
 from conch.observability.tracing.observer import Observer
 from conch.options.server_options import ServerOptions
@@ -35,7 +36,11 @@ class Service(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What services are made of; `exposition` makes the text of a scrape, piece by piece."""
+    """What services are made of.
+
+    `codecs` are worker processes that read and write large messages, `prompts` those that render chat templates;
+    `exposition` makes the text of a scrape, piece by piece.
+    """
 
     options: ServerOptions
     inference: Inference
@@ -44,7 +49,8 @@ class Parts(NamedTuple):
     observer: Observer
     log: LogSettings
     budget: BodyBudget
-    workers: Workers
+    codecs: OffloadPool
+    prompts: ChatPrompts
     exposition: Callable[[], Iterator[bytes]]
     keys: ApiKeys
 
@@ -61,8 +67,8 @@ def services(parts: Parts) -> Iterator[Service]:
         lora_separator=options.lora_separator,
         access=access,
         observer=parts.observer,
-        pool=parts.workers.codecs,
-        prompts=parts.workers.prompts,
+        pool=parts.codecs,
+        prompts=parts.prompts,
     )
     if options.allow_http:
         yield _http(parts, access, limits, openai)
@@ -93,7 +99,7 @@ def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp) 
         observer=parts.observer,
         log=parts.log,
         budget=parts.budget,
-        pool=parts.workers.codecs,
+        pool=parts.codecs,
     )
     router = HttpRouter(v2, OpenAiPort(parts.inference, openai, None))
     listener = HttpServer(
@@ -119,7 +125,7 @@ def _grpc(parts: Parts) -> Service:
         parts.observer,
         parts.log,
         parts.budget,
-        parts.workers.codecs,
+        parts.codecs,
         parts.keys,
     )
     return Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, listener)

@@ -96,7 +96,7 @@ class Dispatcher:
             values = [value for name, value in metadata if name == key]
             return [value if isinstance(value, bytes) else value.encode("latin-1") for value in values]
 
-        denied = self._access.denied(category, sent) if self._access else None
+        denied = self._access.denied(category, sent)
         if denied is None:
             return
         if denied.why is Denial.RESTRICTED:

@@ -3,12 +3,14 @@
 from math import ceil
 
 from conch.errors import Code, ConchError
-from conch.frontends.access import Denial, Denied
-from conch.frontends.http.message import HttpRefusal, content_type, header
+from conch.frontends.access import Access, Denial
+from conch.frontends.http.message import HttpRefusal, HttpRequest, content_type, header
 from conch.frontends.http.reply import HttpReply
+from conch.protocol.compression import SUPPORTED, UnknownCoding
 from conch.protocol.v2_json import documents
 
 JSON = content_type(b"application/json")
+_KNOWN_CODINGS = header(b"Accept-Encoding", SUPPORTED)
 
 # Triton's: a request that cannot be right is 400, whichever of its codes says so.
 STATUS = {
@@ -24,15 +26,22 @@ STATUS = {
 
 
 def send_error(reply: HttpReply, error: ConchError) -> None:
-    """Answer with an error, and with the time after which to try again where it is known."""
-    headers = JSON
-    if error.retry_after_s is not None:
-        headers += header(b"Retry-After", b"%d" % max(ceil(error.retry_after_s), 1))
+    """Answer with an error, with `Retry-After` where it is known, and the codings that an unknown one could be."""
+    headers = JSON + retry_after(error)
+    if isinstance(error, UnknownCoding):
+        headers += _KNOWN_CODINGS
     reply.send(STATUS[error.code], headers, documents.error(error.message))
 
 
+def retry_after(error: ConchError) -> bytes:
+    """Return the header line `Retry-After` in whole seconds; empty where the error has no such time."""
+    if error.retry_after_s is None:
+        return b""
+    return header(b"Retry-After", b"%d" % max(ceil(error.retry_after_s), 1))
+
+
 def send_refusal(reply: HttpReply, refusal: HttpRefusal) -> None:
-    """Answer with a refusal; the connection goes on."""
+    """Answer with a refusal; the connection stays open."""
     reply.send(refusal.status, *refusal.content())
 
 
@@ -45,8 +54,11 @@ _DENIED = {Denial.RESTRICTED: 403, Denial.NO_KEY: 401, Denial.SCOPE: 403, Denial
 CHALLENGE = header(b"WWW-Authenticate", b"Bearer")
 
 
-def denial(denied: Denied) -> HttpRefusal:
-    """Return the refusal of a client that may not call."""
+def access_refusal(access: Access, category: str, request: HttpRequest) -> HttpRefusal | None:
+    """Return the refusal of a client that may not call what is in a category, None if it may."""
+    denied = access.denied_http(category, request)
+    if denied is None:
+        return None
     return HttpRefusal(_DENIED[denied.why], denied.message, CHALLENGE if denied.why is Denial.NO_KEY else b"")
 
 

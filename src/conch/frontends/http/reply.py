@@ -1,9 +1,9 @@
-"""A handler's hold on the answer to one request."""
+"""The answer to one request, as a handler writes it."""
 
 from collections.abc import Callable
 from typing import Protocol
 
-from conch.frontends.http.message import HttpRequest, sized_head, streamed_head
+from conch.frontends.http.message import HttpRequest, error_in_json, sized_head, streamed_head
 from conch.tensor import Buffer
 
 # Up to this size, copying parts together is cheaper than handing several to the kernel.
@@ -26,17 +26,20 @@ class ReplyChannel(Protocol):
         """Send several buffers without joining them; they must not change until they have gone out."""
 
     def finished(self, keep_alive: bool) -> None:
-        """Hear that the answer is complete."""
+        """Go to the next request, or close: the answer is complete."""
+
+    def abort(self) -> None:
+        """Close immediately."""
 
     async def drained(self) -> None:
-        """Wait until the client has taken enough of what was written."""
+        """Wait until the client has taken enough of what was written, or has disconnected."""
 
 
 class HttpReply:
     """The answer to one request: whole by `send`, or in pieces by `begin`, `write`… and `end`; now or later.
 
-    A client that has gone is no error: what is written then is dropped. `on_disconnect`, if set, is called once if the
-    client goes before the answer is complete.
+    After the client has disconnected, what is written is dropped. `on_disconnect`, if set, is called once if the client
+    disconnects before the answer is complete.
     """
 
     __slots__ = ("_channel", "_request", "_streaming", "on_disconnect")
@@ -49,7 +52,7 @@ class HttpReply:
 
     @property
     def open(self) -> bool:
-        """Whether an answer is still wanted: none was completed, and the client is there."""
+        """Whether an answer can be sent: none was completed, and the client is connected."""
         return self._channel is not None
 
     @property
@@ -59,7 +62,7 @@ class HttpReply:
 
     @property
     def last(self) -> bool:
-        """Whether the client has said that it will ask no more on this connection."""
+        """Whether the client has announced that this is the last request of the connection."""
         return not self._request.keep_alive
 
     def send(self, status: int, headers: bytes, *parts: Buffer) -> None:
@@ -68,7 +71,7 @@ class HttpReply:
         if channel is None:
             return
         self._channel = None
-        self.on_disconnect = None  # which leads back here: without the cycle, no collector is needed
+        self.on_disconnect = None  # breaks a reference cycle: the garbage collector is not needed
         request = self._request
         keep_alive = request.keep_alive and not channel.ending
         length = 0
@@ -82,6 +85,13 @@ class HttpReply:
         else:
             channel.write_parts([head, *parts])
         channel.finished(keep_alive)
+
+    def fail(self) -> None:
+        """Answer 500, or abort the connection if an answer has begun: the server failed."""
+        if self._streaming and self._channel is not None:
+            self._channel.abort()
+        else:
+            self.send(500, *error_in_json("internal error"))
 
     def begin(self, status: int, headers: bytes) -> None:
         """Start an answer of unknown size."""
@@ -113,16 +123,16 @@ class HttpReply:
 
     @property
     def writable(self) -> bool:
-        """Whether the client keeps up: what is written while it does not, waits in memory. True if it has gone."""
+        """Whether the client keeps up; otherwise what is written waits in memory. True if it has disconnected."""
         return self._channel is None or self._channel.writable
 
     async def drained(self) -> None:
-        """Wait until the client has taken enough that more may be written; at once if it has gone."""
+        """Wait until the client has taken enough that more may be written; at once if it has disconnected."""
         if self._channel is not None:
             await self._channel.drained()
 
     def disconnect(self) -> None:
-        """Hear from the connection that the client has gone."""
+        """Drop the answer: the client has disconnected."""
         if self._channel is not None:
             self._channel = None
             if self.on_disconnect is not None:

@@ -7,9 +7,9 @@ from collections import deque
 from typing import Protocol
 
 from conch.frontends.body_budget import UNCHARGED_BYTES
-from conch.frontends.http.message import HttpRefusal, HttpRequest, error_in_json, no_memory
+from conch.frontends.http.message import HttpRefusal, HttpRequest, no_memory
 from conch.frontends.http.reply import HttpReply
-from conch.frontends.http.server_context import ServerContext
+from conch.frontends.http.server_context import Handler, ServerContext
 from conch.tensor import Buffer
 
 _log = logging.getLogger(__name__)
@@ -83,14 +83,7 @@ class HttpSender:
             if size > UNCHARGED_BYTES and not self._charge(request.body, size):
                 reply.send(503, *no_memory().content())
                 continue
-            try:
-                self._context.handler(request, reply)
-            except Exception:
-                _log.exception("handling %r failed", request)
-                if reply.begun:
-                    self._transport.abort()
-                else:
-                    reply.send(500, *error_in_json("internal error"))
+            handle(self._context.handler, request, reply)
             if self.waiting and not until:  # pipelined
                 until = self._context.parse_budget.until()
         self._advancing = False
@@ -146,6 +139,10 @@ class HttpSender:
         elif self.waiting and not self._advancing:
             self._continue()
 
+    def abort(self) -> None:
+        """Close immediately."""
+        self._transport.abort()
+
     async def drained(self) -> None:
         """Wait until the client has taken enough of what was written, or has disconnected."""
         if self.writable:
@@ -182,3 +179,12 @@ class HttpSender:
         if self._charged:
             self._context.budget.give(self._charged)
             self._charged = 0
+
+
+def handle(handler: Handler, request: HttpRequest, reply: HttpReply) -> None:
+    """Call a handler. What it raises is logged and answered with 500."""
+    try:
+        handler(request, reply)
+    except Exception:
+        _log.exception("handling %r failed", request)
+        reply.fail()

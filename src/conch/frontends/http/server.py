@@ -5,21 +5,17 @@ and nothing of the protocols above it. A handler is called with a request and th
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.http.connection import HttpConnection
-from conch.frontends.http.errors import JSON
 from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.sender import handle
 from conch.frontends.http.server_context import Handler
 from conch.frontends.listener import Listener
 from conch.frontends.loop_budget import LoopBudget
-from conch.protocol.v2_json import documents
-
-_log = logging.getLogger(__name__)
 
 
 class HttpServer(Listener[HttpConnection]):
@@ -44,7 +40,7 @@ class HttpServer(Listener[HttpConnection]):
         """
         self.limits = limits or HttpLimits()
         super().__init__(host, port, connections=self.limits.connections, reuse_port=reuse_port)
-        self.handler: Handler = _InTurns(handler)
+        self.handler: Handler = _BudgetedHandler(handler)
         self.body_limit = body_limit
         self.refusal = refusal
         self.budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
@@ -60,8 +56,8 @@ class HttpServer(Listener[HttpConnection]):
         return HttpConnection(self).protocol
 
 
-class _InTurns:
-    """A handler that hands on to another, at once or in a later turn of the loop."""
+class _BudgetedHandler:
+    """Calls another handler, at once or, when this turn of the event loop is used up, in a later one."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -71,13 +67,8 @@ class _InTurns:
         if self._loop_budget.free():
             self._handler(request, reply)
         else:
-            self._loop_budget.later(partial(self._handle, request, reply))
+            self._loop_budget.later(partial(self._handle_later, request, reply))
 
-    def _handle(self, request: HttpRequest, reply: HttpReply) -> None:
-        if not reply.open:
-            return
-        try:
-            self._handler(request, reply)
-        except Exception:
-            _log.exception("handling %r failed", request)
-            reply.send(500, JSON, documents.error("internal error"))
+    def _handle_later(self, request: HttpRequest, reply: HttpReply) -> None:
+        if reply.open:
+            handle(self._handler, request, reply)

@@ -1,10 +1,8 @@
 """Errors as the OpenAI API answers them."""
 
-from math import ceil
-
 from conch.errors import Code, ConchError
-from conch.frontends.http.errors import JSON, STATUS, send_refusal
-from conch.frontends.http.message import HttpRefusal, header
+from conch.frontends.http.errors import JSON, STATUS, retry_after, send_refusal
+from conch.frontends.http.message import HttpRefusal
 from conch.frontends.http.reply import HttpReply
 from conch.protocol.openai import replies as openai_replies
 
@@ -21,8 +19,5 @@ def send_error(reply: HttpReply, error: ConchError, status: int | None = None, c
 
 def refusal_of(error: ConchError, status: int | None = None, code: str | None = None) -> HttpRefusal:
     """Return the answer to a request that is refused with an error."""
-    headers = JSON
-    if error.retry_after_s is not None:
-        headers += header(b"Retry-After", b"%d" % max(ceil(error.retry_after_s), 1))
     body = openai_replies.error(error, code=code)
-    return HttpRefusal(status or _STATUS[error.code], error.message, headers, body)
+    return HttpRefusal(status or _STATUS[error.code], error.message, JSON + retry_after(error), body)

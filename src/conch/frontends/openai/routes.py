@@ -71,7 +71,7 @@ class OpenAiHttp:
     ) -> None:
         """Assign. The `pool` reads large bodies."""
         self._models = OpenAiModels(inference, control, lora_separator, int(time.time()))
-        self._access = access or None  # one that lets everybody call is not asked
+        self._access = access or Access()
         self._observer = observer or Observer()
         self._pool = pool or OffloadPool("codec")
         self._prompts = prompts or ChatPrompts()
@@ -112,7 +112,7 @@ class OpenAiHttp:
 
     def denied(self, category: str, request: HttpRequest) -> HttpRefusal | None:
         """Return why this client may not call what belongs to this category, None if it may."""
-        denied = self._access.denied_http(category, request, openai=True) if self._access is not None else None
+        denied = self._access.denied_http(category, request, openai=True)
         if denied is None:
             return None
         status, code = _DENIED[denied.why]

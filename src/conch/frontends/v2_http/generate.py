@@ -1,29 +1,25 @@
 """`POST /v2/models/<model>/generate` and `…/generate_stream`: one response as JSON, or all of them as events."""
 
 import asyncio
-import logging
 from collections import deque
 from functools import partial
 
 from conch.core.inference import Inference
-from conch.core.served_model import ServedModel
 from conch.errors import Cancelled, ConchError, InvalidRequest
 from conch.frontends.http.errors import JSON, STATUS, send_error
 from conch.frontends.http.message import HttpRequest, content_type, header
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.trace import begin_trace
 from conch.frontends.offload.pool import Done, OffloadPool, Outcome
+from conch.frontends.v2_http.in_flight import InFlight
 from conch.observability.tracing.observer import Observer
-from conch.observability.tracing.request_trace import Trace
 from conch.protocol.v2_json import documents, generate
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.request import InferRequest, InferResponse, Respond, Timeline
 
-_log = logging.getLogger(__name__)
-
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
-# So much may wait for a client that does not read what it has asked for.
-_UNSENT_LIMIT = 64 * 2**20
+# Unsent responses of one slow client; beyond this its stream ends.
+_MAX_UNSENT_BYTES = 64 * 2**20
 # The status of every error that a model raises or answers with, whatever its code, as in Triton.
 _MODEL_FAILED = 400
 _NOT_ONE = (
@@ -42,11 +38,11 @@ class GenerateEndpoints:
 
     def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with the only response of the model. Raises ConchError if the request is refused."""
-        self._serve(request, reply, name, version, _One(reply, self._pool).respond)
+        self._serve(request, reply, name, version, _SingleResponse(reply, self._pool).respond)
 
     def stream(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with every response as it comes. Raises ConchError if the request is refused."""
-        self._serve(request, reply, name, version, _Stream(reply, self._pool).respond)
+        self._serve(request, reply, name, version, _EventStream(reply, self._pool).respond)
 
     def _serve(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, respond: Respond) -> None:
         timeline = Timeline()
@@ -56,60 +52,33 @@ class GenerateEndpoints:
             if request.headers.get(b"content-encoding", b"identity") != b"identity":
                 raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
             model.check_room(timeline)
+            call = InFlight(request, reply, model, version, timeline, trace)
             if len(request.body) > MAX_INLINE_BYTES:
                 described = generate.describe_model(model.config)
-                done = partial(self._read, reply, model, version, timeline, respond, trace)
-                reply.on_disconnect = self._pool.submit("generate_request", described, [request.body], done).cancel
-                return
-            self._admit(
-                reply, model, generate.decode_request(model.config, version, request.body, timeline), respond, trace
-            )
+                admit = partial(self._admit_decoded, call, respond)
+                call.decode(self._pool, "generate_request", described, [request.body], admit)
+            else:
+                decoded = generate.decode_request(model.config, version, request.body, timeline)
+                self._admit(call, decoded, respond)
         except ConchError as error:
             if trace is not None:
                 trace.refused(error)
             raise
 
-    def _read(
-        self,
-        reply: HttpReply,
-        model: ServedModel,
-        version: int | None,
-        timeline: Timeline,
-        respond: Respond,
-        trace: Trace | None,
-        outcome: Outcome | ConchError,
-    ) -> None:
-        """Admit a request that a worker has read, or refuse it."""
-        try:
-            if not reply.open:
-                raise Cancelled("request was cancelled by the client")
-            if isinstance(outcome, ConchError):
-                raise outcome
-            infer_request = generate.unpack_request(model.config, version, outcome.meta, outcome.parts, timeline)
-            self._admit(reply, model, infer_request, respond, trace)
-        except ConchError as error:
-            if trace is not None:
-                trace.refused(error)
-            send_error(reply, error)
-        except Exception:
-            _log.exception("a generate request failed")
-            send_error(reply, ConchError("internal error"))
+    def _admit_decoded(self, call: InFlight, respond: Respond, outcome: Outcome) -> None:
+        """Admit a request that a worker process has decoded. Raises ConchError."""
+        config = call.model.config
+        decoded = generate.unpack_request(config, call.version, outcome.meta, outcome.parts, call.timeline)
+        self._admit(call, decoded, respond)
 
-    def _admit(
-        self, reply: HttpReply, model: ServedModel, infer_request: InferRequest, respond: Respond, trace: Trace | None
-    ) -> None:
-        if trace is not None:
-            trace.read(infer_request, model.version)
-            respond = trace.relay(respond)
-        admitted = self._inference.infer(infer_request, respond)
-        if reply.open:
-            reply.on_disconnect = admitted.cancel
-        else:
+    def _admit(self, call: InFlight, infer_request: InferRequest, respond: Respond) -> None:
+        admitted = call.admit(self._inference, infer_request, respond)
+        if not call.reply.open:
             admitted.cancel()
 
 
-class _InOrder:
-    """Takes what comes of a request in order, though a worker writes what is large."""
+class _OrderedEncoder:
+    """Encodes responses in order, large ones by a worker process."""
 
     def __init__(self, pool: OffloadPool) -> None:
         self._pool = pool
@@ -149,8 +118,8 @@ class _InOrder:
         return done
 
 
-class _One(_InOrder):
-    """What is remembered of a request that is to have one response."""
+class _SingleResponse(_OrderedEncoder):
+    """Sends the only response of a request as JSON."""
 
     def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
         super().__init__(pool)
@@ -177,8 +146,8 @@ class _One(_InOrder):
             send_error(self._reply, InvalidRequest(first.message))
 
 
-class _Stream(_InOrder):
-    """What is remembered of a request whose responses are sent as they come. A slow client gets them when it can."""
+class _EventStream(_OrderedEncoder):
+    """Sends responses as events as they come; they are queued while the client does not keep up."""
 
     def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
         super().__init__(pool)
@@ -216,9 +185,9 @@ class _Stream(_InOrder):
         self._reply.write(bytes(held))
 
     def _hold(self, event: bytes) -> None:
-        """Keep what the client does not take yet; if that is too much, it has had its chance."""
+        """Queue an event for a slow client; end its stream if more than `_MAX_UNSENT_BYTES` wait."""
         self._held += event
-        if len(self._held) <= _UNSENT_LIMIT:
+        if len(self._held) <= _MAX_UNSENT_BYTES:
             return
         text = f"the client reads too slowly: {len(self._held)} bytes were waiting for it"
         self._held.clear()

@@ -1,25 +1,22 @@
 """`POST /v2/models/<model>/infer`: one request in, one response out, without a task or a future on the way."""
 
-import logging
 from collections.abc import Iterable
 from functools import partial
 
 from conch.core.inference import Inference
-from conch.core.served_model import ServedModel
-from conch.errors import Cancelled, ConchError, Unavailable, Unsupported
+from conch.errors import ConchError, Unavailable, Unsupported
 from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget
 from conch.frontends.forwarded_headers import ForwardedHeaders
-from conch.frontends.http.errors import JSON, STATUS, send_error
+from conch.frontends.http.errors import JSON, send_error
 from conch.frontends.http.message import HttpRequest, content_type, header, no_memory
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.trace import begin_trace
 from conch.frontends.offload.pool import OffloadPool, Outcome
+from conch.frontends.v2_http.in_flight import InFlight
 from conch.observability.tracing.observer import Observer
-from conch.observability.tracing.request_trace import Trace
 from conch.protocol.classification import classify
-from conch.protocol.compression import SUPPORTED, UnknownCoding, compress, decompress_small, preferred_coding
+from conch.protocol.compression import compress, decompress_small, preferred_coding
 from conch.protocol.regions import NO_REGIONS, Regions
-from conch.protocol.v2_json import documents
 from conch.protocol.v2_json.inference import (
     RESERVED_PARAMETERS,
     RESERVED_PREFIX,
@@ -32,13 +29,10 @@ from conch.protocol.v2_json.inference import (
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES, check_size, describe_response, is_large
 from conch.protocol.v2_json.raw_request import decode_raw_request
 from conch.protocol.v2_json.request_cache import JsonRequestCache
-from conch.request import InferRequest, InferResponse, Respond, Timeline
+from conch.request import InferRequest, InferResponse, Timeline
 from conch.tensor import Buffer, Tensor
 
-_log = logging.getLogger(__name__)
-
 _LENGTH_HEADER = b"inference-header-content-length"
-_KNOWN_CODINGS = header(b"Accept-Encoding", SUPPORTED)
 _BINARY = content_type(b"application/octet-stream")
 # Triton puts no bound on binary tensors but that sizes are 32-bit integers.
 _MAX_BINARY_BODY = 2**31 - 1
@@ -60,12 +54,12 @@ class HttpInferEndpoint:
         budget: BodyBudget,
         pool: OffloadPool,
     ) -> None:
-        """Assign. Large JSON is read and written by the `pool`.
+        """Assign. Large JSON is decoded and encoded by the `pool`.
 
         Headers whose names the pattern is found in become parameters of the request; "" forwards none. The
         `secret_headers` are never forwarded.
 
-        Raises ConfigError for a pattern that is no regular expression.
+        Raises ConfigError for a pattern that is not a valid regular expression.
         """
         self._inference = inference
         self._observer = observer
@@ -73,7 +67,7 @@ class HttpInferEndpoint:
         self._max_input_bytes = max_input_bytes
         self._regions = regions
         self._pool = pool
-        self._repeated = JsonRequestCache(regions)
+        self._requests = JsonRequestCache(regions)
         self._forwarded = ForwardedHeaders(
             header_forward_pattern, _is_reserved, flag="--http-header-forward-pattern", secret=secret_headers
         )
@@ -85,76 +79,32 @@ class HttpInferEndpoint:
     def __call__(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer one request, now or when the model has. Raises ConchError if it is refused."""
         timeline = Timeline()
-        if self._observer.on:
-            self._serve_noted(request, reply, name, version, timeline)
-        else:
-            self._serve(request, reply, name, version, timeline, None)
-
-    def _serve_noted(
-        self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, timeline: Timeline
-    ) -> None:
-        trace = begin_trace(self._observer, request, name, timeline)
+        trace = begin_trace(self._observer, request, name, timeline) if self._observer.on else None
         try:
-            self._serve(request, reply, name, version, timeline, trace)
+            model = self._inference.model(name, version)
+            if model.config.decoupled:
+                raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+            model.check_room(timeline)
+            call = InFlight(request, reply, model, version, timeline, trace)
+            decoded = self._decode(call)
+            if decoded is None:
+                self._decode_large(call)
+            else:
+                self._admit(call, *decoded)
         except ConchError as error:
             if trace is not None:
                 trace.refused(error)
             raise
 
-    def _serve(
-        self,
-        request: HttpRequest,
-        reply: HttpReply,
-        name: str,
-        version: int | None,
-        timeline: Timeline,
-        trace: Trace | None,
-    ) -> None:
-        model = self._inference.model(name, version)
-        if model.config.decoupled:
-            raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-        model.check_room(timeline)
-        try:
-            decoded = self._decode(request, model, version, timeline)
-            if decoded is None:
-                self._decode_large(request, reply, model, version, timeline, trace)
-            else:
-                self._admit(request, reply, model, *decoded, trace)
-        except UnknownCoding as error:
-            self._refuse_coding(reply, error, trace)
-
-    def _admit(
-        self,
-        request: HttpRequest,
-        reply: HttpReply,
-        model: ServedModel,
-        infer_request: InferRequest,
-        options: OutputOptions,
-        trace: Trace | None,
-    ) -> None:
+    def _admit(self, call: InFlight, infer_request: InferRequest, options: OutputOptions) -> None:
         if self._forwarded:
-            fields = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.fields)
+            fields = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.request.fields)
             self._forwarded.add(infer_request.parameters, fields)
-        exchange = _Exchange(reply, model, options, request.headers.get(b"accept-encoding", b""), self._pool)
-        respond: Respond = exchange.respond
-        if trace is not None:
-            trace.read(infer_request, model.version)
-            respond = trace.relay(respond)
-        admitted = self._inference.infer(infer_request, respond)
-        if reply.open:
-            reply.on_disconnect = admitted.cancel
+        call.admit(self._inference, infer_request, _Response(call, options, self._pool).respond)
 
-    @staticmethod
-    def _refuse_coding(reply: HttpReply, error: UnknownCoding, trace: Trace | None) -> None:
-        reply.send(STATUS[error.code], JSON + _KNOWN_CODINGS, documents.error(error.message))
-        if trace is not None:
-            trace.refused(error)
-
-    def _decode(
-        self, request: HttpRequest, model: ServedModel, version: int | None, timeline: Timeline
-    ) -> tuple[InferRequest, OutputOptions] | None:
-        """Read a request; return None for one that is too large to be read on the event loop."""
-        body, headers = request.body, request.headers
+    def _decode(self, call: InFlight) -> tuple[InferRequest, OutputOptions] | None:
+        """Decode a request; return None for one that is too large to be decoded on the event loop."""
+        body, headers = call.request.body, call.request.headers
         coding = headers.get(b"content-encoding")
         if coding is not None:
             plain = decompress_small(body, coding, min(MAX_INLINE_BYTES, self._max_input_bytes))
@@ -163,24 +113,16 @@ class HttpInferEndpoint:
             body = self._charged(plain)
         header_length = read_header_length(headers.get(_LENGTH_HEADER), len(body))
         if header_length == 0:
-            return decode_raw_request(model.config, version, body, timeline)
+            return decode_raw_request(call.model.config, call.version, body, call.timeline)
         json_size = len(body) if header_length is None else header_length
         check_size(json_size, self._max_input_bytes)
         if json_size > MAX_INLINE_BYTES:
             return None
-        return self._repeated.decode(model.config.name, version, body, header_length, timeline)
+        return self._requests.decode(call.model.config.name, call.version, body, header_length, call.timeline)
 
-    def _decode_large(
-        self,
-        request: HttpRequest,
-        reply: HttpReply,
-        model: ServedModel,
-        version: int | None,
-        timeline: Timeline,
-        trace: Trace | None,
-    ) -> None:
-        """Have a worker read the JSON, and go on when it has."""
-        body, headers = memoryview(request.body), request.headers
+    def _decode_large(self, call: InFlight) -> None:
+        """Have a worker process decode the JSON."""
+        body, headers = memoryview(call.request.body), call.request.headers
         coding = headers.get(b"content-encoding", b"identity")
         length = headers.get(_LENGTH_HEADER)
         tail = _NO_BYTES
@@ -194,42 +136,18 @@ class HttpInferEndpoint:
             "limit": self._max_input_bytes,
             "header_length": None if length is None else length.decode("latin-1"),
         }
-        done = partial(self._decoded, request, reply, model, version, timeline, trace, tail)
-        reply.on_disconnect = self._pool.submit("infer_request", args, [body], done).cancel
+        call.decode(self._pool, "infer_request", args, [body], partial(self._admit_decoded, call, tail))
 
-    def _decoded(
-        self,
-        request: HttpRequest,
-        reply: HttpReply,
-        model: ServedModel,
-        version: int | None,
-        timeline: Timeline,
-        trace: Trace | None,
-        tail: memoryview,
-        outcome: Outcome | ConchError,
-    ) -> None:
-        """Admit a request that a worker has read, or refuse it."""
-        try:
-            if not reply.open:
-                raise Cancelled("request was cancelled by the client")
-            if isinstance(outcome, ConchError):
-                raise outcome
-            if outcome.meta["raw"]:
-                decoded = decode_raw_request(model.config, version, self._charged(outcome.parts[0]), timeline)
-            else:
-                header, unpacked_tail, *packed = outcome.parts
-                name, rest = model.config.name, tail if len(tail) else memoryview(self._charged(unpacked_tail))
-                decoded = decode_parts(name, version, header, rest, timeline, self._regions, [*packed])
-            self._admit(request, reply, model, *decoded, trace)
-        except UnknownCoding as error:
-            self._refuse_coding(reply, error, trace)
-        except ConchError as error:
-            if trace is not None:
-                trace.refused(error)
-            send_error(reply, error)
-        except Exception:
-            _log.exception("handling %r failed", request)
-            send_error(reply, ConchError("internal error"))
+    def _admit_decoded(self, call: InFlight, tail: memoryview, outcome: Outcome) -> None:
+        """Admit a request that a worker process has decoded. Raises ConchError."""
+        config, version, timeline = call.model.config, call.version, call.timeline
+        if outcome.meta["raw"]:
+            decoded = decode_raw_request(config, version, self._charged(outcome.parts[0]), timeline)
+        else:
+            header, unpacked_tail, *packed = outcome.parts
+            rest = tail if len(tail) else memoryview(self._charged(unpacked_tail))
+            decoded = decode_parts(config.name, version, header, rest, timeline, self._regions, [*packed])
+        self._admit(call, *decoded)
 
     def _charged(self, plain: Buffer) -> Buffer:
         """Charge what was decompressed until it is freed. Raises Unavailable."""
@@ -245,52 +163,49 @@ def _is_reserved(name: str) -> bool:
     return name in RESERVED_PARAMETERS or name.startswith(RESERVED_PREFIX)
 
 
-class _Exchange:
-    """What is remembered of a request until its response comes."""
+class _Response:
+    """Encodes and sends the response to one request."""
 
-    __slots__ = ("_accept", "_model", "_options", "_pool", "_reply")
+    __slots__ = ("_call", "_options", "_pool")
 
-    def __init__(
-        self, reply: HttpReply, model: ServedModel, options: OutputOptions, accept: bytes, pool: OffloadPool
-    ) -> None:
-        self._reply = reply
-        self._model = model
+    def __init__(self, call: InFlight, options: OutputOptions, pool: OffloadPool) -> None:
+        self._call = call
         self._options = options
-        self._accept = accept
         self._pool = pool
 
-    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:  # noqa: ARG002 - there is one
-        """Send the response, or the error; the first of them counts."""
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:  # noqa: ARG002 - there is only one
+        """Send the response or the error. Later calls are no-ops."""
         if isinstance(answer, InferResponse):
-            coding = preferred_coding(self._accept) if self._accept else b"identity"
+            accepted = self._call.request.headers.get(b"accept-encoding", b"")
+            coding = preferred_coding(accepted) if accepted else b"identity"
             try:
                 if is_large(answer, self._options, compressed=coding != b"identity"):
                     self._encode_large(answer, coding)
                     return
                 document, binary = encode_response(answer, self._options, self._classify)
             except ConchError as error:
-                send_error(self._reply, error)
+                send_error(self._call.reply, error)
                 return
             parts: list[Buffer] = [document, *binary]
             if coding != b"identity":
                 parts = [*compress(parts, coding)]
             self._send(parts, len(document) if any(map(len, binary)) else 0, coding)
         elif answer is not None:
-            send_error(self._reply, answer)
-        elif self._reply.open:
-            name = self._model.config.name
-            send_error(self._reply, ConchError(f"model '{name}' ended the request without a response"))
+            send_error(self._call.reply, answer)
+        elif self._call.reply.open:
+            name = self._call.model.config.name
+            send_error(self._call.reply, ConchError(f"model '{name}' ended the request without a response"))
 
     def _encode_large(self, response: InferResponse, coding: bytes) -> None:
-        """Have a worker write the response, and send it then."""
-        if not self._reply.open:
+        """Have a worker process encode the response, then send it."""
+        if not self._call.reply.open:
             return
-        options, config = self._options, self._model.config
+        options, config = self._options, self._call.model.config
         place(response.outputs, options)
         described, sent = describe_response(
             response,
             options,
-            self._model.labels,
+            self._call.model.labels,
             batched=config.max_batch_size > 0,
             coding="" if coding == b"identity" else coding.decode(),
         )
@@ -300,11 +215,11 @@ class _Exchange:
             if output["binary"] and not output["elsewhere"]
         ]
         done = partial(self._encoded, kept, coding)
-        self._reply.on_disconnect = self._pool.submit("infer_response", described, sent, done).cancel
+        self._call.reply.on_disconnect = self._pool.submit("infer_response", described, sent, done).cancel
 
     def _encoded(self, kept: list[Buffer | None], coding: bytes, outcome: Outcome | ConchError) -> None:
         if isinstance(outcome, ConchError):
-            send_error(self._reply, outcome)
+            send_error(self._call.reply, outcome)
             return
         length, *written = outcome.parts
         parts: list[Buffer] = [*written]
@@ -320,8 +235,8 @@ class _Exchange:
             headers = _BINARY + header(b"Inference-Header-Content-Length", b"%d" % json_size)
         if coding != b"identity":
             headers += header(b"Content-Encoding", coding)
-        self._reply.send(200, headers, *parts)
+        self._call.reply.send(200, headers, *parts)
 
     def _classify(self, tensor: Tensor, count: int) -> Tensor:
-        batched = self._model.config.max_batch_size > 0
-        return classify(tensor, count, self._model.labels.get(tensor.name, ()), batched)
+        batched = self._call.model.config.max_batch_size > 0
+        return classify(tensor, count, self._call.model.labels.get(tensor.name, ()), batched)

@@ -16,7 +16,15 @@ from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import ConchError, InvalidRequest, Unsupported
 from conch.frontends.access import MODEL_HEALTH, Access
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
-from conch.frontends.http.errors import JSON, denial, not_found, send_error, send_not_found, send_refusal, wrong_method
+from conch.frontends.http.errors import (
+    JSON,
+    access_refusal,
+    not_found,
+    send_error,
+    send_not_found,
+    send_refusal,
+    wrong_method,
+)
 from conch.frontends.http.message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.sliced_reply import send_in_slices
@@ -102,7 +110,7 @@ class V2Http:
         self._generate = GenerateEndpoints(inference, observer, pool)
         self._shared_memory = SharedMemoryEndpoints(shared_memory)
         self._repository = RepositoryEndpoints(control, self._tasks, pool)
-        self._access = access or None  # one that lets everybody call is not asked
+        self._access = access or Access()
         self._metadata = documents.server_metadata(
             server_name, conch.__version__, shared_memory=shared_memory is not None
         )
@@ -158,10 +166,9 @@ class V2Http:
 
     def _denied(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest) -> HttpRefusal | None:
         """Return why this client may not call this endpoint with this method, None if it may."""
-        if self._access is not None:
-            denied = self._access.denied_http(endpoint.category, request)
-            if denied is not None:
-                return denial(denied)
+        refusal = access_refusal(self._access, endpoint.category, request)
+        if refusal is not None:
+            return refusal
         if request.method not in endpoint.methods:
             return wrong_method()
         if len(request.body) > MAX_INLINE_BYTES and not endpoint.large:

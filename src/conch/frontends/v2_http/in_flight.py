@@ -1,0 +1,80 @@
+"""A v2 request between the look-up of its model and its admission, decoded on the event loop or by a worker process."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from conch.core.inference import Inference
+from conch.core.served_model import ServedModel
+from conch.errors import Cancelled, ConchError
+from conch.frontends.http.errors import send_error
+from conch.frontends.http.message import HttpRequest
+from conch.frontends.http.reply import HttpReply
+from conch.frontends.offload.pool import OffloadPool, Outcome
+from conch.observability.tracing.request_trace import Trace
+from conch.request import Admitted, InferRequest, Respond, Timeline
+from conch.tensor import Buffer
+
+_log = logging.getLogger(__name__)
+
+
+class InFlight:
+    """One request in flight. `version` is the one in the path, None where it has none."""
+
+    __slots__ = ("model", "reply", "request", "timeline", "trace", "version")
+
+    def __init__(
+        self,
+        request: HttpRequest,
+        reply: HttpReply,
+        model: ServedModel,
+        version: int | None,
+        timeline: Timeline,
+        trace: Trace | None,
+    ) -> None:
+        self.request = request
+        self.reply = reply
+        self.model = model
+        self.version = version
+        self.timeline = timeline
+        self.trace = trace
+
+    def decode(
+        self,
+        pool: OffloadPool,
+        job: str,
+        args: Mapping[str, Any],
+        parts: Sequence[Buffer],
+        admit: Callable[[Outcome], None],
+    ) -> None:
+        """Have a worker process decode the body, and call `admit` with the outcome. Raises Unavailable.
+
+        Errors of the job and of `admit` are sent to the client.
+        """
+        self.reply.on_disconnect = pool.submit(job, args, parts, partial(self._decoded, admit)).cancel
+
+    def admit(self, inference: Inference, request: InferRequest, respond: Respond) -> Admitted:
+        """Pass the decoded request to the core; it is cancelled if the client disconnects. Raises ConchError."""
+        if self.trace is not None:
+            self.trace.read(request, self.model.version)
+            respond = self.trace.relay(respond)
+        admitted = inference.infer(request, respond)
+        if self.reply.open:
+            self.reply.on_disconnect = admitted.cancel
+        return admitted
+
+    def _decoded(self, admit: Callable[[Outcome], None], outcome: Outcome | ConchError) -> None:
+        try:
+            if not self.reply.open:
+                raise Cancelled("request was cancelled by the client")
+            if isinstance(outcome, ConchError):
+                raise outcome
+            admit(outcome)
+        except ConchError as error:
+            if self.trace is not None:
+                self.trace.refused(error)
+            send_error(self.reply, error)
+        except Exception:
+            _log.exception("handling %r failed", self.request)
+            send_error(self.reply, ConchError("internal error"))

@@ -89,8 +89,7 @@ class Server:
         self._backends = BackendRegistry(
             {
                 **dict.fromkeys(("python", "pytorch"), python),
-                "openvino_genai": engines,
-                "vllm": engines,
+                **dict.fromkeys(("openvino_genai", "vllm"), engines),
                 **dict.fromkeys(("scripted", "tensorrtllm"), forks),
             }
         )

@@ -242,7 +242,7 @@ def _model_id(source: ModelSource | None) -> ModelId | None:
 
 
 def _keeper(model: ScheduledModel, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
-    return None if model.limiter is None else model.limiter.kept_by(instance, stuck)
+    return None if model.limiter is None else model.limiter.blocker(instance, stuck)
 
 
 def _first(calls: Iterable[RunningBlsCall], stuck: set[RunningBlsCall]) -> RunningBlsCall | None:

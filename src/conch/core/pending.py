@@ -1,8 +1,7 @@
-"""One admitted request, from the queue to its only end.
+"""An admitted request, from the queue to its end, which comes exactly once.
 
-Everything about it lives in this one record: the caller's callback, its place and deadline in the queue, its state.
-Whoever comes first, the instance with an answer, the queue with a time-out or the caller with a cancellation, settles
-it; the others find it done and change nothing.
+This record holds the caller's callback, the place and deadline in the queue, and the state. The first of an answer, a
+queue timeout and a cancellation settles the request; later ones are no-ops.
 """
 
 from collections.abc import Callable
@@ -18,16 +17,16 @@ from conch.request import InferRequest, InferResponse, Respond
 class State(Enum):
     """Where an admitted request stands."""
 
-    QUEUED = "queued"  # admitted, not given to an instance
-    EXECUTING = "executing"  # an instance, or an ensemble's steps, work on it
-    DONE = "done"  # the caller has been told; nothing changes any more
+    QUEUED = "queued"  # admitted, not yet given to an instance
+    EXECUTING = "executing"  # by an instance, or by the steps of an ensemble
+    DONE = "done"  # settled; nothing changes any more
 
 
 class Owner(Protocol):
-    """The served model that admitted the request: told once how it ended, before the caller is."""
+    """What admitted the request, such as a served model. Called once at its end, before the caller is."""
 
-    def settled(self, pending: "Pending", answer: InferResponse | ConchError | None, was: State) -> None:
-        """Take the request out of the books."""
+    def settled(self, pending: "Pending", answer: InferResponse | ConchError | None, previous: State) -> None:
+        """Count the request and drop it. `previous` is the state before its end."""
 
 
 class Pending:
@@ -58,7 +57,7 @@ class Pending:
         self.batch_size = request.batch_size
         self.group_key: object = None  # requests with equal keys may share a batch
         self.batch: Batch | None = None
-        self.failure: ConchError | None = None  # the first error that a decoupled model sent among its responses
+        self.failure: ConchError | None = None  # the first error among the responses of a decoupled model
         self.first_response = 0  # when the first response before the final one was sent, monotonic ns
         self.respond = respond
         self._owner: Owner | None = owner
@@ -69,23 +68,23 @@ class Pending:
 
     @property
     def owner(self) -> Owner | None:
-        """What has admitted it; None when it has ended."""
+        """What has admitted it; None once it has ended."""
         return self._owner
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for an answer any more."""
+        """Whether it has ended, so that no caller waits for an answer."""
         return self.state is State.DONE
 
     def on_cancel(self, notify: Callable[[], None]) -> None:
-        """Have `notify` called if the caller cancels while an instance works on the request."""
+        """Call `notify` if the caller cancels while an instance works on the request."""
         if self.state is State.DONE:
             notify()
         else:
             self._notify = notify
 
     def send(self, response: InferResponse | ConchError) -> None:
-        """Pass one response on; more follow, after an error too, which makes it a failed request."""
+        """Deliver one response; more may follow, also after an error, which counts the request as failed."""
         if self.state is not State.DONE:
             self.first_response = self.first_response or monotonic_ns()
             if isinstance(response, ConchError):
@@ -95,34 +94,34 @@ class Pending:
             self.respond(response, False)
 
     def finish(self, answer: InferResponse | ConchError | None) -> None:
-        """Settle the request: books first, then the caller. Does nothing if it is settled already."""
-        was = self.state
-        if was is State.DONE:
+        """Settle the request: first its owner, then the caller is called. A no-op if it is settled already."""
+        previous = self.state
+        if previous is State.DONE:
             return
         self.state = State.DONE
         self.request.timeline.done = monotonic_ns()
-        # Whoever is told knows this record as well. Letting go of them leaves no cycle that would keep large tensors
-        # until the garbage collector comes.
+        # Owner and callback refer to this record: dropping them breaks the cycle, so that large tensors are freed
+        # without the garbage collector.
         owner, self._owner = self._owner, None
-        respond, self.respond = self.respond, _nobody
+        respond, self.respond = self.respond, _ignore
         self._notify = None
         assert owner is not None
-        owner.settled(self, answer, was)
+        owner.settled(self, answer, previous)
         request = self.request
         if request.span is not None:
             request.span.settled(request, answer, self.failure)
         respond(answer, True)
 
     def reschedule(self) -> None:
-        """End the request: what its model asks for is for iterative sequences, which this is not one of."""
+        """End the request with an error: only requests of iterative sequences can be rescheduled."""
         self.finish(not_iterative(self.request.model_name))
 
-    def cancel(self, why: str = "request was cancelled by the client") -> None:
-        """End the request because the caller wants, or can take, no answer. Whoever works on it is told."""
-        self.abort(Cancelled(why))
+    def cancel(self, reason: str = "request was cancelled by the client") -> None:
+        """End the request because the caller needs no answer, and notify the instance that executes it."""
+        self.abort(Cancelled(reason))
 
     def abort(self, error: ConchError) -> None:
-        """End the request with an error from outside. Whoever works on it is told."""
+        """End the request with an error, and notify the instance that executes it."""
         notify = self._notify
         self.finish(error)
         if notify is not None:
@@ -130,11 +129,11 @@ class Pending:
 
 
 def not_iterative(model: str) -> BackendError:
-    """Return the error for a model that wants a request again and may not."""
+    """Return the error for a model that reschedules a request without iterative sequences."""
     return BackendError(
         f"model '{model}' has rescheduled a request, which needs sequence_batching {{ iterative_sequence: true }}"
     )
 
 
-def _nobody(_answer: InferResponse | ConchError | None, _final: bool) -> None:
-    """Hear of an answer that comes after the end."""
+def _ignore(_answer: InferResponse | ConchError | None, _final: bool) -> None:
+    """Drop a response that comes after the end."""

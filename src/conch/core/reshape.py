@@ -1,4 +1,4 @@
-"""`reshape` of a configuration: clients see `dims`, the backend sees another shape of the same elements.
+"""`reshape` of a configuration: clients use `dims`, the backend another shape of the same elements.
 
 Variable dimensions keep their order: the n-th -1 of one side is the n-th -1 of the other (model configuration,
 "Reshape").
@@ -12,7 +12,7 @@ from conch.tensor import Tensor
 
 
 class Reshaper:
-    """The reshapes of one model; `needed` is False for the many that have none."""
+    """The reshapes of one model; `needed` is False for a model without any."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._leading = 1 if config.max_batch_size > 0 else 0
@@ -21,13 +21,13 @@ class Reshaper:
         self.needed = bool(self._inputs or self._outputs)
 
     def request(self, request: InferRequest) -> None:
-        """Give the inputs the shapes that the backend wants. The request has been validated."""
+        """Give the inputs the shapes of the backend. The request has been validated."""
         request.inputs = [
             self._apply(tensor, self._inputs.get(tensor.name), to_backend=True) for tensor in request.inputs
         ]
 
     def response(self, response: InferResponse) -> None:
-        """Give the outputs the shapes that the client expects."""
+        """Give the outputs the shapes of the client."""
         response.outputs = [
             self._apply(tensor, self._outputs.get(tensor.name), to_backend=False) for tensor in response.outputs
         ]
@@ -37,7 +37,7 @@ class Reshaper:
             return tensor
         old, new = (spec.dims, spec.reshape) if to_backend else (spec.reshape, spec.dims)
         batch, shape = tensor.shape[: self._leading], tensor.shape[self._leading :]
-        if not to_backend and not _fits(shape, old):  # a model may give what it has not declared
+        if not to_backend and not _fits(shape, old):  # not what the model declares
             return tensor
         return tensor.reshaped((*batch, *_mapped(shape, old, new)))
 

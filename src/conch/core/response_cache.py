@@ -1,7 +1,7 @@
-"""The response cache: answers that models have given, for whoever asks the same again. One for the whole server.
+"""The response cache: responses of models for equal requests. One for the whole server.
 
-Bounded in bytes; what was not asked for longest goes first. What is kept is copied out of the memory that the model
-answered with, so that an entry is as large as it says.
+Bounded in bytes; evicts the least recently used entry. Entries are copied out of the memory of the model, so that an
+entry takes as much memory as it counts for.
 """
 
 from collections import OrderedDict
@@ -12,13 +12,13 @@ from conch.observability.metrics.statistics import CacheStatistics
 from conch.request import InferResponse, ParameterValue
 from conch.tensor import Tensor
 
-# What an entry and each of its tensors take beside their bytes: objects, names and the place in the index.
+# Overhead of an entry and of each of its tensors: objects, names and the place in the index.
 _ENTRY_BYTES = 600
 _TENSOR_BYTES = 300
 
 
 class CachedResponse:
-    """What is kept of a response: everything but the id of the request. `group` are the keys of its model."""
+    """A response without the id of its request. `group` are the keys of its model."""
 
     __slots__ = ("group", "outputs", "parameters", "size")
 
@@ -33,7 +33,7 @@ class CachedResponse:
 
 
 class ResponseCache:
-    """Answers by key, at most `statistics.size` bytes of them. Belongs to the event loop's thread."""
+    """Responses by key, at most `statistics.size` bytes of them. Belongs to the event loop's thread."""
 
     def __init__(self, size: int) -> None:
         self.statistics = CacheStatistics(size)
@@ -44,11 +44,11 @@ class ResponseCache:
         return len(self._answers)
 
     def new_model(self) -> bytes:
-        """Return what stands for a model in its keys: another for each."""
+        """Return a new prefix for the keys of a model."""
         return b"%d" % next(self._models)
 
     def find(self, key: bytes) -> CachedResponse | None:
-        """Return the answer under a key, which counts as used now."""
+        """Return the response under a key, and mark it as used; None for a miss."""
         answer = self._answers.get(key)
         if answer is None:
             self.statistics.misses += 1
@@ -62,13 +62,13 @@ class ResponseCache:
         return _size(response) <= self.statistics.size
 
     def insert(self, key: bytes, response: InferResponse, group: set[bytes], *, copied: bool = False) -> None:
-        """Keep a response, and let others go to make room. One that is larger than the whole cache is not kept.
+        """Store a response, and evict others to make room. One that is larger than the whole cache is not stored.
 
-        `copied` says that its tensors are copies for the cache alone.
+        `copied`: whether its tensors are copies that only the cache uses.
         """
         began = monotonic_ns()
         size = _size(response)
-        if key in self._answers:  # asked twice before it was answered once
+        if key in self._answers:  # two equal requests were executed concurrently
             self._remove(key)
         if size <= self.statistics.size:
             while self.statistics.used + size > self.statistics.size:
@@ -81,7 +81,7 @@ class ResponseCache:
         self.statistics.insertion_ns += monotonic_ns() - began
 
     def forget(self, group: set[bytes]) -> None:
-        """Let all answers of a group go."""
+        """Drop all responses of a group."""
         for key in list(group):
             self._remove(key)
 

@@ -1,4 +1,4 @@
-"""`preserve_ordering`: responses leave in the order in which their requests came, whichever instance is quicker."""
+"""`preserve_ordering`: responses are sent in the order in which their requests arrived."""
 
 from collections import deque
 
@@ -7,7 +7,7 @@ from conch.request import InferResponse, Respond
 
 
 class _Held:
-    """One request's place in the order, with what it has answered so far."""
+    """The place of a request in the order, with the responses that are held back."""
 
     __slots__ = ("answers", "done", "respond")
 
@@ -18,7 +18,7 @@ class _Held:
 
 
 class ResponseOrder:
-    """Holds answers back until all earlier requests have been answered in full."""
+    """Holds responses back until all earlier requests have ended."""
 
     def __init__(self) -> None:
         self._places: deque[_Held] = deque()
@@ -27,7 +27,7 @@ class ResponseOrder:
         return len(self._places)
 
     def enter(self, respond: Respond) -> Respond:
-        """Take the next place; returns the callback to answer by."""
+        """Take the next place and return the callback to answer by."""
         place = _Held(respond)
         self._places.append(place)
 
@@ -43,7 +43,7 @@ class ResponseOrder:
             first = self._places[0]
             answers, first.answers = first.answers, []
             if first.done:
-                # Off the queue before its caller is told, who may come straight back in with the next request.
+                # Removed before the caller is called, which may submit the next request at once.
                 self._places.popleft()
             for response, final in answers:
                 first.respond(response, final)

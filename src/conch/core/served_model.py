@@ -1,11 +1,11 @@
-"""What the catalog holds: one version of one model that can be asked."""
+"""A served model version: the interface of everything that the catalog holds."""
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 
-from conch.core.cached_answers import ModelCache
+from conch.core.model_cache import ModelCache
 from conch.core.pending import Pending
 from conch.errors import ConchError, QueueFull
 from conch.model_config import ModelConfig
@@ -30,34 +30,34 @@ class ServedModel(ABC):
 
     @property
     def id(self) -> ModelId:
-        """The model that this is a version of."""
+        """Namespace and name of the model."""
         return ModelId(self.statistics.namespace, self.config.name)
 
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """Whether a request sent now would be executed."""
+        """Whether a request that is sent now would be executed."""
 
     @property
     def takes_sources(self) -> bool:
-        """Whether large inputs may be left in clients' shared memory until it executes a request."""
+        """Whether large inputs may stay in clients' shared memory until the request is executed."""
         return False
 
     @property
     def in_flight(self) -> int:
-        """How many requests hold it: its own, and those of ensembles that use it."""
+        """How many requests hold the model: those sent to it, and those of ensembles that use it."""
         return self._in_flight
 
     async def check_ready(self) -> bool:
-        """Ask the model itself as well, where it has an opinion."""
+        """Return `ready`, after asking the model itself where its backend supports that."""
         return self.ready
 
     @abstractmethod
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
-        """Admit a request or raise: InvalidRequest, QueueFull, Unavailable. Admitted, it is answered exactly once."""
+        """Admit a request, which then ends exactly once. Raises InvalidRequest, QueueFull, Unavailable."""
 
     def submit_within(self, span: Span | None, request: InferRequest, respond: Respond) -> Pending:
-        """Admit a request that is made for another, whose `span` it is to be noted in. Raises what `submit` raises."""
+        """Admit a request made on behalf of another, and trace it as a child of its `span`. Raises as `submit`."""
         if span is None:
             return self.submit(request, respond)
         span.child(request, self.version)
@@ -70,52 +70,52 @@ class ServedModel(ABC):
 
     @abstractmethod
     def refusal(self, now: int) -> QueueFull | None:
-        """Return the refusal that any request would get at `now` (monotonic ns); None while there is room."""
+        """Return the rejection of any request at `now` (monotonic ns); None while there is room."""
 
     def check_room(self, timeline: Timeline) -> None:
-        """Raise QueueFull if there is no room for any request: before any work is done for it.
+        """Raise QueueFull if there is no room for any request, before any work is done for it.
 
-        A model with a cache is not asked: what it has answered before needs no room.
+        A no-op for a model with a cache: hits need no room.
         """
         if self.cache is None:
             self.refuse_when_full(timeline)
 
     def refuse_when_full(self, timeline: Timeline) -> None:
-        """Raise QueueFull if there is no room for any request that must be executed."""
+        """Raise QueueFull if there is no room for a request that must be executed."""
         self.refuse_for(self.refusal(timeline.received), timeline)
 
     def refuse_for(self, error: QueueFull | None, timeline: Timeline) -> None:
-        """Count and raise a refusal, if there is one."""
+        """Count and raise a rejection, if there is one."""
         if error is None:
             return
         self.statistics.count_failure(monotonic_ns() - timeline.received, error.reason)
         try:
             raise error
         finally:
-            del error  # it knows this frame by its traceback: under overload, the collector would be kept busy
+            del error  # its traceback refers to this frame: a cycle, which costs garbage collection under overload
 
     @abstractmethod
     async def start(self) -> None:
-        """Bring the model up. Raises ModelLoadError; then nothing is left running."""
+        """Start the model. Raises ModelLoadError; then nothing is left running."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Release everything; what is still unanswered is answered with an error."""
+        """Release everything; requests that are still unanswered fail."""
 
-    async def kill(self) -> None:  # noqa: B027 - an ensemble has nothing of its own
-        """Release at once what would outlive this process; the time for `stop` is over."""
+    async def kill(self) -> None:  # noqa: B027 - an ensemble holds nothing
+        """End child processes now, without waiting for requests."""
 
-    def take_over(self, old: "ServedModel") -> None:  # noqa: B027 - only sequences go on across a replacement
-        """Know what this version replaces. It takes no new requests but from here."""
+    def take_over(self, old: "ServedModel") -> None:  # noqa: B027 - only sequences survive a replacement
+        """Take over from the version that this one replaces, which gets requests only from here."""
 
     async def drain(self) -> None:
-        """Wait until nobody holds it: no request of its own, no ensemble's. New ones do not find it any more."""
+        """Wait until no request holds the model. New requests do not find it any more."""
         while self._in_flight:
             self._drained.clear()
             await self._drained.wait()
 
     def enter(self) -> None:
-        """Keep it from being stopped until `leave`: a request begins, its own or one of an ensemble that uses it."""
+        """Keep the model from being stopped until `leave`: for a request of it, or of an ensemble that uses it."""
         self._in_flight += 1
 
     def leave(self) -> None:

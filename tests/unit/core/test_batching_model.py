@@ -148,7 +148,7 @@ async def test_while_the_only_instance_is_dead_requests_wait_for_it() -> None:
 
 
 async def test_if_no_instance_comes_back_soon_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conch.core.scheduling.scheduled_model._STRANDED_S", 0.001)
+    monkeypatch.setattr("conch.core.scheduling.scheduled_model._NOT_READY_TIMEOUT_S", 0.001)
     model, (worker,) = await started(config())
     worker.die()
     caller = Caller()

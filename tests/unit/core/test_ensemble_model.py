@@ -237,7 +237,7 @@ async def test_cancelling_the_request_cancels_its_steps() -> None:
 
 
 async def test_a_step_that_refuses_fails_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conch.core.scheduling.scheduled_model._STRANDED_S", 0.001)
+    monkeypatch.setattr("conch.core.scheduling.scheduled_model._NOT_READY_TIMEOUT_S", 0.001)
     model, workers = await served(DIAMOND)
     caller = Caller()
     model.submit(request(), caller)

@@ -186,6 +186,6 @@ def test_levels_that_are_empty_again_take_no_memory() -> None:
         pushed(queue, "a", priority=level)
         queue.pop(1)
     assert len(queue._in_use) < 200
-    queue.put_back(pushed_out := queue.pop(1)[0])
+    queue.requeue(pushed_out := queue.pop(1)[0])
     assert pushed_out is waiting
     assert ids(queue) == "z"

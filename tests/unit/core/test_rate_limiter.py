@@ -47,63 +47,63 @@ async def model(shared: RateLimiter, *instances: ScriptedInstance, max_batch_siz
 def test_without_a_limit_there_is_as_much_as_one_execution_needs() -> None:
     small, large = claim(R=2), claim(R=4)
     shared = limiter(small, large)
-    assert shared.take([small]) is small
-    assert shared.take([large]) is None
-    shared.give_back(small)
-    assert shared.take([large]) is large
+    assert shared.acquire([small]) is small
+    assert shared.acquire([large]) is None
+    shared.release(small)
+    assert shared.acquire([large]) is large
 
 
 @pytest.mark.parametrize("name", ["R", "r"])
 def test_a_limit_of_the_command_line_counts_whatever_its_case(name: str) -> None:
     first, second, third = (claim(R=2) for _ in range(3))
     shared = limiter(first, second, third, limits=[ResourceLimit(name, 4)])
-    assert [shared.take([each]) for each in (first, second, third)] == [first, second, None]
+    assert [shared.acquire([each]) for each in (first, second, third)] == [first, second, None]
 
 
 def test_devices_have_their_own_unless_the_resource_is_shared() -> None:
     own = [Claim({("R", device): 1}, 1, lambda: None) for device in (0, 1)]
     shared = limiter(*own)
-    assert [shared.take([each]) for each in own] == own
+    assert [shared.acquire([each]) for each in own] == own
     common = [Claim({("G", None): 1}, 1, lambda: None) for _ in (0, 1)]
-    shared.enter(common)
-    assert [shared.take([each]) for each in common] == [common[0], None]
+    shared.register(common)
+    assert [shared.acquire([each]) for each in common] == [common[0], None]
 
 
 def test_a_limit_may_be_for_one_device() -> None:
     limits = [ResourceLimit("R", 1), ResourceLimit("R", 3, device=1)]
     shared = RateLimiter(limits)
-    shared.enter([Claim({("R", 1): 3}, 1, lambda: None)])
+    shared.register([Claim({("R", 1): 3}, 1, lambda: None)])
     with pytest.raises(ConfigError, match=r'Resource count for "R" is limited to 1 which will prevent .* count is 3'):
-        shared.enter([Claim({("R", 0): 3}, 1, lambda: None)])
+        shared.register([Claim({("R", 0): 3}, 1, lambda: None)])
 
 
 def test_a_resource_is_either_shared_or_not() -> None:
     shared = limiter(claim(R=1))
     with pytest.raises(ConfigError, match='Resource "R" is present as both global and device-specific resource'):
-        shared.enter([Claim({("R", None): 1}, 1, lambda: None)])
+        shared.register([Claim({("R", None): 1}, 1, lambda: None)])
 
 
 def test_once_a_resource_is_limited_there_is_nothing_of_those_that_are_not() -> None:
     shared = RateLimiter([ResourceLimit("R", 1)])
-    shared.enter([claim(R=1)])
+    shared.register([claim(R=1)])
     with pytest.raises(ConfigError, match=r'Resource count for "S" is limited to 0 which will prevent .* count is 2'):
-        shared.enter([claim(S=2)])
+        shared.register([claim(S=2)])
     with pytest.raises(ConfigError, match=r'Resource count for "G" is limited to 0'):
-        shared.enter([Claim({("G", None): 1}, 1, lambda: None)])
+        shared.register([Claim({("G", None): 1}, 1, lambda: None)])
 
 
 def test_of_two_limits_for_a_device_the_larger_one_counts() -> None:
     shared = RateLimiter([ResourceLimit("R", 3), ResourceLimit("R", 1, device=1)])
-    shared.enter([Claim({("R", 1): 3}, 1, lambda: None)])
+    shared.register([Claim({("R", 1): 3}, 1, lambda: None)])
 
 
 def test_what_leaves_gives_back_what_it_held() -> None:
     first, second = claim(R=1), claim(R=1)
     shared = limiter(first, second)
-    shared.take([first])
-    assert shared.take([second]) is None
-    shared.leave([first])
-    assert shared.take([second]) is second
+    shared.acquire([first])
+    assert shared.acquire([second]) is None
+    shared.remove([first])
+    assert shared.acquire([second]) is second
 
 
 def test_a_larger_claim_that_comes_in_makes_more_of_the_resource() -> None:
@@ -111,11 +111,11 @@ def test_a_larger_claim_that_comes_in_makes_more_of_the_resource() -> None:
     holder = claim(R=2)
     waiting = Claim({("R", 0): 2}, 1, lambda: woken.append("waiting"))
     shared = limiter(holder, waiting)
-    shared.take([holder])
-    assert shared.take([waiting]) is None
-    shared.enter([claim(R=4)])
+    shared.acquire([holder])
+    assert shared.acquire([waiting]) is None
+    shared.register([claim(R=4)])
     assert woken == ["waiting"]
-    assert shared.take([waiting]) is waiting
+    assert shared.acquire([waiting]) is waiting
 
 
 # ── whose turn it is ──
@@ -127,7 +127,7 @@ def served_in_turn(shared: RateLimiter, claims: Sequence[Claim], executions: int
     held: list[Claim] = []
 
     def ask(each: Claim) -> None:
-        if not each.held and shared.take([each]) is not None:
+        if not each.held and shared.acquire([each]) is not None:
             counts[each] += 1
             held.append(each)
 
@@ -136,7 +136,7 @@ def served_in_turn(shared: RateLimiter, claims: Sequence[Claim], executions: int
         ask(each)
     while sum(counts.values()) < executions:
         oldest = held.pop(0)
-        shared.give_back(oldest)
+        shared.release(oldest)
         ask(oldest)
     return counts
 
@@ -145,19 +145,19 @@ def order_of_service(shared: RateLimiter, claims: Sequence[Claim], executions: i
     """All of them always have something to do, and one resource: who is served when?"""
     served: list[Claim] = []
     hold = claim(R=1)
-    shared.enter([hold])
-    shared.take([hold])
+    shared.register([hold])
+    shared.acquire([hold])
 
     def ask(each: Claim) -> None:
-        if not each.held and shared.take([each]) is not None:
+        if not each.held and shared.acquire([each]) is not None:
             served.append(each)
 
     for each in claims:
         each.wake = lambda each=each: ask(each)
         ask(each)
-    shared.give_back(hold)
+    shared.release(hold)
     while len(served) < executions:
-        shared.give_back(served[-1])
+        shared.release(served[-1])
     return served
 
 
@@ -183,8 +183,8 @@ def test_what_was_idle_has_saved_up_no_turns() -> None:
     old, late = claim(R=1), claim(R=1)
     shared = limiter(old, late)
     for _ in range(10):
-        shared.take([old])
-        shared.give_back(old)
+        shared.acquire([old])
+        shared.release(old)
     served = order_of_service(shared, [old, late], 6)
     assert [served.count(each) for each in (old, late)] == [3, 3]
 
@@ -210,8 +210,8 @@ def test_who_was_idle_has_saved_up_no_turns() -> None:
     busy, idle = claim(R=1), claim(R=1)
     shared = limiter(busy, idle)
     for _ in range(50):
-        shared.take([busy])
-        shared.give_back(busy)
+        shared.acquire([busy])
+        shared.release(busy)
     counts = served_in_turn(shared, [busy, idle], 20)
     assert abs(counts[busy] - counts[idle]) <= 2
 
@@ -219,9 +219,9 @@ def test_who_was_idle_has_saved_up_no_turns() -> None:
 def test_who_waits_for_one_resource_does_not_hold_up_another() -> None:
     holder, waiting, other = claim(A=1), claim(A=1), claim(B=1)
     shared = limiter(holder, waiting, other)
-    shared.take([holder])
-    assert shared.take([waiting]) is None
-    assert shared.take([other]) is other
+    shared.acquire([holder])
+    assert shared.acquire([waiting]) is None
+    assert shared.acquire([other]) is other
 
 
 # ── models ──

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.core.cache_key import cache_key
-from conch.core.cached_answers import ModelCache
+from conch.core.model_cache import ModelCache
 from conch.core.catalog import Catalog
 from conch.core.ensembles.ensemble_model import EnsembleModel
 from conch.core.response_cache import ResponseCache

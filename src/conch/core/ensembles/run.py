@@ -60,7 +60,7 @@ class EnsembleRun(ABC):
     def advance(self) -> None:
         """Start every step whose tensors are there; answer what is complete."""
 
-    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:  # noqa: ARG002
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:  # noqa: ARG002
         """Count the request, and release the models of its steps."""
         self._count(pending, self._times, answer)
         for model in self._models:

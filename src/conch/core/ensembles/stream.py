@@ -78,11 +78,11 @@ class StreamRun(EnsembleRun):
     def running(self) -> Iterable[Pending]:
         return [inner for branch in self._root.all() for inner in branch.running.values()]
 
-    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:
         if isinstance(answer, ConchError):
             for slots in self._slots:
                 slots.forget(self)
-        super().settled(pending, answer, was)
+        super().settled(pending, answer, previous)
 
     def advance(self) -> None:
         self._advance(self._root)

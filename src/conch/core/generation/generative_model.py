@@ -103,7 +103,7 @@ class GenerativeModel(ServedModel):
         pending.on_cancel(generation.abort)
         return pending
 
-    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:
         """Do nothing: the generation is in the books, not the form in which it came."""
 
     def refusal(self, now: int) -> QueueFull | None:

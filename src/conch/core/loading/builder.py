@@ -12,7 +12,6 @@ from conch.accelerators.gpu import Gpu
 from conch.backends.base import Instance, ModelSource
 from conch.backends.engines.base import EngineBackend
 from conch.backends.registry import BackendRegistry
-from conch.core.cached_answers import ModelCache
 from conch.core.catalog import Catalog
 from conch.core.ensembles.contract import check_ensemble, misfit_notices
 from conch.core.ensembles.ensemble_model import EnsembleModel
@@ -21,6 +20,7 @@ from conch.core.ensembles.nesting import check_nesting
 from conch.core.generation.generative_model import GenerativeModel
 from conch.core.generation.idle_engine import IdleEngine, idle_seconds
 from conch.core.load_errors import load_error
+from conch.core.model_cache import ModelCache
 from conch.core.response_cache import ResponseCache
 from conch.core.scheduling.batching_model import BatchingModel
 from conch.core.scheduling.instances import make_instances, rearranged, source_on

@@ -1,1 +1,1 @@
-"""From the queue to an instance: batching, priorities, rate limiter, warm-up."""
+"""Scheduling of requests on instances: queue, dynamic batching, rate limiter, warm-up."""

@@ -1,8 +1,8 @@
-"""Which of the waiting requests run together, and when: a pure function of the queue and the clock.
+"""The batching decision, a pure function of the queue and the clock: which waiting requests run together, and when.
 
 The rules are those of Triton's dynamic batcher (model configuration, "Dynamic Batcher"). Requests are taken in order
 and never split; a batch closes when the next request would overfill it or cannot share it. A preferred size runs at
-once, and so does a batch that has reached the largest preferred size or would jump over it with the next request.
+once, and so does a batch that has reached the largest preferred size or would exceed it with the next request.
 Anything else runs when the oldest request has waited for `max_queue_delay_us`, at once if that is 0.
 """
 
@@ -14,7 +14,7 @@ from conch.model_config import ModelConfig
 
 
 class Waiting(Protocol):
-    """What the decision needs to know about one waiting request."""
+    """What the decision reads of a waiting request."""
 
     batch_size: int
     group_key: object
@@ -38,7 +38,7 @@ RUN_ONE = Run(1)
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """A model's batching, reduced to what `decide` reads. `max_batch_size` 1 with no delay means one by one."""
+    """The batching settings of a model. `max_batch_size` 1 without a delay executes requests one by one."""
 
     max_batch_size: int
     preferred: frozenset[int]
@@ -50,7 +50,7 @@ class BatchRules:
     def of(cls, config: ModelConfig) -> "BatchRules":
         """Derive the rules of a configuration."""
         dynamic = config.dynamic_batching
-        # Triton accepts dynamic batching on a model without a batch dimension: it degrades to one request a run.
+        # As in Triton: dynamic batching of a model without a batch dimension degrades to one request per execution.
         if dynamic is None or config.max_batch_size == 0:
             return cls(max(config.max_batch_size, 1), frozenset(), 0, single=True)
         preferred = frozenset(dynamic.preferred_batch_sizes) or frozenset({config.max_batch_size})
@@ -59,7 +59,7 @@ class BatchRules:
 
 
 def decide(waiting: Iterable[Waiting], rules: BatchRules, now: int) -> Run | Wait:
-    """Decide over a queue that is not empty, in the order in which it is to be served."""
+    """Return what to do with a queue that is not empty. `waiting` is in the order of service."""
     if rules.single:
         return RUN_ONE
     count = total = best = 0
@@ -72,7 +72,7 @@ def decide(waiting: Iterable[Waiting], rules: BatchRules, now: int) -> Run | Wai
             key = request.group_key
         else:
             beyond = total + size > rules.largest_preferred
-            # Without a delay, requests may jump over the largest preferred size together: splitting them gains nothing.
+            # Without a delay, a batch may exceed the largest preferred size: splitting it gains nothing.
             if beyond and not best and (rules.delay_ns or total >= rules.largest_preferred):
                 best = count
             if total + size > rules.max_batch_size or request.group_key != key:

@@ -1,7 +1,7 @@
-"""One served version of one model: its queue, and the moment at which it meets a free instance.
+"""A model version with the default scheduler or the dynamic batcher: dispatches its queue to its instances.
 
-`submit` and a released instance both end in `_dispatch`: while an instance is free and a request waits, the pure
-`batching.decide` says what to run.
+Both `submit` and the release of an instance call `_dispatch`. While an instance is free and a request waits, the pure
+function `batching.decide` returns what to run.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ class BatchingModel(ScheduledModel):
         *,
         max_queue_size: int = 0,
     ) -> None:
-        """Assign. `max_queue_size` bounds the queue where the configuration does not; 0 does not either."""
+        """Assign. `max_queue_size` bounds the queue where the configuration does not; 0 is unbounded."""
         super().__init__(config, version, labels, instances, loop)
         self._rules = BatchRules.of(config)
-        self._crowd = self._full_batches()
+        self._full_load = self._count_full_load()
         self._grouped = _needs_grouping(config, self._rules)
         self._ragged = config.ragged_inputs
         self._queue = PolicyQueue(config.dynamic_batching, max_queue_size)
@@ -45,13 +45,12 @@ class BatchingModel(ScheduledModel):
 
     @property
     def can_rearrange(self) -> bool:
-        """Whether `rearrange` works: unless instances go on with what they have released, or share resources."""
+        """Whether `rearrange` works: not if instances work on batches after their release, or share resources."""
         return self.limiter is None and not self.config.decoupled
 
     async def rearrange(self, config: ModelConfig, instances: Sequence[Instance]) -> None:
-        """Execute on these instances from now on; see `ScheduledModel.rearrange`."""
         await super().rearrange(config, instances)
-        self._crowd = self._full_batches()
+        self._full_load = self._count_full_load()
 
     def refusal(self, now: int) -> QueueFull | None:
         return self._queue.refusal(now)
@@ -62,7 +61,7 @@ class BatchingModel(ScheduledModel):
             if isinstance(found, Pending):
                 return found
             respond = found
-        self._admissible(request)
+        self._prepare(request)
         pending = Pending(request, respond, self)
         if self._grouped:
             pending.group_key = _group_key(request, self._ragged)
@@ -97,27 +96,27 @@ class BatchingModel(ScheduledModel):
                 wake = decision.until
                 break
             if self.limiter is not None:
-                instance = self.limiter.take(self._idle)
+                instance = self.limiter.acquire(self._idle)
                 if instance is None:
                     break
             self._run(instance, self._queue.pop(decision.number))
         if wake or expiry or self._timer.armed:
             self._arm(wake)
 
-    def _full_batches(self) -> int:
-        """Return how many waiting requests are a full batch for every instance."""
+    def _count_full_load(self) -> int:
+        """Return the number of waiting requests that fills a batch for every instance."""
         return len(self.instances) * (1 if self._rules.single else self._rules.max_batch_size)
 
     def _free_instance(self) -> Instance | None:
         if self._idle:
             return self._idle[-1]
-        if self.limiter is not None:  # each execution claims its resources by itself
+        if self.limiter is not None:  # each execution claims its own resources
             return None
-        # A batch is better formed late than held early, but with none held ahead server and model would take turns.
+        # A batch that forms later is larger, but without one ahead the instance would idle for the IPC round trip.
         for instance in self.instances:
             held = len(self._held[instance])
-            # What an instance holds is out of reach of the queue's time-outs.
-            if len(self._queue) >= self._crowd and not self._queue.next_expiry():
+            # The queue's timeouts do not reach what an instance holds.
+            if len(self._queue) >= self._full_load and not self._queue.next_expiry():
                 ahead = instance.ahead_when_crowded
             else:
                 ahead = instance.ahead if self._rules.single else min(instance.ahead, 1)
@@ -130,14 +129,14 @@ class BatchingModel(ScheduledModel):
             return RUN_ONE
         return decide(self._queue, self._rules, monotonic_ns())
 
-    def _send_ahead(self, requests: Sequence[Pending]) -> None:
-        self._queue.send_ahead(requests)
+    def _note_ahead(self, requests: Sequence[Pending]) -> None:
+        self._queue.note_ahead(requests)
 
     def _begin(self, pending: Pending) -> None:
         super()._begin(pending)
         self._queue.begin(pending)
 
-    def _freed(self, batch: Batch) -> None:  # noqa: ARG002
+    def _after_release(self, batch: Batch) -> None:  # noqa: ARG002
         if self._idle:
             if self._queue:
                 self._dispatch()
@@ -147,18 +146,18 @@ class BatchingModel(ScheduledModel):
     def _waiting(self) -> Iterable[Pending]:
         return self._queue
 
-    def _forget(self, pending: Pending) -> None:
+    def _remove(self, pending: Pending) -> None:
         self._queue.remove(pending)
 
-    def _put_back(self, pending: Pending) -> None:
-        self._queue.put_back(pending)
+    def _requeue(self, pending: Pending) -> None:
+        self._queue.requeue(pending)
 
     def _expire(self) -> None:
         for pending in self._queue.expire(monotonic_ns()):
             pending.finish(QueueTimeout("Request timeout expired"))
 
     def _arm(self, wake: int) -> None:
-        """Set the timer to the earlier of the batch delay and the next queue time-out."""
+        """Set the timer to the earlier of the batch delay and the next queue timeout."""
         expiry = self._queue.next_expiry()
         at = min(wake, expiry) if wake and expiry else wake or expiry
         if at:
@@ -168,7 +167,7 @@ class BatchingModel(ScheduledModel):
 
 
 def _needs_grouping(config: ModelConfig, rules: BatchRules) -> bool:
-    """Whether two requests of the model may differ in shape or in the inputs present, so that they cannot be joined."""
+    """Whether requests may differ in shapes or in the inputs present, so that they cannot share a batch."""
     return not rules.single and any(
         spec.optional or (-1 in spec.dims and not spec.allow_ragged_batch) for spec in config.inputs
     )

@@ -1,4 +1,4 @@
-"""From instance groups to instances: names, kinds and devices (model configuration, "Instance Groups")."""
+"""Instances of instance groups: names, kinds and devices (Triton's model configuration, "Instance Groups")."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from conch.model_config import InstanceGroup, InstanceKind, RateLimit
 
 
 def make_instances(backend: Backend, source: ModelSource, gpus: Sequence[Gpu] = ()) -> list[Instance]:
-    """Make every instance that the configuration asks for, on `gpus` or the CPU; none is started."""
+    """Return every instance that the configuration requests, on `gpus` or the CPU; none is started."""
     placements = [place for group in source.config.instance_groups for place in _placements(group)]
     return [
         backend.instance(InstancePlan(source_on(source, gpus, kind, device), name, kind, device, len(placements), rate))
@@ -20,10 +20,10 @@ def make_instances(backend: Backend, source: ModelSource, gpus: Sequence[Gpu] = 
 def rearranged(
     backend: Backend, source: ModelSource, gpus: Sequence[Gpu], present: Iterable[Instance]
 ) -> list[Instance]:
-    """Make the instances that the configuration asks for but for those that are there: they are taken as they are."""
-    place_of = {(one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate): one for one in present}
+    """Return the instances that the configuration requests now; those of them that are `present` are reused."""
+    instance_of = {(one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate): one for one in present}
     return [
-        place_of.get((one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate), one)
+        instance_of.get((one.plan.name, one.plan.kind, one.plan.device_id, one.plan.rate), one)
         for one in make_instances(backend, source, gpus)
     ]
 
@@ -41,7 +41,7 @@ def source_on(source: ModelSource, gpus: Sequence[Gpu], kind: InstanceKind, devi
 
 def _placements(group: InstanceGroup) -> Iterator[tuple[str, InstanceKind, int, RateLimit]]:
     """Yield name, kind, device id and rate limit: `<group>_<i>`, on GPUs `count` of them on each, numbered through."""
-    if group.passive:  # loaded by nobody, scheduled by nobody
+    if group.passive:  # neither loaded nor scheduled
         return
     devices = group.gpus if group.kind is InstanceKind.GPU else (0,)
     number = 0

@@ -1,12 +1,12 @@
-"""`--rate-limit=execution_count`: instances execute when they have the resources that their configuration names.
+"""`--rate-limit=execution_count`: an instance executes when it holds the resources that its configuration names.
 
-A resource is a number of units, shared by all models of the server, on each device or over all of them. Who has to wait
-is served in turn: of two instances that want the same, one of priority 2 is let execute half as often as one of
-priority 1 (Triton's rule: https://github.com/triton-inference-server/server, "Rate Limiter"). Whoever is first in turn
-keeps what is free of its resources from those behind it, so that many small claims cannot starve a large one. Nobody
-saves up turns while it has nothing to do.
+A resource is a number of units, shared by all models of the server, on each device or over all of them. Claims that
+wait are served in turn: of two instances that need the same resource, one of priority 2 executes half as often as one
+of priority 1 (Triton's rule: https://github.com/triton-inference-server/server, "Rate Limiter"). The first in turn
+reserves the free units of its resources, so that many small claims cannot starve a large one. An idle claim does not
+accumulate turns.
 
-A limiter knows no requests. A model asks it before each execution and is woken when asking again is worth it.
+A limiter knows no requests. A model calls `acquire` before each execution; `wake` calls it when a retry may succeed.
 """
 
 from collections import Counter
@@ -23,9 +23,9 @@ Resource: TypeAlias = tuple[str, int | None]
 
 
 class Claim:
-    """What one instance needs for each of its executions. `wake` is called when it may get what it waits for."""
+    """The resources of each execution of an instance. `wake` is called when a claim that waits may be granted."""
 
-    __slots__ = ("asked", "held", "instance", "needs", "order", "priority", "turn", "wake")
+    __slots__ = ("held", "instance", "needs", "order", "priority", "retried", "turn", "wake")
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class Claim:
         self.held = False
         self.turn = 0
         self.order = 0  # among equal turns
-        self.asked = False  # whether it has asked since it was woken
+        self.retried = False  # whether it has called `acquire` since it was woken
 
     def __repr__(self) -> str:
         return f"<Claim {dict(self.needs)}, priority {self.priority}, turn {self.turn}{', held' if self.held else ''}>"
 
 
 class RateLimiter:
-    """The resources of one server. `limits` are those of the command line; without any, one execution's needs are met.
+    """The resources of one server. `limits` come from the command line; without any, each execution fits alone.
 
     Belongs to the event loop's thread.
     """
@@ -58,42 +58,42 @@ class RateLimiter:
         self._claims: list[Claim] = []
         self._used: Counter[Resource] = Counter()
         self._waiting: dict[Claim, None] = {}
-        self._now = 0  # the turn of the last that was served
+        self._now = 0  # the turn of the claim granted last
         self._orders = count()
 
     def __repr__(self) -> str:
         return f"<RateLimiter {dict(self._used)} in use, {len(self._waiting)} waiting>"
 
-    def enter(self, claims: Sequence[Claim]) -> None:
-        """Take claims in. Raises ConfigError if one could never be met, or takes a resource for what it is not."""
+    def register(self, claims: Sequence[Claim]) -> None:
+        """Register claims. Raises ConfigError if one can never be granted, or confuses global and device resources."""
         for claim in claims:
             for resource, number in claim.needs.items():
                 self._check(resource, number, claims)
         self._claims += claims
-        self._hand_out()  # there may be more of some resource now
+        self._wake_waiting()  # a larger claim may have raised the total of a resource
 
-    def leave(self, claims: Iterable[Claim]) -> None:
-        """Forget claims; what they hold is free again."""
+    def remove(self, claims: Iterable[Claim]) -> None:
+        """Remove claims and release what they hold."""
         for claim in claims:
             self._waiting.pop(claim, None)
             self._release(claim)
             if claim in self._claims:
                 self._claims.remove(claim)
-        self._hand_out()
+        self._wake_waiting()
 
-    def take(self, claims: Sequence[Claim]) -> Claim | None:
-        """Give one of these claims, of instances that could execute the same request, what it needs.
+    def acquire(self, claims: Sequence[Claim]) -> Claim | None:
+        """Grant and return one of these claims, of instances that could execute the same request.
 
-        Returns None if none can have it now; then they wait, and are woken.
+        Returns None if none can be granted now; then they wait, and are woken.
         """
         for claim in claims:
-            claim.asked = True
+            claim.retried = True
             if claim not in self._waiting:
                 claim.turn = max(claim.turn, self._now)
                 claim.order = next(self._orders)
         ranked = sorted(claims, key=_rank)
         for claim in ranked:
-            if self._fits(claim) and not self._is_behind(claim, claims):
+            if self._fits(claim) and not self._must_wait_behind(claim, claims):
                 self._waiting.pop(claim, None)
                 self._used.update(claim.needs)
                 claim.held = True
@@ -103,23 +103,23 @@ class RateLimiter:
         self._waiting.update(dict.fromkeys(ranked))
         return None
 
-    def give_back(self, claim: Claim) -> None:
-        """Take back what a claim holds, and wake those who wait for it. Does nothing if it holds nothing.
+    def release(self, claim: Claim) -> None:
+        """Release what a claim holds, and wake the claims that wait for it. A no-op if it holds nothing.
 
-        Whoever has held it is asked with the others: it may have more to execute, and its turn again.
+        The claim itself is woken with the others: it may have more to execute, and be first in turn.
         """
         if claim.held:
             self._release(claim)
             claim.order = next(self._orders)
             self._waiting[claim] = None
-            self._hand_out()
+            self._wake_waiting()
 
-    def kept_by(self, claim: Claim, stuck: Callable[[Claim], bool]) -> Claim | None:
-        """Return one of the claims that are `stuck` with what this one can never have without them; None if it can."""
+    def blocker(self, claim: Claim, stuck: Callable[[Claim], bool]) -> Claim | None:
+        """Return a claim that is `stuck` and holds what this one cannot execute without; None if there is none."""
         for resource, number in claim.needs.items():
-            keepers = [each for each in self._claims if each.held and each.needs.get(resource) and stuck(each)]
-            if sum(each.needs[resource] for each in keepers) + number > self._total(resource):
-                return keepers[0]
+            holders = [each for each in self._claims if each.held and each.needs.get(resource) and stuck(each)]
+            if sum(each.needs[resource] for each in holders) + number > self._total(resource):
+                return holders[0]
         return None
 
     def _release(self, claim: Claim) -> None:
@@ -127,24 +127,24 @@ class RateLimiter:
             claim.held = False
             self._used.subtract(claim.needs)
 
-    def _hand_out(self) -> None:
-        """Wake in turn those that can have what they wait for; what those before them lack is kept for them."""
-        kept: set[Resource] = set()
+    def _wake_waiting(self) -> None:
+        """Wake in turn the claims that can be granted; what earlier ones lack stays reserved for them."""
+        reserved: set[Resource] = set()
         for claim in sorted(self._waiting, key=_rank):
             if claim not in self._waiting:
                 continue
-            if kept.isdisjoint(claim.needs) and self._fits(claim):
-                claim.asked = False
+            if reserved.isdisjoint(claim.needs) and self._fits(claim):
+                claim.retried = False
                 claim.wake()
-                if not claim.asked:  # it has nothing to execute any more
+                if not claim.retried:  # it has nothing left to execute
                     self._waiting.pop(claim, None)
             if claim in self._waiting:
-                kept |= claim.needs.keys()
+                reserved |= claim.needs.keys()
 
     def _fits(self, claim: Claim) -> bool:
         return all(self._used[each] + number <= self._total(each) for each, number in claim.needs.items())
 
-    def _is_behind(self, claim: Claim, own: Sequence[Claim]) -> bool:
+    def _must_wait_behind(self, claim: Claim, own: Sequence[Claim]) -> bool:
         rank = _rank(claim)
         return any(
             _rank(other) < rank and not other.needs.keys().isdisjoint(claim.needs)
@@ -157,9 +157,9 @@ class RateLimiter:
         return limit if limit is not None else max((claim.needs.get(resource, 0) for claim in self._claims), default=0)
 
     def _limit(self, resource: Resource) -> int | None:
-        """Return the limit of the command line: the device's own, else the one for every device.
+        """Return the limit of the command line: the device's, else the one for every device; None without limits.
 
-        Once the command line names any resource, there is nothing of those that it does not name, as in Triton.
+        Once the command line names any resource, the limit of the others is 0, as in Triton.
         """
         if not self._limits:
             return None
@@ -167,7 +167,7 @@ class RateLimiter:
         general = self._limits.get((name, None), 0)
         if device is not None:
             return max(self._limits.get((name, device), 0), general)
-        # A device has no meaning for what is shared by all of them.
+        # A global resource has no device.
         return max((number for (each, _), number in self._limits.items() if each == name), default=0)
 
     def _check(self, resource: Resource, number: int, claims: Iterable[Claim]) -> None:
@@ -176,7 +176,7 @@ class RateLimiter:
         if limit is not None and limit < number:
             raise ConfigError(
                 f'Resource count for "{name}" is limited to {limit} which will prevent scheduling of one or more model '
-                f"instances, the minimum required count is {number}: --rate-limit-resource={name}:{number} would do"
+                f"instances, the minimum required count is {number}: set --rate-limit-resource={name}:{number}"
             )
         others = {each for claim in (*self._claims, *claims) for each in claim.needs if each[0] == name}
         if any((other is None) != (device is None) for _, other in others):
@@ -187,7 +187,7 @@ class RateLimiter:
 
 
 def _rank(claim: Claim) -> tuple[int, int, int]:
-    """Return what claims are served by: when the turn would end, as Triton does, so that 1 goes twice before 2 goes."""
+    """Return the sort key of a claim: the end of its turn, as in Triton: priority 1 goes twice before 2 goes."""
     return claim.turn + claim.priority, claim.priority, claim.order
 
 
@@ -201,30 +201,30 @@ class ModelLimiter:
         self._dispatch: Callable[[], None] | None = None
 
     def open(self, dispatch: Callable[[], None]) -> None:
-        """Enter the claims. `dispatch` is called when an instance may get what it waits for. Raises ConfigError."""
+        """Register the claims. `dispatch` is called when one that waits may be granted. Raises ConfigError."""
         self._dispatch = dispatch
-        self._limiter.enter(list(self._claims.values()))
+        self._limiter.register(list(self._claims.values()))
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Remove the claims and release what they hold."""
         self._dispatch = None
-        self._limiter.leave(self._claims.values())
+        self._limiter.remove(self._claims.values())
 
-    def take(self, instances: Iterable[Instance]) -> Instance | None:
-        """Return the one of these instances that is to execute now; None if they have to wait."""
-        claim = self._limiter.take([self._claims[instance] for instance in instances])
+    def acquire(self, instances: Iterable[Instance]) -> Instance | None:
+        """Return which of these instances is to execute now; None if they have to wait."""
+        claim = self._limiter.acquire([self._claims[instance] for instance in instances])
         return None if claim is None else self._instances[claim]
 
-    def give_back(self, instance: Instance) -> None:
-        """Note that an instance has ended its execution, if it had one."""
-        self._limiter.give_back(self._claims[instance])
+    def release(self, instance: Instance) -> None:
+        """Release what an instance holds; a no-op if it holds nothing."""
+        self._limiter.release(self._claims[instance])
 
-    def kept_by(self, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
-        """Return one of the instances, of any model, that are `stuck` with what this one needs; None if there is none.
+    def blocker(self, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
+        """Return an instance, of any model, that is `stuck` and holds what this one cannot execute without.
 
-        It is one without which this instance can never execute.
+        None if there is none.
         """
-        claim = self._limiter.kept_by(
+        claim = self._limiter.blocker(
             self._claims[instance], lambda other: other.instance is not None and stuck(other.instance)
         )
         return None if claim is None else claim.instance

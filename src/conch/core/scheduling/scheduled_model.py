@@ -1,7 +1,7 @@
-"""A served model version that instances execute: bringing them up, giving them batches, taking the answers in.
+"""A model version that instances execute: starts the instances, gives them batches, counts results.
 
-What waits and what runs next is the business of a scheduler, a subclass: `model.BatchingModel` and
-`sequence_model.SequenceModel`. Everything here runs on the event loop, so there are no locks.
+Subclasses implement the scheduler, which decides what waits and what runs next: `BatchingModel` and `SequenceModel`.
+Everything here runs on the event loop, so there are no locks.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from conch.request import InferRequest, InferResponse
 
 _log = getLogger(__name__)
 
-# How long requests wait for an instance when none is ready: long enough for a quick restart, short enough to be told.
-_STRANDED_S = 5.0
-# What an instance usually takes to come back.
-_RESTART_S = 1.0
+# How long requests wait when no instance is ready: long enough for a fast restart.
+_NOT_READY_TIMEOUT_S = 5.0
+# Retry-After: how long an instance usually takes to restart.
+_RETRY_AFTER_S = 1.0
 
 
 class ScheduledModel(ServedModel):
-    """Instances, the batches in their hands, and the books. A subclass decides what they are given."""
+    """Instances, the batches that they hold, and statistics. A subclass decides what is executed."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class ScheduledModel(ServedModel):
         self._reshaper = Reshaper(config)
         self._takes_sources = all(instance.takes_sources for instance in instances)
         self._timer = Timer(loop, self._dispatch)
-        # Batches that each instance has not released: the one that it executes, then those sent ahead.
+        # Batches that each instance has not released: the one being executed, then those sent ahead.
         self._held: dict[Instance, deque[Batch]] = {instance: deque() for instance in instances}
-        self._idle: list[Instance] = []  # ready, and holding none
-        self._dispatching = False  # whether `_dispatch` is due in this turn of the loop
-        self._stranded: asyncio.TimerHandle | None = None
-        self._leaving: dict[Instance, asyncio.Event] = {}  # instances that are given nothing more, and whether idle
-        self._departures: set[asyncio.Task[None]] = set()
+        self._idle: list[Instance] = []  # ready, and without a batch
+        self._dispatching = False  # whether `_dispatch` is scheduled in this turn of the loop
+        self._not_ready_timer: asyncio.TimerHandle | None = None
+        self._retiring: dict[Instance, asyncio.Event] = {}  # removed instances, and whether they are idle
+        self._retirements: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         held = sum(map(len, self._held.values()))
@@ -67,36 +67,36 @@ class ScheduledModel(ServedModel):
 
     @property
     def takes_sources(self) -> bool:
-        """Whether its instances fetch inputs themselves, and no key of the cache is made of them before."""
+        """Whether its instances fetch inputs themselves, and no cache key needs them before."""
         return self._takes_sources and self.cache is None
 
-    # ── what a scheduler implements ──
+    # ── implemented by a scheduler ──
 
     @abstractmethod
     def _dispatch(self) -> None:
-        """Run what can run now, and see to being woken for the rest."""
+        """Run what can run now, and set the timer for the rest."""
 
     @abstractmethod
     def _waiting(self) -> Iterable[Pending]:
-        """Return the requests that no instance has."""
+        """Return the requests that no instance holds."""
 
     @abstractmethod
-    def _forget(self, pending: Pending) -> None:
-        """Take out a request that has ended while it waited."""
+    def _remove(self, pending: Pending) -> None:
+        """Remove a request that has ended while it waited."""
 
     @abstractmethod
-    def _put_back(self, pending: Pending) -> None:
-        """Take a request back, before all others, that an instance had and did not begin."""
+    def _requeue(self, pending: Pending) -> None:
+        """Queue a request that an instance has not begun, in front of all others."""
 
     @abstractmethod
-    def _freed(self, batch: Batch) -> None:
-        """Go on: an instance has released a batch."""
+    def _after_release(self, batch: Batch) -> None:
+        """Dispatch again after an instance has released a batch."""
 
-    # ── what is the same for all ──
+    # ── common to all schedulers ──
 
     @property
     def ready(self) -> bool:
-        """Whether some instance can execute. A model all of whose processes are dead is not ready."""
+        """Whether an instance can execute. A model all of whose processes are dead is not ready."""
         return any(instance.ready for instance in self.instances)
 
     async def check_ready(self) -> bool:
@@ -104,14 +104,14 @@ class ScheduledModel(ServedModel):
         return bool(ready) and all(await asyncio.gather(*(instance.check_ready() for instance in ready)))
 
     async def start(self) -> None:
-        """Start all instances side by side. Raises ConchError, OSError; then nothing is left running."""
+        """Start all instances concurrently. Raises ConchError, OSError; then nothing is left running."""
         started = monotonic_ns()
         if self.limiter is not None:
             self.limiter.open(self._dispatch)
         self._timer.start()
         for instance in self.instances:
             instance.on_ready_change = self._ready_changed
-        results = await asyncio.gather(*map(_bring_up, self.instances), return_exceptions=True)
+        results = await asyncio.gather(*map(_start_instance, self.instances), return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             await self.stop()
@@ -121,59 +121,59 @@ class ScheduledModel(ServedModel):
 
     @property
     def can_rearrange(self) -> bool:
-        """Whether `rearrange` works: for those that share nothing but a queue."""
+        """Whether `rearrange` works: only for instances that share nothing but the queue."""
         return False
 
     async def rearrange(self, config: ModelConfig, instances: Sequence[Instance]) -> None:
-        """Execute on these instances from now on, as `config` says, which is the same as before otherwise.
+        """Replace the instances. `config` may differ from the current one in its instance groups only.
 
-        New ones are started first; those that are not among them any more finish what they have and are stopped.
-        Raises ConchError, OSError; then everything is as it was.
+        New instances are started first; removed ones finish their batches and are stopped.
+        Raises ConchError, OSError; then nothing has changed.
         """
         new = [instance for instance in instances if instance not in self._held]
         for instance in new:
             instance.on_ready_change = self._ready_changed
-        results = await asyncio.gather(*map(_bring_up, new), return_exceptions=True)
+        results = await asyncio.gather(*map(_start_instance, new), return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             await asyncio.gather(*(instance.stop() for instance in new))
             raise failures[0]
-        gone = [instance for instance in self.instances if instance not in instances]
+        removed = [instance for instance in self.instances if instance not in instances]
         self.config, self.instances = config, instances
         self._held |= {instance: deque() for instance in new}
-        for instance in gone:
-            idle = self._leaving[instance] = asyncio.Event()
+        for instance in removed:
+            idle = self._retiring[instance] = asyncio.Event()
             if not self._held[instance]:
                 idle.set()
-            task = self._loop.create_task(self._depart(instance, idle))
-            self._departures.add(task)
-            task.add_done_callback(self._departures.discard)
+            task = self._loop.create_task(self._retire(instance, idle))
+            self._retirements.add(task)
+            task.add_done_callback(self._retirements.discard)
         self._ready_changed()
 
-    async def _depart(self, instance: Instance, idle: asyncio.Event) -> None:
+    async def _retire(self, instance: Instance, idle: asyncio.Event) -> None:
         await idle.wait()
         await instance.stop()
-        del self._held[instance], self._leaving[instance]
+        del self._held[instance], self._retiring[instance]
 
-    def _admissible(self, request: InferRequest) -> None:
-        """Check a request, give it the backend's shapes and its data, or raise: InvalidRequest, Unavailable."""
+    def _prepare(self, request: InferRequest) -> None:
+        """Validate a request, apply reshapes and fetch its data. Raises InvalidRequest, Unavailable."""
         self._validator.check(request)
-        if not self._idle and self._stranded is None and not self.ready:
-            raise Unavailable(self._why_not_ready(), retry_after_s=_RESTART_S)
+        if not self._idle and self._not_ready_timer is None and not self.ready:
+            raise Unavailable(self._not_ready_text(), retry_after_s=_RETRY_AFTER_S)
         if self._reshaper.needed:
             self._reshaper.request(request)
         if request.destinations is not None and (self.cache is not None or self.config.decoupled):
-            # What is kept must not be a client's to change, nor one response written over another.
+            # A client must not change what is cached, and one response must not overwrite another.
             request.destinations = None
         if not self._takes_sources:
             request.fetch_inputs()
 
-    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
-        """Write a finished request into the books. Called once per admitted request, by the request itself."""
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:
+        """Count a request that has ended. Called once per admitted request, by the request itself."""
         self.leave()
-        if was is State.QUEUED:
+        if previous is State.QUEUED:
             self.statistics.pending -= 1
-            self._forget(pending)
+            self._remove(pending)
         timeline = pending.request.timeline
         batch = pending.batch
         if batch is not None:
@@ -191,19 +191,19 @@ class ScheduledModel(ServedModel):
             self.statistics.count_failure(timeline.done - timeline.received, error.reason)
         else:
             self._count_success(pending)
-        # Batch and requests know each other; without the cycle, large tensors go when the last of them is answered.
+        # Breaks the cycle of batch and request, so that large tensors are freed with the last response.
         pending.batch = None
 
     async def stop(self) -> None:
-        """Stop all instances; requests still unanswered are answered with UNAVAILABLE."""
+        """Stop all instances; requests that are still unanswered fail with UNAVAILABLE."""
         self._fail_waiting(Unavailable(f"model '{self.config.name}' is being unloaded"))
         self._timer.close()
-        if self._stranded is not None:
-            self._stranded.cancel()
+        if self._not_ready_timer is not None:
+            self._not_ready_timer.cancel()
         await asyncio.gather(*(instance.stop() for instance in self._held), return_exceptions=True)
-        for idle in self._leaving.values():
+        for idle in self._retiring.values():
             idle.set()
-        await asyncio.gather(*self._departures, return_exceptions=True)
+        await asyncio.gather(*self._retirements, return_exceptions=True)
         self._idle.clear()
         if self.limiter is not None:
             self.limiter.close()
@@ -212,9 +212,9 @@ class ScheduledModel(ServedModel):
         await asyncio.gather(*(instance.kill() for instance in self._held))
 
     def _dispatch_soon(self) -> None:
-        """Dispatch at the end of this turn of the loop, together with what else comes in it.
+        """Dispatch at the end of this turn of the loop, with the requests that arrive until then.
 
-        Only an idle instance is worth an execution of its own for every request.
+        Requests are dispatched one by one only while an instance is idle.
         """
         if not self._dispatching:
             self._dispatching = True
@@ -223,12 +223,14 @@ class ScheduledModel(ServedModel):
     def _run(
         self, instance: Instance, requests: Sequence[Pending], executions: Sequence[Execution] | None = None
     ) -> None:
-        """Give an instance requests to run together, or `executions` that have them among them."""
+        """Give an instance requests to execute together, or `executions` that include them."""
         held = self._held[instance]
-        batch = Batch(executions or requests, partial(self._released, instance), partial(self._given_back, instance))
+        batch = Batch(
+            executions or requests, partial(self._on_release, instance), partial(self._on_give_back, instance)
+        )
         if held:
             batch.begun = False
-            self._send_ahead(requests)
+            self._note_ahead(requests)
         else:
             self._idle.remove(instance)
             self.statistics.pending -= len(requests)
@@ -238,16 +240,16 @@ class ScheduledModel(ServedModel):
             pending.batch = batch
         instance.execute(batch)
 
-    def _released(self, instance: Instance, batch: Batch) -> None:
+    def _on_release(self, instance: Instance, batch: Batch) -> None:
         if batch.infer_done:
             size = sum(execution.request.batch_size for execution in batch.executions)
             self.statistics.count_execution(size, batch.started, batch.input_done, batch.infer_done, monotonic_ns())
-        self._has_one_less(instance, batch)
-        self._freed(batch)
+        self._drop_batch(instance, batch)
+        self._after_release(batch)
 
-    def _given_back(self, instance: Instance, batch: Batch) -> None:
-        """Let the requests of a batch that was not begun wait again."""
-        self._has_one_less(instance, batch)
+    def _on_give_back(self, instance: Instance, batch: Batch) -> None:
+        """Requeue the requests of a batch that was not begun."""
+        self._drop_batch(instance, batch)
         for execution in reversed(batch.executions):
             assert isinstance(execution, Pending)
             if execution.state is State.EXECUTING:
@@ -256,17 +258,17 @@ class ScheduledModel(ServedModel):
                 execution.state = State.QUEUED
                 execution.batch = None
                 self.statistics.pending += 1
-                self._put_back(execution)
+                self._requeue(execution)
         self._dispatch()
 
-    def _send_ahead(self, requests: Sequence[Pending]) -> None:
-        """Note requests that an instance is given while it executes others: they still wait."""
+    def _note_ahead(self, requests: Sequence[Pending]) -> None:
+        """Note requests that an instance is given while it executes others: they still count as pending."""
 
     def _begin(self, pending: Pending) -> None:  # noqa: ARG002
-        """Note that a request which was sent ahead does not wait any longer."""
+        """Note that the execution of a request which was sent ahead has begun."""
         self.statistics.pending -= 1
 
-    def _has_one_less(self, instance: Instance, batch: Batch) -> None:
+    def _drop_batch(self, instance: Instance, batch: Batch) -> None:
         held = self._held[instance]
         held.remove(batch)
         if held:
@@ -278,29 +280,29 @@ class ScheduledModel(ServedModel):
                     if execution.state is State.EXECUTING:
                         self._begin(execution)
         else:
-            if self._leaving and instance in self._leaving:
-                self._leaving[instance].set()
+            if self._retiring and instance in self._retiring:
+                self._retiring[instance].set()
             elif instance.ready:
                 self._idle.append(instance)
             if self.limiter is not None:
-                self.limiter.give_back(instance)
+                self.limiter.release(instance)
 
     def _ready_changed(self) -> None:
-        """An instance died or came back."""
+        """Follow an instance that died or recovered."""
         self._idle = [instance for instance in self.instances if instance.ready and not self._held[instance]]
         if self.ready:
-            if self._stranded is not None:
-                self._stranded.cancel()
-                self._stranded = None
+            if self._not_ready_timer is not None:
+                self._not_ready_timer.cancel()
+                self._not_ready_timer = None
             self._dispatch()
-        elif self._stranded is None:
-            self._stranded = self._loop.call_later(_STRANDED_S, self._give_up)
+        elif self._not_ready_timer is None:
+            self._not_ready_timer = self._loop.call_later(_NOT_READY_TIMEOUT_S, self._fail_not_ready)
 
-    def _give_up(self) -> None:
-        self._stranded = None
-        self._fail_waiting(Unavailable(self._why_not_ready(), retry_after_s=_RESTART_S))
+    def _fail_not_ready(self) -> None:
+        self._not_ready_timer = None
+        self._fail_waiting(Unavailable(self._not_ready_text(), retry_after_s=_RETRY_AFTER_S))
 
-    def _why_not_ready(self) -> str:
+    def _not_ready_text(self) -> str:
         return (
             f"model '{self.config.name}' version {self.version} is not ready: "
             "none of its instances is healthy; they are being restarted"
@@ -326,7 +328,7 @@ class ScheduledModel(ServedModel):
             self.statistics.first_response.add((pending.first_response or done) - timeline.received)
 
 
-async def _bring_up(instance: Instance) -> None:
+async def _start_instance(instance: Instance) -> None:
     started = monotonic_ns()
     await instance.start()
     plan, seconds = instance.plan, (monotonic_ns() - started) / 1e9

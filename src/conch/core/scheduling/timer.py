@@ -1,7 +1,7 @@
 """A one-shot timer of microsecond resolution for the event loop: a Linux timerfd.
 
-`loop.call_later` is no such timer: asyncio's selector rounds up to a millisecond, and uvloop's timers count in whole
-milliseconds of a cached clock, so that a delay of 100 µs is either nothing or tenfold.
+`loop.call_later` is too coarse: asyncio's selector rounds up to a millisecond, and uvloop's timers count whole
+milliseconds of a cached clock, so that a delay of 100 µs takes either no time or ten times as long.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ _CLOCK_MONOTONIC = 1
 _TFD_NONBLOCK = os.O_NONBLOCK
 _TFD_CLOEXEC = os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
-# 146 years: configurations may say more than the kernel's clock can count.
+# 146 years: a configured delay may exceed the range of the kernel's clock.
 _MAX_AT_NS = 2**62
 
 
@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Timer:
-    """Calls `callback` on the loop once `time.monotonic_ns()` has passed the moment it was last set to.
+    """Calls `callback` on the loop once `time.monotonic_ns()` has passed the time that it was last set to.
 
     Life: `start` → `set`, `cancel` → `close`.
     """
@@ -43,11 +43,11 @@ class Timer:
 
     @property
     def armed(self) -> bool:
-        """Whether it is going to fire."""
+        """Whether it is set and has not fired."""
         return self._at != 0
 
     def start(self) -> None:
-        """Get ready. Raises OSError if there is no descriptor left: at a start, where that can be told."""
+        """Create the descriptor. Raises OSError if there is none left: at the start, so that the load fails."""
         fd = _libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
         if fd < 0:
             raise OSError(ctypes.get_errno(), f"timerfd_create: {os.strerror(ctypes.get_errno())}")
@@ -55,9 +55,9 @@ class Timer:
         self._loop.add_reader(fd, self._fired)
 
     def set(self, at: int) -> None:
-        """Fire at `at` (monotonic ns), at once if that is past. A previous setting is forgotten.
+        """Fire at `at` (monotonic ns), at once if that is past. Replaces a previous setting.
 
-        Does nothing once closed.
+        A no-op once closed.
         """
         if at == self._at or self._fd < 0:
             return
@@ -69,14 +69,14 @@ class Timer:
         self._at = at
 
     def cancel(self) -> None:
-        """Forget the setting."""
+        """Disarm the timer."""
         if self._at:
             spec = _Itimerspec(_Timespec(0, 0), _Timespec(0, 0))
             _libc.timerfd_settime(self._fd, 0, ctypes.byref(spec), None)
             self._at = 0
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
@@ -86,7 +86,7 @@ class Timer:
     def _fired(self) -> None:
         try:
             os.read(self._fd, 8)
-        except BlockingIOError:  # set anew after the loop had seen it ready
+        except BlockingIOError:  # set again after the loop had seen it ready
             return
         if self._at and monotonic_ns() >= self._at:
             self._at = 0

@@ -1,4 +1,4 @@
-"""`model_warmup`: requests that every instance answers before its model is ready.
+"""Warm-up of instances (`model_warmup`): requests that each instance executes before its model is ready.
 
 Source: Triton's model configuration, "Model Warmup".
 """
@@ -21,11 +21,11 @@ from conch.repository.model_folder import read_inside
 from conch.request import InferRequest, InferResponse
 from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, byte_size
 
-_REQUESTS_IN_A_TURN = 100
+_MAX_REQUESTS_PER_TURN = 100  # of the event loop
 
 
 async def warm_up(instance: Instance) -> None:
-    """Send the configured requests to one started instance. Raises ModelLoadError if one of them is not answered.
+    """Send the configured requests to one started instance. Raises ModelLoadError if one of them fails.
 
     A sample of batch size n is n requests of one item each, executed together.
     """
@@ -34,21 +34,22 @@ async def warm_up(instance: Instance) -> None:
         try:
             tensors = await asyncio.to_thread(_tensors, source.config, warmup, source.directory)
             for _ in range(max(warmup.count, 1)):
-                await _executed(instance, await _requests(source.config, tensors, warmup.batch_size))
+                await _execute(instance, await _requests(source.config, tensors, warmup.batch_size))
         except ConchError as error:
             raise ModelLoadError(f"failed to run warmup sample '{warmup.name}': {error.message}", error.code) from error
 
 
 async def _requests(config: ModelConfig, tensors: Sequence[Tensor], number: int) -> list[InferRequest]:
-    """Make the requests of a batch, the event loop running on meanwhile."""
-    made: list[InferRequest] = []
-    while len(made) < number:
-        made += [_request(config, tensors) for _ in range(min(_REQUESTS_IN_A_TURN, number - len(made)))]
+    """Return the requests of a batch without blocking the event loop."""
+    requests: list[InferRequest] = []
+    while len(requests) < number:
+        missing = number - len(requests)
+        requests += [_request(config, tensors) for _ in range(min(_MAX_REQUESTS_PER_TURN, missing))]
         await asyncio.sleep(0)
-    return made
+    return requests
 
 
-async def _executed(instance: Instance, requests: Sequence[InferRequest]) -> None:
+async def _execute(instance: Instance, requests: Sequence[InferRequest]) -> None:
     executions = [_Execution(request) for request in requests]
     released = asyncio.Event()
     instance.execute(Batch(executions, lambda _: released.set()))
@@ -57,7 +58,7 @@ async def _executed(instance: Instance, requests: Sequence[InferRequest]) -> Non
 
 
 class _Execution:
-    """An execution whose answer nobody reads."""
+    """An execution whose response is dropped."""
 
     cancelled = False
 
@@ -66,7 +67,7 @@ class _Execution:
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_cancel(self, notify: Callable[[], None]) -> None:
-        """Nobody cancels a warm-up."""
+        """Ignore the callback: a warm-up is not cancelled."""
 
     def send(self, response: InferResponse | ConchError) -> None:
         """Drop a response; an error fails the warm-up."""
@@ -74,7 +75,7 @@ class _Execution:
             self.finish(response)
 
     def reschedule(self) -> None:
-        """Once is enough."""
+        """End the execution: one turn of an iterative model is enough."""
         self.finish(None)
 
     def finish(self, answer: InferResponse | ConchError | None) -> None:
@@ -87,7 +88,7 @@ class _Execution:
 
 
 def _request(config: ModelConfig, tensors: Sequence[Tensor]) -> InferRequest:
-    """Return a request as an instance gets it: checked, and with the backend's shapes."""
+    """Return a request as an instance gets it: validated, and with the backend's shapes."""
     request = InferRequest(config.name, list(tensors))
     RequestValidator(config).check(request)
     Reshaper(config).request(request)
@@ -95,9 +96,9 @@ def _request(config: ModelConfig, tensors: Sequence[Tensor]) -> InferRequest:
 
 
 def _tensors(config: ModelConfig, warmup: Warmup, directory: Path) -> list[Tensor]:
-    most = max(config.max_batch_size, 1)
-    if warmup.batch_size > most:
-        raise InvalidRequest(f"batch size {warmup.batch_size} for '{config.name}', max allowed is {most}")
+    max_batch_size = max(config.max_batch_size, 1)
+    if warmup.batch_size > max_batch_size:
+        raise InvalidRequest(f"batch size {warmup.batch_size} for '{config.name}', max allowed is {max_batch_size}")
     leading = (1,) if config.max_batch_size > 0 else ()
     return [Tensor(spec.name, spec.datatype, (*leading, *spec.dims), _data(spec, directory)) for spec in warmup.inputs]
 
@@ -123,12 +124,12 @@ def _data(spec: WarmupTensor, directory: Path) -> bytes:
 def _file(spec: WarmupTensor, directory: Path) -> bytes:
     """Return the bytes of a file. It may hold more than one item needs, as in Triton, but not less."""
     size = MAX_GENERATED_BYTES if spec.datatype == BYTES else byte_size(spec.datatype, spec.dims)
-    field, whose, most = "input_data_file", f"input '{spec.name}'", MAX_GENERATED_BYTES
+    field, location, max_bytes = "input_data_file", f"input '{spec.name}'", MAX_GENERATED_BYTES
     try:
-        data = read_inside(directory, spec.filename, field, whose, at_most=size, max_bytes=most)
+        data = read_inside(directory, spec.filename, field, location, at_most=size, max_bytes=max_bytes)
     except OSError as error:
         raise ModelLoadError(
-            f"failed to open the file for read {directory / spec.filename}: {error.strerror} (data of {whose})"
+            f"failed to open the file for read {directory / spec.filename}: {error.strerror} (data of {location})"
         ) from error
     if spec.datatype != BYTES and len(data) < size:
         raise InvalidRequest(

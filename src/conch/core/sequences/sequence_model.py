@@ -58,7 +58,7 @@ class SequenceModel(ScheduledModel):
         self._orders = [ResponseOrder() for _ in instances] if batching.oldest and batching.preserve_ordering else []
         self._up = [False] * len(instances)
         self._bound = max_queue_size
-        self._pace = ServiceRate()
+        self._service_rate = ServiceRate()
         self._ids = count(1)  # for requests that an iterative model makes sequences of
         self._ends: dict[Key, str] = {}
         self._takes_sources = False  # what a client asked with may keep a place in a later batch, too
@@ -105,7 +105,9 @@ class SequenceModel(ScheduledModel):
         waiting = self.statistics.pending
         if not self._bound or waiting < self._bound:
             return None
-        return QueueFull("Exceeds maximum queue size", retry_after_s=self._pace.seconds_for(waiting, now) or 0.0)
+        return QueueFull(
+            "Exceeds maximum queue size", retry_after_s=self._service_rate.seconds_for(waiting, now) or 0.0
+        )
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         if self._predecessors and not request.flags & SEQUENCE_START:
@@ -113,7 +115,7 @@ class SequenceModel(ScheduledModel):
             for old in self._predecessors:
                 if old.goes_on(request.correlation_id):
                     return old.submit(request, respond)
-        self._admissible(request)
+        self._prepare(request)
         if request.batch_size > 1:
             raise InvalidRequest(
                 f"inference request to model '{self.config.name}' must specify batch-size 1 due to requirements of "
@@ -143,13 +145,13 @@ class SequenceModel(ScheduledModel):
             self._dispatch_soon()
         return pending
 
-    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:
         """Write a finished request into the books, and let its sequence go on or end."""
-        super().settled(pending, answer, was)
+        super().settled(pending, answer, previous)
         assert isinstance(pending, SequenceRequest)
         if isinstance(answer, Cancelled):
             self._end(pending.sequence, Cancelled("another request of its sequence was cancelled"), _CANCELLED)
-        if was is State.EXECUTING and pending.released:
+        if previous is State.EXECUTING and pending.released:
             self._step_over(pending)
 
     def responded(self, pending: SequenceRequest, response: InferResponse) -> ConchError | None:
@@ -207,7 +209,7 @@ class SequenceModel(ScheduledModel):
                 if isinstance(decision, Wait):
                     wake = min(wake or decision.until, decision.until)
                     break
-                if self.limiter is not None and self.limiter.take([instance]) is None:
+                if self.limiter is not None and self.limiter.acquire([instance]) is None:
                     break
                 self._run_next(index, instance, decision.number)
         event = self._slots.next_event()
@@ -243,7 +245,7 @@ class SequenceModel(ScheduledModel):
             pending.released = False
             if self._orders:
                 pending.respond = self._orders[index].enter(pending.respond)
-        self._pace.taken += len(requests)
+        self._service_rate.taken += len(requests)
         self._run(instance, requests, executions)
 
     def _head(self, sequence: LiveSequence) -> SequenceRequest:
@@ -253,7 +255,7 @@ class SequenceModel(ScheduledModel):
             self._tensors.dress(pending)
         return pending
 
-    def _freed(self, batch: Batch) -> None:
+    def _after_release(self, batch: Batch) -> None:
         for execution in batch.executions:
             if isinstance(execution, SequenceRequest):
                 execution.released = True
@@ -264,11 +266,11 @@ class SequenceModel(ScheduledModel):
         else:
             self._dispatch_soon()
 
-    def _given_back(self, instance: Instance, batch: Batch) -> None:
+    def _on_give_back(self, instance: Instance, batch: Batch) -> None:
         for execution in batch.executions:
             if isinstance(execution, SequenceRequest) and execution.state is State.DONE:
                 self._step_over(execution)
-        super()._given_back(instance, batch)
+        super()._on_give_back(instance, batch)
 
     def _step_over(self, pending: SequenceRequest) -> None:
         """Go on with a sequence, one of its requests being out of the instance's hands and settled or rescheduled."""
@@ -282,14 +284,14 @@ class SequenceModel(ScheduledModel):
                 self._end(sequence, Cancelled("the model has finished with the sequence"), "was finished by the model")
         self._dispatch_soon()
 
-    def _put_back(self, pending: Pending) -> None:
+    def _requeue(self, pending: Pending) -> None:
         assert isinstance(pending, SequenceRequest)
         self._slots.give_back(pending, monotonic_ns(), begun=False)
 
     def _waiting(self) -> Iterable[Pending]:
         return [pending for sequence in self._slots for pending in sequence.waiting]
 
-    def _forget(self, pending: Pending) -> None:
+    def _remove(self, pending: Pending) -> None:
         """It went with its sequence."""
 
     def _fail_waiting(self, error: ConchError) -> None:

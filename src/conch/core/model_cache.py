@@ -1,8 +1,8 @@
-"""What one served version of a model has in the response cache: asked before anything else is done for a request.
+"""The responses of one model version in the response cache, looked up before anything else is done for a request.
 
-A hit needs no check, no place in the queue and no instance: only what was once right and answered is in the cache. Each
-of several equal requests that come before the first answer is executed: one that waited for another's answer would
-depend on that one's priority, time-out, cancellation and failure.
+A hit needs no validation, no place in the queue and no instance: the cache holds responses to valid requests only.
+Concurrent equal requests are not coalesced: one that waited for the answer of another would depend on that one's
+priority, timeout, cancellation and failure.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from conch.tensor import Tensor
 
 
 class ModelCache:
-    """The answers of one model version, counted in its `statistics`."""
+    """The cached responses of one model version; hits and misses count in its `statistics`."""
 
     def __init__(self, cache: ResponseCache, statistics: ModelStatistics) -> None:
         self._cache = cache
         self._statistics = statistics
         statistics.cached = True
-        # Not the name and the number of the version: a reloaded model is another one.
+        # Not name and version: a reloaded model must not hit the responses of the old one.
         self._model = cache.new_model()
         self._keys: set[bytes] = set()
         self._closed = False
@@ -37,10 +37,10 @@ class ModelCache:
         return f"<ModelCache {self._statistics.model_name}/{self._statistics.version} {len(self._keys)} answers>"
 
     def look_up(self, request: InferRequest, respond: Respond, order: ResponseOrder | None = None) -> Pending | Respond:
-        """Return the request admitted and answered; or, if the model must be asked, how it is to answer.
+        """Return the request, admitted and answered, for a hit; for a miss the callback to answer it by.
 
-        `order` is the one that the model's answers keep. The step of an ensemble is answered in the next turn of the
-        loop, others before this returns: waiting for a turn would cost as much as finding the answer.
+        `order` is the order of the model's responses, if it preserves one. The step of an ensemble is answered in the
+        next turn of the loop, others before this returns: waiting for a turn would cost as much as the lookup.
         """
         if self._closed:
             return respond
@@ -50,7 +50,7 @@ class ModelCache:
         now = monotonic_ns()
         self._cache.statistics.lookup_ns += now - began
         if answer is None:
-            return self._keeping(key, now - began, respond)
+            return self._storing(key, now - began, respond)
         timeline = request.timeline
         timeline.queued = began
         timeline.started = timeline.input_done = timeline.infer_done = now
@@ -63,8 +63,8 @@ class ModelCache:
             pending.finish(self._response(answer, request))
         return pending
 
-    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, was: State) -> None:  # noqa: ARG002
-        """Write a hit into the books."""
+    def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:  # noqa: ARG002
+        """Count a hit."""
         timeline = pending.request.timeline
         total = timeline.done - timeline.received
         if isinstance(answer, ConchError):
@@ -73,50 +73,50 @@ class ModelCache:
             self._statistics.count_hit(total, timeline.started - timeline.queued)
 
     def forget(self) -> None:
-        """Let all answers go: they are not what the model would say now. Requests under way are not kept either."""
+        """Drop all responses, because the model has changed. Responses to requests in flight are not stored either."""
         self._cache.forget(self._keys)
         self._keys = set()
 
     def close(self) -> None:
-        """Let all answers go and keep none any more: the model is out of service."""
+        """Drop all responses and store no more: the model is out of service."""
         self._closed = True
         self.forget()
 
-    def _keeping(self, key: bytes, lookup_ns: int, respond: Respond) -> Respond:
+    def _storing(self, key: bytes, lookup_ns: int, respond: Respond) -> Respond:
         group = self._keys
         alone = True
 
-        def keep(answer: InferResponse | ConchError | None, final: bool) -> None:
+        def store(answer: InferResponse | ConchError | None, final: bool) -> None:
             nonlocal alone
             if not final:
-                alone = False  # an ensemble with a decoupled step may give any number of responses
+                alone = False  # an ensemble with a decoupled step may send any number of responses
             else:
                 began = monotonic_ns()
-                # An answer of a model that has changed meanwhile would outlive the change.
+                # After `forget`, the response is one of the model before the change.
                 if alone and isinstance(answer, InferResponse) and group is self._keys:
-                    self._keep(key, answer, group)
+                    self._store(key, answer, group)
                 self._statistics.count_miss(lookup_ns + monotonic_ns() - began)
             respond(answer, final)
 
-        return keep
+        return store
 
-    def _keep(self, key: bytes, response: InferResponse, group: set[bytes]) -> None:
-        """Put a response into the cache, at once or, if it is large, when it has been copied in slices."""
+    def _store(self, key: bytes, response: InferResponse, group: set[bytes]) -> None:
+        """Store a response; a large one is copied in slices first."""
         sizes = [tensor.nbytes for tensor in response.outputs]
         if sum(sizes) < MIN_SLICED_BYTES or not self._cache.fits(response):
             self._cache.insert(key, response, group)
             return
         copies, outputs = [], []
         for tensor, size in zip(response.outputs, sizes, strict=True):
-            room = np.empty(size, np.uint8)
+            copy = np.empty(size, np.uint8)
             if size:
-                copies.append(SlicedCopy(room, tensor.data))
-            outputs.append(Tensor(tensor.name, tensor.datatype, tensor.shape, room.data))
-        kept = InferResponse(response.model_name, response.model_version, outputs, parameters=response.parameters)
+                copies.append(SlicedCopy(copy, tensor.data))
+            outputs.append(Tensor(tensor.name, tensor.datatype, tensor.shape, copy.data))
+        stored = InferResponse(response.model_name, response.model_version, outputs, parameters=response.parameters)
 
         def copied() -> None:
             if group is self._keys:
-                self._cache.insert(key, kept, group, copied=True)
+                self._cache.insert(key, stored, group, copied=True)
 
         copy_in_slices(copies, copied)
 

@@ -29,13 +29,13 @@ class BlsCaller:
 
 
 class BlsCall(Protocol):
-    """A call under way. Both methods do nothing when it has been answered."""
+    """A call in flight. Both methods are no-ops after its answer."""
 
     def cancel(self) -> None:
-        """End it with an error, CANCELLED."""
+        """End the call with the error CANCELLED."""
 
-    def let_go(self) -> None:
-        """Note that the caller's instance does not wait for it any more."""
+    def release_instance(self) -> None:
+        """Note that the caller's instance is not blocked by the call any more."""
 
 
 class ModelCalls(Protocol):

@@ -1,1 +1,1 @@
-"""Which model, when, with whom: everything between a decoded request and an instance."""
+"""The core: model lookup, scheduling and the life of models, between decoded requests and instances."""

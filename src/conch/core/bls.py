@@ -1,8 +1,8 @@
-"""Calls of models to other models (BLS): requests like any other, but for who waits for them.
+"""Calls of models to other models (BLS), and the detection of deadlocks among them.
 
-A model that calls keeps its instance while it waits, so calls can wait for each other in a circle: for an instance that
-is kept by a call that waits for that very instance. No request of a client's ever does. Such a call is refused when it
-would close the circle: every circle has a call that does, and at that moment all others in it are known.
+A model that calls keeps its instance while it waits, so calls can deadlock: each waits for an instance that another of
+them keeps. Requests of clients cannot. The call that would close such a cycle is rejected: every cycle has one, and
+when it starts to wait, all others of the cycle are known.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ from conch.request import InferRequest, InferResponse, Respond
 
 
 class RunningBlsCall:
-    """One call, from when it is put until its last answer."""
+    """One call, from its submission to its last response."""
 
     __slots__ = ("_calls", "_ended", "_respond", "callee", "caller", "pending")
 
@@ -34,32 +34,32 @@ class RunningBlsCall:
         self._ended = False
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Pass an answer on to the caller."""
+        """Deliver a response to the caller."""
         if final:
             self._ended = True
-            self.let_go()
-            # Request and call know each other; without the cycle, large tensors go with the last answer.
+            self.release_instance()
+            # Breaks the cycle of request and call, so that large tensors are freed with the last response.
             self.pending = None
         self._respond(answer, final)
 
     def admitted(self, pending: Pending) -> None:
-        """Note what became of the request. It may have been answered already."""
+        """Note the admitted request, which may have ended already."""
         if not self._ended:
             self.pending = pending
             self.check()
 
     def check(self) -> None:
-        """Refuse the call if it can only wait for itself. To be asked whenever it begins to wait."""
+        """Reject the call if it is deadlocked. To be called whenever it begins to wait."""
         if self.pending is None:
             return
-        circle = self._calls.circle(self)
-        if not circle:
+        cycle = self._calls.cycle(self)
+        if not cycle:
             return
-        keeper = self._calls.keeper_of_resources(self)
-        why = f"{' → '.join(circle)}, and every instance of '{self.callee}' waits for its own calls; "
+        holder = self._calls.resource_holder(self)
+        why = f"{' → '.join(cycle)}, and every instance of '{self.callee}' waits for its own calls; "
         remedy = f"more instances of '{self.callee}' (instance_group, count) allow such calls"
-        if keeper:
-            why = f"it needs resources of the rate limiter that model '{keeper}' keeps until it is answered; "
+        if holder:
+            why = f"it needs resources of the rate limiter that model '{holder}' keeps until it is answered; "
             remedy = "more of them (--rate-limit-resource) allow such calls"
         call = f"the call of model '{self.caller.model}' to model '{self.callee}'"
         self.pending.abort(Unavailable(f"{call} can only wait for itself: {why}{remedy}"))
@@ -69,15 +69,15 @@ class RunningBlsCall:
         if self.pending is not None:
             self.pending.cancel("the call was cancelled")
 
-    def let_go(self) -> None:
-        """Note that the caller's instance does not wait for it any more."""
+    def release_instance(self) -> None:
+        """Note that the caller's instance no longer waits for the call."""
         self._calls.forget(self)
 
 
 class BlsCalls:
-    """What models may ask of the server; see `backends.calls.ModelCalls`.
+    """The calls that models may make; see `backends.bls.ModelCalls`.
 
-    `control` returns what loads models; `started` says whether the models of the start have been dealt with, and no
+    `control` returns the manager, which loads models; `started` returns whether the load at start has ended and no
     stop has begun.
     """
 
@@ -93,10 +93,10 @@ class BlsCalls:
         self._inference = inference
         self._control = control
         self._started = started
-        self._holding: dict[Instance, list[RunningBlsCall]] = {}  # instances and the calls that they wait for
+        self._holding: dict[Instance, list[RunningBlsCall]] = {}  # instances, and the calls for which they wait
 
     def call(self, caller: BlsCaller, request: InferRequest, respond: Respond, *, many: bool) -> RunningBlsCall:
-        """Put a request; see `ModelCalls`. Raises what `Inference.infer` raises, and Unsupported."""
+        """Submit a request; see `ModelCalls`. Raises as `Inference.infer`, and Unsupported."""
         try:
             served = self._catalog.find_from(caller.namespace, request.model_name, request.version)
         except (NotFound, Unavailable) as error:
@@ -122,7 +122,7 @@ class BlsCalls:
         return call
 
     def forget(self, call: RunningBlsCall) -> None:
-        """Take a call out of what its instance waits for."""
+        """Remove a call from those for which its instance waits."""
         instance = call.caller.holds
         calls = self._holding.get(instance) if instance is not None else None
         if instance is not None and calls is not None and call in calls:
@@ -143,16 +143,16 @@ class BlsCalls:
         await self._control().unload(name, unload_dependents, _model_id(waiting))
 
     async def ready(self, name: str, version: str, namespace: str) -> bool:
-        """Whether a model is ready. Raises InvalidRequest for a version that is no number."""
+        """Whether a model is ready. Raises InvalidRequest for a version that is not a number."""
         if version and not version.isdecimal():
             raise InvalidRequest(f"model_version '{version}' must be a number, or \"\" for the newest version")
         return await self._inference.model_ready(name, int(version) if version else None, namespace)
 
-    # ── circles ──
+    # ── deadlocks ──
 
-    def circle(self, call: RunningBlsCall) -> list[str]:
-        """Return the models along which a call waits for itself, as they call each other; none if it does not."""
-        if call.pending is None or not self._is_kept(call.pending):
+    def cycle(self, call: RunningBlsCall) -> list[str]:
+        """Return the models of the cycle in which a call waits for itself, in the order of calls; [] without one."""
+        if call.pending is None or not self._is_blocked(call.pending):
             return []
         stuck = self._stuck()
         if call not in stuck:
@@ -165,33 +165,33 @@ class BlsCalls:
             path.append(waits_for)
         names = [call.caller.model, *(one.callee for one in path)]
         if len(names) > 2 and names[0] == names[-1]:
-            names = [*names[1:], names[1]]  # in the order in which the calls were made
+            names = [*names[1:], names[1]]  # in the order of the calls
         return names[: next((at for at, name in enumerate(names) if name in names[:at]), len(names)) + 1]
 
-    def keeper_of_resources(self, call: RunningBlsCall) -> str:
-        """Return the model that keeps the resources for want of which a call waits for itself; "" if it is not that."""
+    def resource_holder(self, call: RunningBlsCall) -> str:
+        """Return the model that holds the resources for which a deadlocked call waits; "" if it waits for none."""
         for part in () if call.pending is None else _parts(call.pending):
             if part.state is State.QUEUED and isinstance(part.owner, ScheduledModel):
                 for instance in part.owner.instances:
-                    keeper = _keeper(part.owner, instance, self._holding.__contains__)
-                    if keeper is not None and instance not in self._holding:
-                        return keeper.plan.source.config.name
+                    holder = _blocker(part.owner, instance, self._holding.__contains__)
+                    if holder is not None and instance not in self._holding:
+                        return holder.plan.source.config.name
         return ""
 
-    def _is_kept(self, request: Pending) -> bool:
-        """Whether all instances that could take a request wait for calls: rarely so, and told at once."""
+    def _is_blocked(self, request: Pending) -> bool:
+        """Whether all instances that could execute a request wait for calls: a cheap test, rarely true."""
         return any(
             part.state is State.QUEUED
             and isinstance(part.owner, ScheduledModel)
             and all(
-                instance in self._holding or _keeper(part.owner, instance, self._holding.__contains__) is not None
+                instance in self._holding or _blocker(part.owner, instance, self._holding.__contains__) is not None
                 for instance in part.owner.instances
             )
             for part in _parts(request)
         )
 
     def _stuck(self) -> set[RunningBlsCall]:
-        """Return all calls that wait for nothing but each other."""
+        """Return all calls that wait only for each other."""
         stuck = {call for calls in self._holding.values() for call in calls}
         while True:
             moving = {call for call in stuck if self._waits_for(call, stuck) is None}
@@ -200,58 +200,60 @@ class BlsCalls:
             stuck -= moving
 
     def _waits_for(self, call: RunningBlsCall, stuck: set[RunningBlsCall]) -> RunningBlsCall | None:
-        """Return one of the `stuck` calls if this one cannot be answered before they are."""
+        """Return one of the `stuck` calls if this one cannot end before they do."""
         for request in () if call.pending is None else _parts(call.pending):
             if request.state is State.EXECUTING:
-                mine = [one for calls in self._holding.values() for one in calls if request in one.caller.executions]
-                found = _first(mine, stuck)
+                own_calls = [
+                    one for calls in self._holding.values() for one in calls if request in one.caller.executions
+                ]
+                found = _first(own_calls, stuck)
             else:
-                found = self._for_an_instance(request, stuck)
+                found = self._waits_for_instance(request, stuck)
             if found is not None:
                 return found
         return None
 
-    def _for_an_instance(self, request: Pending, stuck: set[RunningBlsCall]) -> RunningBlsCall | None:
+    def _waits_for_instance(self, request: Pending, stuck: set[RunningBlsCall]) -> RunningBlsCall | None:
         model = request.owner
         if not isinstance(model, ScheduledModel):
             return None
         found: RunningBlsCall | None = None
         for instance in model.instances:
-            # One that is being restarted comes back, and one that waits for nobody becomes free.
+            # An instance that is restarting will recover, and one without calls will become free.
             found = _first(self._holding.get(instance, ()), stuck) if instance.ready else None
             if found is None and instance.ready:
-                found = self._for_resources(model, instance, stuck)
+                found = self._waits_for_resources(model, instance, stuck)
             if found is None:
                 return None
         return found
 
-    def _for_resources(
+    def _waits_for_resources(
         self, model: ScheduledModel, instance: Instance, stuck: set[RunningBlsCall]
     ) -> RunningBlsCall | None:
-        """Return one of the `stuck` calls if their instances keep what this one needs to execute."""
+        """Return one of the `stuck` calls if their instances hold resources that this one needs to execute."""
 
         def waits(other: Instance) -> RunningBlsCall | None:
             return _first(self._holding.get(other, ()), stuck)
 
-        keeper = _keeper(model, instance, lambda other: waits(other) is not None)
-        return None if keeper is None else waits(keeper)
+        holder = _blocker(model, instance, lambda other: waits(other) is not None)
+        return None if holder is None else waits(holder)
 
 
 def _model_id(source: ModelSource | None) -> ModelId | None:
     return None if source is None else ModelId(source.namespace, source.config.name)
 
 
-def _keeper(model: ScheduledModel, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
+def _blocker(model: ScheduledModel, instance: Instance, stuck: Callable[[Instance], bool]) -> Instance | None:
     return None if model.limiter is None else model.limiter.blocker(instance, stuck)
 
 
 def _first(calls: Iterable[RunningBlsCall], stuck: set[RunningBlsCall]) -> RunningBlsCall | None:
-    # An execution needs the answers to all of its calls: it waits as long as any of them does.
+    # An execution needs the responses to all of its calls, so it waits as long as any of them does.
     return next((call for call in calls if call in stuck), None)
 
 
 def _parts(pending: Pending) -> Iterator[Pending]:
-    """Yield the requests that a request waits for: itself, or those that run for it if it is an ensemble's."""
+    """Yield the requests that a request waits for: itself, or those of the running steps of an ensemble."""
     owner = pending.owner
     if isinstance(owner, ScheduledModel):
         yield pending

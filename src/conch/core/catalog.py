@@ -1,7 +1,7 @@
-"""Every model this server knows, and what state each of its versions is in.
+"""The catalog: every model that the server knows, its versions and their states.
 
-Written by the lifecycle, read by every request. A version is replaced in one step, so that a request finds either the
-old one or the new one and never neither. Requests give no namespace: a name that is in several finds no model.
+Written by `ModelManager`, read by every request. A version is replaced atomically: a request finds either the old one
+or the new one. Requests carry no namespace: a name that is in several namespaces is ambiguous.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ UNLOADED = "unloaded"
 
 
 class VersionState(Enum):
-    """States of a model version, by the names that the repository index shows."""
+    """States of a model version, by their names in the repository index."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -27,40 +27,40 @@ class VersionState(Enum):
 
 @dataclass(slots=True)
 class VersionRecord:
-    """One version's state; `reason` says why it is not READY."""
+    """The state of one version; `reason` is reason it is not READY."""
 
     state: VersionState
     reason: str = ""
-    unread: bool = False  # a stand-in for the versions of a model whose configuration could not be read
+    unread: bool = False  # a placeholder for the versions of a model whose configuration could not be read
 
     @property
     def failed(self) -> bool:
-        """Whether it should be served and cannot be."""
+        """Whether it should be served but cannot be."""
         return self.state is VersionState.UNAVAILABLE and self.reason not in ("", UNLOADED)
 
 
 class Catalog:
-    """Names and versions to served models."""
+    """The served models by name and version, and the states of all others."""
 
     def __init__(self) -> None:
         self._models: dict[ModelId, dict[int, ServedModel]] = {}
         self._records: dict[ModelId, dict[int, VersionRecord]] = {}
         self._ids: dict[str, list[ModelId]] = {}  # of the models in `_records`, by their names
-        # What requests find: models whose names are in one namespace.
+        # What requests find: models whose names are in only one namespace.
         self._served: dict[str, dict[int, ServedModel]] = {}
         self._newest: dict[str, ServedModel] = {}
         self._excused: set[ModelId] = set()
-        self.start_failed = False  # whether the repository could not be read at start, and has not been since
+        self.start_failed = False  # whether the repository could not be read, neither at start nor since
 
     def __iter__(self) -> Iterator[ServedModel]:
         for versions in self._models.values():
             yield from versions.values()
 
     def find(self, name: str, version: int | None) -> ServedModel:
-        """Return the version asked for, or the newest one.
+        """Return the requested version, or the newest one.
 
         Raises NotFound, Unavailable for a known version that is not ready, InvalidRequest for an ambiguous name; all
-        with Triton's words.
+        in Triton's words.
         """
         if version is None:
             served = self._newest.get(name)
@@ -70,10 +70,10 @@ class Catalog:
             served = self._served.get(name, {}).get(version)
             if served is not None:
                 return served
-        raise self._why_not_found(name, version)
+        raise self._lookup_error(name, version)
 
     def find_from(self, namespace: str, name: str, version: int | None) -> ServedModel:
-        """Return what a model of this namespace means by a name: one of its own namespace before any other.
+        """Return the model that a name refers to in this namespace: a model of the namespace before any other.
 
         Raises as `find`.
         """
@@ -82,7 +82,7 @@ class Catalog:
         return self.find(name, version)
 
     def of_step(self, namespace: str, step: EnsembleStep) -> ServedModel:
-        """Return what the step of an ensemble of this namespace means. Raises as `find`."""
+        """Return the model of a step of an ensemble in this namespace. Raises as `find`."""
         version = None if step.model_version < 0 else step.model_version
         if step.model_namespace:
             return self._find_in(ModelId(step.model_namespace, step.model_name), version)
@@ -98,7 +98,7 @@ class Catalog:
         return list(self._served[name])
 
     def selected(self, name: str, version: int | None) -> list[ServedModel]:
-        """Return all versions, one model's, or one, for the statistics calls. Raises InvalidRequest as Triton does."""
+        """Return all versions, those of one model, or one, for statistics. Raises InvalidRequest as Triton does."""
         self.check_started()
         if not name:
             return list(self)
@@ -112,22 +112,22 @@ class Catalog:
         return [versions[version]]
 
     def records(self) -> Mapping[ModelId, Mapping[int, VersionRecord]]:
-        """Return the state of every version that was ever asked to load."""
+        """Return the state of every version that was ever requested to load."""
         return self._records
 
     def note(
         self, model: ModelId, version: int, state: VersionState, reason: str = "", *, unread: bool = False
     ) -> None:
-        """Write down a version's state without touching what is served."""
+        """Set the state of a version without changing what is served."""
         if model not in self._records:
             self._records[model] = {}
             self._ids.setdefault(model.name, []).append(model)
         self._records[model][version] = VersionRecord(state, reason, unread)
-        self._settle(model.name)
+        self._update_name(model.name)
 
     @property
     def any_failed(self) -> bool:
-        """Whether a model that should be served is not, other than those that are excused."""
+        """Whether a model that should be served is not, apart from excused ones."""
         return any(
             record.failed
             for model, versions in self._records.items()
@@ -136,7 +136,7 @@ class Catalog:
         )
 
     def excuse(self, model: ModelId) -> None:
-        """Keep the failure of a load that begins now from counting as the server's, unless the last one does."""
+        """Keep a failure of the load that begins now from making the server not ready, unless the model had failed."""
         if not any(record.failed for record in self._records.get(model, {}).values()):
             self._excused.add(model)
 
@@ -146,7 +146,7 @@ class Catalog:
             raise Unavailable("Server not ready")
 
     def publish(self, model: ModelId, versions: Mapping[int, ServedModel]) -> list[ServedModel]:
-        """Serve exactly these versions of a model from now on. Returns those that were served until now."""
+        """Replace the served versions of a model atomically. Returns those that were served until now."""
         old = list(self._models.get(model, {}).values())
         if versions:
             self._models[model] = dict(sorted(versions.items()))
@@ -155,16 +155,16 @@ class Catalog:
             self._models.pop(model, None)
         for version in versions:
             self.note(model, version, VersionState.READY)
-        self._settle(model.name)
-        self._forget_answers(model.name, [served for served in old if served not in versions.values()])
+        self._update_name(model.name)
+        self._clear_caches(model.name, [served for served in old if served not in versions.values()])
         return old
 
     def forget(self, model: ModelId) -> None:
-        """Drop what is known of a model that is gone from the repository."""
+        """Drop the records of a model that was removed from the repository."""
         self._excused.discard(model)
         if self._records.pop(model, None) is not None:
             self._ids[model.name].remove(model)
-        self._settle(model.name)
+        self._update_name(model.name)
 
     def _find_in(self, model: ModelId, version: int | None) -> ServedModel:
         versions = self._models.get(model)
@@ -175,8 +175,8 @@ class Catalog:
             raise NotFound(f"Request for unknown model: '{model}' version {version} is not found")
         return served
 
-    def _settle(self, name: str) -> None:
-        """Find out anew what requests mean by a name."""
+    def _update_name(self, name: str) -> None:
+        """Update which model requests find under a name."""
         ids = self._namesakes(name)
         versions = self._models.get(ids[0]) if len(ids) == 1 else None
         if versions:
@@ -189,7 +189,7 @@ class Catalog:
     def _namesakes(self, name: str) -> list[ModelId]:
         """Return all models of a name that are served or should be.
 
-        One that has failed counts: requests for it must not get another's answers.
+        A failed one counts: requests for it must not be answered by another model.
         """
         return [
             model
@@ -198,7 +198,7 @@ class Catalog:
             or any(each.failed or each.state is VersionState.LOADING for each in self._records[model].values())
         ]
 
-    def _why_not_found(self, name: str, version: int | None) -> ConchError:
+    def _lookup_error(self, name: str, version: int | None) -> ConchError:
         self.check_started()
         ids = self._namesakes(name)
         if len(ids) > 1:
@@ -208,16 +208,16 @@ class Catalog:
             )
         records = [record for model in self._ids.get(name, ()) for record in self._records[model].items()]
         if all(record.unread for _, record in records):
-            why = ": its configuration could not be read" if records else ""
-            return NotFound(f"Request for unknown model: '{name}' is not found{why}")
+            reason = ": its configuration could not be read" if records else ""
+            return NotFound(f"Request for unknown model: '{name}' is not found{reason}")
         if version is None:
             return NotFound(f"Request for unknown model: '{name}' has no available versions")
         if any(version == known for known, _ in records):
             return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
         return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
 
-    def _forget_answers(self, name: str, gone: Iterable[ServedModel]) -> None:
-        """Empty the caches of versions that are gone, and of the ensembles whose answers the model has a part in."""
+    def _clear_caches(self, name: str, gone: Iterable[ServedModel]) -> None:
+        """Close the caches of versions that are gone, and clear those of the ensembles that use the model."""
         for served in gone:
             if served.cache is not None:
                 served.cache.close()

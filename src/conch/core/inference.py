@@ -1,4 +1,4 @@
-"""The front door: what every frontend calls, whatever its protocol."""
+"""Inference and model queries: the interface of the core for all frontends."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,21 +15,21 @@ _STOPPING = "Server is stopping, scheduler for model has stopped accepting new i
 
 
 class Inference:
-    """Answers requests and questions about models. All methods belong to the event loop's thread."""
+    """Admits requests and answers queries about models. All methods belong to the event loop's thread."""
 
     def __init__(self, catalog: Catalog, *, strict_readiness: bool, started: Callable[[], bool]) -> None:
         self._catalog = catalog
         self._strict_readiness = strict_readiness
         self._stopping = False
-        self._started = started  # whether the models of the start have been dealt with, and no stop has begun
+        self._started = started  # whether the load at start has ended and no stop has begun
 
     def infer(self, request: InferRequest, respond: Respond) -> Admitted:
-        """Admit a request; `respond` hears of its responses and, once, of its end.
+        """Admit a request; `respond` is called with its responses and, exactly once, with its end.
 
-        Raises NotFound, InvalidRequest, QueueFull or Unavailable if the request is refused; then `respond` is not
-        called. Cancel by the returned record's `cancel()`.
+        Raises NotFound, InvalidRequest, QueueFull or Unavailable if the request is rejected; then `respond` is not
+        called. The returned record's `cancel()` cancels the request.
         """
-        # Sequences that have begun go on, as in Triton.
+        # Sequences that have begun continue, as in Triton.
         if self._stopping and (not request.correlation_id or request.flags & SEQUENCE_START):
             raise Unavailable(f"[request id: {request.id or '<id_unknown>'}] {_STOPPING}")
         model = self._catalog.find(request.model_name, request.version)
@@ -38,7 +38,7 @@ class Inference:
         return model.submit(request, respond)
 
     def stop_accepting(self) -> None:
-        """Refuse new requests from now on; those that models make of each other go on."""
+        """Reject new requests of clients from now on; calls of models to each other continue."""
         self._stopping = True
 
     def check_accepting(self) -> None:
@@ -77,11 +77,11 @@ class Inference:
         return self._catalog.versions(name)
 
     def live(self) -> bool:
-        """Whether the server could start: not so if it could not read its model repository, as in Triton."""
+        """Whether the server has started: False if it could not read its model repository, as in Triton."""
         return not self._catalog.start_failed
 
     def ready(self) -> bool:
-        """Whether the server takes requests: under strict readiness, only if every model it should serve is ready."""
+        """Whether the server takes requests: under strict readiness, only if every requested model is ready."""
         if not self._started() or self._catalog.start_failed:
             return False
         if not self._strict_readiness:
@@ -89,9 +89,9 @@ class Inference:
         return not self._catalog.any_failed and all(served.ready for served in self._catalog)
 
     async def model_ready(self, name: str, version: int | None, namespace: str = "") -> bool:
-        """Whether one model is ready, the model itself being asked too. An unknown or ambiguous one is not ready.
+        """Whether one model is ready, which the model itself is asked, too. An unknown or ambiguous one is not ready.
 
-        A model of the `namespace` goes before others.
+        A model of the `namespace` has precedence over others.
         """
         try:
             served = self._catalog.find_from(namespace, name, version)

@@ -1,4 +1,4 @@
-"""Why loads fail, in the words that clients and the log get."""
+"""Errors of failed loads, as clients and the log get them."""
 
 from collections.abc import Mapping, Sequence
 from logging import getLogger
@@ -12,15 +12,15 @@ _Error = TypeVar("_Error", bound=ConchError)
 
 
 def load_error(error: Exception) -> ConchError:
-    """Return a failure to load as an error of ours. What nobody has foreseen is logged, and fails this load alone.
+    """Return a failure to load as a ConchError. An unexpected one is logged with its traceback.
 
-    What the system refuses, such as a descriptor or a thread, it may grant later: such an error is UNAVAILABLE.
+    An error of the system, such as a lack of descriptors or threads, may be transient: it is UNAVAILABLE.
     """
     if isinstance(error, ConchError):
         return error
     if isinstance(error, OSError | MemoryError):
         return ModelLoadError(str(error) or "out of memory", Code.UNAVAILABLE)
-    _log.error("a model could not be loaded", exc_info=error)
+    _log.error("loading a model failed unexpectedly", exc_info=error)
     return ModelLoadError(f"{type(error).__name__}: {error}")
 
 
@@ -30,9 +30,9 @@ def load_failure(model: ModelId, failures: Mapping[int, ConchError]) -> ModelLoa
         f"version {version} is at UNAVAILABLE state: {code_name(error)}: {error.message};\n"
         for version, error in sorted(failures.items())
     )
-    passing = any(error.code is Code.UNAVAILABLE for error in failures.values())
+    transient = any(error.code is Code.UNAVAILABLE for error in failures.values())
     return ModelLoadError(
-        f"load failed for model '{model}': {causes}", Code.UNAVAILABLE if passing else Code.INVALID_ARG
+        f"load failed for model '{model}': {causes}", Code.UNAVAILABLE if transient else Code.INVALID_ARG
     )
 
 
@@ -53,7 +53,7 @@ def logged(error: _Error) -> _Error:
 
 
 def raise_failures(results: Sequence[BaseException | None]) -> None:
-    """Raise the errors of loading several models of one name, if there are any, as one."""
+    """Raise the errors of loading several models of one name as one error, if there are any."""
     errors = [result for result in results if result is not None]
     for error in errors:
         if len(errors) == 1 or not isinstance(error, ConchError):

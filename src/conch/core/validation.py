@@ -1,7 +1,7 @@
-"""Does a request fit the model's configuration? Checked once, at the door, in Triton's order and with its words.
+"""Validation of requests against the model's configuration, in Triton's order and words.
 
-The order decides which of two mistakes a client hears of: output names, number of inputs, batch size, datatype, shape,
-byte size (`infer_request.cc`, `Normalize` and what follows).
+The order decides which of two mistakes is reported: output names, number of inputs, batch size, datatype, shape, byte
+size (`infer_request.cc`, `Normalize` and what follows).
 """
 
 import struct
@@ -19,15 +19,15 @@ _BATCH_NOTE = (
     " setting max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
 _LENGTH = struct.Struct("<I")
-# BYTES elements that a client may send in one request: each costs the event loop up to 0.4 µs, and backends more.
+# BYTES elements in one request of a client: each costs the event loop up to 0.4 µs, and backends more.
 MAX_STRING_ELEMENTS = 2**17
-# Enough for a model's batch sizes; models that see ever new shapes fill it once and are checked as before.
-_REMEMBERED_FORMS = 256
+# Accepted forms that are cached: enough for the batch sizes of a model. Further ones are checked each time.
+_MAX_ACCEPTED_FORMS = 256
 _MAX_NAMES = 20  # in an error
 
 
 class RequestValidator:
-    """The checks of one model, with everything that depends on the configuration alone worked out beforehand."""
+    """The checks of one model; what depends on the configuration only is computed once."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._model = config.name
@@ -39,13 +39,13 @@ class RequestValidator:
         self._required = {spec.name for spec in config.inputs if not spec.optional}
 
     def check(self, request: InferRequest) -> None:
-        """Accept the request and set its `batch_size`, or raise InvalidRequest."""
-        # Clients repeat themselves: what was right in one request is right in the next, but for the data.
+        """Validate a request and set its `batch_size`. Raises InvalidRequest."""
+        # Clients repeat the form of their requests: one that was accepted needs only the checks of its data.
         form = (request.outputs, *[(tensor.name, tensor.datatype, tensor.shape) for tensor in request.inputs])
         batch_size = self._accepted.get(form)
         if batch_size is None:
             self._check_form(request)
-            if len(self._accepted) < _REMEMBERED_FORMS:
+            if len(self._accepted) < _MAX_ACCEPTED_FORMS:
                 self._accepted[form] = request.batch_size
         else:
             request.batch_size = batch_size
@@ -70,7 +70,7 @@ class RequestValidator:
                 )
         if given != self._required:
             self._check_names(request, given)
-        # Triton keeps inputs in a hash table whose newest entry comes first, and so names the last of several.
+        # Triton iterates over inputs from the last to the first, and so names the last wrong one.
         if self._max_batch_size > 0:
             request.batch_size = self._check_batch(request)
         for tensor in reversed(inputs):
@@ -147,7 +147,7 @@ class RequestValidator:
         hint = ""
         for tensor in request.inputs:
             spec = self._inputs[tensor.name]
-            # Without its batch dimension the shape would fit: the likelier mistake.
+            # Without the batch dimension the shape would fit: the likelier mistake.
             if len(tensor.shape) == len(spec.dims):
                 hint = (
                     f"; the shape of input '{tensor.name}' is {_shape(tensor.shape)}, expected "
@@ -189,7 +189,7 @@ class RequestValidator:
             )
 
     def _check_string_count(self, request: InferRequest) -> None:
-        """Bound the BYTES elements of a client's request; what models of this server have made is not bounded."""
+        """Bound the BYTES elements of a client's request; calls of models and steps of ensembles are not bounded."""
         if request.admitted or request.caller is not None:
             return
         count = 0
@@ -218,7 +218,7 @@ class RequestValidator:
             (length,) = _LENGTH.unpack_from(view, position)
             position += 4
             if position + length > end:
-                # Triton's backends notice this one, which name neither the request nor the model.
+                # In Triton this error comes from backends, which name neither the request nor the model.
                 raise InvalidRequest(
                     f"incomplete string data for inference input '{tensor.name}', expecting string of length {length} "
                     f"but only {end - position} bytes available"

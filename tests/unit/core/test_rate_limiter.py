@@ -23,7 +23,7 @@ def claim(priority: int = 1, **needs: int) -> Claim:
 
 def limiter(*claims: Claim, limits: Sequence[ResourceLimit] = ()) -> RateLimiter:
     made = RateLimiter(limits)
-    made.enter(claims)
+    made.register(claims)
     return made
 
 
@@ -362,4 +362,4 @@ def test_random_schedules(
 def test_a_resource_is_named_as_the_configuration_names_it() -> None:
     wanted: Resource = ("R1", 0)
     with pytest.raises(ConfigError, match='"R1"'):
-        RateLimiter([ResourceLimit("r1", 1)]).enter([Claim({wanted: 2}, 1, lambda: None)])
+        RateLimiter([ResourceLimit("r1", 1)]).register([Claim({wanted: 2}, 1, lambda: None)])

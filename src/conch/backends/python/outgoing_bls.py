@@ -76,7 +76,7 @@ class OutgoingCalls:
         for outgoing in self._under_way.values():
             outgoing.holds = False
             if outgoing.call is not None:
-                outgoing.call.let_go()
+                outgoing.call.release_instance()
 
     def caller_cancelled(self) -> None:
         """Cancel the calls for which there is no caller any more."""

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.core.cache_key import cache_key
-from conch.core.model_cache import ModelCache
 from conch.core.catalog import Catalog
 from conch.core.ensembles.ensemble_model import EnsembleModel
+from conch.core.model_cache import ModelCache
 from conch.core.response_cache import ResponseCache
 from conch.core.scheduling.batching_model import BatchingModel
 from conch.errors import BackendError, Cancelled, FailureReason

@@ -205,7 +205,7 @@ async def test_a_load_has_a_limit_where_one_is_set(tmp_path: Path) -> None:
     config = ModelConfig(name="m", backend="scripted", platform="", max_batch_size=0, inputs=(), outputs=())
     settings = {"stub-timeout-seconds": "1"}
     engine = ProcessEngine(ModelSource(config, 1, tmp_path / "m", settings), "scripted", python=stuck)
-    with pytest.raises(ModelLoadError, match=r"loading engine 'm' took longer than 1 s; a larger stub-timeout-seconds"):
+    with pytest.raises(ModelLoadError, match=r"loading engine 'm' took longer than 1 s; increase stub-timeout-seconds"):
         await engine.start()
     with pytest.raises(ConfigError, match="--backend-config=scripted,stub-timeout-seconds=soon"):
         ProcessEngine(ModelSource(config, 1, tmp_path / "m", {"stub-timeout-seconds": "soon"}), "scripted")

@@ -93,7 +93,7 @@ def test_three_engines_get_the_same_and_later_ones_half_of_the_rest() -> None:
     sizes = []
     for pid in range(1, 6):
         claim, offer = books.claim(str(pid), Process(pid), 0, None)
-        size, _ = cache_size.share(offer, 0, GIB)
+        size, _ = cache_size.default_size(offer, 0, GIB)
         books.settle(claim, info(cache=size))
         sizes.append(size // GIB)
     assert sizes == [8, 8, 8, 4, 2]
@@ -102,7 +102,7 @@ def test_three_engines_get_the_same_and_later_ones_half_of_the_rest() -> None:
 def test_what_does_not_fit_is_refused_with_numbers() -> None:
     offer: Mapping[str, Any] = {"free": 2 * GIB, "capacity": 8 * GIB, "promised": {"a": 3 * GIB}}
     with pytest.raises(Refused) as refused:
-        cache_size.share(offer, int(1.5 * GIB), GIB)
+        cache_size.default_size(offer, int(1.5 * GIB), GIB)
     assert refused.value.text == (
         "not enough memory: the weights take 1.5 GiB and the KV cache 1.0 GiB at least, and 2.0 GiB are free beside "
         "what is promised: 3.0 GiB to 'a'"
@@ -115,8 +115,8 @@ def test_gpu_shares_above_one_are_told() -> None:
     books.settle(claim, info(cache=70 * GIB, kv_cache_taken=True, gpu_memory_share=0.6))
     _, offer = books.claim("b", Process(2), 0, None)
     assert offer["promised"] == {}  # it has what it wants
-    assert cache_size.overbooked(offer, 0.4) == ""
-    assert "0.5 and that of others, 'a' has 0.6, are more than 1" in cache_size.overbooked(offer, 0.5)
+    assert cache_size.overcommit_warning(offer, 0.4) == ""
+    assert "0.5 and that of other models ('a' has 0.6) exceed 1 in total" in cache_size.overcommit_warning(offer, 0.5)
 
 
 def test_a_container_s_limit_counts(tmp_path: Path) -> None:

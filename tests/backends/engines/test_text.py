@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.backends.child.conch_child.engine.text import (
-    Pieces,
     StopStrings,
     TextStream,
-    parts_of_characters,
-    tell,
+    TokenTexts,
+    decode_new,
+    partial_character_tokens,
 )
 
 TEXTS = st.text(st.sampled_from("ab é😀\n中"), max_size=60)
 
 
-PARTS = parts_of_characters({bytes([byte]): byte for byte in range(256)})
+PARTS = partial_character_tokens({bytes([byte]): byte for byte in range(256)})
 
 
 def decode(many: list[list[int]]) -> list[str]:
@@ -33,11 +33,11 @@ def decode_leniently(many: list[list[int]]) -> list[str]:
 def test_pieces_add_up_to_the_text(text: str, sizes: Sequence[int], by_themselves: bool, leniently: bool) -> None:
     data, pieces, stream = text.encode(), [], TextStream()
     decoder = decode_leniently if leniently else decode
-    known = Pieces(decoder, ord("a"), PARTS if leniently else ()) if by_themselves else None
+    known = TokenTexts(decoder, ord("a"), PARTS if leniently else ()) if by_themselves else None
     position = 0
     for size in [*sizes, len(data)]:
         chunk, position = data[position : position + size], position + size
-        (piece,) = tell([(stream, chunk, position >= len(data))], decoder, known)
+        (piece,) = decode_new([(stream, chunk, position >= len(data))], decoder, known)
         assert "\ufffd" not in piece
         pieces.append(piece)
         if position >= len(data):
@@ -47,20 +47,20 @@ def test_pieces_add_up_to_the_text(text: str, sizes: Sequence[int], by_themselve
 
 def test_which_tokens_are_parts_of_characters() -> None:
     written = [b"a", " é".encode(), b" \xe4\xb8", b"\xadx", b"<0x41>", b"<0xE4>", "▁the".encode(), b"<0xzz>", b""]
-    assert parts_of_characters({text: number for number, text in enumerate(written)}) == {2, 3, 5}
+    assert partial_character_tokens({text: number for number, text in enumerate(written)}) == {2, 3, 5}
 
 
 def test_what_never_becomes_a_character_is_told_at_the_end() -> None:
     stream = TextStream()
-    assert tell([(stream, b"a\xc3", False)], decode) == [""]
-    assert tell([(stream, b"", True)], decode) == ["a\ufffd"]
+    assert decode_new([(stream, b"a\xc3", False)], decode) == [""]
+    assert decode_new([(stream, b"", True)], decode) == ["a\ufffd"]
 
 
 def test_streams_do_not_mix() -> None:
     first, second = TextStream(), TextStream()
-    assert tell([(first, b"a", False), (second, "é".encode()[:1], False)], decode) == ["a", ""]
-    assert tell([(first, b"b", True), (second, "é".encode()[1:], True)], decode) == ["b", "é"]
-    assert tell([], decode) == []
+    assert decode_new([(first, b"a", False), (second, "é".encode()[:1], False)], decode) == ["a", ""]
+    assert decode_new([(first, b"b", True), (second, "é".encode()[1:], True)], decode) == ["b", "é"]
+    assert decode_new([], decode) == []
 
 
 WORDS = ["one", "two", "中", "<s>"]
@@ -73,8 +73,8 @@ def decode_words(many: list[list[int]]) -> list[str]:
 
 @given(st.lists(st.integers(0, 3), max_size=20))
 def test_what_stands_before_a_token_is_minded(tokens: Sequence[int]) -> None:
-    stream, pieces = TextStream(), Pieces(decode_words, 0)
-    told = [tell([(stream, [token], False)], decode_words, pieces)[0] for token in tokens]
+    stream, pieces = TextStream(), TokenTexts(decode_words, 0)
+    told = [decode_new([(stream, [token], False)], decode_words, pieces)[0] for token in tokens]
     assert "".join(told) == decode_words([list(tokens)])[0]
 
 
@@ -85,8 +85,8 @@ def test_a_token_is_decoded_when_it_is_first_seen() -> None:
         calls.append(many)
         return decode(many)
 
-    pieces = Pieces(counted, ord("a"))
-    assert [tell([(TextStream(), b"abba", False)], counted, pieces) for _ in range(3)] == [["abba"]] * 3
+    pieces = TokenTexts(counted, ord("a"))
+    assert [decode_new([(TextStream(), b"abba", False)], counted, pieces) for _ in range(3)] == [["abba"]] * 3
     assert len(calls) == 1
 
 

@@ -13,7 +13,7 @@ from conch.backends.base import ModelSource
 from conch.backends.child.conch_child.engine.driver import Refused
 from conch.backends.child.conch_child.engine.tensorrtllm_arguments import read_arguments, require_gpus
 from conch.backends.child.conch_child.engine.tensorrtllm_mapping import guide, room, sampling, supported_params, usage
-from conch.backends.child.conch_child.engine.tensorrtllm_strands import Strand, follow, merged
+from conch.backends.child.conch_child.engine.tensorrtllm_sequences import OutputSequence, merge_streams, stream_deltas
 from conch.backends.tensorrtllm.backend import TensorRtLlmBackend, refuse_parameters
 from conch.errors import ConfigError, ModelLoadError
 from conch.model_config import ModelConfig
@@ -113,7 +113,7 @@ def test_structures_have_their_guide() -> None:
     assert guide("json_object", "") == {"json_object": True}
     assert guide("json", "{}") == {"json": "{}"}
     assert guide("regex", "a+") == {"regex": "a+"}
-    with pytest.raises(Refused, match="no structured output of the kind 'choice'"):
+    with pytest.raises(Refused, match="does not support structured output of kind 'choice'"):
         guide("choice", '["a"]')
 
 
@@ -127,39 +127,39 @@ def test_a_prompt_must_leave_room() -> None:
 
 
 def test_a_character_is_told_when_it_is_complete() -> None:
-    strand = Strand(2, {}, decode)
+    sequence = OutputSequence(2, {}, decode)
     first, second = "é".encode()
-    assert strand.take(Output([97, first])) == (2, "", (97, first), None, None, ())
-    assert strand.take(Output([second])) == (2, "aé", (second,), None, None, ())
-    assert not strand.ended
-    assert strand.take(Output([98], "length")) == (2, "b", (98,), "length", None, ())
-    assert strand.ended
-    assert strand.tokens == 4
+    assert sequence.take(Output([97, first])) == (2, "", (97, first), None, None, ())
+    assert sequence.take(Output([second])) == (2, "aé", (second,), None, None, ())
+    assert not sequence.ended
+    assert sequence.take(Output([98], "length")) == (2, "b", (98,), "length", None, ())
+    assert sequence.ended
+    assert sequence.tokens == 4
 
 
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("stop", "stop"), ("length", "length"), ("cancelled", "abort"), ("timeout", "abort")]
 )
 def test_every_end_has_a_reason(theirs: str, ours: str) -> None:
-    assert Strand(0, {}, decode).take(Output([97], theirs, 97))[3:5] == (ours, 97)
+    assert OutputSequence(0, {}, decode).take(Output([97], theirs, 97))[3:5] == (ours, 97)
 
 
 async def test_a_stop_string_over_several_tokens_ends_the_sequence() -> None:
-    strand = Strand(0, {"stop": ["</s>"]}, decode)
+    sequence = OutputSequence(0, {"stop": ["</s>"]}, decode)
     result = Result([Output([token]) for token in b"ab</s>never"])
-    deltas = [delta async for delta in follow(strand, result)]
+    deltas = [delta async for delta in stream_deltas(sequence, result)]
     assert "".join(delta[1] for delta in deltas) == "ab"
     assert deltas[-1][3:5] == ("stop", "</s>")
     assert [delta[3] for delta in deltas[:-1]] == [None] * 5
-    assert result.steps == strand.tokens == 6
+    assert result.steps == sequence.tokens == 6
 
 
 def test_the_chosen_token_comes_first_then_the_likeliest() -> None:
     found = {97: Logprob(-3.0), 98: Logprob(-0.5), 99: Logprob(-1.0)}
     output = Output([97], logprobs_diff=[found])
-    assert Strand(0, {"logprobs": 0}, decode).take(output)[5] == (((97, "a", -3.0),),)
-    assert Strand(0, {"logprobs": 1}, decode).take(output)[5] == (((97, "a", -3.0), (98, "b", -0.5)),)
-    assert Strand(0, {}, decode).take(output)[5] == ()
+    assert OutputSequence(0, {"logprobs": 0}, decode).take(output)[5] == (((97, "a", -3.0),),)
+    assert OutputSequence(0, {"logprobs": 1}, decode).take(output)[5] == (((97, "a", -3.0), (98, "b", -0.5)),)
+    assert OutputSequence(0, {}, decode).take(output)[5] == ()
 
 
 async def test_sequences_come_as_they_are_ready() -> None:
@@ -167,7 +167,9 @@ async def test_sequences_come_as_they_are_ready() -> None:
     slow = Result([Output([97], "stop")], gate=gate)
     fast = Result([Output([98]), Output([99], "length")])
     told = []
-    async for delta in merged([follow(Strand(0, {}, decode), slow), follow(Strand(1, {}, decode), fast)]):
+    async for delta in merge_streams(
+        [stream_deltas(OutputSequence(0, {}, decode), slow), stream_deltas(OutputSequence(1, {}, decode), fast)]
+    ):
         told.append(delta[:2])
         if len(told) == 2:
             gate.set()
@@ -181,7 +183,7 @@ async def test_a_failed_sequence_ends_the_others() -> None:
 
     endless = Result([Output([97])], gate=asyncio.Event())
     with pytest.raises(RuntimeError, match="out of memory"):
-        async for _ in merged([follow(Strand(0, {}, decode), endless), failing()]):
+        async for _ in merge_streams([stream_deltas(OutputSequence(0, {}, decode), endless), failing()]):
             pass
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -240,7 +242,7 @@ def test_without_the_package_an_engine_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_what_tritons_backend_for_engines_reads_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"'gpt_model_path' of model 'm' .* give \"model\": the checkpoint"):
+    with pytest.raises(ConfigError, match=r"'gpt_model_path' of model 'm' .* set \"model\": the checkpoint"):
         refuse_parameters("m", {"gpt_model_path": "/engines/llama"})
     with pytest.raises(ConfigError, match=r"\"kv_cache_config\": \{\"free_gpu_memory_fraction\": …\} in model.json"):
         refuse_parameters("m", {"kv_cache_free_gpu_mem_fraction": "0.5"})

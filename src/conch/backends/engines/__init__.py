@@ -1,1 +1,1 @@
-"""The contract of backends that generate, and the server's side of engines in processes."""
+"""The contract of generative backends, and the server's side of engine processes."""

@@ -1,11 +1,11 @@
-"""The contract between the core and a backend that generates: a prompt goes in, deltas come out until it has ended.
+"""The contract of backends that generate text: a request's prompt goes in, deltas come out until it ends.
 
-    EngineBackend   one per `backend:` name; knows how to make an engine for a model version
-    Engine          one model version, brought up; runs any number of requests side by side (continuous batching)
+    EngineBackend   one per `backend:` name; creates engines for model versions
+    Engine          one loaded model version; runs any number of requests concurrently (continuous batching)
 
-Unlike an `Instance`, an engine has a scheduler of its own: it is given every request that it is to know of at once and
-decides in each step whose tokens it computes. What is shared between engines (chat templates, tool calls, the tensor
-form of a generation) is in `conch.llm`; queues, limits and protocols are the core's and the frontends'.
+Unlike an `Instance`, an engine schedules by itself: it receives each request immediately and decides in every step
+which tokens it computes. What engines share (chat templates, tool calls, the tensor form of a generation) is in
+`conch.llm`; queues, limits and protocols belong to the core and the frontends.
 """
 
 from abc import ABC, abstractmethod
@@ -24,9 +24,9 @@ from conch.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, 
 class Engine(ABC):
     """One model version that generates.
 
-    `start` → `generate`* → `stop`. After `start` it is `ready` and `info` is known. An engine that breaks down ends
-    every request that it holds with an error, turns not ready, recovers by itself if it can, and tells of both by
-    calling `on_ready_change`. All methods belong to the event loop's thread.
+    `start` → `generate`* → `stop`. After `start` it is `ready` and `info` is set. An engine that fails ends all of its
+    requests with an error, turns not ready, recovers by itself if it can, and calls `on_ready_change` for both. All
+    methods must be called on the event loop's thread.
     """
 
     info: EngineInfo
@@ -41,29 +41,29 @@ class Engine(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Bring the model up. Raises ModelLoadError with the cause."""
+        """Load the model. Raises ModelLoadError with the cause."""
 
     @abstractmethod
-    def generate(self, request: GenerationRequest, listen: DeltaCallback) -> Generation:
-        """Begin a request; `listen` hears of everything that becomes of it, refusals by the engine included."""
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
+        """Begin a request. `on_deltas` receives its deltas and its end, which may be a refusal by the engine."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """End what is running, release everything. Safe to call at any time, more than once."""
+        """End all requests and release all resources. Safe to call at any time, more than once."""
 
     async def kill(self) -> None:  # noqa: B027 - most engines end with their process
-        """End at once: the time for `stop` is over."""
+        """Stop immediately, after `stop` has timed out."""
 
 
 class EngineBackend(Backend):
     """A kind of model that generates. Its configurations have the tensors of Triton's vLLM backend and do not batch."""
 
     default_model_filename = "model.json"
-    # Whether its library makes embeddings, too. Such models execute batches, by instances.
+    # Whether its library also computes embeddings. Such models have instances that execute batches.
     makes_embeddings = False
 
     def __init__(self, fork_server: ForkServer | None = None) -> None:
-        """Make the backend; `fork_server` is one that has been started ahead of time; engines get its environment."""
+        """Create the backend. Engines get the environment of `fork_server`; embedding models are forked from it."""
         self.environment = fork_server.environment if fork_server is not None else ChildEnvironment()
         self._embedding = EmbeddingModels(self.name, fork_server)
 
@@ -71,24 +71,24 @@ class EngineBackend(Backend):
         await self._embedding.stop()
 
     def generates(self, source: ModelSource) -> bool:
-        """Whether a model version has an engine. If not, it makes embeddings and has instances."""
-        return not (self.makes_embeddings and self._embedding.claims(source))
+        """Return whether a model version has an engine. If not, it computes embeddings and has instances."""
+        return not (self.makes_embeddings and self._embedding.accepts(source))
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add the tensors of a generation, decoupled responses and one instance, as Triton's vLLM backend does.
+        """Add the tensors of Triton's vLLM backend, decoupled responses and one instance.
 
-        A model that makes embeddings is given the tensors of those.
+        An embedding model gets an embedding's tensors instead.
         """
         if not self.generates(source):
             return self._embedding.complete(source)
         return engine_document(source.config.document)
 
     def instance(self, plan: InstancePlan) -> Instance:
-        """Make an instance of a model that makes embeddings. Raises ModelLoadError for others, which have none."""
+        """Create an instance of an embedding model. Raises ModelLoadError for models with an engine."""
         if self.generates(plan.source):
-            raise ModelLoadError(f"backend '{self.name}' generates; it has no instances that execute batches")
+            raise ModelLoadError(f"backend '{self.name}' runs generative models by an engine; they have no instances")
         return self._embedding.instance(plan)
 
     @abstractmethod
     def engine(self, source: ModelSource) -> Engine:
-        """Make the engine of a model version; nothing is loaded before its `start`. Raises ConfigError."""
+        """Create the engine of a model version; its `start` loads the model. Raises ConfigError."""

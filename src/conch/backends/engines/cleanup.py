@@ -1,4 +1,4 @@
-"""What an engine would leave on the machine if it were killed: sockets in a folder, and shared memory by its name."""
+"""Remove what a killed engine process would leave behind: its folder with sockets, and its shared memory."""
 
 import shutil
 import tempfile
@@ -10,7 +10,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
 
 
 class EngineCleanup:
-    """Of one life of an engine: a folder of its own, and what it says that it has in shared memory."""
+    """Resources of one engine process: a scratch folder, and the shared memory that it reports."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="conch-engine-"))
@@ -19,12 +19,12 @@ class EngineCleanup:
     def __repr__(self) -> str:
         return f"<EngineCleanup {self.folder} {len(self._segments)} segments>"
 
-    def note(self, segments: Iterable[str]) -> None:
-        """Note names of shared memory."""
+    def add_shared_memory(self, segments: Iterable[str]) -> None:
+        """Add names of shared memory to remove."""
         self._segments += (name for name in segments if "/" not in name)
 
     def remove(self) -> None:
-        """Remove what is still there; its processes have ended."""
+        """Remove the remaining resources, after the processes have ended."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for name in self._segments:
             with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Models that make embeddings with an engine's library: nothing is generated, so they execute batches.
+"""Embedding models of engines' libraries. They execute batches by instances, as nothing is generated.
 
-Each instance is a process of the python backend's kind, which runs `conch_child/python/embedding_model.py`.
+Each instance is a process of the python backend that runs `conch_child/python/embedding_model.py`.
 """
 
 import json
@@ -20,32 +20,32 @@ from conch.backends.python.backend import PythonBackend
 from conch.backends.python.environment_path import PARAMETER
 
 _ADAPTER = "conch_child.python.embedding_model"
-# What of an engine's settings means the same here.
+# Settings of an engine's backend that also apply to embedding models.
 _SETTINGS = ("stub-timeout-seconds", *SANDBOX_SETTINGS)
 
 
 class EmbeddingModels:
-    """What an engine's backend needs for its models that make embeddings. `package` is the library's name."""
+    """Creates an engine backend's embedding models. `package` is the import name of the library."""
 
     def __init__(self, package: str, fork_server: ForkServer | None) -> None:
         self._package = package
         self._fork_server = fork_server
         self._python: PythonBackend | None = None
 
-    def claims(self, source: ModelSource) -> bool:
-        """Whether a version makes embeddings: `"task": "embed"`, or vLLM's `"runner": "pooling"`, in its model.json."""
+    def accepts(self, source: ModelSource) -> bool:
+        """Return whether a version's model.json has `"task": "embed"`, or vLLM's `"runner": "pooling"`."""
         options = _read(source.version_directory / "model.json")
         return options.get("task") == "embed" or options.get("runner") == "pooling"
 
     def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Return the configuration with the tensors of embeddings. Raises ConfigError."""
+        """Return the configuration with an embedding's tensors. Raises ConfigError."""
         folder = source.version_directory
         config = _read(folder / str(_read(folder / "model.json").get("model", ".")) / "config.json")
         size = config.get("hidden_size")
         return embedding_document(source.config.document, size if isinstance(size, int) else -1)
 
     def instance(self, plan: InstancePlan) -> Instance:
-        """Make an instance. Raises ModelLoadError if its packages are not there."""
+        """Create an instance. Raises ModelLoadError if its packages are not installed."""
         if self._python is None:
             self._python = PythonBackend(self._fork_server)
         source = plan.source
@@ -60,13 +60,13 @@ class EmbeddingModels:
         return self._python.instance(replace(plan, source=replace(source, config=config, settings=settings)), adapter)
 
     async def stop(self) -> None:
-        """Release what the processes have needed."""
+        """Release the processes' shared resources."""
         if self._python is not None:
             await self._python.stop()
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what a JSON file holds; nothing if it is not there or no object: who loads the model says so."""
+    """Return a file's JSON object, an empty one for any other content: loading the model reports that."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

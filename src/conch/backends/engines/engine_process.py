@@ -1,4 +1,4 @@
-"""One life of an engine's process: the requests that it works on, and what its messages mean."""
+"""One engine process from its start to its end: its requests and the messages exchanged with it."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -37,35 +37,35 @@ _CODES = {code.value: code for code in Code}
 
 
 class RunningGeneration:
-    """A request that the process works on."""
+    """A request that the process is running."""
 
-    def __init__(self, process: "EngineProcess", key: int, listen: DeltaCallback) -> None:
+    def __init__(self, process: "EngineProcess", key: int, on_deltas: DeltaCallback) -> None:
         self._process = process
         self._key = key
-        self.listen = listen
+        self.on_deltas = on_deltas
 
     def abort(self) -> None:
-        """Have the engine drop it, and tell the listener."""
+        """Abort the request in the engine and end it with Cancelled."""
         self._process.abort(self._key)
 
 
 class EngineProcess:
-    """A process with an engine in it, from `start` to its end.
+    """An engine process, from `start` to its end.
 
-    `load` is brought up to date with every step. `on_death` is called if it ends without having been stopped, after all
-    its requests have been told.
+    `load` is updated with every step. `on_death` is called if the process exits without `stop` or `kill`, after all of
+    its requests have failed.
     """
 
     def __init__(self, name: str, load: EngineLoad, on_death: Callable[[Exit], None]) -> None:
         self.name = name
-        self.has_worked = False  # whether it has computed anything
+        self.has_worked = False  # whether it has completed a step
         self._load = load
         self._on_death = on_death
         self._child = ChildProcess(name, self._received, self._exited)
         self._keys = count(1)
         self._running: dict[int, RunningGeneration] = {}
         self._loaded: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._leavings: EngineCleanup | None = None
+        self._cleanup: EngineCleanup | None = None
         self._stopping = False
 
     def __repr__(self) -> str:
@@ -73,59 +73,59 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """The process's number, 0 before it is started."""
+        """Process id, 0 before it is started."""
         return self._child.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._child.exit is None and self._child.pid != 0
 
-    async def start(self, launcher: Launcher, driver: str, options: Mapping[str, Any], limit_s: float) -> EngineInfo:
+    async def start(self, launcher: Launcher, driver: str, options: Mapping[str, Any], timeout_s: float) -> EngineInfo:
         """Start the process and load the model. Raises ModelLoadError with the cause."""
         await self._child.start(launcher)
-        self._leavings = EngineCleanup()
-        self._child.send((messages.LOAD, driver, {**options, "scratch": str(self._leavings.folder)}))
+        self._cleanup = EngineCleanup()
+        self._child.send((messages.LOAD, driver, {**options, "scratch": str(self._cleanup.folder)}))
         try:
-            _, error, info = await asyncio.wait_for(asyncio.shield(self._loaded), limit_s or None)
+            _, error, info = await asyncio.wait_for(asyncio.shield(self._loaded), timeout_s or None)
         except TimeoutError:
             raise ModelLoadError(
-                f"loading engine '{self.name}' took longer than {limit_s:g} s; a larger stub-timeout-seconds allows "
-                "more, 0 any time"
+                f"loading engine '{self.name}' took longer than {timeout_s:g} s; increase stub-timeout-seconds, or set "
+                "it to 0 for no timeout"
             ) from None
-        if error.endswith(":"):  # it has printed the cause
+        if error.endswith(":"):  # the process printed the cause
             await self.kill()
             error = f"{error}\n{self._child.last_words}"
         if error:
             raise ModelLoadError(f"engine '{self.name}' cannot load the model: {error}")
-        self._leavings.note(info.pop("shared_memory", ()))
+        self._cleanup.add_shared_memory(info.pop("shared_memory", ()))
         return EngineInfo(engine=driver, **{**info, "supported_params": frozenset(info.get("supported_params", ()))})
 
-    def generate(self, request: GenerationRequest, listen: DeltaCallback) -> RunningGeneration:
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> RunningGeneration:
         """Send a request to the engine."""
         key = next(self._keys)
-        generation = self._running[key] = RunningGeneration(self, key, listen)
+        generation = self._running[key] = RunningGeneration(self, key, on_deltas)
         prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
         self._child.send((messages.GENERATE, key, prompt, _params(request), request.adapter, request.priority))
         return generation
 
     def abort(self, key: int) -> None:
-        """End a request that nobody waits for; nothing happens if it has ended."""
+        """Abort a request and end it with Cancelled; a no-op if it has ended."""
         generation = self._running.pop(key, None)
         if generation is not None:
             self._child.send((messages.ABORT, key))
-            generation.listen((), Cancelled("request was cancelled by the client"))
+            generation.on_deltas((), Cancelled("request was cancelled by the client"))
 
-    async def stop(self, limit_s: float) -> None:
-        """End the process, at first by asking; requests under way are told."""
+    async def stop(self, timeout_s: float) -> None:
+        """Stop the process, after `timeout_s` by SIGKILL; its requests end with Unavailable."""
         self._stopping = True
         self._child.resume()
         self._child.send((messages.STOP,))
-        if not await self._child.wait(limit_s):
+        if not await self._child.wait(timeout_s):
             await self.kill()
 
     async def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process by SIGKILL."""
         self._stopping = True
         self._child.kill()
         await self._child.wait(None)
@@ -148,23 +148,23 @@ class EngineProcess:
         running = self._running
         for key, deltas, end in events:
             generation = running.get(key)
-            if generation is None:  # it was aborted while this was on its way
+            if generation is None:  # aborted while the message was in flight
                 continue
-            told = [_delta(*delta) for delta in deltas]
+            decoded = [_delta(*delta) for delta in deltas]
             if end is None:
-                generation.listen(told, None)
+                generation.on_deltas(decoded, None)
             else:
                 del running[key]
-                generation.listen(told, Usage(*end) if len(end) > _ERROR_LENGTH else _error(*end))
+                generation.on_deltas(decoded, Usage(*end) if len(end) > _ERROR_ITEMS else _error(*end))
 
     def _exited(self, exit_: Exit) -> None:
         if not self._loaded.done():
             words = self._child.last_words
             text = f"the process of engine '{self.name}' {exit_}" + (f":\n{words}" if words else "")
             self._loaded.set_exception(ModelLoadError(text))
-            self._loaded.exception()  # nobody asks any more if it was ended for having taken too long
-        if self._leavings is not None:
-            self._leavings.remove()
+            self._loaded.exception()  # mark it as retrieved: after a timeout no caller awaits it
+        if self._cleanup is not None:
+            self._cleanup.remove()
         self._load.running = self._load.waiting = 0
         self._load.kv_cache_usage = 0.0
         running, self._running = self._running, {}
@@ -174,12 +174,12 @@ class EngineProcess:
         else:
             error = ProcessDied(f"engine '{self.name}' {exit_} while this request was being generated")
         for generation in running.values():
-            generation.listen((), error)
+            generation.on_deltas((), error)
         if not self._stopping:
             self._on_death(exit_)
 
 
-_ERROR_LENGTH = 2
+_ERROR_ITEMS = 2  # of the `end` of an event
 
 
 def _delta(
@@ -194,8 +194,8 @@ def _delta(
     reason = None if finish is None else _FINISHED[finish]
     if not logprobs and prompt is None:
         return Delta(index, text, token_ids, reason, stop_reason)
-    told = None if prompt is None else _prompt(*prompt)
-    return Delta(index, text, token_ids, reason, stop_reason, _logprobs(logprobs), told)
+    prompt_tokens = None if prompt is None else _prompt(*prompt)
+    return Delta(index, text, token_ids, reason, stop_reason, _logprobs(logprobs), prompt_tokens)
 
 
 def _prompt(
@@ -219,7 +219,7 @@ def _error(code: int, text: str) -> ConchError:
 
 
 def _params(request: GenerationRequest) -> dict[str, Any]:
-    """Return what is not at its default, in what the wire can carry."""
+    """Return the parameters that differ from their defaults, as types that the wire format supports."""
     params: dict[str, Any] = {}
     for name in request.params.unusual():
         value = getattr(request.params, name)

@@ -1,4 +1,4 @@
-"""How much memory programs can still have: what the machine has left, or a container's limit if that is less."""
+"""Free and resident memory, from /proc and the limits of control groups (containers)."""
 
 import os
 from collections.abc import Iterator
@@ -13,19 +13,19 @@ _MIN_WORKER_MEMORY_BYTES = 2**30
 
 
 def free_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
-    """Return how many bytes there are. Files that are only cached count as free: they make room."""
-    left = [limit - used for limit, used in _limits(proc, groups)]
-    return max(min([_available(proc), *left]), 0)
+    """Return the free bytes, within the limits of control groups. The page cache counts as free."""
+    unused = [limit - used for limit, used in _limits(proc, groups)]
+    return max(min([_available(proc), *unused]), 0)
 
 
 def default_request_memory() -> int:
-    """Return the bytes that request bodies may occupy where no flag sets it: a share of what is free now."""
+    """Return the default limit of memory for request bodies in bytes: a share of the free memory."""
     return max(_known_free_memory() // _REQUEST_MEMORY_SHARE, _MIN_REQUEST_MEMORY_BYTES)
 
 
-def worker_memory(workers: int, most: int) -> int:
-    """Return the bytes of address space that each of so many workers may take: together a share of what is free now."""
-    return min(max(_known_free_memory() // _WORKER_MEMORY_SHARE // workers, _MIN_WORKER_MEMORY_BYTES), most)
+def worker_memory(workers: int, max_bytes: int) -> int:
+    """Return each of `workers` processes' limit of address space in bytes: together a share of the free memory."""
+    return min(max(_known_free_memory() // _WORKER_MEMORY_SHARE // workers, _MIN_WORKER_MEMORY_BYTES), max_bytes)
 
 
 def _known_free_memory() -> int:
@@ -36,13 +36,13 @@ def _known_free_memory() -> int:
 
 
 def resident_memory(pid: int, proc: Path = _PROC) -> int:
-    """Return how many bytes a process and those below it have in memory; 0 for one that is not there."""
+    """Return the resident bytes of a process and its descendants; 0 for a process that has ended."""
     try:
         own = int((proc / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        below = [thread.joinpath("children").read_text() for thread in (proc / str(pid) / "task").iterdir()]
+        children = [thread.joinpath("children").read_text() for thread in (proc / str(pid) / "task").iterdir()]
     except (OSError, IndexError):
         return 0
-    return own + sum(resident_memory(int(child), proc) for children in below for child in children.split())
+    return own + sum(resident_memory(int(child), proc) for line in children for child in line.split())
 
 
 def _available(proc: Path) -> int:
@@ -53,7 +53,7 @@ def _available(proc: Path) -> int:
 
 
 def _limits(proc: Path, groups: Path) -> Iterator[tuple[int, int]]:
-    """Yield the limit of each control group that this process is in, and how much of it is used for good."""
+    """Yield limit and usage without the page cache of each control group of this process, in bytes."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -73,11 +73,11 @@ def _limits(proc: Path, groups: Path) -> Iterator[tuple[int, int]]:
             yield from _limit(root / group, *names)
 
 
-def _limit(group: Path, most: str, used: str, cached: str) -> Iterator[tuple[int, int]]:
+def _limit(group: Path, limit_name: str, usage_name: str, cache_name: str) -> Iterator[tuple[int, int]]:
     try:
-        limit, usage = (group / most).read_text().strip(), int((group / used).read_text())
-        figures = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        limit, usage = (group / limit_name).read_text().strip(), int((group / usage_name).read_text())
+        stats = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return
     if limit.isdecimal():  # and not "max"
-        yield int(limit), usage - int(figures.get(cached, 0))
+        yield int(limit), usage - int(stats.get(cache_name, 0))

@@ -1,4 +1,4 @@
-"""The interpreter that runs an engine: the server's own, or one of an environment that holds its packages."""
+"""Choose the Python interpreter of an engine: the server's, or that of an environment with the engine's packages."""
 
 import importlib.util
 from pathlib import Path
@@ -11,12 +11,12 @@ _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 
 def interpreter(source: ModelSource, package: str, extra: str) -> Path | None:
-    """Return the interpreter that runs a model's engine, None for the server's own.
+    """Return the interpreter that runs a model's engine, None for the server's.
 
     The model's parameter EXECUTION_ENV_PATH takes precedence over `--backend-config=<backend>,env-path=<folder>`. A
     relative path is resolved below the model's folder if the model names it, and in the server's working directory if
-    the flag does. Raises ModelLoadError if the environment is missing, or if none is named and the server's own lacks
-    `package`, which `extra` installs.
+    the flag does. Raises ModelLoadError if the environment is missing, or if none is named and the server's lacks
+    `package`, which the extra `extra` of Conch installs.
     """
     flag = f"--backend-config={source.config.backend},env-path"
     by_model, by_flag = source.config.parameters.get(PARAMETER, ""), source.settings.get("env-path", "")
@@ -24,8 +24,8 @@ def interpreter(source: ModelSource, package: str, extra: str) -> Path | None:
         if importlib.util.find_spec(package) is None:
             raise ModelLoadError(
                 f"backend '{source.config.backend}' needs the package '{package}': "
-                f"pip install 'conch-server[{extra}]', or an environment of its own that has it, "
-                f"by the parameter {PARAMETER} or {flag}=<folder>"
+                f"pip install 'conch-server[{extra}]', or name an environment that has it by the parameter {PARAMETER} "
+                f"or {flag}=<folder>"
             )
         return None
     if by_model:

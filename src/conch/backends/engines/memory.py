@@ -1,8 +1,8 @@
-"""How the memory of the machine is shared out among engines: what each may count on when it is loaded.
+"""Memory reservations of engines, so that no memory is promised to two of them.
 
-A KV cache may be reserved at once and filled in time, so that the memory which is free says little: what engines were
-promised and have not taken yet is not to be promised again. Engines size their caches by the offer, see
-`conch_child/engine/cache_size.py`, and tell what has become of it.
+A KV cache may be allocated lazily, so free memory alone does not show what other engines will still use: memory that
+they have reserved but not allocated yet is not offered again. Engines size their caches from the offer, see
+`conch_child/engine/cache_size.py`, and report the result.
 """
 
 import json
@@ -16,25 +16,24 @@ from conch.backends.engines.free_memory import free_memory, resident_memory
 from conch.generation import EngineInfo
 
 GIB = 1 << 30
-# The largest cache that engines give themselves.
-_LARGEST = 16 * GIB
+_MAX_DEFAULT_CACHE_BYTES = 16 * GIB
 
 
 class Holder(Protocol):
-    """A process that holds memory."""
+    """A process that allocates memory."""
 
     @property
     def pid(self) -> int:
-        """Its number, 0 before it is started."""
+        """Process id, 0 before it is started."""
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether it is running."""
 
 
 @dataclass(eq=False, slots=True)
 class MemoryClaim:
-    """What one engine's process will have taken when its cache is full, as far as it is known."""
+    """The expected memory of one engine process with a full cache."""
 
     name: str
     holder: Holder
@@ -42,13 +41,13 @@ class MemoryClaim:
     gpu_share: float = 0.0  # of a GPU's memory
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Whether the process has ended."""
         return bool(self.holder.pid) and not self.holder.alive
 
 
 class EngineMemory:
-    """The books of one server. `free` and `resident` measure: the machine, and a process with all below it."""
+    """Reservations of one server. `free` measures the machine, `resident` a process with its descendants, in bytes."""
 
     def __init__(self, free: Callable[[], int] = free_memory, resident: Callable[[int], int] = resident_memory) -> None:
         self._free = free
@@ -56,12 +55,12 @@ class EngineMemory:
         self._claims: list[MemoryClaim] = []
 
     def claim(self, name: str, holder: Holder, weights: int, cache: int | None) -> tuple[MemoryClaim, dict[str, Any]]:
-        """Open an engine's account, and return what it is offered, by the names that engines know.
+        """Reserve memory for an engine; return the claim, and the offer as `conch_child/engine/cache_size.py` reads it.
 
-        `weights` are the bytes of its files, `cache` those of its cache, None if it takes what it is offered. With both
-        it counts until it is settled: others may be loaded at the same time.
+        `weights` is the size of its files, `cache` that of its cache in bytes, None for the default size. Until
+        `settle` the claim is their sum, since other engines may be loading at the same time.
         """
-        self._claims = [claim for claim in self._claims if not claim.over]
+        self._claims = [claim for claim in self._claims if not claim.ended]
         taken = {claim: self._resident(claim.holder.pid) if claim.holder.pid else 0 for claim in self._claims}
         promised: Counter[str] = Counter()
         for each, size in taken.items():
@@ -74,29 +73,30 @@ class EngineMemory:
             "promised": dict(+promised),
             "gpu_shares": {each.name: each.gpu_share for each in taken if each.gpu_share},
         }
-        claim = MemoryClaim(name, holder, weights + (min(capacity // 4, _LARGEST) if cache is None else cache))
+        size = min(capacity // 4, _MAX_DEFAULT_CACHE_BYTES) if cache is None else cache
+        claim = MemoryClaim(name, holder, weights + size)
         self._claims.append(claim)
         return claim, offer
 
     def settle(self, claim: MemoryClaim, info: EngineInfo) -> None:
-        """Enter what an engine has become: what it has in memory now, and its cache where that is no part of it yet."""
-        to_come = 0 if info.kv_cache_taken else info.kv_cache_bytes
-        claim.expected = self._resident(claim.holder.pid) + to_come
+        """Set the claim of a loaded engine: its resident memory, plus its cache if that is not allocated yet."""
+        unallocated = 0 if info.kv_cache_taken else info.kv_cache_bytes
+        claim.expected = self._resident(claim.holder.pid) + unallocated
         claim.gpu_share = info.gpu_memory_share
 
     def release(self, claim: MemoryClaim) -> None:
-        """Close the account of an engine that has not come up."""
+        """Drop the claim of an engine that failed to load."""
         if claim in self._claims:
             self._claims.remove(claim)
 
 
-def size_of(directory: Path) -> int:
-    """Return how many bytes the files in a folder have: about what a model's weights take."""
+def folder_size(directory: Path) -> int:
+    """Return the bytes of the files in a folder, as an estimate of a model's weights."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def read_options(path: Path) -> Mapping[str, Any]:
-    """Return what a `model.json` says; nothing where it says nothing that can be read, which its engine will refuse."""
+    """Return the options in a `model.json`, none for an invalid file, which its engine will refuse."""
     try:
         options = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, which is replaced when it dies."""
+"""Engines that run in a process, which is restarted when it dies, and the base class of their backends."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -8,10 +8,12 @@ from typing import Any
 from conch.accelerators.visible import CUDA_VARIABLE, narrowed
 from conch.backends import child
 from conch.backends.base import ModelSource
-from conch.backends.engines.base import Engine
+from conch.backends.engines.base import Engine, EngineBackend
 from conch.backends.engines.engine_process import EngineProcess
-from conch.backends.engines.memory import EngineMemory, read_options, size_of
+from conch.backends.engines.interpreter import interpreter
+from conch.backends.engines.memory import EngineMemory, folder_size, read_options
 from conch.backends.processes.environment import ChildEnvironment
+from conch.backends.processes.fork_server import ForkServer
 from conch.backends.processes.launch import Launcher, Program
 from conch.backends.processes.sandbox import confined
 from conch.backends.processes.supervisor import ProcessSupervisor
@@ -21,17 +23,17 @@ from conch.errors import ModelLoadError, Unavailable
 from conch.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest
 
 MAIN = Path(child.__file__).with_name("engine_main.py")
-# How long an engine is given to end by itself.
-_STOP_LIMIT_S = 10.0
+# Then the process is killed.
+_STOP_TIMEOUT_S = 10.0
 
 
 class ProcessEngine(Engine):
     """Runs `driver`, a module of `conch_child.engine`, in a process. Ready while one runs that has loaded the model.
 
-    `python` is the interpreter, by default the server's own; `memory` shares out what there is among engines, and
-    `stated_cache` reads from `model.json` how many bytes of it the KV cache takes, None where it takes what it is
-    offered. `environment` says which variables the process gets. The setting `stub-timeout-seconds` bounds a load;
-    without it, a load may take any time. Raises ConfigError for a value that makes no sense.
+    `python` is the interpreter, by default the server's; `memory` has the reservations of all engines, and
+    `cache_bytes` returns the size of the KV cache in that memory from the options of `model.json`, None for the
+    default size. `environment` has the variables of the process. The setting `stub-timeout-seconds` limits the time of
+    a load, by default unlimited. Raises ConfigError for an invalid value.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class ProcessEngine(Engine):
         *,
         python: Path | None = None,
         memory: EngineMemory | None = None,
-        stated_cache: Callable[[Mapping[str, Any]], int | None] = lambda _: 0,
+        cache_bytes: Callable[[Mapping[str, Any]], int | None] = lambda _: 0,
         environment: ChildEnvironment | None = None,
     ) -> None:
         self.load = EngineLoad()
@@ -50,9 +52,9 @@ class ProcessEngine(Engine):
         self._driver = driver
         self._python = python
         self._memory = memory or EngineMemory()
-        self._stated_cache = stated_cache
+        self._cache_bytes = cache_bytes
         self._environment = environment or ChildEnvironment()
-        self._load_limit_s = stub_timeout_s(source.config.backend, source.settings)
+        self._load_timeout_s = stub_timeout_s(source.config.backend, source.settings)
         self._name = source.config.name
         self._processes = ProcessSupervisor("engine", self._name, self._bring_up, lambda: self.on_ready_change())
 
@@ -65,21 +67,21 @@ class ProcessEngine(Engine):
         return self._processes.ready
 
     async def start(self) -> None:
-        """Start the process and load the model. Raises ModelLoadError with what the engine said."""
+        """Start the process and load the model. Raises ModelLoadError with the engine's error."""
         await self._processes.start()
 
-    def generate(self, request: GenerationRequest, listen: DeltaCallback) -> Generation:
+    def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
         """Send a request to the process. Raises Unavailable while there is none."""
         process = self._processes.current
         if process is None or not process.alive:
             raise Unavailable(f"model '{self._name}' is not ready: its engine is being restarted", retry_after_s=1.0)
-        return process.generate(request, listen)
+        return process.generate(request, on_deltas)
 
     async def stop(self) -> None:
-        """End the process. What takes too long is killed."""
+        """Stop the process, after a timeout by SIGKILL."""
         process = await self._processes.withdraw()
         if process is not None:
-            await process.stop(_STOP_LIMIT_S)
+            await process.stop(_STOP_TIMEOUT_S)
 
     async def kill(self) -> None:
         process = await self._processes.withdraw()
@@ -110,16 +112,44 @@ class ProcessEngine(Engine):
     async def _start_process(self) -> EngineProcess:
         process = EngineProcess(self._name, self.load, self._processes.died)
         directory = self._source.version_directory
-        cache = self._stated_cache(read_options(directory / "model.json"))
-        claim, offer = self._memory.claim(self._name, process, size_of(directory), cache)
+        cache = self._cache_bytes(read_options(directory / "model.json"))
+        claim, offer = self._memory.claim(self._name, process, folder_size(directory), cache)
         options = {**self._options(), "memory": offer}
         try:
-            self.info = await process.start(self._launcher(), self._driver, options, self._load_limit_s)
+            self.info = await process.start(self._launcher(), self._driver, options, self._load_timeout_s)
             if not process.alive:
-                raise ModelLoadError(f"the process of engine '{self._name}' ended after loading")
+                raise ModelLoadError(f"the process of engine '{self._name}' exited after loading")
         except BaseException:
             self._memory.release(claim)
             await process.kill()
             raise
         self._memory.settle(claim, self.info)
         return process
+
+
+class ProcessEngineBackend(EngineBackend):
+    """A backend whose engines run in processes, by the driver `conch_child.engine.<name>`."""
+
+    # The library's import name, "" for none, and the extra of Conch that installs it.
+    package = ""
+    extra = ""
+
+    def __init__(self, fork_server: ForkServer | None = None, memory: EngineMemory | None = None) -> None:
+        """Create the backend. `memory` has the reservations of all backends' engines."""
+        super().__init__(fork_server)
+        self._memory = memory or EngineMemory()
+
+    def engine(self, source: ModelSource) -> Engine:
+        """Create the engine of a model version. Raises ModelLoadError if its packages are not installed."""
+        return ProcessEngine(
+            source,
+            self.name,
+            python=interpreter(source, self.package, self.extra) if self.package else None,
+            memory=self._memory,
+            cache_bytes=self.cache_bytes,
+            environment=self.environment,
+        )
+
+    def cache_bytes(self, options: Mapping[str, Any]) -> int | None:  # noqa: ARG002 - for overrides
+        """Return the KV cache's size in the machine's memory from options in `model.json`, None for the default."""
+        return 0

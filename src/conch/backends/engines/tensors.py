@@ -1,11 +1,11 @@
-"""The configurations of an engine's models: the tensors of Triton's vLLM backend, filled in where missing."""
+"""Auto-complete configurations of engines' models with the tensors of Triton's vLLM backend, or of embeddings."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from conch.errors import ConfigError
 
-# Name, data type, dims; all but the first are optional. Triton's vLLM backend, "Model configuration".
+# Name, data type, dims; all but the first are optional. See "Model configuration" of Triton's vLLM backend.
 _INPUTS = (
     ("text_input", "TYPE_STRING", 1),
     ("stream", "TYPE_BOOL", 1),
@@ -26,31 +26,30 @@ _OUTPUTS = (
     ("num_output_tokens", "TYPE_UINT32", -1),
 )
 
-# How many texts are made embeddings of at once, if the configuration does not say.
-_EMBEDDING_BATCH = 64
+_DEFAULT_EMBEDDING_BATCH = 64
 
 
 def engine_document(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with every tensor of a generation, decoupled, and one instance that places itself.
+    """Return the configuration with all tensors of a generation, decoupled, with one instance of KIND_MODEL.
 
-    Raises ConfigError if it declares one of these tensors otherwise, or batches.
+    Raises ConfigError if it declares other tensors or data types, or a max_batch_size.
     """
     name = document.get("name", "")
     if document.get("max_batch_size", 0) > 0:
-        raise ConfigError(f"max_batch_size of model '{name}' must be 0: an engine batches by itself, step by step")
+        raise ConfigError(f"max_batch_size of model '{name}' must be 0: its engine batches continuously")
     completed = {**document, "max_batch_size": 0, "model_transaction_policy": {"decoupled": True}}
     completed["input"] = _merged(name, "input", document.get("input", ()), _inputs())
     completed["output"] = _merged(name, "output", document.get("output", ()), _outputs())
-    return _placed(completed)
+    return _with_instance(completed)
 
 
 def embedding_document(document: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return the configuration of a model that makes embeddings of `size` numbers, -1 for any: it batches.
+    """Return the configuration of a model that computes embeddings with `size` elements, -1 for any. It batches.
 
-    Raises ConfigError if it declares a tensor that is none of theirs, or otherwise.
+    Raises ConfigError if it declares other tensors or data types.
     """
     name = document.get("name", "")
-    completed = {**document, "max_batch_size": document.get("max_batch_size") or _EMBEDDING_BATCH}
+    completed = {**document, "max_batch_size": document.get("max_batch_size") or _DEFAULT_EMBEDDING_BATCH}
     completed.setdefault("dynamic_batching", {})
     texts = [{"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}]
     vectors = [
@@ -59,13 +58,12 @@ def embedding_document(document: Mapping[str, Any], size: int) -> dict[str, Any]
     ]
     completed["input"] = _merged(name, "input", document.get("input", ()), texts)
     completed["output"] = _merged(name, "output", document.get("output", ()), vectors)
-    # It takes token ids, and truncates (llm/embedding_form.py).
+    # The model accepts token ids and truncates (llm/embedding_form.py).
     completed["parameters"] = {**document.get("parameters", {}), "tokenizes": {"string_value": "true"}}
-    return _placed(completed)
+    return _with_instance(completed)
 
 
-def _placed(document: dict[str, Any]) -> dict[str, Any]:
-    """Add the one instance, which places itself."""
+def _with_instance(document: dict[str, Any]) -> dict[str, Any]:
     if not document.get("instance_group"):
         document["instance_group"] = [{"kind": "KIND_MODEL", "count": 1}]
     return document
@@ -82,15 +80,15 @@ def _outputs() -> list[dict[str, Any]]:
     return [{"name": name, "data_type": datatype, "dims": [size]} for name, datatype, size in _OUTPUTS]
 
 
-def _merged(model: str, kind: str, declared: Any, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    known = {each["name"]: each for each in wanted}
+def _merged(model: str, kind: str, declared: Any, tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    known = {each["name"]: each for each in tensors}
     for each in declared:
         name = each.get("name", "")
         if name not in known:
-            raise ConfigError(f"{kind} '{name}' of model '{model}' is none of an engine's: {', '.join(known)}")
+            raise ConfigError(f"unknown {kind} '{name}' of model '{model}'; an engine has: {', '.join(known)}")
         if each.get("data_type") != known[name]["data_type"]:
             raise ConfigError(
                 f"{kind} '{name}' of model '{model}' is declared {each.get('data_type')}, "
-                f"an engine's is {known[name]['data_type']}"
+                f"but must be {known[name]['data_type']}"
             )
-    return wanted
+    return tensors

@@ -1,22 +1,17 @@
-"""`backend: "scripted"`: an engine that says what its `model.json` tells it to, and needs no model.
+"""`backend: "scripted"`: an engine without a model that generates the replies scripted in its `model.json`.
 
-For trying clients without weights, and for measuring what the server itself costs. The script's form is described in
-`conch_child/engine/scripted.py`.
+To try clients without weights, and to measure the server's overhead. `conch_child/engine/scripted.py` describes the
+script.
 """
 
-from conch.backends.base import ModelSource
-from conch.backends.engines.base import Engine, EngineBackend
-from conch.backends.engines.process_engine import ProcessEngine
+from conch.backends.engines.process_engine import ProcessEngineBackend
 
 
-class ScriptedBackend(EngineBackend):
-    """Words from a script, one a step."""
+class ScriptedBackend(ProcessEngineBackend):
+    """Scripted replies, one word per step."""
 
     name = "scripted"
     can_use_gpus = False
-
-    def engine(self, source: ModelSource) -> Engine:
-        return ProcessEngine(source, self.name, environment=self.environment)
 
 
 backend = ScriptedBackend

@@ -1,23 +1,21 @@
 """`backend: "tensorrtllm"`: language models through TensorRT-LLM's LLM API, on NVIDIA GPUs.
 
 A version's directory holds `model.json`, the arguments of `tensorrt_llm.LLM` (or Triton's `model.yaml` with the same),
-and if wanted `multi_lora.json`. Checkpoints are run as they are; an engine that `trtllm-build` has made is not. The
-package is best kept in an environment of its own: `--backend-config=tensorrtllm,env-path=<folder>`, or the parameter
-EXECUTION_ENV_PATH of a model.
+and optionally `multi_lora.json`. Checkpoints are supported, engines built by `trtllm-build` are not. The package is
+best installed in a separate environment: `--backend-config=tensorrtllm,env-path=<folder>`, or a model's parameter
+EXECUTION_ENV_PATH.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from conch.backends.base import ModelSource
-from conch.backends.engines.base import Engine, EngineBackend
-from conch.backends.engines.interpreter import interpreter
-from conch.backends.engines.process_engine import ProcessEngine
+from conch.backends.engines.base import Engine
+from conch.backends.engines.process_engine import ProcessEngineBackend
 from conch.errors import ConfigError
 
-_WHERE = "in model.json in the version's directory"
-# Parameters of Triton's backend for engines of trtllm-build → what says the same to the LLM API.
-_ELSEWHERE = {
+# Parameters of Triton's backend for engines of trtllm-build → the LLM API's equivalents in model.json.
+_EQUIVALENTS = {
     "gpt_model_path": '"model": the checkpoint that the engine was built from, its folder or name on the hub,',
     "engine_dir": '"model": the checkpoint that the engine was built from, its folder or name on the hub,',
     "tokenizer_dir": '"tokenizer"',
@@ -34,34 +32,35 @@ _ELSEWHERE = {
 }
 
 
-class TensorRtLlmBackend(EngineBackend):
+class TensorRtLlmBackend(ProcessEngineBackend):
     """Language models through TensorRT-LLM."""
 
     name = "tensorrtllm"
+    package = "tensorrt_llm"
+    extra = "tensorrtllm"
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add the tensors of a generation. Raises ConfigError for what Triton's backend for built engines reads."""
+        """Add the tensors of a generation. Raises ConfigError for parameters of Triton's backend for built engines."""
         refuse_parameters(source.config.name, source.config.parameters)
         return await super().complete(source)
 
     def engine(self, source: ModelSource) -> Engine:
-        """Make the engine of a model version. Raises ConfigError, or ModelLoadError if its packages are not there."""
+        """Create the engine of a model version. Raises ConfigError, or ModelLoadError without its packages."""
         refuse_parameters(source.config.name, source.config.parameters)
-        python = interpreter(source, "tensorrt_llm", "tensorrtllm")
-        return ProcessEngine(source, self.name, python=python, environment=self.environment)
+        return super().engine(source)
 
 
 def refuse_parameters(model: str, parameters: Mapping[str, str]) -> None:
-    """Raise ConfigError naming the first parameter that says what belongs into `model.json`.
+    """Raise ConfigError for the first parameter that belongs into `model.json`, naming its equivalent there.
 
-    What Triton's templates leave unset, `${engine_dir}` for one, says nothing.
+    Placeholders of Triton's templates, such as `${engine_dir}`, count as unset.
     """
-    for name, place in _ELSEWHERE.items():
+    for name, equivalent in _EQUIVALENTS.items():
         value = parameters.get(name, "")
         if value and not value.startswith("${"):
             raise ConfigError(
                 f"parameter '{name}' of model '{model}' is for engines of trtllm-build; this backend runs checkpoints "
-                f"through TensorRT-LLM's LLM API: give {place} {_WHERE}"
+                f"through TensorRT-LLM's LLM API: set {equivalent} in model.json in the version's directory"
             )
 
 

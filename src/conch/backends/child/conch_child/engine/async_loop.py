@@ -1,4 +1,4 @@
-"""The loop of an engine that has an event loop of its own: orders in, one message out for each turn."""
+"""Serve an engine that runs on asyncio: messages in, one STEP message out per iteration of the event loop."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from ..ipc.wire import READ_SIZE, FrameDecoder, Message, encode
 from . import messages
 from .driver import Event, Prompt, Refused
 
-# What a request has to tell: deltas, and its usage with the last of them. See `messages`.
-News = tuple[tuple[Any, ...], Optional[tuple[int, int, int]]]
+# Deltas of a request, and its usage with the last of them. See `messages`.
+Chunk = tuple[tuple[Any, ...], Optional[tuple[int, int, int]]]
 
 
 class LoopEngine(ABC):
-    """One engine with one model. Made inside the loop that runs it; loads the model when it is made."""
+    """One engine with one model. Constructed inside its running event loop; the constructor loads the model."""
 
-    info: dict[str, Any]  # what `EngineInfo` holds, by its names
+    info: dict[str, Any]  # the fields of `EngineInfo`
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self._events: list[Event] = []
-        self._to_be_told = False
+        self._flush_scheduled = False
 
     @abstractmethod
     def begin(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int) -> None:
-        """Begin a request; what becomes of it is told by `tell`, refusals included."""
+        """Begin a request. Its deltas and errors, refusals included, go to `emit`."""
 
     @abstractmethod
     def abort(self, key: int) -> None:
-        """End a request, if it has not ended, without a word."""
+        """Abort a request without emitting an event; a no-op for one that has ended."""
 
     @abstractmethod
     def close(self) -> None:
-        """End every request and the engine's own processes."""
+        """Abort all requests and stop the engine's processes."""
 
     @abstractmethod
     def stats(self) -> tuple[int, int, float, int, int, int]:
-        """Return how busy the engine is; see `messages`."""
+        """Return the engine's load as `messages` describes it."""
 
-    def obey(self, message: Message) -> bool:
-        """Do what the server says; False for the end."""
+    def handle(self, message: Message) -> bool:
+        """Handle a message of the server; return False for STOP."""
         kind = message[0]
         if kind == messages.GENERATE:
             self.begin(*message[1:])
@@ -54,29 +54,29 @@ class LoopEngine(ABC):
             self.abort(message[1])
         return bool(kind != messages.STOP)
 
-    def tell(self, event: Event) -> None:
-        """Keep an event for the message of this turn of the loop: what a step has brought goes out together."""
+    def emit(self, event: Event) -> None:
+        """Queue an event for this iteration's STEP message, which holds all events of one engine step."""
         self._events.append(event)
-        self.tell_figures()
+        self.emit_stats()
 
-    def tell_figures(self) -> None:
-        """Tell the server how busy the engine is, at the end of this turn of the loop."""
-        if not self._to_be_told:
-            self._to_be_told = True
+    def emit_stats(self) -> None:
+        """Send a STEP message with current stats at the end of this event loop iteration."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     def log(self, level: int, text: str) -> None:
-        """Have the server log a line."""
+        """Send a log line to the server."""
         self._writer.write(encode((messages.LOG, level, text)))
 
     def _flush(self) -> None:
         events, self._events = self._events, []
-        self._to_be_told = False
+        self._flush_scheduled = False
         self._writer.write(encode((messages.STEP, events, self.stats())))
 
 
 class AsyncEngine(LoopEngine):
-    """An engine whose requests are read from, by a task for each."""
+    """An engine with one asyncio task per request, which reads an async iterator of its output."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         super().__init__(writer)
@@ -86,19 +86,19 @@ class AsyncEngine(LoopEngine):
     @abstractmethod
     def generate(
         self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int
-    ) -> AsyncIterator[News]:
-        """Run a request. Raises Refused; cancelling the task that reads from it ends it in the engine."""
+    ) -> AsyncIterator[Chunk]:
+        """Run a request. Raises Refused. Cancelling the task that iterates aborts the request in the engine."""
 
     @abstractmethod
-    def is_broken(self, error: Exception) -> bool:
-        """Return whether the engine as a whole is of no use after this error: the server then starts another."""
+    def is_fatal(self, error: Exception) -> bool:
+        """Return whether this error leaves the engine unusable; its process then exits and the server restarts it."""
 
     @abstractmethod
-    def shut_down(self) -> None:
-        """End the engine's own processes."""
+    def shutdown_engine(self) -> None:
+        """Stop the engine's processes."""
 
     def stats(self) -> tuple[int, int, float, int, int, int]:
-        """Return how many requests have begun to answer, and how many have not."""
+        """Count requests with output as running, those without as waiting."""
         running = len(self._begun)
         return running, max(len(self._tasks) - running, 0), 0.0, 0, 0, 0
 
@@ -113,26 +113,26 @@ class AsyncEngine(LoopEngine):
     def close(self) -> None:
         for task in self._tasks.values():
             task.cancel()
-        self.shut_down()
+        self.shutdown_engine()
 
     async def _run(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int) -> None:
         try:
             async for deltas, end in self.generate(key, prompt, params, adapter, priority):
                 self._begun.add(key)
-                self.tell((key, deltas, end))
+                self.emit((key, deltas, end))
         except Refused as refused:
-            self.tell((key, (), (refused.code, refused.text)))
-        except ValueError as error:  # how engines say that a request cannot be
-            self.tell((key, (), (messages.INVALID_ARG, str(error))))
-        except Exception as error:  # what becomes of one request must not end the others
-            self.tell((key, (), (messages.INTERNAL, f"{type(error).__name__}: {error}")))
-            if self.is_broken(error):
+            self.emit((key, (), (refused.code, refused.text)))
+        except ValueError as error:  # engines raise it for invalid parameters
+            self.emit((key, (), (messages.INVALID_ARG, str(error))))
+        except Exception as error:  # one request's failure must not end the others
+            self.emit((key, (), (messages.INTERNAL, f"{type(error).__name__}: {error}")))
+            if self.is_fatal(error):
                 traceback.print_exc()
-                os._exit(1)  # the server tells the others, and starts another process
+                os._exit(1)  # the server fails the other requests and restarts the process
         finally:
             self._tasks.pop(key, None)
             self._begun.discard(key)
-            self.tell_figures()
+            self.emit_stats()
 
 
 def serve(
@@ -141,9 +141,9 @@ def serve(
     backlog: list[Message],
     make: Callable[[asyncio.StreamWriter], LoopEngine],
 ) -> None:
-    """Load the engine that `make` makes and run it until the server ends the connection or says STOP."""
+    """Construct the engine with `make` and run it until STOP or the end of the connection."""
     run: Any = asyncio.run
-    with suppress(ImportError):  # what has a web server of its own brings it
+    with suppress(ImportError):  # installed with engines that include a web server
         import uvloop
 
         run = uvloop.run
@@ -170,9 +170,9 @@ async def _serve(
         return
     writer.write(encode((messages.LOADED, "", engine.info)))
     try:
-        going = all(engine.obey(message) for message in backlog)
-        while going:
+        running = all(engine.handle(message) for message in backlog)
+        while running:
             data = await reader.read(READ_SIZE)
-            going = bool(data) and all(engine.obey(message) for message, _ in decoder.feed(data))
+            running = bool(data) and all(engine.handle(message) for message, _ in decoder.feed(data))
     finally:
         engine.close()

@@ -1,4 +1,4 @@
-"""What the loop wants of an engine that is driven step by step, and what such engines share."""
+"""The interface of engines that are driven step by step, and helpers for all engines' prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Refused(Exception):
-    """An engine does not take a request, or a model; the text is for who has sent it."""
+    """An engine refuses a request or a model. The text goes to the client."""
 
     def __init__(self, text: str, code: int = messages.INVALID_ARG) -> None:
         super().__init__(text)
@@ -24,13 +24,13 @@ class Refused(Exception):
 
 
 class DamagedModel(Refused):
-    """A model's file is not in its format, or not complete."""
+    """A model's file is incomplete or not in its format."""
 
 
 def completion_room(context: int, prompt_tokens: int, max_tokens: int | None) -> int:
-    """Return how many tokens a completion may have: `max_tokens`, or what the context leaves.
+    """Return the maximum length of a completion in tokens: `max_tokens`, or what the context leaves.
 
-    Raises Refused if that is too much, or nothing, in the words that clients know from vLLM's server.
+    Raises Refused for an empty prompt or too little context, with the message of vLLM's server.
     """
     room = context - prompt_tokens
     if not prompt_tokens:
@@ -46,26 +46,26 @@ def completion_room(context: int, prompt_tokens: int, max_tokens: int | None) ->
 
 
 def truncated(token_ids: Sequence[T], params: Mapping[str, Any], context: int) -> Sequence[T]:
-    """Return the part of a prompt that `truncate_prompt_tokens` keeps: the last tokens, or the first."""
+    """Apply `truncate_prompt_tokens`: keep the last tokens, or with `truncation_side` "right" the first."""
     if "truncate_prompt_tokens" not in params:
         return token_ids
-    kept = kept_tokens(params, context)
-    return token_ids[:kept] if params.get("truncation_side") == "right" else token_ids[-kept:]
+    size = max_prompt_tokens(params, context)
+    return token_ids[:size] if params.get("truncation_side") == "right" else token_ids[-size:]
 
 
-def kept_tokens(params: Mapping[str, Any], context: int) -> int:
-    """Return how many tokens of a prompt `truncate_prompt_tokens` keeps; -1 leaves room for the completion."""
-    kept: int = params["truncate_prompt_tokens"]
-    return kept if kept > 0 else max(context - (params.get("max_tokens") or 1), 1)
+def max_prompt_tokens(params: Mapping[str, Any], context: int) -> int:
+    """Return the limit that `truncate_prompt_tokens` sets for a prompt; -1 leaves room for the completion."""
+    size: int = params["truncate_prompt_tokens"]
+    return size if size > 0 else max(context - (params.get("max_tokens") or 1), 1)
 
 
-def prompt_of(
+def describe_prompt(
     token_ids: Sequence[int],
     params: Mapping[str, Any],
     decode: Callable[[list[list[int]]], Sequence[str]],
     logprobs: tuple[Any, ...] = (),
 ) -> tuple[Any, ...]:
-    """Return what `messages` calls a prompt; `decode` shows special tokens."""
+    """Return a *prompt* as `messages` defines it. `decode` must keep special tokens."""
     ids = [int(each) for each in token_ids]
     if params.get("return_prompt") != "text" or not ids:
         return tuple(ids), "", (), logprobs
@@ -73,42 +73,43 @@ def prompt_of(
     return tuple(ids), text, tuple(pieces), logprobs
 
 
-def prompt_alone(key: int, prompt: tuple[Any, ...]) -> Event:
-    """Return all that is told of a request for its prompt alone."""
+def prompt_only_event(key: int, prompt: tuple[Any, ...]) -> Event:
+    """Return the only event of a request with `prompt_only`."""
     return key, ((0, "", (), "length", None, (), prompt),), (len(prompt[0]), 0, 0, 0)
 
 
 class Driver(ABC):
-    """One engine with one model. `load` → (`add`, `abort`, `step`)*. All of it in one thread."""
+    """One engine with one model, for use by one thread. Order of calls: `load`, then `add`, `abort` and `step`."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
 
     @abstractmethod
     def load(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Bring the model up and return what `EngineInfo` holds, by its names. Raises Refused with the cause.
+        """Load the model and return the fields of `EngineInfo`. Raises Refused with the cause.
 
         `options`: "name" and "version" of the model, its "directory", the "parameters" of its configuration, a
-        "scratch" folder of the process. What it has in "shared_memory", by name, is removed after its end, too.
+        "scratch" folder of the process. The server removes the shared memory named in the returned "shared_memory"
+        when the process ends.
         """
 
     @abstractmethod
     def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
-        """Take a request. Raises Refused."""
+        """Add a request. Raises Refused."""
 
     @abstractmethod
     def abort(self, key: int) -> None:
-        """Forget a request, if it is still there, and free what it holds. Nothing is told of it any more."""
+        """Drop a request and free its resources without further events; a no-op for one that has ended."""
 
     @property
     @abstractmethod
     def wait_ms(self) -> int | None:
-        """In how many milliseconds `step` has something to do: 0 now, None not before the next request."""
+        """Milliseconds until `step` has work: 0 for now, None for not before the next request."""
 
     @abstractmethod
     def step(self) -> list[Event]:
-        """Compute the next tokens and return what is to be told."""
+        """Compute the next tokens and return their events."""
 
     @abstractmethod
     def stats(self) -> tuple[int, int, float, int, int, int]:
-        """Return how busy the engine is; see `messages`."""
+        """Return the engine's load as `messages` describes it."""

@@ -1,8 +1,7 @@
-"""Tries out structures of answers for `grammars.py`: a program that reads them line by line and says what is wrong.
+"""Compile structured output specifications for `grammars.py`, in a separate process that may hang or crash.
 
-A line is a pair like ["regex", "["], an answer the reason as a JSON string, empty where nothing is wrong.
-
-It has a pipeline of its own with a model of next to nothing, which is made anew when a structure has spoilt it.
+Reads lines like ["regex", "["] and answers each with a JSON string: the error, "" if it compiles. It runs a minimal
+model in an OpenVINO GenAI pipeline, which it recreates after an error, as that leaves the pipeline unusable.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ from gguf import GGUFWriter
 from ..ipc import prctl
 from .openvino_structure import structure_of
 
-# What a structure may take to be compiled; one that takes more costs this process, and nobody else.
-_MEMORY_LIMIT = 2 << 30
+# Memory for one compilation; exceeding it ends only this process.
+_MAX_MEMORY_BYTES = 2 << 30
 _WIDTH = 32
 _END = "<|end|>"
 
 
 def main() -> None:
-    """Answer each line with one, until there are no more."""
+    """Answer each line of standard input with one line on standard output."""
     prctl.die_with_parent()
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_LIMIT, _MEMORY_LIMIT))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with tempfile.TemporaryDirectory() as folder:
         model = _write(Path(folder, "model.gguf"))
         pipeline = _pipeline(model)
         for line in sys.stdin:
-            wrong = _try(pipeline, *json.loads(line))
-            print(json.dumps(wrong), flush=True)
-            if wrong:
+            error = _compile(pipeline, *json.loads(line))
+            print(json.dumps(error), flush=True)
+            if error:
                 pipeline = _pipeline(model)
 
 
-def _try(pipeline: Any, kind: str, value: str) -> str:
-    """Return what is wrong with a structure, "" for nothing."""
+def _compile(pipeline: Any, kind: str, value: str) -> str:
+    """Return the compilation error of a structure, "" for none."""
     try:
         configuration = genai.GenerationConfig()
         configuration.max_new_tokens = 2
@@ -54,14 +53,14 @@ def _try(pipeline: Any, kind: str, value: str) -> str:
         handle = pipeline.add_request(0, openvino.Tensor(np.array([[1]], np.int64)), configuration)
         while pipeline.has_non_finished_requests():
             pipeline.step()
-        del handle  # sooner would cancel the request
+        del handle  # deleting it earlier would cancel the request
     except (RuntimeError, ValueError) as error:
         return _reason(str(error))
     return ""
 
 
 def _reason(text: str) -> str:
-    """Return the library's reason without the place in its sources."""
+    """Return the library's error without the position in its sources."""
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "no reason given")
     return re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: .* is false: )?", "", last).strip()
 
@@ -73,7 +72,7 @@ def _pipeline(model: Path) -> Any:
 
 
 def _write(path: Path) -> Path:
-    """Write a model of one layer whose tokens are bytes; it is never asked for sense."""
+    """Write a GGUF model of one layer with zero weights whose tokens are bytes."""
     writer = GGUFWriter(path, "qwen2")
     writer.add_context_length(64)
     writer.add_embedding_length(_WIDTH)
@@ -104,20 +103,20 @@ def _write(path: Path) -> Path:
 
 
 def _characters() -> list[str]:
-    """Return the 256 bytes as GPT-2's vocabulary writes them, each as a printable character."""
+    """Return GPT-2's printable character for each of the 256 bytes."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    written = {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
-    return [written[byte] for byte in range(256)]
+    characters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+    return [characters[byte] for byte in range(256)]
 
 
 def _weights(vocabulary: int) -> list[tuple[str, tuple[int, ...]]]:
-    whole, square, line = (vocabulary, _WIDTH), (_WIDTH, _WIDTH), (_WIDTH,)
-    shapes: dict[str, tuple[int, ...]] = {"token_embd": whole, "output": whole, "output_norm": line}
+    embedding, square, vector = (vocabulary, _WIDTH), (_WIDTH, _WIDTH), (_WIDTH,)
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": embedding, "output": embedding, "output_norm": vector}
     for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
         shapes[f"blk.0.{name}"] = square
-    shapes |= {"blk.0.attn_norm": line, "blk.0.ffn_norm": line}
-    biases: list[tuple[str, tuple[int, ...]]] = [(f"blk.0.attn_{name}.bias", line) for name in "qkv"]
+    shapes |= {"blk.0.attn_norm": vector, "blk.0.ffn_norm": vector}
+    biases: list[tuple[str, tuple[int, ...]]] = [(f"blk.0.attn_{name}.bias", vector) for name in "qkv"]
     return [*((f"{name}.weight", shape) for name, shape in shapes.items()), *biases]
 
 

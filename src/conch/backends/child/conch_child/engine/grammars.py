@@ -1,8 +1,8 @@
-"""Whether answers can be made to match what a client wants them to, found out where it harms nobody.
+"""Compile structured output specifications in a separate process before OpenVINO GenAI uses them.
 
-OpenVINO GenAI compiles a schema, an expression or a grammar within the step that computes the first token, for all
-requests together; one that it cannot compile leaves its pipeline useless. So a process of its own, `grammar_probe.py`,
-compiles each at first. What it chokes on, or takes too long for, is refused.
+OpenVINO GenAI compiles a JSON schema, regular expression or grammar within the step that computes the first token, for
+all requests together, and an invalid one leaves its pipeline unusable. `grammar_probe.py` therefore compiles each
+first; one that fails, crashes it or exceeds the timeout is refused.
 """
 
 from __future__ import annotations
@@ -18,64 +18,64 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Union
 
-# How long the process may take to start, and then for each structure.
-_START_LIMIT_S = 60.0
-_LIMIT_S = 10.0
-_REMEMBERED = 256
-_MOST_WAITING = 1024
+# For the first structure, which starts the process, and for each later one.
+_START_TIMEOUT_S = 60.0
+_COMPILE_TIMEOUT_S = 10.0
+_MAX_CACHED = 256
+_MAX_PENDING = 1024
 
 Structure = tuple[str, str]  # kind and value of a `conch.generation.StructuredOutput`
 
 
-class Grammars:
-    """Says of structures whether they are good. The process is started with the first one."""
+class GrammarChecker:
+    """Checks structures in a thread that talks to the probe process; both start with the first structure."""
 
     def __init__(self) -> None:
-        self._verdicts: OrderedDict[Structure, str] = OrderedDict()
-        self._asked: set[Structure] = set()
-        self._questions: SimpleQueue[Structure] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[Structure, str]] = SimpleQueue()
+        self._results: OrderedDict[Structure, str] = OrderedDict()
+        self._pending: set[Structure] = set()
+        self._queue: SimpleQueue[Structure] = SimpleQueue()
+        self._compiled: SimpleQueue[tuple[Structure, str]] = SimpleQueue()
         self._thread: Thread | None = None
 
-    def verdict(self, structure: Structure) -> Union[str, None]:
-        """Return what is wrong with a structure, "" if nothing is; None: not known yet, ask again later."""
-        while not self._answers.empty():
-            answered, wrong = self._answers.get()
-            self._asked.discard(answered)
-            self._verdicts[answered] = wrong
-            if len(self._verdicts) > _REMEMBERED:
-                self._verdicts.popitem(last=False)
-        if structure in self._verdicts:
-            self._verdicts.move_to_end(structure)
-            return self._verdicts[structure]
-        if structure not in self._asked:
-            if len(self._asked) >= _MOST_WAITING:
+    def check(self, structure: Structure) -> Union[str, None]:
+        """Return a structure's error, "" if it is valid, None while it is being compiled."""
+        while not self._compiled.empty():
+            compiled, error = self._compiled.get()
+            self._pending.discard(compiled)
+            self._results[compiled] = error
+            if len(self._results) > _MAX_CACHED:
+                self._results.popitem(last=False)
+        if structure in self._results:
+            self._results.move_to_end(structure)
+            return self._results[structure]
+        if structure not in self._pending:
+            if len(self._pending) >= _MAX_PENDING:
                 return "too many other structures are being compiled"
-            self._asked.add(structure)
-            self._questions.put(structure)
+            self._pending.add(structure)
+            self._queue.put(structure)
             if self._thread is None:
-                self._thread = Thread(target=self._find_out, name="grammars", daemon=True)
+                self._thread = Thread(target=self._run, name="grammars", daemon=True)
                 self._thread.start()
         return None
 
     # ---- the thread
 
-    def _find_out(self) -> None:
+    def _run(self) -> None:
         probe: Union[_Probe, None] = None
         while True:
-            structure = self._questions.get()
+            structure = self._queue.get()
             try:
                 probe = probe or _Probe()
-                wrong = probe.ask(structure)
-            except OSError as error:
-                wrong = f"it could not be compiled: {error}"
+                error = probe.compile(structure)
+            except OSError as cause:
+                error = f"the compiling process failed: {cause}"
             if probe is not None and not probe.alive:
                 probe = None
-            self._answers.put((structure, wrong))
+            self._compiled.put((structure, error))
 
 
 class _Probe:
-    """The process, from its start to its end."""
+    """A process that runs `grammar_probe.py`."""
 
     def __init__(self) -> None:
         child = str(Path(__file__).resolve().parents[2])
@@ -84,29 +84,31 @@ class _Probe:
             [sys.executable, "-m", "conch_child.engine.grammar_probe"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # the library complains of what a failed structure leaves behind
+            stderr=subprocess.DEVNULL,  # the library prints complaints about the state that an error leaves
             env={**os.environ, "PYTHONPATH": path},
         )
-        self._limit_s = _START_LIMIT_S
+        self._timeout_s = _START_TIMEOUT_S
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked again."""
+        """Whether the process is still running."""
         return self._process.poll() is None
 
-    def ask(self, structure: Structure) -> str:
-        """Return what is wrong with a structure; one that this process does not survive is."""
+    def compile(self, structure: Structure) -> str:
+        """Return a structure's error, "" if it is valid. Kills the process on a timeout."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(structure).encode() + b"\n")
         process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], self._limit_s)
-        limit_s, self._limit_s = self._limit_s, _LIMIT_S
+        ready, _, _ = select.select([process.stdout], [], [], self._timeout_s)
+        timeout_s, self._timeout_s = self._timeout_s, _COMPILE_TIMEOUT_S
         line = process.stdout.readline() if ready else b""
         if line:
-            wrong: str = json.loads(line)
-            return wrong
+            error: str = json.loads(line)
+            return error
         process.kill()
         status = process.wait()
-        return f"it takes more than {limit_s:g} s to compile" if not ready else f"compiling it failed ({status})"
+        if not ready:
+            return f"it takes more than {timeout_s:g} s to compile"
+        return f"the compiling process exited with status {status}"

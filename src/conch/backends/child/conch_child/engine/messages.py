@@ -1,25 +1,25 @@
-"""What the server and an engine's process say to each other: the first item of every header and what follows it.
+"""Message types between the server and an engine process: the first item of each header, and what follows it.
 
 *params* are the sampling parameters that are not at their defaults, by vLLM's names; `structured` is `(kind, value)`.
 *event* is `(key, deltas, end)`: *delta* is `(index, text, token ids, finish reason or None, stop reason or None,
 logprobs[, prompt])`, *logprobs* being for each token a tuple of `(token id, text, logprob[, rank])`, the chosen one
 first;
 *prompt* is `(token ids, text, pieces, logprobs)` in the first delta of a request whose *params* hold `return_prompt`:
-"ids", or "text" for the text of all tokens and of each. With `prompt_only` nothing else is told;
-*end* is None while more will follow, `(prompt tokens, completion tokens, cached tokens, scheduled)`, or `(code, text)`
+"ids", or "text" for the text of all tokens and of each. With `prompt_only` there is no other delta;
+*end* is None while more will deltas, `(prompt tokens, completion tokens, cached tokens, scheduled)`, or `(code, text)`
 for an error;
-*scheduled* is when the engine began with it, in monotonic nanoseconds, 0 or missing if it does not know.
+*scheduled* is when the engine began with the request, in monotonic nanoseconds; 0 or missing if unknown.
 *load* is `(running, waiting, KV cache usage, prefix cache queries, prefix cache hits, preemptions)`.
 """
 
 # Server → engine.
 LOAD = 1  # driver, options                                              → LOADED
 GENERATE = 2  # key, prompt (text or token ids), params, adapter, priority  → STEP*
-ABORT = 3  # key; there is no answer
-STOP = 4  # nothing; the process ends afterwards
+ABORT = 3  # key; no response
+STOP = 4  # nothing; the process then exits
 
 # Engine → server.
-LOADED = 32  # error text or "", info; where the text ends with a colon, what was printed to standard error is the cause
+LOADED = 32  # error text or "", info; after a text that ends with a colon, the server appends the end of stderr
 STEP = 33  # events, load
 LOG = 34  # level, text
 

@@ -10,7 +10,7 @@ from .driver import Refused
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a file holds, an empty one if there is no such file. Raises Refused if it is none."""
+    """Return a file's JSON object, an empty one for a missing file. Raises Refused for anything but a JSON object."""
     if not path.is_file():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's ContinuousBatchingPipeline: paged KV cache, continuous batching, prefix caching; on the CPU."""
+"""Driver of OpenVINO GenAI's ContinuousBatchingPipeline: paged KV cache, continuous batching, prefix caching; CPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import openvino_genai as genai
 
 from . import messages
 from .cache_size import GIB
-from .driver import Driver, Event, Prompt, Refused, prompt_alone, prompt_of, truncated
+from .driver import Driver, Event, Prompt, Refused, describe_prompt, prompt_only_event, truncated
 from .openvino_options import Options, read_only_remedy, read_options
 from .openvino_sampling import SAME_NAME, generation_config
-from .openvino_waiting import WaitingRequest, WaitingRoom
-from .text import DecodeMany, Pieces, StopStrings, TextStream, parts_of_characters, tell
+from .openvino_waiting import WaitingRequest, WaitingRequests
+from .text import DecodeMany, StopStrings, TextStream, TokenTexts, decode_new, partial_character_tokens
 
 _SUPPORTED_PARAMS = (
     *SAME_NAME,
@@ -25,16 +25,21 @@ _SUPPORTED_PARAMS = (
     *("prompt_logprobs", "truncate_prompt_tokens", "truncation_side"),
 )
 _FINISHED = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
-_KINDS = {"json": "JSON schema", "json_object": "JSON", "regex": "regex", "grammar": "grammar", "choice": "choice"}
-_RUNS = genai.GenerationStatus.RUNNING
-_CACHED = (
+_STRUCTURE_NAMES = {
+    "json": "JSON schema",
+    "json_object": "JSON",
+    "regex": "regex",
+    "grammar": "grammar",
+    "choice": "choice",
+}
+_RUNNING = genai.GenerationStatus.RUNNING
+_PROMPT_LOGPROBS_NEED_NO_CACHE = (
     "log probabilities of the prompt ('prompt_logprobs', or 'echo' with 'logprobs') need "
-    '"enable_prefix_caching": false in model.json: OpenVINO GenAI has none of a prefix that it takes from the cache'
+    '"enable_prefix_caching": false in model.json: OpenVINO GenAI returns none for cached prefixes'
 )
-_CPU_BLOCK_TOKENS = 32  # the library's, which it does not tell
-# How often it is looked whether a structure has been compiled.
-_LOOK_MS = 2
-# Of the random numbers that the library is seeded with.
+_CPU_BLOCK_TOKENS = 32  # a constant of the library that its API does not expose
+# For compiled structures.
+_POLL_INTERVAL_MS = 2
 _SEED_BITS = 32
 
 
@@ -42,60 +47,60 @@ class _Sequence:
     """One of the sequences of a request."""
 
     def __init__(self, number: int, request: _Request, index: int, handle: Any, params: dict[str, Any]) -> None:
-        self.number = number  # the library's
+        self.number = number  # its id in the library
         self.request = request
         self.index = index
-        self.handle = handle  # dropping it would cancel the request
+        self.handle = handle  # the library cancels the request when it is deleted
         self.text = TextStream()
         self.stops = StopStrings(params.get("stop", ()), params.get("include_stop_str_in_output", False))
         self.stop_token_ids = frozenset(params.get("stop_token_ids", ()))
         self.skips_special = params.get("skip_special_tokens", True)
-        self.echo = 0  # tokens of the prompt that the library returns with their log probabilities before all others
+        self.echo = 0  # remaining tokens of the prompt, which the library returns with log probabilities first
         self.echoed: list[float] = []
 
 
 class _Request:
-    """What is known of a request until all of its sequences have ended."""
+    """A request, until all of its sequences have ended."""
 
     def __init__(self, key: int, prompt_tokens: int, params: dict[str, Any]) -> None:
         self.key = key
         self.prompt_tokens = prompt_tokens
         self.completion_tokens = 0
-        self.scheduled = 0  # when the step that was its first began, monotonic ns
+        self.scheduled = 0  # start of its first step, monotonic ns
         self.logprobs = params.get("logprobs") is not None
-        self.prompt: Optional[tuple[Any, ...]] = None  # until it has been told, if it is to be
+        self.prompt: Optional[tuple[Any, ...]] = None  # for the first delta, then None
         self.prompt_only = params.get("prompt_only", False)
         self.sequences: list[_Sequence] = []
         self.unfinished = params.get("n", 1)
 
 
-# What a step has brought a sequence: its tokens, why it has ended if it has, and the tokens' log probabilities.
-_New = tuple[_Sequence, list[int], Optional[str], list[float]]
+# A step's output for a sequence: tokens, finish reason or None, the tokens' log probabilities.
+_Update = tuple[_Sequence, list[int], Optional[str], list[float]]
 
 
 def _reason(error: RuntimeError) -> str:
-    """Return what the library says, without the lines that say where in its sources."""
+    """Return the library's error message without the lines on positions in its sources."""
     lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith(("Exception from ", "Check "))]
-    return "; ".join(said or lines) or type(error).__name__
+    causes = [line for line in lines if line and not line.startswith(("Exception from ", "Check "))]
+    return "; ".join(causes or lines) or type(error).__name__
 
 
 class OpenVinoDriver(Driver):
-    """A `ContinuousBatchingPipeline` and what it works on."""
+    """Runs requests on a `ContinuousBatchingPipeline`."""
 
     _pipeline: Any
     _tokenizer: Any
     _options: Options
 
     def load(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Make the pipeline. Raises Refused for options and files that are not right."""
+        """Create the pipeline. Raises Refused for invalid options and files."""
         self._options = chosen = read_options(options, self.log)
         self._requests: dict[int, _Request] = {}
         self._sequences: dict[int, _Sequence] = {}
-        self._unscheduled: dict[int, _Sequence] = {}  # those of them that no step has computed yet
-        self._waiting = WaitingRoom()
-        self._told: list[Event] = []  # of what needs no step
-        self._next = 0
+        self._unscheduled: dict[int, _Sequence] = {}  # those not computed by any step yet
+        self._waiting = WaitingRequests()
+        self._ready_events: list[Event] = []  # that need no step
+        self._next_id = 0
         self._adapters = {name: genai.Adapter(str(path)) for name, path in chosen.adapters.items()}
         properties: dict[str, Any] = dict(chosen.properties)
         if self._adapters:
@@ -118,12 +123,12 @@ class OpenVinoDriver(Driver):
         self._eos = self._tokenizer.get_eos_token_id()
         vocabulary = self._tokenizer.get_vocab()
         self._vocabulary = max(vocabulary.values()) + 1
-        self._parts = parts_of_characters(vocabulary)
+        self._partial_tokens = partial_character_tokens(vocabulary)
         self._decoders = {skips: self._decoder(skips) for skips in (True, False)}
         return {
             "context_length": chosen.context_length,
             "max_running": chosen.scheduler["max_num_seqs"],
-            # Which the library reserves with the first request; by blocks it is not known before.
+            # The library allocates it with the first request. Its size is unknown if given in blocks.
             "kv_cache_bytes": chosen.scheduler.get("cache_size", 0) * GIB,
             **_blocks(chosen),
             "prefix_caching": chosen.scheduler["enable_prefix_caching"],
@@ -138,19 +143,21 @@ class OpenVinoDriver(Driver):
         }
 
     def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
-        """Take a request as so many of the library's as it wants sequences: those tell of each step."""
+        """Add a request: one in the library for each of its `n` sequences, since only those return every step."""
         if "prompt_logprobs" in params and self._options.scheduler["enable_prefix_caching"]:
-            raise Refused(_CACHED, messages.UNSUPPORTED)
+            raise Refused(_PROMPT_LOGPROBS_NEED_NO_CACHE, messages.UNSUPPORTED)
         token_ids = self._tokens(prompt, params)
         if params.get("prompt_only") and "prompt_logprobs" not in params:
-            self._told.append(prompt_alone(key, prompt_of(token_ids[0], params, self._shown)))
+            self._ready_events.append(
+                prompt_only_event(key, describe_prompt(token_ids[0], params, self._decode_with_special))
+            )
             return
         configuration = generation_config(params, token_ids.shape[1], self._options, self._eos)
         if adapter and adapter not in self._adapters:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
         waiting = WaitingRequest(key, token_ids, configuration, params, adapter)
-        if self._waiting.wants(waiting):
-            self._waiting.enter(waiting)
+        if self._waiting.must_wait(waiting):
+            self._waiting.add(waiting)
         else:
             self._admit(waiting)
 
@@ -158,72 +165,72 @@ class OpenVinoDriver(Driver):
         key, token_ids, configuration, params = waiting.key, waiting.token_ids, waiting.configuration, waiting.params
         request = _Request(key, token_ids.shape[1], params)
         if "return_prompt" in params:
-            request.prompt = prompt_of(token_ids[0], params, self._shown)
+            request.prompt = describe_prompt(token_ids[0], params, self._decode_with_special)
         seed = params.get("seed")
         for index in range(request.unfinished):
             configuration.echo = "prompt_logprobs" in params and index == 0
             configuration.rng_seed = random.getrandbits(_SEED_BITS) if seed is None else (seed + index) % 2**_SEED_BITS
-            handle = self._pipeline.add_request(self._next, openvino.Tensor(token_ids), configuration)
-            sequence = _Sequence(self._next, request, index, handle, params)
+            handle = self._pipeline.add_request(self._next_id, openvino.Tensor(token_ids), configuration)
+            sequence = _Sequence(self._next_id, request, index, handle, params)
             sequence.echo = token_ids.shape[1] if configuration.echo else 0
             request.sequences.append(sequence)
-            self._sequences[self._next] = sequence
-            self._unscheduled[self._next] = sequence
-            self._next += 1
+            self._sequences[self._next_id] = sequence
+            self._unscheduled[self._next_id] = sequence
+            self._next_id += 1
         self._requests[key] = request
 
     def abort(self, key: int) -> None:
-        """Cancel; the library frees the cache in its next step."""
-        self._waiting.leave(key)
+        """Cancel a request; the library frees its cache in the next step."""
+        self._waiting.remove(key)
         request = self._requests.pop(key, None)
         if request is not None:
             self._drop(request)
 
     @property
     def wait_ms(self) -> int | None:
-        """Whether there is something to compute, be it only to free what was cancelled."""
-        if self._told or not self._idle or self._waiting.ready:
+        """Milliseconds until `step` has work, which includes freeing the cache of cancelled requests."""
+        if self._ready_events or not self._idle or self._waiting.ready:
             return 0
-        return _LOOK_MS if self._waiting else None
+        return _POLL_INTERVAL_MS if self._waiting else None
 
     @property
     def _idle(self) -> bool:
         return not self._sequences and not self._pipeline.has_non_finished_requests()
 
     def step(self) -> list[Event]:
-        """Compute a token for each sequence that is running, or a piece of the prompts of those to come."""
+        """Compute a token for each running sequence, or part of the prompts of new ones."""
         refused = self._admit_waiting() if self._waiting else []
-        if self._told:
-            refused += self._told
-            self._told = []
+        if self._ready_events:
+            refused += self._ready_events
+            self._ready_events = []
             if self._idle:
                 return refused
-        began = time.monotonic_ns()
+        started_ns = time.monotonic_ns()
         self._pipeline.step()
         if self._unscheduled:
-            self._note_scheduled(began)
-        news, given_up = self._read()
-        # What skips special tokens and what shows them is decoded apart, which of the two being nearly always empty.
-        shown = [new for new in news if not new[0].skips_special]
-        news = [new for new in news if new[0].skips_special]
-        told = [*self._tell(news, skips_special=True), *self._tell(shown, skips_special=False)]
-        return [*refused, *told, *self._starved(given_up)]
+            self._record_scheduled(started_ns)
+        updates, ignored = self._read_updates()
+        events = [
+            *self._events([update for update in updates if update[0].skips_special], skips_special=True),
+            *self._events([update for update in updates if not update[0].skips_special], skips_special=False),
+        ]
+        return [*refused, *events, *self._out_of_cache(ignored)]
 
     def stats(self) -> tuple[int, int, float, int, int, int]:
         metrics = self._pipeline.get_metrics()
-        # As of before the step, that is, with those that it has finished.
+        # The library's metrics are from before the step and include sequences that it finished.
         running = min(metrics.scheduled_requests, len(self._sequences))
         usage = metrics.cache_usage / 100 if self._pipeline.has_non_finished_requests() else 0.0
         return running, len(self._sequences) - running, usage, 0, 0, 0
 
     def _admit_waiting(self) -> list[Event]:
-        """Begin the requests whose turn has come; tell of those whose structures are no good."""
+        """Begin requests that no longer wait; return error events for those with an invalid structure."""
         events: list[Event] = []
-        while (called := self._waiting.call(idle=self._idle)) is not None:
-            waiting, wrong = called
-            if wrong:
-                kind = _KINDS[waiting.params["structured"][0]]
-                text = f"the answer cannot be made to match the {kind} that was sent: {wrong}"
+        while (ready := self._waiting.pop_ready(idle=self._idle)) is not None:
+            waiting, error = ready
+            if error:
+                kind = _STRUCTURE_NAMES[waiting.params["structured"][0]]
+                text = f"cannot compile the {kind} for structured output: {error}"
                 events.append((waiting.key, (), (messages.INVALID_ARG, text)))
                 continue
             if waiting.adapter != self._waiting.adapter:
@@ -232,56 +239,56 @@ class OpenVinoDriver(Driver):
         return events
 
     def _apply(self, adapter: str) -> None:
-        """Have an adapter applied to what is computed from now on; `generate` alone does that, for a token at least."""
+        """Switch to an adapter. Only the library's `generate` does that, and computes at least one token."""
         configuration = genai.GenerationConfig()
         configuration.max_new_tokens = 1
         configuration.adapters = genai.AdapterConfig([self._adapters[adapter]] if adapter else [])
         self._pipeline.generate([openvino.Tensor(np.zeros((1, 1), np.int64))], [configuration])
         self._waiting.adapter = adapter
 
-    def _note_scheduled(self, began: int) -> None:
-        """Note which requests the step was the first for: the library takes them in the order of their arrival."""
+    def _record_scheduled(self, started_ns: int) -> None:
+        """Record a step's start for requests that it was the first for: the library schedules in order of arrival."""
         before = len(self._sequences) - len(self._unscheduled)
-        fresh = max(self._pipeline.get_metrics().scheduled_requests - before, 0)
-        for number, sequence in list(self._unscheduled.items())[:fresh]:
+        newly_scheduled = max(self._pipeline.get_metrics().scheduled_requests - before, 0)
+        for number, sequence in list(self._unscheduled.items())[:newly_scheduled]:
             del self._unscheduled[number]
-            sequence.request.scheduled = sequence.request.scheduled or began
+            sequence.request.scheduled = sequence.request.scheduled or started_ns
 
-    def _shown(self, many: list[list[int]]) -> list[str]:
-        """Decode, special tokens as well: one by one, for the library pads a batch, and shows what it pads with."""
+    def _decode_with_special(self, many: list[list[int]]) -> list[str]:
+        """Decode with special tokens, one by one: the library pads batches and would decode the padding, too."""
         return [self._tokenizer.decode(ids, skip_special_tokens=False) for ids in many]
 
-    def _decoder(self, skips_special: bool) -> tuple[DecodeMany, Pieces]:
+    def _decoder(self, skips_special: bool) -> tuple[DecodeMany, TokenTexts]:
         def plain_text(many: list[list[int]]) -> Any:
             return self._tokenizer.decode(many, skip_special_tokens=True)
 
-        decode = plain_text if skips_special else self._shown
+        decode = plain_text if skips_special else self._decode_with_special
         plain = self._tokenizer.encode("a", add_special_tokens=False).input_ids.data
-        return decode, Pieces(decode, int(plain[0][-1]) if plain.size else 0, self._parts)
+        return decode, TokenTexts(decode, int(plain[0][-1]) if plain.size else 0, self._partial_tokens)
 
-    def _tell(self, news: list[_New], *, skips_special: bool) -> list[Event]:
-        streams = [(new[0].text, self._without_end(new), new[2] is not None) for new in news]
-        texts = tell(streams, *self._decoders[skips_special])
-        return [self._event(text, *new) for text, new in zip(texts, news)]
+    def _events(self, updates: list[_Update], *, skips_special: bool) -> list[Event]:
+        streams = [(update[0].text, self._without_eos(update), update[2] is not None) for update in updates]
+        texts = decode_new(streams, *self._decoders[skips_special])
+        return [self._event(text, *update) for text, update in zip(texts, updates)]
 
-    def _without_end(self, new: _New) -> list[int]:
-        """Return the tokens but for the one that ends the text, which is no part of it."""
-        _, token_ids, finish, _ = new
+    def _without_eos(self, update: _Update) -> list[int]:
+        """Return the tokens without a final end-of-sequence token."""
+        _, token_ids, finish, _ = update
         return token_ids[:-1] if finish == "stop" and token_ids and token_ids[-1] == self._eos else token_ids
 
-    def _read(self) -> tuple[list[_New], list[_Sequence]]:
-        """Return what the step has done, and the sequences that the library has given up.
+    def _read_updates(self) -> tuple[list[_Update], list[_Sequence]]:
+        """Return the step's updates, and the sequences that the library ignores for lack of KV cache.
 
-        Every call of the library costs a microsecond, for every sequence in every step: no more are made than needed.
+        Each call of the library costs a microsecond per sequence and step, hence as few as possible.
         """
-        news: list[_New] = []
-        given_up: list[_Sequence] = []
+        updates: list[_Update] = []
+        ignored: list[_Sequence] = []
         for sequence in self._sequences.values():
             handle = sequence.handle
             token_ids: list[int] = []
             logprobs: list[float] = []
             finish: str | None = None
-            runs = handle.get_status() == _RUNS
+            runs = handle.get_status() == _RUNNING
             while handle.can_read():
                 for output in handle.read().values():
                     token_ids += output.generated_ids
@@ -290,14 +297,14 @@ class OpenVinoDriver(Driver):
                     if not runs:
                         finish = _FINISHED.get(output.finish_reason, finish)
                 if runs:
-                    break  # a step tells once
+                    break  # one output per step
             if sequence.echo:
-                token_ids, logprobs = _without_prompt(sequence, token_ids, logprobs, self._shown)
+                token_ids, logprobs = _without_prompt(sequence, token_ids, logprobs, self._decode_with_special)
             if token_ids or finish:
-                news.append((sequence, token_ids, finish, logprobs))
+                updates.append((sequence, token_ids, finish, logprobs))
             elif not runs and handle.get_status() == genai.GenerationStatus.IGNORED:
-                given_up.append(sequence)
-        return news, given_up
+                ignored.append(sequence)
+        return updates, ignored
 
     def _event(
         self, text: str, sequence: _Sequence, token_ids: list[int], finish: str | None, logprobs: list[float]
@@ -314,14 +321,14 @@ class OpenVinoDriver(Driver):
             finish = "stop"
         elif finish == "stop" and token_ids and token_ids[-1] in sequence.stop_token_ids:
             reason = token_ids[-1]
-        told: tuple[Any, ...] = ()
+        token_logprobs: tuple[Any, ...] = ()
         if request.prompt_only and finish is not None:
             self._forget(sequence)
             del self._requests[request.key]
-            return prompt_alone(request.key, prompt[0])
+            return prompt_only_event(request.key, prompt[0])
         if request.logprobs:
-            names = self._shown([[token] for token in token_ids])
-            told = tuple(((token, name, value),) for token, name, value in zip(token_ids, names, logprobs))
+            names = self._decode_with_special([[token] for token in token_ids])
+            token_logprobs = tuple(((token, name, value),) for token, name, value in zip(token_ids, names, logprobs))
         end = None
         if finish is not None:
             request.unfinished -= 1
@@ -329,19 +336,19 @@ class OpenVinoDriver(Driver):
             if not request.unfinished:
                 del self._requests[request.key]
                 end = (request.prompt_tokens, request.completion_tokens, 0, request.scheduled)
-        return request.key, ((sequence.index, text, tuple(token_ids), finish, reason, told, *prompt),), end
+        return request.key, ((sequence.index, text, tuple(token_ids), finish, reason, token_logprobs, *prompt),), end
 
-    def _starved(self, given_up: list[_Sequence]) -> list[Event]:
-        """Tell of requests that the library has given up: the cache cannot hold even one of them alone."""
+    def _out_of_cache(self, ignored: list[_Sequence]) -> list[Event]:
+        """Fail requests that the library ignores because the KV cache cannot hold them even alone."""
         events: list[Event] = []
-        for sequence in given_up:
+        for sequence in ignored:
             request = sequence.request
             if request.key in self._requests:
                 del self._requests[request.key]
                 self._drop(request)
                 text = (
-                    f"out of KV cache: a prompt of {request.prompt_tokens} tokens and what has been generated do not "
-                    "fit into it beside nothing else; cache_size in model.json makes it larger"
+                    f"out of KV cache: a prompt of {request.prompt_tokens} tokens and its completion do not fit even "
+                    "alone; increase cache_size in model.json"
                 )
                 events.append((request.key, (), (messages.UNAVAILABLE, text)))
         return events
@@ -369,7 +376,7 @@ class OpenVinoDriver(Driver):
 
 
 def _blocks(options: Options) -> dict[str, int]:
-    """Return what is known of the cache's blocks: their size on CPUs, and their number if model.json has it."""
+    """Return the fields of `EngineInfo` on the cache's blocks, as far as known: only on CPUs."""
     if options.device != "CPU":
         return {}
     return {
@@ -381,7 +388,7 @@ def _blocks(options: Options) -> dict[str, int]:
 def _without_prompt(
     sequence: _Sequence, token_ids: list[int], logprobs: list[float], decode: DecodeMany
 ) -> tuple[list[int], list[float]]:
-    """Take off the tokens of the prompt; when the last one has come, add their log probabilities to what is told."""
+    """Remove the prompt's tokens from the output; after the last, add their log probabilities to `request.prompt`."""
     count = min(sequence.echo, len(token_ids))
     sequence.echoed += logprobs[:count]
     sequence.echo -= count
@@ -389,8 +396,8 @@ def _without_prompt(
     if not sequence.echo and prompt is not None:
         ids, text, pieces, _ = prompt
         names = pieces or decode([[token] for token in ids])
-        told = zip(ids[1:], names[1:], sequence.echoed[1:])  # the first follows nothing
-        sequence.request.prompt = ids, text, pieces, ((), *((each,) for each in told))
+        token_logprobs = zip(ids[1:], names[1:], sequence.echoed[1:])  # the first follows nothing
+        sequence.request.prompt = ids, text, pieces, ((), *((each,) for each in token_logprobs))
     return token_ids[count:], logprobs[count:] if sequence.request.logprobs else []
 
 

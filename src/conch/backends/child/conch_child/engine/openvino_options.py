@@ -1,4 +1,4 @@
-"""What an OpenVINO GenAI model is loaded with: its files, `model.json`, and what follows from the machine's memory."""
+"""Options of an OpenVINO GenAI model, from its files, `model.json` and the machine's memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .model_json import read_json
 _MAX_SEQUENCES = 256
 _GGUF_HEAD = b"GGUF"
 _LFS_HEAD = b"version https://git-lfs"
-# What the library reads beside openvino_model.xml.
+# Files that the library reads beside openvino_model.xml.
 _IR_FILES = ("openvino_model.bin", "openvino_tokenizer.xml", "openvino_tokenizer.bin", "openvino_detokenizer.xml")
-_USUAL_CONTEXT = 4096
+_DEFAULT_CONTEXT_TOKENS = 4096
 
 # Keys of model.json → types. Names are the library's; max_model_len is vLLM's.
 _SCHEDULER: dict[str, tuple[type, ...]] = {
@@ -68,22 +68,22 @@ def read_options(options: dict[str, Any], log: Log) -> Options:
         if name not in known:
             raise Refused(f"{directory / 'model.json'}: unknown key '{name}'; known: {', '.join(sorted(known))}")
         if not isinstance(value, known[name]) or (isinstance(value, bool) and bool not in known[name]):
-            wanted = " or ".join(kind.__name__ for kind in known[name])
-            raise Refused(f"{directory / 'model.json'}: '{name}' must be {wanted}, got {json.dumps(value)}")
+            types = " or ".join(kind.__name__ for kind in known[name])
+            raise Refused(f"{directory / 'model.json'}: '{name}' must be {types}, got {json.dumps(value)}")
     model = _model(directory, given.get("model", ""))
     limit = _trained_context(model)
-    context = given.get("max_model_len", limit or _USUAL_CONTEXT)
+    context = given.get("max_model_len", limit or _DEFAULT_CONTEXT_TOKENS)
     if limit and context > limit:
-        raise Refused(f"{directory / 'model.json'}: max_model_len {context} is above the model's {limit}")
+        raise Refused(f"{directory / 'model.json'}: max_model_len {context} exceeds the model's {limit}")
     scheduler = {"max_num_seqs": _MAX_SEQUENCES, "enable_prefix_caching": True, "dynamic_split_fuse": True}
     scheduler.update({name: given[name] for name in _SCHEDULER if name in given})
     weights = sum(path.stat().st_size for path in ([model] if model.is_file() else model.glob("*.bin")))
     if {"cache_size", "num_kv_blocks"} & scheduler.keys():
         cache_size.check_fit(options["memory"], weights, scheduler.get("cache_size", 0) * GIB)
     else:
-        size, why = cache_size.share(options["memory"], weights, GIB)
-        scheduler["cache_size"] = size // GIB  # the library counts in whole ones
-        log(messages.INFO, f"KV cache of {size // GIB} GiB: {why}; cache_size in model.json chooses another")
+        size, why = cache_size.default_size(options["memory"], weights, GIB)
+        scheduler["cache_size"] = size // GIB  # the library takes whole GiB
+        log(messages.INFO, f"KV cache of {size // GIB} GiB: {why}; set cache_size in model.json to change it")
     speculation: dict[str, Any] = {
         name: given[name] for name in ("num_assistant_tokens", "max_ngram_size") if name in given
     }
@@ -93,7 +93,10 @@ def read_options(options: dict[str, Any], log: Log) -> Options:
     if given.get("prompt_lookup") and "max_ngram_size" not in speculation:
         speculation["max_ngram_size"] = 3
     if draft is not None and not (draft / "openvino_model.xml").is_file():
-        raise Refused(f"{directory / 'model.json'}: 'draft_model' must be a folder with an IR, '{draft}' is none")
+        raise Refused(
+            f"{directory / 'model.json'}: 'draft_model' must be a folder with an IR, '{draft}' "
+            "has no openvino_model.xml"
+        )
     adapters = _adapters(directory / "multi_lora.json", model, given, scheduler)
     return Options(
         model=model,
@@ -109,7 +112,7 @@ def read_options(options: dict[str, Any], log: Log) -> Options:
 
 
 def _adapters(listed: Path, model: Path, given: dict[str, Any], scheduler: dict[str, Any]) -> dict[str, Path]:
-    """Return the LoRA adapters' files by name; with adapters nothing is cached beyond a request."""
+    """Return the LoRA adapters' files by name, and disable prefix caching if there are any."""
     adapters = {name: listed.parent / path for name, path in read_json(listed).items()}
     for name, path in adapters.items():
         if not path.is_file():
@@ -117,12 +120,12 @@ def _adapters(listed: Path, model: Path, given: dict[str, Any], scheduler: dict[
     if adapters:
         if not model.is_dir():
             raise Refused(
-                f"{listed}: adapters need a model in OpenVINO's IR; the layers of '{model.name}' have no names"
+                f"{listed}: LoRA adapters need a model in OpenVINO's IR; the layers of '{model.name}' have no names"
             )
         if given.get("enable_prefix_caching"):
             raise Refused(
-                f"{listed}: adapters and enable_prefix_caching exclude each other, the library would take what was "
-                "computed with one adapter for that of another"
+                f"{listed}: LoRA adapters and enable_prefix_caching exclude each other: the library would reuse cache "
+                "entries of one adapter for another"
             )
         scheduler["enable_prefix_caching"] = False
     return adapters
@@ -147,13 +150,13 @@ def _model(directory: Path, named: str) -> Path:
         found = ", ".join(path.name for path in files) or "none"
         raise Refused(
             f"no model in '{directory}': it must hold openvino_model.xml with its tokenizer, or one .gguf file "
-            f"(found: {found}), or a model.json whose 'model' says where they are"
+            f"(found: {found}), or a model.json whose 'model' names their path"
         )
     return files[0]
 
 
 def _trained_context(model: Path) -> int:
-    """Return how many tokens the model was made for, 0 if it does not say."""
+    """Return the context length that the model was trained with, in tokens; 0 if unknown."""
     if model.is_dir():
         config = read_json(model / "config.json")
         return int(config.get("max_position_embeddings") or config.get("n_positions") or 0)
@@ -168,7 +171,7 @@ def _trained_context(model: Path) -> int:
         for name, entry in GGUFReader(model).fields.items():
             if name.endswith(".context_length"):
                 return int(entry.contents())
-    except Exception as error:  # of any kind, depending on where the file ends or is damaged
+    except Exception as error:  # the type depends on where the file is damaged
         cause = f"{type(error).__name__}: {error}"
         raise DamagedModel(
             f"{model}: the GGUF file is damaged or incomplete ({cause}); copy or convert it again"
@@ -177,7 +180,7 @@ def _trained_context(model: Path) -> int:
 
 
 def read_only_remedy(path: Path) -> str:
-    """Explain the failure for a GGUF file on a read-only volume or of another user."""
+    """Return a remedy to append to an error if a GGUF file is read-only for this user, else ""."""
     if path.suffix.lower() != ".gguf" or os.access(path, os.W_OK):
         return ""
     return (

@@ -10,15 +10,15 @@ from .driver import Refused, completion_room
 from .openvino_options import Options
 from .openvino_structure import structure_of
 
-# What `GenerationConfig` has under another name, or needs beside it, is in `generation_config`.
+# Parameters that `GenerationConfig` has under the same name; `generation_config` converts the others.
 SAME_NAME = ("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos", "min_p", "top_p")
 
 
 def generation_config(params: dict[str, Any], prompt_tokens: int, options: Options, eos: int) -> Any:
-    """Return the library's `GenerationConfig` for a prompt of so many tokens. Raises Refused."""
+    """Return the library's `GenerationConfig` for a prompt of `prompt_tokens`. Raises Refused."""
     room = completion_room(options.context_length, prompt_tokens, params.get("max_tokens"))
     configuration = genai.GenerationConfig()
-    configuration.set_eos_token_id(eos)  # which puts it among the tokens to stop at
+    configuration.set_eos_token_id(eos)  # also adds it to stop_token_ids
     configuration.max_new_tokens = room
     configuration.min_new_tokens = params.get("min_tokens", 0)
     for name in SAME_NAME:
@@ -32,10 +32,10 @@ def generation_config(params: dict[str, Any], prompt_tokens: int, options: Optio
             configuration.top_k = params["top_k"]
     if "stop_token_ids" in params:
         configuration.stop_token_ids = set(params["stop_token_ids"])
-        if configuration.ignore_eos:  # the library would ignore all of them
+        if configuration.ignore_eos:  # with which the library would ignore all stop tokens
             configuration.ignore_eos = False
             configuration.eos_token_id = -1
-        else:  # it wants the end of the text among them
+        else:  # the library requires it among them
             configuration.stop_token_ids |= {eos}
     if params.get("logprobs") is not None:
         configuration.logprobs = 1
@@ -47,6 +47,6 @@ def generation_config(params: dict[str, Any], prompt_tokens: int, options: Optio
         setattr(configuration, name, value)
     try:
         configuration.validate()
-    except RuntimeError as error:  # whose last line says what is wrong
+    except RuntimeError as error:  # whose last line is the cause
         raise Refused(str(error).strip().splitlines()[-1]) from error
     return configuration

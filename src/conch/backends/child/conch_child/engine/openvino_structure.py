@@ -1,4 +1,4 @@
-"""What an answer must match, as OpenVINO GenAI wants to be told it."""
+"""Structured output specifications as OpenVINO GenAI's `StructuredOutputConfig`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import openvino_genai as genai
 
 
 def structure_of(kind: str, value: str) -> Any:
-    """Return the library's configuration of a `conch.generation.StructuredOutput`."""
+    """Convert kind and value of a `conch.generation.StructuredOutput`."""
     structure = genai.StructuredOutputConfig()
     if kind in ("json", "json_object"):
         structure.json_schema = value or '{"type": "object"}'

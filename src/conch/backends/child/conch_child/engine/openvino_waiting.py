@@ -1,6 +1,6 @@
-"""Requests that OpenVINO GenAI must not have yet: their structure is being compiled, or another adapter is at work.
+"""Requests that wait before OpenVINO GenAI: for a structure to be compiled, or for another LoRA adapter.
 
-The library applies one LoRA adapter, or none, to all that it computes, so that requests with different ones take turns.
+The library applies one adapter, or none, to all of its requests, so requests with different adapters take turns.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .grammars import Grammars, Structure
+from .grammars import GrammarChecker, Structure
 
 
 @dataclass
 class WaitingRequest:
-    """A request that waits, with what is to be given to the library."""
+    """A waiting request and the arguments of the library's `add_request`."""
 
     key: int
     token_ids: Any
@@ -23,55 +23,55 @@ class WaitingRequest:
 
     @property
     def structure(self) -> Optional[Structure]:
-        """What its answer must match, if anything."""
+        """The structured output specification, None without one."""
         return tuple(self.params["structured"]) if "structured" in self.params else None
 
 
-class WaitingRoom:
-    """Requests in the order of their arrival. `adapter` is the one that is at work, "" for none."""
+class WaitingRequests:
+    """Waiting requests in order of arrival. `adapter` is the one that the library applies now, "" for none."""
 
     def __init__(self) -> None:
         self.adapter = ""
         self._waiting: dict[int, WaitingRequest] = {}
-        self._grammars = Grammars()
+        self._grammar_checker = GrammarChecker()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def wants(self, request: WaitingRequest) -> bool:
-        """Whether a request has to come in. Nobody overtakes one that waits for its adapter."""
+    def must_wait(self, request: WaitingRequest) -> bool:
+        """Return whether a request must wait. No request overtakes one that waits for its adapter."""
         return (
             request.structure is not None
             or request.adapter != self.adapter
             or any(other.adapter != self.adapter for other in self._waiting.values())
         )
 
-    def enter(self, request: WaitingRequest) -> None:
-        """Take a request in."""
+    def add(self, request: WaitingRequest) -> None:
+        """Add a request and start compiling its structure."""
         self._waiting[request.key] = request
         if request.structure is not None:
-            self._grammars.verdict(request.structure)  # which has it looked at, if it is new
+            self._grammar_checker.check(request.structure)
 
-    def leave(self, key: int) -> None:
-        """Forget a request, if it is here."""
+    def remove(self, key: int) -> None:
+        """Remove a request, if it is waiting."""
         self._waiting.pop(key, None)
 
     @property
     def ready(self) -> bool:
-        """Whether one could go if nothing were at work."""
-        return any(self._verdict(request) is not None for request in self._waiting.values())
+        """Whether a request has no structure that is still being compiled."""
+        return any(self._check(request) is not None for request in self._waiting.values())
 
-    def call(self, *, idle: bool) -> Optional[tuple[WaitingRequest, str]]:
-        """Return one that may go, and what is wrong with its structure; it may change the adapter if nothing runs."""
+    def pop_ready(self, *, idle: bool) -> Optional[tuple[WaitingRequest, str]]:
+        """Return the next request and its structure's error. One with another adapter must wait for an idle engine."""
         for request in self._waiting.values():
-            wrong = self._verdict(request)
-            if wrong is None:
+            error = self._check(request)
+            if error is None:
                 continue
-            if not wrong and request.adapter != self.adapter and not idle:
+            if not error and request.adapter != self.adapter and not idle:
                 return None
             del self._waiting[request.key]
-            return request, wrong
+            return request, error
         return None
 
-    def _verdict(self, request: WaitingRequest) -> Optional[str]:
-        return "" if request.structure is None else self._grammars.verdict(request.structure)
+    def _check(self, request: WaitingRequest) -> Optional[str]:
+        return "" if request.structure is None else self._grammar_checker.check(request.structure)

@@ -1,18 +1,16 @@
-"""An engine without a model: it says what its script says, word by word.
-
-For trying clients, and for measuring what a server adds.
+"""An engine without a model that generates scripted words, to try clients and measure the server's overhead.
 
 `model.json`:
 
-    {"rules": [{"match": "weather", "reply": "It rains.", "finish": "stop"}],   the first whose pattern is found
-     "reply": "{prompt}",           what is said if no rule fits; `{prompt}` is the prompt itself
-     "tokens": "words",             or "bytes": characters and stop strings are then spread over several of them
-     "step_ms": 0,                  how long a step takes; each gives every running sequence its next word
+    {"rules": [{"match": "weather", "reply": "It rains.", "finish": "stop"}],   the first whose pattern matches applies
+     "reply": "{prompt}",           the reply if no rule matches; `{prompt}` is the prompt itself
+     "tokens": "words",             or "bytes": characters and stop strings then consist of several tokens
+     "step_ms": 0,                  duration of a step, which generates one word for every running sequence
      "context_length": 4096, "max_running": 256, "chat_template": "…"}
 
 A rule may have `"error": "text"` instead of a reply, which fails the request after its first word, or `"exit": 1`,
-which ends the process with that status: how a broken engine looks to clients can be seen as well.
-Words have the white space before them and are numbered as they are first seen.
+which exits the process with that status to simulate a broken engine.
+Words include the white space before them; token ids number them in order of first use.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from . import messages
-from .driver import Driver, Event, Prompt, Refused, prompt_alone, truncated
-from .text import StopStrings, TextStream, tell
+from .driver import Driver, Event, Prompt, Refused, prompt_only_event, truncated
+from .text import StopStrings, TextStream, decode_new
 
 _WORD = re.compile(r"\s*\S+|\s+$")
 _DEFAULTS: dict[str, Any] = {
@@ -48,7 +46,7 @@ _SUPPORTED_PARAMS = (
 
 
 class _Sequence:
-    """One sequence: what it will say, and where it is."""
+    """One sequence of a request: its words and position."""
 
     def __init__(self, request: _Request, index: int, words: list[str], finish: str) -> None:
         self.request = request
@@ -63,33 +61,33 @@ class _Sequence:
 
 
 class _Request:
-    """One request; it waits until there is room for all of its sequences."""
+    """One request; it waits until all of its sequences can run."""
 
     def __init__(self, key: int, prompt_tokens: int, params: dict[str, Any], rule: dict[str, Any]) -> None:
         self.key = key
         self.prompt_tokens = prompt_tokens
         self.completion_tokens = 0
-        self.scheduled = 0  # when its first word was begun, monotonic ns
+        self.scheduled = 0  # start of its first step, monotonic ns
         self.params = params
         self.rule = rule
         self.sequences: list[_Sequence] = []
-        self.prompt: tuple[Any, ...] | None = None  # until it has been told, if it is to be
+        self.prompt: tuple[Any, ...] | None = None  # for the first delta, then None
 
 
 class ScriptedDriver(Driver):
-    """Says words."""
+    """Generates the script's words."""
 
     def load(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Read the script. Raises Refused if it is none."""
+        """Read the script. Raises Refused if it is invalid."""
         path = Path(options["directory"]) / "model.json"
         try:
-            given = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            script = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         except ValueError as error:
             raise Refused(f"{path}: {error}") from error
-        unknown = sorted(given.keys() - _DEFAULTS.keys())
+        unknown = sorted(script.keys() - _DEFAULTS.keys())
         if unknown:
             raise Refused(f"{path}: unknown key '{unknown[0]}'; known: {', '.join(sorted(_DEFAULTS))}")
-        self._script = {**_DEFAULTS, **given}
+        self._script = {**_DEFAULTS, **script}
         if self._script["tokens"] not in ("words", "bytes"):
             raise Refused(f"{path}: 'tokens' must be words or bytes, got {self._script['tokens']!r}")
         self._rules = [(re.compile(rule.get("match", "")), rule) for rule in self._script["rules"]]
@@ -97,7 +95,7 @@ class ScriptedDriver(Driver):
         self._numbers: dict[str, int] = {}
         self._waiting: dict[int, _Request] = {}
         self._running: dict[int, _Request] = {}
-        self._told: list[Event] = []  # of what needs no step
+        self._ready_events: list[Event] = []  # that need no step
         self._due = 0.0
         return {
             "context_length": self._script["context_length"],
@@ -108,27 +106,27 @@ class ScriptedDriver(Driver):
         }
 
     def add(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str) -> None:
-        """Take a request. Raises Refused if it does not fit into the context."""
+        """Add a request. Raises Refused if it exceeds the context."""
         if adapter:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: none")
-        text = prompt if isinstance(prompt, str) else self._joined(prompt)
+        text = prompt if isinstance(prompt, str) else self._detokenize(prompt)
         context = self._script["context_length"]
-        words = list(truncated(self._cut(text), params, context))
+        words = list(truncated(self._tokenize(text), params, context))
         text = "".join(words) if self._script["tokens"] == "words" else _characters(map(ord, words))
         if params.get("prompt_only"):
-            self._told.append(prompt_alone(key, self._prompt(words, text, params)))
+            self._ready_events.append(prompt_only_event(key, self._prompt(words, text, params)))
             return
         room = context - len(words)
         if room < params.get("max_tokens", 1):
-            wanted = len(words) + params.get("max_tokens", 1)
+            requested = len(words) + params.get("max_tokens", 1)
             raise Refused(
-                f"This model's maximum context length is {context} tokens. However, you requested {wanted} tokens"
+                f"This model's maximum context length is {context} tokens. However, you requested {requested} tokens"
             )
         rule: dict[str, Any] = next((rule for pattern, rule in self._rules if pattern.search(text)), {})
         request = _Request(key, len(words), params, rule)
         if "return_prompt" in params:
             request.prompt = self._prompt(words, text, params)
-        reply = self._cut(str(rule.get("reply", self._script["reply"])).replace("{prompt}", text))
+        reply = self._tokenize(str(rule.get("reply", self._script["reply"])).replace("{prompt}", text))
         limit = min(params.get("max_tokens", room), room)
         if params.get("ignore_eos") and reply:
             reply = (reply * math.ceil(limit / len(reply)))[:limit]
@@ -145,23 +143,23 @@ class ScriptedDriver(Driver):
 
     @property
     def wait_ms(self) -> int | None:
-        """The time to the next step, if anything is to be said."""
-        if self._told:
+        """Milliseconds until the next step, None without a request."""
+        if self._ready_events:
             return 0
         if not self._waiting and not self._running:
             return None
         return max(0, math.ceil((self._due - time.monotonic()) * 1000))
 
     def step(self) -> list[Event]:
-        told, self._told = self._told, []
+        events, self._ready_events = self._ready_events, []
         if not self._waiting and not self._running:
-            return told
+            return events
         self._due = time.monotonic() + self._script["step_ms"] / 1000
         self._admit()
-        return [*told, *(event for request in list(self._running.values()) for event in self._say(request))]
+        return [*events, *(event for request in list(self._running.values()) for event in self._generate(request))]
 
     def stats(self) -> tuple[int, int, float, int, int, int]:
-        """Return how many requests run and wait; the cache is as full as there are sequences."""
+        """Return running and waiting requests, and running sequences of `max_running` as the cache usage."""
         running = sum(len(request.sequences) for request in self._running.values())
         return len(self._running), len(self._waiting), running / self._script["max_running"], 0, 0, 0
 
@@ -174,7 +172,7 @@ class ScriptedDriver(Driver):
             self._running[key] = self._waiting.pop(key)
             request.scheduled = time.monotonic_ns()
 
-    def _say(self, request: _Request) -> list[Event]:
+    def _generate(self, request: _Request) -> list[Event]:
         if "exit" in request.rule:
             os._exit(request.rule["exit"])
         if "error" in request.rule and request.completion_tokens:
@@ -198,24 +196,24 @@ class ScriptedDriver(Driver):
         text, stop = sequence.stops.feed(self._read(sequence, word, tokens, last), last)
         sequence.request.completion_tokens += len(tokens)
         finish = "stop" if stop is not None else sequence.finish if last else None
-        wanted = sequence.request.params.get("logprobs") is not None
-        logprobs = tuple(((token, word, 0.0),) for token in tokens) if wanted else ()
+        requested = sequence.request.params.get("logprobs") is not None
+        logprobs = tuple(((token, word, 0.0),) for token in tokens) if requested else ()
         return sequence.index, text, tokens, finish, stop, logprobs
 
     def _prompt(self, words: list[str], text: str, params: dict[str, Any]) -> tuple[Any, ...]:
         numbers = tuple(map(self._number, words))
-        wanted = "prompt_logprobs" in params
-        logprobs = ((), *(((number, word, 0.0),) for number, word in zip(numbers[1:], words[1:]))) if wanted else ()
+        requested = "prompt_logprobs" in params
+        logprobs = ((), *(((number, word, 0.0),) for number, word in zip(numbers[1:], words[1:]))) if requested else ()
         return numbers, text, tuple(words), logprobs
 
-    def _cut(self, text: str) -> list[str]:
-        """Cut a text into tokens. A byte is written as the character of its number."""
+    def _tokenize(self, text: str) -> list[str]:
+        """Split a text into tokens. Bytes are characters U+0000 to U+00FF."""
         return _WORD.findall(text) if self._script["tokens"] == "words" else list(text.encode().decode("latin-1"))
 
     def _read(self, sequence: _Sequence, word: str, tokens: tuple[int, ...], last: bool) -> str:
         if self._script["tokens"] == "words":
             return word
-        (text,) = tell([(sequence.text, tokens, last)], lambda many: [_characters(ids) for ids in many])
+        (text,) = decode_new([(sequence.text, tokens, last)], lambda many: [_characters(ids) for ids in many])
         return text
 
     def _number(self, word: str) -> int:
@@ -226,7 +224,7 @@ class ScriptedDriver(Driver):
             self._words.append(word)
         return self._numbers[word]
 
-    def _joined(self, numbers: Sequence[int]) -> str:
+    def _detokenize(self, numbers: Sequence[int]) -> str:
         if self._script["tokens"] == "bytes":
             return _characters(number % 256 for number in numbers)
         return "".join(self._words[number] if number < len(self._words) else f" {number}" for number in numbers)

@@ -1,4 +1,4 @@
-"""The loop of an engine's process: orders in, steps, one message out for each step."""
+"""Main loop of an engine process: read messages, run a step, send one STEP message for all requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .driver import Driver, Event, Refused
 
 
 def serve(connection: socket.socket) -> None:
-    """Load the engine that the first message names and run it until the server ends the connection or says STOP."""
+    """Load the engine that the first message names and run it until STOP or the end of the connection."""
     decoder = FrameDecoder()
     backlog: list[Message] = []
     while not backlog:
@@ -24,7 +24,7 @@ def serve(connection: socket.socket) -> None:
         backlog += [message for message, _ in decoder.feed(data)]
     _, name, options = backlog.pop(0)
     module = import_module(f"conch_child.engine.{name}")
-    if hasattr(module, "serve"):  # an engine with a loop of its own
+    if hasattr(module, "serve"):  # an engine that runs on asyncio
         module.serve(connection, decoder, backlog, options)
         return
 
@@ -46,30 +46,30 @@ def serve(connection: socket.socket) -> None:
 
 
 class _StepLoop:
-    """Takes orders between two steps."""
+    """Runs a driver's steps and handles the server's messages between them."""
 
     def __init__(self, connection: socket.socket, decoder: FrameDecoder, driver: Driver) -> None:
         self._connection = connection
         self._decoder = decoder
         self._driver = driver
-        self._arrivals = select.poll()
-        self._arrivals.register(connection, select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
         self._refusals: list[Event] = []
-        self._changed = False  # whether the server is to be told of what no step brings
-        self._figures = (0, 0, 0.0, 0, 0, 0)  # as the server knows them
+        self._changed = False  # whether refusals or aborts require a STEP message without a step
+        self._last_stats = (0, 0, 0.0, 0, 0, 0)  # as sent to the server
 
     def run(self, backlog: list[Message]) -> None:
-        """Run until the server has gone or wants the end."""
-        going = all(self._obey(message) for message in backlog)
-        while going:
+        """Run until STOP or the end of the connection."""
+        running = all(self._handle(message) for message in backlog)
+        while running:
             if self._changed:
-                self._tell([])
-            if self._arrivals.poll(self._driver.wait_ms):
-                going = self._take_orders()
-            if going and self._driver.wait_ms == 0:
-                self._tell(self._driver.step())
+                self._send_step([])
+            if self._poll.poll(self._driver.wait_ms):
+                running = self._read_messages()
+            if running and self._driver.wait_ms == 0:
+                self._send_step(self._driver.step())
 
-    def _take_orders(self) -> bool:
+    def _read_messages(self) -> bool:
         while True:
             try:
                 data = self._connection.recv(READ_SIZE, socket.MSG_DONTWAIT)
@@ -78,10 +78,10 @@ class _StepLoop:
             if not data:
                 return False
             for message, _ in self._decoder.feed(data):
-                if not self._obey(message):
+                if not self._handle(message):
                     return False
 
-    def _obey(self, message: Message) -> bool:
+    def _handle(self, message: Message) -> bool:
         kind = message[0]
         if kind == messages.GENERATE:
             self._add(message)
@@ -91,24 +91,24 @@ class _StepLoop:
         return bool(kind != messages.STOP)
 
     def _add(self, message: Message) -> None:
-        _, key, prompt, params, adapter, _ = message  # no engine that is driven step by step has priorities
+        _, key, prompt, params, adapter, _ = message  # drivers support no priorities
         end: tuple[Any, ...] | None
         try:
             self._driver.add(key, prompt, params, adapter)
         except Refused as refused:
             end = (refused.code, refused.text)
-        except Exception as error:  # what a library says of one request must not end the others
+        except Exception as error:  # one request's failure must not end the others
             end = (messages.INTERNAL, f"{type(error).__name__}: {error}")
         else:
             return
         self._refusals.append((key, (), end))
         self._changed = True
 
-    def _tell(self, events: list[Event]) -> None:
+    def _send_step(self, events: list[Event]) -> None:
         events = [*self._refusals, *events]
         self._refusals.clear()
         self._changed = False
-        figures = self._driver.stats()
-        if events or figures != self._figures:
-            self._figures = figures
-            self._connection.sendall(encode((messages.STEP, events, figures)))
+        stats = self._driver.stats()
+        if events or stats != self._last_stats:
+            self._last_stats = stats
+            self._connection.sendall(encode((messages.STEP, events, stats)))

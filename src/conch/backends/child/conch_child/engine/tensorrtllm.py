@@ -1,7 +1,7 @@
 """TensorRT-LLM through its LLM API: checkpoints on NVIDIA GPUs, by its PyTorch backend.
 
-`model.json` holds the arguments of `tensorrt_llm.LLM`, passed on as they are; `model.yaml` of Triton's LLM API models
-is read in its place. `multi_lora.json` holds the LoRA adapters.
+`model.json` holds the arguments of `tensorrt_llm.LLM`, passed on unchanged; without it, `model.yaml` of Triton's LLM
+API models is read. `multi_lora.json` lists the LoRA adapters.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any
 
 from ..ipc.wire import FrameDecoder, Message
 from . import async_loop
-from .async_loop import AsyncEngine, News
-from .driver import Prompt, Refused, prompt_alone, prompt_of, truncated
+from .async_loop import AsyncEngine, Chunk
+from .driver import Prompt, Refused, describe_prompt, prompt_only_event, truncated
 from .tensorrtllm_arguments import read_adapters, read_arguments, require_gpus
 from .tensorrtllm_mapping import guide, room, sampling, supported_params, usage
-from .tensorrtllm_strands import FINISH, Strand, follow, merged
+from .tensorrtllm_sequences import FINISH, OutputSequence, merge_streams, stream_deltas
 
-_ENVIRONMENT = {"TLLM_LOG_LEVEL": "WARNING", "DO_NOT_TRACK": "1"}
+_DEFAULT_ENVIRONMENT = {"TLLM_LOG_LEVEL": "WARNING", "DO_NOT_TRACK": "1"}
 _MAX_LOGPROBS = 20
-_USUAL_BATCH = 2048
-_STATISTICS_INTERVAL_S = 1.0
+_DEFAULT_MAX_BATCH = 2048
+_STATS_INTERVAL_S = 1.0
 
 
 def serve(connection: socket.socket, decoder: FrameDecoder, backlog: list[Message], options: dict[str, Any]) -> None:
-    """Load the model and run it until the server ends the connection or says STOP."""
-    for name, value in _ENVIRONMENT.items():
+    """Load the model and run it until STOP or the end of the connection."""
+    for name, value in _DEFAULT_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     async_loop.serve(connection, decoder, backlog, lambda writer: TensorRtLlmEngine(writer, options))
 
 
 class TensorRtLlmEngine(AsyncEngine):
-    """An `LLM`."""
+    """Runs requests on a `tensorrt_llm.LLM`."""
 
     def __init__(self, writer: asyncio.StreamWriter, options: dict[str, Any]) -> None:
         super().__init__(writer)
@@ -51,19 +51,19 @@ class TensorRtLlmEngine(AsyncEngine):
         except ImportError as error:
             raise Refused(f"tensorrt_llm of '{sys.prefix}' cannot be imported: {error}") from error
         self._api = tensorrt_llm
-        self._broken: type[Exception] = CppExecutorError
-        self._refusal: type[Exception] = RequestError
+        self._fatal_error: type[Exception] = CppExecutorError
+        self._request_error: type[Exception] = RequestError
         self._statistics = (0.0, 0, 0)
         try:
             self._llm = tensorrt_llm.LLM(**arguments)
         except (TypeError, ValueError) as error:
             raise Refused(f"{directory}: {error}") from error
-        self._tokenizer = getattr(self._llm.tokenizer, "tokenizer", self._llm.tokenizer)  # Hugging Face's own
+        self._tokenizer = getattr(self._llm.tokenizer, "tokenizer", self._llm.tokenizer)  # Hugging Face's
         self._adapters = {
             name: LoRARequest(name, number, str(folder)) for number, (name, folder) in enumerate(adapters.items(), 1)
         }
         self.info = self._describe(arguments)
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        self._stats_task = asyncio.get_running_loop().create_task(self._poll_stats())
 
     async def generate(
         self,
@@ -72,14 +72,14 @@ class TensorRtLlmEngine(AsyncEngine):
         params: dict[str, Any],
         adapter: str,
         priority: int,  # noqa: ARG002 - its own ids
-    ) -> AsyncIterator[News]:
-        """Run a request as so many of the API's as it wants sequences: those tell of each step."""
+    ) -> AsyncIterator[Chunk]:
+        """Run a request: one of the API's for each of its `n` sequences, since only those return every step."""
         if adapter and adapter not in self._adapters:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
         token_ids = self._tokens(prompt, params)
-        told = self._prompt(token_ids, params)
+        described = self._described_prompt(token_ids, params)
         if params.get("prompt_only"):
-            _, deltas, end = prompt_alone(key, *told)
+            _, deltas, end = prompt_only_event(key, *described)
             yield deltas, end
             return
         left = room(len(token_ids), params, self.info["context_length"])
@@ -88,40 +88,41 @@ class TensorRtLlmEngine(AsyncEngine):
         def decode(many: list[list[int]]) -> list[str]:
             return list(self._tokenizer.batch_decode(many, skip_special_tokens=skips))
 
-        strands = [Strand(index, params, decode) for index in range(params.get("n", 1))]
+        sequences = [OutputSequence(index, params, decode) for index in range(params.get("n", 1))]
         results: list[Any] = []
         try:
-            for index in range(len(strands)):
-                own = self._api.SamplingParams(**self._sampling(params, left, index))  # into which the API writes
+            for index in range(len(sequences)):
+                # One for each sequence, as the API writes into them.
+                sampling_params = self._api.SamplingParams(**self._sampling(params, left, index))
                 lora = self._adapters.get(adapter)
-                results.append(self._llm.generate_async(token_ids, own, lora_request=lora, streaming=True))
-            streams = [follow(*each) for each in zip(strands, results)]
+                results.append(self._llm.generate_async(token_ids, sampling_params, lora_request=lora, streaming=True))
+            streams = [stream_deltas(*each) for each in zip(sequences, results)]
             unfinished = len(streams)
-            async for delta in streams[0] if unfinished == 1 else merged(streams):
+            async for delta in streams[0] if unfinished == 1 else merge_streams(streams):
                 unfinished -= delta[FINISH] is not None
-                delta, told = (*delta, *told), ()
+                delta, described = (*delta, *described), ()
                 if unfinished:
                     yield (delta,), None
                 else:
                     cached = max(getattr(each, "cached_tokens", 0) for each in results)
-                    yield (delta,), (len(token_ids), sum(strand.tokens for strand in strands), cached)
-        except self._refusal as error:
+                    yield (delta,), (len(token_ids), sum(sequence.tokens for sequence in sequences), cached)
+        except self._request_error as error:
             raise Refused(str(error)) from error
         finally:
             for result in results:
                 if not result.finished:
                     result.abort()
 
-    def is_broken(self, error: Exception) -> bool:
-        """Return whether the executor has ended."""
-        return isinstance(error, self._broken)
+    def is_fatal(self, error: Exception) -> bool:
+        """Return whether the executor has failed."""
+        return isinstance(error, self._fatal_error)
 
-    def shut_down(self) -> None:
-        self._watching.cancel()
+    def shutdown_engine(self) -> None:
+        self._stats_task.cancel()
         self._llm.shutdown()
 
     def stats(self) -> tuple[int, int, float, int, int, int]:
-        """Return how busy the engine is, its cache as of the last time it was asked."""
+        """Return the engine's load; the cache's values are from the last poll."""
         running, waiting, *_ = super().stats()
         return (running, waiting, *self._statistics, 0)
 
@@ -131,9 +132,9 @@ class TensorRtLlmEngine(AsyncEngine):
             ids = self._tokenizer.encode(prompt, add_special_tokens=params.get("add_special_tokens", True))
         return list(truncated(ids, params, self.info["context_length"]))
 
-    def _prompt(self, token_ids: list[int], params: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the prompt as it is to be told, in a tuple; an empty one if it is not to be."""
-        return (prompt_of(token_ids, params, self._tokenizer.batch_decode),) if "return_prompt" in params else ()
+    def _described_prompt(self, token_ids: list[int], params: dict[str, Any]) -> tuple[Any, ...]:
+        """Return a tuple with the *prompt* of `messages`, an empty one if the request does not ask for it."""
+        return (describe_prompt(token_ids, params, self._tokenizer.batch_decode),) if "return_prompt" in params else ()
 
     def _sampling(self, params: dict[str, Any], left: int, index: int) -> dict[str, Any]:
         given = sampling(params, left, index)
@@ -147,17 +148,17 @@ class TensorRtLlmEngine(AsyncEngine):
             bias = torch.zeros(self._vocabulary)
             for token, value in params["logit_bias"].items():
                 if not 0 <= int(token) < self._vocabulary:
-                    raise Refused(f"logit_bias names token {token}, the model has {self._vocabulary}")
+                    raise Refused(f"logit_bias: token {token} is out of the vocabulary of {self._vocabulary} tokens")
                 bias[int(token)] = value
             given["embedding_bias"] = bias
         return given
 
-    async def _watch(self) -> None:
-        """Ask for statistics from time to time; they are told with the next step."""
+    async def _poll_stats(self) -> None:
+        """Poll the statistics; the next STEP message sends them."""
         while True:
-            await asyncio.sleep(_STATISTICS_INTERVAL_S)
+            await asyncio.sleep(_STATS_INTERVAL_S)
             if self._tasks:
-                async for stats in self._llm.get_stats_async(timeout=_STATISTICS_INTERVAL_S):
+                async for stats in self._llm.get_stats_async(timeout=_STATS_INTERVAL_S):
                     self._statistics = usage(stats)
 
     def _describe(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +171,7 @@ class TensorRtLlmEngine(AsyncEngine):
         self._vocabulary: int = config.vocab_size
         return {
             "context_length": arguments.get("max_seq_len") or config.max_position_embeddings,
-            "max_running": arguments.get("max_batch_size") or _USUAL_BATCH,
+            "max_running": arguments.get("max_batch_size") or _DEFAULT_MAX_BATCH,
             "chat_template": self._tokenizer.chat_template or "",
             "special_tokens": {
                 name: str(value)

@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM model is loaded with, and whether this machine can: said before anything is loaded."""
+"""Arguments of a TensorRT-LLM model, and checks of packages and GPUs before it is loaded."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .model_json import read_json
 
 
 def read_arguments(directory: Path) -> dict[str, Any]:
-    """Return the arguments of `LLM` that a version's directory holds. Raises Refused if they cannot be right."""
+    """Return the arguments of `LLM` from a version's directory. Raises Refused if they are invalid."""
     path = directory / "model.json"
     arguments = read_json(path)
     if not path.is_file() and (directory / "model.yaml").is_file():
         path = directory / "model.yaml"
         arguments = _read_yaml(path)
-        arguments.pop("triton_config", None)  # what a configuration of Triton says otherwise
+        arguments.pop("triton_config", None)  # config.pbtxt has its settings
     if not arguments.get("model"):
         raise Refused(f"{path}: 'model' must name a checkpoint: its folder, or its name on the Hugging Face hub")
     model = directory / str(arguments["model"])
@@ -28,7 +28,7 @@ def read_arguments(directory: Path) -> dict[str, Any]:
     if isinstance(arguments.get("model"), str) and (model / "rank0.engine").exists():
         raise Refused(
             f"{path}: 'model' names a folder with engines of trtllm-build, which newer releases of TensorRT-LLM no "
-            "longer run: name the checkpoint that they were built from"
+            "longer support: name the checkpoint that they were built from"
         )
     arguments.setdefault("guided_decoding_backend", "xgrammar")
     arguments.setdefault("enable_iter_perf_stats", True)
@@ -36,13 +36,13 @@ def read_arguments(directory: Path) -> dict[str, Any]:
 
 
 def read_adapters(directory: Path, arguments: dict[str, Any]) -> dict[str, Path]:
-    """Return the folders of the LoRA adapters by their names. Raises Refused for one that is not there."""
+    """Return the folders of the LoRA adapters by name. Raises Refused for a missing one."""
     path = directory / "multi_lora.json"
     adapters = {name: directory / str(folder) for name, folder in read_json(path).items()}
     if adapters and not arguments.get("lora_config"):
         raise Refused(
-            f"{path}: TensorRT-LLM needs to be told what adapters are like: "
-            'give "lora_config": {"lora_dir": […], "max_lora_rank": …} in model.json'
+            f"{path}: TensorRT-LLM needs the size of LoRA adapters: "
+            'set "lora_config": {"lora_dir": […], "max_lora_rank": …} in model.json'
         )
     for name, folder in adapters.items():
         if not folder.is_dir():
@@ -58,12 +58,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise Refused(f"{path}: {error}") from error
     if not isinstance(document, dict):
-        raise Refused(f"{path}: must hold arguments by their names")
+        raise Refused(f"{path}: must hold a mapping of argument names to values")
     return document
 
 
 def require_gpus(arguments: dict[str, Any], directory: Path) -> None:
-    """Raise Refused if this interpreter has no TensorRT-LLM, or this machine has fewer GPUs than are to be used."""
+    """Raise Refused if this interpreter has no TensorRT-LLM, or this machine has too few GPUs for the arguments."""
     if importlib.util.find_spec("tensorrt_llm") is None:
         raise Refused(f"the environment '{sys.prefix}' has no package 'tensorrt_llm': pip install tensorrt-llm into it")
     tensor = arguments.get("tensor_parallel_size", 1)
@@ -78,5 +78,5 @@ def require_gpus(arguments: dict[str, Any], directory: Path) -> None:
     if found < needed:
         raise Refused(
             f"{directory}: tensor_parallel_size {tensor} × pipeline_parallel_size {pipeline} need {needed} NVIDIA "
-            f"GPU{'s' if needed > 1 else ''}, this machine has {found}; conch engine plan says what fits which GPUs"
+            f"GPU{'s' if needed > 1 else ''}, this machine has {found}; `conch engine plan` shows what fits which GPUs"
         )

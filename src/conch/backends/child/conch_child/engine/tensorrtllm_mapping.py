@@ -1,4 +1,4 @@
-"""Between this server's words for a request and those of TensorRT-LLM's LLM API: pure functions, which need no GPU."""
+"""Conversion of requests to TensorRT-LLM's LLM API: pure functions that need no GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .driver import Refused
 
 _SAME_NAME = ("min_tokens", "min_p", "stop_token_ids", "ignore_eos")
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-# The release from which on the sampler of the PyTorch backend looks at them. It used to draw for all requests from one
-# generator, whatever their seeds.
+# The first releases whose sampler of the PyTorch backend supports them. Earlier ones use one random generator for all
+# requests and ignore seeds.
 _SINCE = {**dict.fromkeys(_PENALTIES, (1, 3)), "seed": (1, 4)}
 _SEEDS = 1 << 64
 _SUPPORTED_PARAMS = (
@@ -22,7 +22,7 @@ _SUPPORTED_PARAMS = (
 
 
 def supported_params(version: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the parameters that this release honours with these arguments of the engine."""
+    """Return the parameters that this release supports with these arguments of the engine."""
     release = tuple(int(part) for part in version.split(".")[:2])
     since = (name for name, first in _SINCE.items() if release >= first)
     structured = ("structured",) if arguments.get("guided_decoding_backend") else ()
@@ -30,9 +30,9 @@ def supported_params(version: str, arguments: Mapping[str, Any]) -> tuple[str, .
 
 
 def sampling(params: Mapping[str, Any], room: int, index: int = 0) -> dict[str, Any]:
-    """Return the keywords of the API's `SamplingParams`, but for those that are objects, for one sequence.
+    """Return the keywords of the API's `SamplingParams` for one sequence, without those whose values are objects.
 
-    `room`: how many tokens fit into the context behind the prompt; `index`: which of the request's sequences it is.
+    `room`: tokens that fit into the context after the prompt; `index`: the sequence's number in its request.
     """
     given = {name: params[name] for name in (*_SAME_NAME, *_PENALTIES) if name in params}
     given["max_tokens"] = params.get("max_tokens", room)
@@ -41,12 +41,12 @@ def sampling(params: Mapping[str, Any], room: int, index: int = 0) -> dict[str, 
     if temperature == 0:
         given["top_k"] = 1
     else:
-        # All of them: where none is given, the API is greedy.
+        # Always all three, as the API is greedy without any.
         given.update(temperature=temperature, top_p=params.get("top_p", 1.0), top_k=max(params.get("top_k", 0), 0))
     if params.get("seed") is not None:
         given["seed"] = (params["seed"] + index) % _SEEDS
     if params.get("logprobs") is not None:
-        given["logprobs"] = max(params["logprobs"], 1)  # 0 is none at all in some releases
+        given["logprobs"] = max(params["logprobs"], 1)  # some releases return none for 0
     return given
 
 
@@ -56,25 +56,25 @@ def guide(kind: str, value: str) -> dict[str, Any]:
         return {"json_object": True}
     if kind in ("json", "regex", "grammar"):
         return {kind: value}
-    raise Refused(f"TensorRT-LLM has no structured output of the kind '{kind}'", messages.UNSUPPORTED)
+    raise Refused(f"TensorRT-LLM does not support structured output of kind '{kind}'", messages.UNSUPPORTED)
 
 
 def room(prompt_tokens: int, params: Mapping[str, Any], context: int) -> int:
-    """Return how many tokens fit behind the prompt. Raises Refused if they are fewer than are wanted."""
+    """Return how many tokens fit into the context after the prompt. Raises Refused if fewer than `max_tokens`."""
     left = context - prompt_tokens
-    wanted = params.get("max_tokens", 1)
-    if left < wanted:
+    max_tokens = params.get("max_tokens", 1)
+    if left < max_tokens:
         raise Refused(
             f"This model's maximum context length is {context} tokens. However, you requested "
-            f"{prompt_tokens + wanted} tokens ({prompt_tokens} in the prompt, {wanted} in the completion)"
+            f"{prompt_tokens + max_tokens} tokens ({prompt_tokens} in the prompt, {max_tokens} in the completion)"
         )
     return left
 
 
 def usage(stats: Mapping[str, Any]) -> tuple[float, int, int]:
-    """Return from statistics of an iteration how full the KV cache is, and of tokens looked up in it and found."""
+    """Return KV cache usage (0 to 1), prefix cache queries and hits (tokens) from an iteration's statistics."""
     cache = stats.get("kvCacheStats") or {}
     size = cache.get("tokensPerBlock", 0)
-    found = cache.get("reusedBlocks", 0) * size
-    full = cache.get("usedNumBlocks", 0) / max(cache.get("maxNumBlocks", 0), 1)
-    return full, found + cache.get("missedBlocks", 0) * size, found
+    hits = cache.get("reusedBlocks", 0) * size
+    used = cache.get("usedNumBlocks", 0) / max(cache.get("maxNumBlocks", 0), 1)
+    return used, hits + cache.get("missedBlocks", 0) * size, hits

@@ -1,7 +1,7 @@
-"""vLLM in a process of its own: what has to be settled before it is imported, and how that process ends.
+"""Prepare a process for vLLM before it is imported, and exit it without delay.
 
-vLLM has processes of its own in turn, for its core and its workers. They end with this one: `main.py` sees to it where
-they are started anew, as on CPUs, a hook of `fork` where they are copies.
+vLLM starts processes for its core and workers. They end with this one: spawned ones, as on CPUs, by
+`engine_main.follow`, forked ones by a fork hook.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ..ipc import prctl
 from ..ipc.wire import FrameDecoder, Message
 from . import async_loop
 
-# What the environment says and nobody set: that nothing is reported to anybody.
-_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+# No usage reports, unless the environment says otherwise.
+_DEFAULT_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
 def serve(connection: socket.socket, decoder: FrameDecoder, backlog: list[Message], options: dict[str, Any]) -> None:
-    """Load the model and run it until the server ends the connection or says STOP."""
+    """Load the model and run it until STOP or the end of the connection."""
     os.register_at_fork(after_in_child=prctl.die_with_parent)
-    # In a sandbox, there is one folder to write to.
+    # A sandboxed process can only write to its folder for temporary files.
     scratch = options["scratch"] if os.access(options["scratch"], os.W_OK) else tempfile.gettempdir()
-    for name, value in {**_ENVIRONMENT, "VLLM_RPC_BASE_PATH": scratch}.items():
+    for name, value in {**_DEFAULT_ENVIRONMENT, "VLLM_RPC_BASE_PATH": scratch}.items():
         os.environ.setdefault(name, value)
     from .vllm_engine import VllmEngine
 
     async_loop.serve(connection, decoder, backlog, lambda writer: VllmEngine(writer, options))
     sys.stdout.flush()
-    os._exit(0)  # taking PyTorch apart takes the interpreter seconds
+    os._exit(0)  # the interpreter's finalization takes seconds with PyTorch

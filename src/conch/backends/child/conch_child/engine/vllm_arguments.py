@@ -1,4 +1,4 @@
-"""What a model's files say to vLLM: `model.json`, its engine's arguments, and `multi_lora.json`, the LoRA adapters."""
+"""Read vLLM models' files: `model.json`, the engine's arguments, and `multi_lora.json`, the LoRA adapters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from .driver import Refused
 from .model_json import read_json
 
-_NEAR = 5
-# Arguments that may be paths, which are then taken to be beside model.json.
+_MAX_SUGGESTIONS = 5
+# Arguments that may be paths, relative to model.json.
 _PATHS = ("model", "tokenizer")
 
 
 def read_arguments(directory: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the engine's arguments. `defaults` has those that this version of vLLM knows.
+    """Return the engine's arguments. `defaults` has those of the installed vLLM.
 
-    Raises Refused for a name that it does not know, and if no model is named.
+    Raises Refused for an unknown argument and a missing model.
     """
     path = directory / "model.json"
     arguments = read_json(path)
@@ -26,7 +26,7 @@ def read_arguments(directory: Path, defaults: Mapping[str, Any]) -> dict[str, An
         arguments.setdefault("enable_log_requests", not _switch(arguments.pop("disable_log_requests")))
     for name, value in arguments.items():
         if name not in defaults:
-            raise Refused(f"{path}: unknown key '{name}'; known: {_near(name, defaults)}")
+            raise Refused(f"{path}: unknown key '{name}'; known: {_suggestions(name, defaults)}")
         if isinstance(defaults[name], bool):
             arguments[name] = _switch(value)
     if not isinstance(arguments.get("model"), str):
@@ -40,7 +40,7 @@ def read_arguments(directory: Path, defaults: Mapping[str, Any]) -> dict[str, An
 
 
 def read_adapters(directory: Path) -> dict[str, Path]:
-    """Return the folders of the LoRA adapters by their names. Raises Refused for one that is not there."""
+    """Return the folders of the LoRA adapters by name. Raises Refused for a missing one."""
     path = directory / "multi_lora.json"
     adapters = {name: Path(directory, str(folder)) for name, folder in read_json(path).items()}
     for name, folder in adapters.items():
@@ -49,20 +49,20 @@ def read_adapters(directory: Path) -> dict[str, Path]:
     return adapters
 
 
-def _near(name: str, known: Mapping[str, Any]) -> str:
-    near = get_close_matches(name, known, _NEAR, 0.3) or sorted(known)[:_NEAR]
+def _suggestions(name: str, known: Mapping[str, Any]) -> str:
+    near = get_close_matches(name, known, _MAX_SUGGESTIONS, 0.3) or sorted(known)[:_MAX_SUGGESTIONS]
     return f"{', '.join(near)} and {len(known) - len(near)} other arguments of vLLM's AsyncEngineArgs"
 
 
 def _switch(value: Any) -> Any:
-    """Repositories made for Triton have text where JSON has true and false."""
+    """Convert "true" and "false" in any case, as repositories made for Triton have them, to booleans."""
     return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def _located(path: Path, name: str, value: str) -> str:
-    here = Path(path.parent, value)  # an absolute path is that path
-    if here.exists():
-        return str(here)
+    local = Path(path.parent, value)  # an absolute path is that path
+    if local.exists():
+        return str(local)
     if value.startswith((".", "/")):
-        raise Refused(f"{path}: {name} '{value}': there is no '{here}'")
+        raise Refused(f"{path}: {name} '{value}': there is no '{local}'")
     return value

@@ -1,7 +1,7 @@
-"""vLLM's AsyncLLM: PagedAttention and continuous batching on GPUs, and on CPUs with its build for them.
+"""vLLM through its AsyncLLM: PagedAttention and continuous batching on GPUs, and on CPUs with its build for them.
 
-Text, stop strings and detokenization are vLLM's own. Its API gives every request a task that is woken for every token;
-here what a step has brought is taken where vLLM puts it down, without waking anybody.
+vLLM detokenizes and handles stop strings. Its API wakes a task per request and token; here `_Request` replaces vLLM's
+output collector, so that a step's outputs are sent without task switches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from . import cache_size, messages
 from .async_loop import LoopEngine
-from .driver import Prompt, Refused, completion_room, kept_tokens, prompt_alone, prompt_of
+from .driver import Prompt, Refused, completion_room, describe_prompt, max_prompt_tokens, prompt_only_event
 from .shared_memory import shared_memory
 from .vllm_arguments import read_adapters, read_arguments
 
@@ -40,16 +40,16 @@ _SAME_NAME = (
 )
 _TRUNCATION = ("truncate_prompt_tokens", "truncation_side")
 _SUPPORTED_PARAMS = (*_SAME_NAME, *_TRUNCATION, "cache_salt", "structured")
-# What vLLM takes of a GPU's memory if it is not told, and the arguments that say how large the cache is.
+# The default share of a GPU's memory, and the arguments that set the cache's size.
 _GPU_SHARE = AsyncEngineArgs.gpu_memory_utilization
 _SIZES = {"kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override"}
-_LEAST_CACHE = 1 << 26
-_DELTA = 6  # items of a delta without a prompt
-_FAILED = "error"  # a finish reason of vLLM's
+_MIN_CACHE_BYTES = 1 << 26
+_DELTA_ITEMS = 6  # of a delta without a prompt
+_FAILED = "error"  # a finish reason of vLLM
 
 
 class VllmEngine(LoopEngine):
-    """An AsyncLLM."""
+    """Runs requests on a vLLM AsyncLLM."""
 
     def __init__(self, writer: asyncio.StreamWriter, options: dict[str, Any]) -> None:
         super().__init__(writer)
@@ -58,128 +58,126 @@ class VllmEngine(LoopEngine):
         arguments = read_arguments(directory, defaults)
         self._adapters = self._lora(directory) if arguments.get("enable_lora") else {}
         self._size_cache(arguments, options["memory"])
-        loggers: list[Any] = [] if arguments.get("disable_log_stats") else [_Steps]
+        loggers: list[Any] = [] if arguments.get("disable_log_stats") else [_StepStats]
         try:
             parsed = AsyncEngineArgs(**{**arguments, "disable_log_stats": True})
             self._engine = AsyncLLM.from_engine_args(parsed, stat_loggers=loggers)
-        except RuntimeError as error:  # of its core, or a worker: they have printed the cause
-            raise Refused(f"{directory / 'model.json'}: {error}. The last that was printed:") from error
+        except RuntimeError as error:  # of its core or a worker, which printed the cause
+            raise Refused(f"{directory / 'model.json'}: {error}. Last output:") from error
         except (ValueError, OSError) as error:
             raise Refused(f"{directory / 'model.json'}: {error}") from error
         self._requests: dict[int, _Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._steps: _Steps | None = self._engine.logger_manager.stat_loggers[0] if loggers else None
+        self._step_stats: _StepStats | None = self._engine.logger_manager.stat_loggers[0] if loggers else None
         config = self._engine.vllm_config
         self._context = config.model_config.max_model_len
-        # As a chat template leaves a prompt, it has its special tokens already.
-        self._plain = self._engine.renderer.default_cmpl_tok_params
-        self._templated = self._plain.with_kwargs(add_special_tokens=False)
+        # Prompts made by a chat template already contain special tokens.
+        self._raw_params = self._engine.renderer.default_cmpl_tok_params
+        self._templated_params = self._raw_params.with_kwargs(add_special_tokens=False)
         self.info = self._describe(config)
-        enable_envs_cache()  # for every token vLLM asks the environment something
-        self._engine.output_handler.add_done_callback(self._died)
+        enable_envs_cache()  # vLLM reads environment variables for every token
+        self._engine.output_handler.add_done_callback(self._on_core_exit)
 
     def begin(self, key: int, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int) -> None:
-        """Have a task bring the request to vLLM's scheduler; it ends before the first token comes."""
+        """Start a task that adds the request to vLLM's scheduler; it ends before the first token."""
         self._requests[key] = request = _Request(self, key, params)
-        self._do(self._add(request, prompt, params, adapter, priority))
+        self._spawn(self._start(request, prompt, params, adapter, priority))
 
     def abort(self, key: int) -> None:
         request = self._requests.get(key)
         if request is not None:
-            self.over(request)
+            self.finish(request)
             if request.vllm_id:
-                self._do(self._abort(request.vllm_id))
+                self._spawn(self._abort(request.vllm_id))
 
-    def over(self, request: _Request) -> None:
-        """Forget a request that has ended."""
-        request.over = True
+    def finish(self, request: _Request) -> None:
+        """Drop a request that has ended."""
+        request.finished = True
         self._requests.pop(request.key, None)
 
     def stats(self) -> tuple[int, int, float, int, int, int]:
-        """Return what vLLM's scheduler says of its steps, or what is known without it."""
-        steps = self._steps
+        """Return the load that vLLM's scheduler reports, or the numbers of requests with `disable_log_stats`."""
+        steps = self._step_stats
         if steps is None:
             running = sum(request.completion_tokens > 0 for request in self._requests.values())
             return running, len(self._requests) - running, 0.0, 0, 0, 0
         counters = (steps.prefix_queries, steps.prefix_hits, steps.preemptions)
-        if not self._requests:  # no step has told of what was aborted last
+        if not self._requests:  # no step reports the abortion of the last requests
             return 0, 0, 0.0, *counters
         return steps.running, steps.waiting, steps.kv_cache_usage, *counters
 
     def close(self) -> None:
-        logging.getLogger("vllm").setLevel(logging.ERROR)  # that it has to hurry is no news
-        if not self._engine.output_handler.remove_done_callback(self._died):
+        logging.getLogger("vllm").setLevel(logging.ERROR)  # without warnings on the early shutdown
+        if not self._engine.output_handler.remove_done_callback(self._on_core_exit):
             return
         self._engine.shutdown()
 
     def _size_cache(self, arguments: dict[str, Any], offer: Mapping[str, Any]) -> None:
-        """Give the cache its share of memory if nobody has said how large it is. Raises Refused if there is too little.
+        """Set the cache's default size on CPUs, unless configured. Raises Refused if there is too little memory.
 
-        On a GPU it is vLLM that measures; what several are told to take must not be more than there is.
+        On GPUs vLLM measures by itself; log a warning if several engines exceed a GPU's memory.
         """
         if not current_platform.is_cpu():
-            warning = cache_size.overbooked(offer, arguments.get("gpu_memory_utilization", _GPU_SHARE))
+            warning = cache_size.overcommit_warning(offer, arguments.get("gpu_memory_utilization", _GPU_SHARE))
             if warning:
                 self.log(messages.WARNING, warning)
         elif not os.environ.get("VLLM_CPU_KVCACHE_SPACE") and not _SIZES & arguments.keys():
             files = Path(arguments["model"]).glob("*.safetensors") if Path(arguments["model"]).is_dir() else ()
             weights = sum(path.stat().st_size for path in files)
-            size, why = cache_size.share(offer, weights, _LEAST_CACHE)
+            size, why = cache_size.default_size(offer, weights, _MIN_CACHE_BYTES)
             arguments["kv_cache_memory_bytes"] = size
-            self.log(
-                messages.INFO,
-                f"KV cache of {cache_size.in_gib(size)}: {why}; kv_cache_memory_bytes in model.json chooses another",
-            )
+            remedy = "set kv_cache_memory_bytes in model.json to change it"
+            self.log(messages.INFO, f"KV cache of {cache_size.format_gib(size)}: {why}; {remedy}")
 
     def _lora(self, directory: Path) -> dict[str, Any]:
         adapters = enumerate(read_adapters(directory).items(), 1)
         return {name: LoRARequest(name, number, str(path)) for number, (name, path) in adapters}
 
-    def _do(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _add(
+    async def _start(
         self, request: _Request, prompt: Prompt, params: dict[str, Any], adapter: str, priority: int
     ) -> None:
         try:
-            rendered = await self._rendered(request, prompt, params)
+            rendered = await self._render(request, prompt, params)
             if params.get("prompt_only") and "prompt_logprobs" not in params:
-                self.over(request)
-                self.tell(prompt_alone(request.key, request.prompt or ((), "", (), ())))
+                self.finish(request)
+                self.emit(prompt_only_event(request.key, request.prompt or ((), "", (), ())))
                 return
-            collector = await self._added(request, rendered, params, adapter, priority)
+            collector = await self._submit(request, rendered, params, adapter, priority)
             request.vllm_id = collector.request_id
-            if request.over:  # aborted meanwhile
+            if request.finished:  # aborted meanwhile
                 await self._abort(request.vllm_id)
                 return
             collector.put = request.put
             first = collector.get_nowait()
             if first is not None:
                 request.put(first)
-        except Exception as error:  # what becomes of one request must not end the others
+        except Exception as error:  # one request's failure must not end the others
             request.put(error)
 
-    async def _rendered(self, request: _Request, prompt: Prompt, params: dict[str, Any]) -> Any:
-        """Return the prompt as vLLM takes it: tokenized, and truncated. Raises what vLLM raises."""
-        given: dict[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)}
+    async def _render(self, request: _Request, prompt: Prompt, params: dict[str, Any]) -> Any:
+        """Return vLLM's prompt object: tokenized and truncated. Raises what vLLM raises."""
+        raw: dict[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)}
         if "cache_salt" in params:
-            given["cache_salt"] = params["cache_salt"]
-        form = self._plain if params.get("add_special_tokens", True) else self._templated
+            raw["cache_salt"] = params["cache_salt"]
+        tok_params = self._raw_params if params.get("add_special_tokens", True) else self._templated_params
         if "truncate_prompt_tokens" in params:
-            kept, side = kept_tokens(params, self._context), params.get("truncation_side", "left")
-            form = form.with_kwargs(truncate_prompt_tokens=kept, truncation_side=side)
-        (rendered,) = await self._engine.renderer.render_cmpl_async([given], form)
+            size, side = max_prompt_tokens(params, self._context), params.get("truncation_side", "left")
+            tok_params = tok_params.with_kwargs(truncate_prompt_tokens=size, truncation_side=side)
+        (rendered,) = await self._engine.renderer.render_cmpl_async([raw], tok_params)
         request.prompt_tokens = len(rendered["prompt_token_ids"])
         if "return_prompt" in params:
-            request.prompt = prompt_of(rendered["prompt_token_ids"], params, self._engine.tokenizer.batch_decode)
+            request.prompt = describe_prompt(rendered["prompt_token_ids"], params, self._engine.tokenizer.batch_decode)
         return rendered
 
-    async def _added(
+    async def _submit(
         self, request: _Request, rendered: Any, params: dict[str, Any], adapter: str, priority: int
     ) -> Any:
-        """Give the request to vLLM and return its collector of outputs. Raises Refused, and what vLLM raises."""
+        """Add the request to vLLM and return its output collector. Raises Refused, and what vLLM raises."""
         if adapter and adapter not in self._adapters:
             raise Refused(f"LoRA adapter '{adapter}' is unknown; this model has: {', '.join(self._adapters) or 'none'}")
         room = completion_room(self._context, request.prompt_tokens, params.get("max_tokens"))
@@ -193,11 +191,11 @@ class VllmEngine(LoopEngine):
 
     async def _abort(self, vllm_id: str) -> None:
         await self._engine.abort(vllm_id, internal=True)
-        self.tell_figures()
+        self.emit_stats()
 
-    def _died(self, _: Any) -> None:
-        """End this process, as vLLM's core has ended: the server tells the requests, and starts another."""
-        print("vLLM's engine core has ended; its own lines say why", file=sys.stderr, flush=True)
+    def _on_core_exit(self, _: Any) -> None:
+        """Exit this process after vLLM's core; the server fails the requests and restarts the process."""
+        print("vLLM's engine core exited; see its output above", file=sys.stderr, flush=True)
         os._exit(1)
 
     def _describe(self, config: Any) -> dict[str, Any]:
@@ -228,27 +226,27 @@ class VllmEngine(LoopEngine):
 
 
 class _Request:
-    """One request. Takes the place of vLLM's collector, into which each step puts what it has brought."""
+    """One request. Replaces vLLM's output collector, whose `put` receives each step's output."""
 
     __slots__ = (
-        *("_engine", "_logprobs", "_prompt_only", "completion_tokens", "key", "over", "prompt", "prompt_tokens"),
+        *("_engine", "_logprobs", "_prompt_only", "completion_tokens", "finished", "key", "prompt", "prompt_tokens"),
         "vllm_id",
     )
 
     def __init__(self, engine: VllmEngine, key: int, params: Mapping[str, Any]) -> None:
         self.key = key
-        self.vllm_id = ""  # until vLLM has it
+        self.vllm_id = ""  # assigned by vLLM
         self.prompt_tokens = 0
-        self.prompt: tuple[Any, ...] | None = None  # until it has been told, if it is to be
+        self.prompt: tuple[Any, ...] | None = None  # for the first delta, then None
         self.completion_tokens = 0
-        self.over = False
+        self.finished = False
         self._engine = engine
         self._logprobs = params.get("logprobs") is not None
         self._prompt_only = params.get("prompt_only", False)
 
     def put(self, output: Any) -> None:
-        """Tell the server of it, unless the request is over, or all of them are: that is seen by the process's end."""
-        if self.over or isinstance(output, EngineDeadError):
+        """Emit an output or error. No-op for a finished request, and if the core died, which ends the process."""
+        if self.finished or isinstance(output, EngineDeadError):
             return
         end: tuple[Any, ...] | None = None
         deltas: list[tuple[Any, ...]] = []
@@ -265,23 +263,23 @@ class _Request:
                 scheduled = int(output.metrics.scheduled_ts * 1e9) if output.metrics is not None else 0
                 end = (self.prompt_tokens, self.completion_tokens, output.num_cached_tokens or 0, scheduled)
             if any(each.finish_reason == _FAILED for each in output.outputs):
-                deltas, end = [], (messages.INTERNAL, "vLLM has given this request up")
+                deltas, end = [], (messages.INTERNAL, "vLLM failed this request with an internal error")
         if self._prompt_only and deltas:
-            if len(deltas[0]) == _DELTA:
-                return  # what was generated beside the prompt's probabilities
-            self._engine.tell(prompt_alone(self.key, deltas[0][_DELTA]))
+            if len(deltas[0]) == _DELTA_ITEMS:
+                return  # generated tokens, which are not requested
+            self._engine.emit(prompt_only_event(self.key, deltas[0][_DELTA_ITEMS]))
             self._engine.abort(self.key)
             return
         if end is not None:
-            self._engine.over(self)
-        self._engine.tell((self.key, tuple(deltas), end))
+            self._engine.finish(self)
+        self._engine.emit((self.key, tuple(deltas), end))
 
     def _with_logprobs(self, prompt: tuple[Any, ...], found: Any) -> tuple[Any, ...]:
         if not found:
             return prompt
         ids, text, pieces, _ = prompt
-        told = [_alternatives(token, each) if each else () for token, each in zip(ids, found)]
-        return ids, text, pieces, tuple(told)
+        listed = [_alternatives(token, each) if each else () for token, each in zip(ids, found)]
+        return ids, text, pieces, tuple(listed)
 
     def _delta(self, each: Any) -> tuple[Any, ...]:
         logprobs: tuple[Any, ...] = ()
@@ -290,30 +288,30 @@ class _Request:
         return each.index, each.text, tuple(each.token_ids), each.finish_reason, each.stop_reason, logprobs
 
 
-class _Steps(PrometheusStatLogger):  # type: ignore[misc]
-    """Notes what the scheduler says with each step. One of Prometheus', since vLLM adds its own to any other."""
+class _StepStats(PrometheusStatLogger):  # type: ignore[misc]
+    """Collects the scheduler's statistics. A subclass of vLLM's Prometheus logger, which vLLM adds beside any other."""
 
     def __init__(self, **_: Any) -> None:
         self.prefix_queries = self.prefix_hits = self.preemptions = 0
-        self._gauges: dict[int, tuple[int, int, float]] = {}  # of each of the cores, of which there may be several
+        self._gauges: dict[int, tuple[int, int, float]] = {}  # engine core → running, waiting, KV cache usage
 
     @property
     def running(self) -> int:
-        """Sequences that are computed side by side."""
+        """Requests in the running batch."""
         return sum(gauges[0] for gauges in self._gauges.values())
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait for that."""
+        """Requests in the scheduler's queue."""
         return sum(gauges[1] for gauges in self._gauges.values())
 
     @property
     def kv_cache_usage(self) -> float:
-        """Share of the KV cache that is in use, 0 to 1."""
+        """Used share of the KV cache, 0 to 1."""
         return sum(gauges[2] for gauges in self._gauges.values()) / max(len(self._gauges), 1)
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, engine_idx: int = 0, **__: Any) -> None:
-        """Take a step's figures."""
+        """Record a step's statistics."""
         if scheduler_stats is not None:
             waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
             self._gauges[engine_idx] = scheduler_stats.num_running_reqs, waiting, scheduler_stats.kv_cache_usage
@@ -323,22 +321,22 @@ class _Steps(PrometheusStatLogger):  # type: ignore[misc]
             self.preemptions += iteration_stats.num_preempted_reqs
 
     def log_engine_initialized(self) -> None:
-        """Say nothing: the server shows what there is."""
+        """Log nothing: the server does."""
 
     def log(self) -> None:
-        """Say nothing."""
+        """Log nothing: the server has metrics."""
 
     def record_sleep_state(self, *_: Any, **__: Any) -> None:
-        """Do nothing: engines do not sleep here."""
+        """Do nothing: Conch stops idle engines instead."""
 
     def record_admission_rejection(self, reason: str) -> None:
-        """Do nothing: the server sees the refusal."""
+        """Do nothing: the server receives the refusal."""
 
 
 def _refusal(error: Exception) -> tuple[int, str]:
     if isinstance(error, Refused):
         return error.code, error.text
-    if isinstance(error, GracefulHTTPError):  # queues that model.json bounds
+    if isinstance(error, GracefulHTTPError):  # a queue limit in model.json
         return messages.UNAVAILABLE, str(error)
     if isinstance(error, (VLLMClientError, ValueError)):
         return messages.INVALID_ARG, str(error)
@@ -346,15 +344,15 @@ def _refusal(error: Exception) -> tuple[int, str]:
 
 
 def _sampling(params: Mapping[str, Any], room: int) -> Any:
-    given = {name: params[name] for name in _SAME_NAME if name in params}
-    given["max_tokens"] = room
+    keywords = {name: params[name] for name in _SAME_NAME if name in params}
+    keywords["max_tokens"] = room
     if "structured" in params:
-        given["structured_outputs"] = _structured(*params["structured"])
-    return SamplingParams(**given, output_kind=RequestOutputKind.DELTA, skip_clone=True)
+        keywords["structured_outputs"] = _structured(*params["structured"])
+    return SamplingParams(**keywords, output_kind=RequestOutputKind.DELTA, skip_clone=True)
 
 
 def _alternatives(token: int, alternatives: Mapping[int, Any]) -> tuple[Any, ...]:
-    """Return the chosen token first, then the likeliest."""
+    """Return the chosen token, then the others by descending probability."""
     chosen = alternatives[token]
     others = sorted((each for each in alternatives.items() if each[0] != token), key=lambda each: -each[1].logprob)
     listed = [(token, chosen), *others]

@@ -1,7 +1,6 @@
-"""The sequences of a request to TensorRT-LLM's LLM API, from what it puts out to deltas.
+"""Conversion of TensorRT-LLM's outputs to deltas, one sequence at a time.
 
-The API's own texts and stop strings are not used: it takes a text back that has turned out to begin a stop string,
-after having told it, which a stream cannot do.
+The API's texts and stop strings are not used: it streams the beginning of a stop string and later retracts it.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from .text import DecodeMany, StopStrings, TextStream, tell
+from .text import DecodeMany, StopStrings, TextStream, decode_new
 
 Delta = tuple[Any, ...]  # as `messages` describes it
-FINISH = 3  # where it has the reason why the sequence has ended
+FINISH = 3  # index of the finish reason
 
 _FINISHED = {"stop": "stop", "length": "length", "cancelled": "abort"}
 
 
-class Strand:
-    """One of the sequences of a request, from its outputs to deltas."""
+class OutputSequence:
+    """Converts the outputs of one sequence to deltas."""
 
     def __init__(self, index: int, params: Mapping[str, Any], decode: DecodeMany) -> None:
         self.tokens = 0
@@ -31,11 +30,11 @@ class Strand:
         self._stops = StopStrings(params.get("stop", ()), params.get("include_stop_str_in_output", False))
 
     def take(self, output: Any) -> tuple[Any, ...]:
-        """Return the delta that the API's `CompletionOutput` adds; `ended` tells whether it is the last."""
+        """Return the delta of the API's `CompletionOutput`, and set `ended` with the last."""
         new = list(output.token_ids_diff)
         finish = None if output.finish_reason is None else _FINISHED.get(output.finish_reason, "abort")
         last = finish is not None
-        (text,) = tell([(self._stream, new, last)], self._decode)
+        (text,) = decode_new([(self._stream, new, last)], self._decode)
         text, stop = self._stops.feed(text, last)
         self.tokens += len(new)
         self.ended = last or stop is not None
@@ -47,26 +46,26 @@ class Strand:
         return self._index, text, tuple(new), finish, output.stop_reason, logprobs
 
     def _alternatives(self, tokens: Sequence[int], found: Sequence[Mapping[int, Any]], count: int) -> tuple[Any, ...]:
-        """Return for each token itself and the likeliest beside it, `count` of them."""
-        told = []
+        """Return for each token itself and the `count` most likely others."""
+        listed = []
         for token, alternatives in zip(tokens, found):
             others = sorted((each for each in alternatives if each != token), key=lambda e: -alternatives[e].logprob)
             chosen = [token, *others][: 1 + count]
             texts = self._decode([[each] for each in chosen])
-            told.append(tuple((each, text, alternatives[each].logprob) for each, text in zip(chosen, texts)))
-        return tuple(told)
+            listed.append(tuple((each, text, alternatives[each].logprob) for each, text in zip(chosen, texts)))
+        return tuple(listed)
 
 
-async def follow(strand: Strand, result: Any) -> AsyncIterator[Delta]:
-    """Yield the deltas of a sequence until it ends, be it at a stop string, of which the API does not know."""
+async def stream_deltas(sequence: OutputSequence, result: Any) -> AsyncIterator[Delta]:
+    """Yield the deltas of a sequence until it ends, also at a stop string, which the API does not know."""
     async for each in result:
-        yield strand.take(each.outputs[0])
-        if strand.ended:
+        yield sequence.take(each.outputs[0])
+        if sequence.ended:
             return
 
 
-async def merged(streams: Sequence[AsyncIterator[Delta]]) -> AsyncIterator[Delta]:
-    """Yield what any of the streams yields, as it comes. When this ends, they all do."""
+async def merge_streams(streams: Sequence[AsyncIterator[Delta]]) -> AsyncIterator[Delta]:
+    """Yield items of all streams as they arrive. Closing this iterator cancels the streams."""
     waiting = {asyncio.ensure_future(stream.__anext__()): stream for stream in streams}
     try:
         while waiting:

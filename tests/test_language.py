@@ -31,7 +31,6 @@ NOT_YET: tuple[str, ...] = (
     "src/conch/frontends",
     "src/conch/llm",
     "src/conch/observability",
-    "src/conch/options",
     "src/conch/protocol",
     "src/conch/repository",
     "tests/accelerators",

@@ -1,41 +1,38 @@
-"""What can only be wrong with several options together, or with what they name on this machine."""
+"""Checks of several options together, and of the files that they name."""
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from conch.options.trace import problems_of as trace_problems
-
-if TYPE_CHECKING:
-    from conch.options.server_options import ServerOptions
+from conch.options.server_options import ServerOptions
+from conch.options.trace import check_trace_settings
 
 _WILDCARD_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 _REMOTE_SCHEMES = ("s3", "gs", "as", "oci", "http", "https")
 
 
-def problems_of(options: "ServerOptions") -> list[str]:
-    """Return what contradicts itself or does not exist."""
+def check_options(options: ServerOptions) -> list[str]:
+    """Return one sentence for each contradiction between options and each missing file."""
     return [
         *_check_repositories(options),
         *_check_ports(options),
         *_check_tls(options),
         *_check_log_file(options),
         *_check_cache(options),
-        *trace_problems(options.trace_config),
+        *check_trace_settings(options.trace_config),
     ]
 
 
-def _check_repositories(options: "ServerOptions") -> Iterable[str]:
+def _check_repositories(options: ServerOptions) -> Iterable[str]:
     if not options.model_repository:
         yield "--model-repository is missing: name the directory that holds the models"
     for path in options.model_repository:
         scheme, separator, _ = path.partition("://")
         if separator and scheme not in _REMOTE_SCHEMES:
             known = ", ".join(f"{each}://" for each in _REMOTE_SCHEMES)
-            yield f"--model-repository: '{scheme}://' is no kind of repository; there are directories and {known}"
+            yield f"--model-repository: '{scheme}://' is not supported; expected a directory or one of {known}"
         elif separator:
-            continue  # whether it is there is seen when the models are read
-        elif not Path(path).is_dir() and options.exit_on_error:  # else it serves its metadata alone, as Triton does
+            continue  # errors of remote repositories are reported when the models are read
+        elif not Path(path).is_dir() and options.exit_on_error:  # without, the server starts anyway, as Triton's does
             yield f"--model-repository: there is no directory '{path}'"
     if options.load_model and options.model_control_mode != "explicit":
         yield (
@@ -46,7 +43,7 @@ def _check_repositories(options: "ServerOptions") -> Iterable[str]:
         yield "Wildcard model name '*' must be the ONLY startup model if specified at all: it loads every one"
 
 
-def _check_ports(options: "ServerOptions") -> Iterable[str]:
+def _check_ports(options: ServerOptions) -> Iterable[str]:
     services = [
         (allowed, flag, address, port)
         for allowed, flag, address, port in (
@@ -65,32 +62,32 @@ def _check_ports(options: "ServerOptions") -> Iterable[str]:
     for index, (_, flag, address, port) in enumerate(services):
         for _, other, other_address, other_port in services[index + 1 :]:
             if port == other_port and _overlap(address, other_address):
-                yield f"{flag} and {other} are both {port} at {address}; each service needs a port of its own"
+                yield f"{flag} and {other} are both {port} at {address}; each service needs a separate port"
 
 
 def _overlap(one: str, other: str) -> bool:
     return one == other or one in _WILDCARD_ADDRESSES or other in _WILDCARD_ADDRESSES
 
 
-def _check_tls(options: "ServerOptions") -> Iterable[str]:
+def _check_tls(options: ServerOptions) -> Iterable[str]:
     if not options.grpc_use_ssl:
         return
-    wanted = {"--grpc-server-cert": options.grpc_server_cert, "--grpc-server-key": options.grpc_server_key}
+    required = {"--grpc-server-cert": options.grpc_server_cert, "--grpc-server-key": options.grpc_server_key}
     if options.grpc_use_ssl_mutual:
-        wanted["--grpc-root-cert"] = options.grpc_root_cert
+        required["--grpc-root-cert"] = options.grpc_root_cert
     switch = "--grpc-use-ssl-mutual" if options.grpc_use_ssl_mutual else "--grpc-use-ssl"
-    for flag, path in wanted.items():
+    for flag, path in required.items():
         if not path:
             yield f"{switch} needs {flag}"
         elif not Path(path).is_file():
             yield f"{flag}: there is no file '{path}'"
 
 
-def _check_log_file(options: "ServerOptions") -> Iterable[str]:
+def _check_log_file(options: ServerOptions) -> Iterable[str]:
     if options.log_file and not Path(options.log_file).parent.is_dir():
         yield f"--log-file: there is no directory '{Path(options.log_file).parent}'"
 
 
-def _check_cache(options: "ServerOptions") -> Iterable[str]:
+def _check_cache(options: ServerOptions) -> Iterable[str]:
     if options.cache_config and options.response_cache_byte_size:
-        yield "--cache-config and --response-cache-byte-size are the same setting; give one of them"
+        yield "--cache-config and --response-cache-byte-size are the same setting; use one of them"

@@ -1,6 +1,6 @@
-"""The kinds of values that flags take: text in, a value out, and in words what would be right.
+"""The kinds of values of flags: their parsers, and descriptions of valid values for error messages.
 
-Some flags hold a small language of their own, such as `<backend>,<key>=<value>`; it is taken apart here, once.
+The values of some flags have a form such as `<backend>,<key>=<value>`. It is parsed here.
 """
 
 import re
@@ -12,12 +12,12 @@ from conch.header_patterns import compile_pattern
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """One kind of value. `read` turns text into the value or raises ValueError; `allowed` says what would be right."""
+    """One kind of value. `read` parses text or raises ValueError; `allowed` describes valid values."""
 
     metavar: str
     allowed: str
     read: Callable[[str], object]
-    secret: bool = False  # never to be repeated in a message
+    secret: bool = False  # not to be shown in messages
 
 
 def _read_boolean(text: str) -> bool:
@@ -30,7 +30,7 @@ def _read_boolean(text: str) -> bool:
 
 
 def _read_level(text: str) -> int:
-    """Verbosity: a number, or a boolean as in Triton's older releases."""
+    """Parse a verbosity: a number, or a boolean as in Triton's older releases."""
     try:
         return max(int(text), 0)
     except ValueError:
@@ -43,19 +43,19 @@ def _read_pattern(text: str) -> str:
 
 
 def _read_compute_capability(text: str) -> str:
-    """`<major>.<minor>`, or `<major>` alone."""
+    """Check for `<major>.<minor>` or `<major>`."""
     if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", text) is None:
         raise ValueError(text)
     return text
 
 
-def integer(unit: str, least: int, most: int | None = None) -> ValueKind:
-    """Whole numbers from `least` to `most`; `unit` says what is counted."""
-    bounds = f"{least} or more" if most is None else f"{least} to {most}"
+def integer(unit: str, minimum: int, maximum: int | None = None) -> ValueKind:
+    """Return the kind of whole numbers from `minimum` to `maximum`."""
+    bounds = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
 
     def read(text: str) -> int:
         number = int(text)
-        if number < least or (most is not None and number > most):
+        if number < minimum or (maximum is not None and number > maximum):
             raise ValueError(text)
         return number
 
@@ -63,7 +63,7 @@ def integer(unit: str, least: int, most: int | None = None) -> ValueKind:
 
 
 def choice(*allowed: str) -> ValueKind:
-    """One of a few words, in any case; the value is the word as written here."""
+    """Return the kind of words in `allowed`, in any case; the value is the word as in `allowed`."""
     words = {word.lower(): word for word in allowed}
 
     def read(text: str) -> str:
@@ -103,7 +103,7 @@ COMPRESSION_LEVEL = choice("none", "low", "medium", "high")
 
 @dataclass(frozen=True, slots=True)
 class BackendSetting:
-    """`--backend-config=<backend>,<key>=<value>`; without a backend it is for all of them."""
+    """`--backend-config=<backend>,<key>=<value>`; without a backend it is for all backends."""
 
     backend: str  # "": every backend
     key: str
@@ -129,27 +129,27 @@ def _read_metrics_setting(text: str) -> tuple[str, bool | tuple[float, ...]]:
 
 
 def _read_quantile(pair: str) -> float:
-    """Return the quantile of a pair `quantile:error`; the error that is allowed is always kept to."""
+    """Return the quantile of a pair `quantile:error`. The error is only checked: sketches are always more precise."""
     quantile, _, error = pair.partition(":")
     if not 0 <= float(quantile) <= 1 or not 0 <= float(error or 0) <= 1:
         raise ValueError(pair)
     return float(quantile)
 
 
-_LEAST_CACHE = 1024
+_MIN_CACHE_BYTES = 1024
 
 
 def _read_cache(text: str) -> int:
     name, _, setting = text.partition(",")
     key, value = _key_and_value(setting)
-    if name != "local" or key != "size" or int(value) < _LEAST_CACHE:
+    if name != "local" or key != "size" or int(value) < _MIN_CACHE_BYTES:
         raise ValueError(text)
     return int(value)
 
 
 def _read_cache_size(text: str) -> int:
     size = int(text)
-    if size != 0 and size < _LEAST_CACHE:
+    if size != 0 and size < _MIN_CACHE_BYTES:
         raise ValueError(text)
     return size
 
@@ -171,7 +171,7 @@ def _read_resource_limit(text: str) -> ResourceLimit:
 
 
 def _read_restriction(text: str) -> str:
-    """Check the form only: the frontends know their categories."""
+    """Check the form only: the categories depend on the frontend."""
     categories, _, pair = text.partition(":")
     _key_and_value(pair)
     if not all(categories.split(",")):
@@ -194,9 +194,11 @@ BACKEND_SETTING = _form("<backend>,<key>=<value>", _read_backend_setting)
 METRICS_SETTING = _form("<kind>_latencies=<true|false>|summary_quantiles=<q>:<error>,…", _read_metrics_setting)
 CACHE = ValueKind(
     "local,size=<bytes>",
-    f"the form local,size=<bytes>, {_LEAST_CACHE} or more; the local cache is the only one",
+    f"the form local,size=<bytes>, {_MIN_CACHE_BYTES} or more; the local cache is the only one",
     _read_cache,
 )
-CACHE_SIZE = ValueKind("bytes", f"a whole number (bytes): 0 for none, else {_LEAST_CACHE} or more", _read_cache_size)
+CACHE_SIZE = ValueKind(
+    "bytes", f"a whole number (bytes): 0 for none, else {_MIN_CACHE_BYTES} or more", _read_cache_size
+)
 RESOURCE_LIMIT = _form("<name>:<count>[:<device>]", _read_resource_limit)
 RESTRICTION = _form("<category>,…:<key>=<value>", _read_restriction, secret=True)

@@ -1,23 +1,24 @@
-"""What a command-line flag is: its name, the values it takes, where else it may come from, what becomes of it.
+"""The parser of command-line flags and their environment variables.
 
-Nothing here knows a particular flag. `options.py` holds those that the server acts upon, `foreign_flags.py` the rest of
-Triton's. Reading is strict: a flag that is not known, a value that does not fit and a word that belongs to no flag are
-all problems, and all of them are reported at once.
+Particular flags are in `server_options.py`, those of Triton without a counterpart in `triton_only_flags.py`. Parsing is
+strict: unknown flags, invalid values and stray words are all problems, and all problems are reported together.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from conch.options.flag_values import ValueKind
 
 ENVIRONMENT_PREFIX = "CONCH_"
 
-_NEAR_VARIABLE = 0.75  # how alike a variable and the one that was probably meant are
-_FOLDER_FLAG = "model-repository"  # what a folder that is given without a flag is probably meant for
+_MIN_VARIABLE_SIMILARITY = 0.75  # of difflib, for a suggestion
+_MIN_FLAG_SIMILARITY = 0.6
+_FOLDER_FLAG = "model-repository"  # suggested for a folder without a flag
 _FLAG = re.compile(r"--([a-z0-9][a-z0-9_-]*)")
 _VARIABLE = re.compile(rf"{ENVIRONMENT_PREFIX}[A-Z0-9_]+")
 _SERVICE_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?$")
@@ -28,13 +29,13 @@ class Standing(Enum):
     """What the server does with a flag."""
 
     SUPPORTED = "supported"
-    IGNORED = "accepted, without effect"  # tunes something that this server does not have
-    REFUSED = "refused"  # would change what clients get, and this server does not do it
+    IGNORED = "accepted, without effect"  # tunes a mechanism that this server does not have
+    REFUSED = "refused"  # would change responses
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag of the command line, with everything that help, documentation and the parser need."""
+    """One flag, as parser, help and documentation need it."""
 
     name: str  # without the dashes
     group: str
@@ -42,13 +43,13 @@ class Flag:
     kind: ValueKind
     default: object
     repeatable: bool = False
-    bare: bool = False  # may stand without a value, as getopt's no_argument
+    bare: bool = False  # takes no value, as getopt's no_argument
     aliases: tuple[str, ...] = ()
     separator: str = ","  # between the values of a repeatable flag in its environment variable
     standing: Standing = Standing.SUPPORTED
     reason: str = ""  # why it is ignored or refused
-    replaced_by: str = ""  # the repeatable flag that its value is given to, being an older form of it
-    # Whether a value of a refused flag asks for nothing but what happens anyway.
+    replaced_by: str = ""  # the repeatable flag that receives the value of this deprecated one
+    # Whether a value of a refused flag is the server's behaviour anyway.
     harmless: Callable[[object], bool] = lambda _value: False
 
     @property
@@ -58,36 +59,52 @@ class Flag:
 
     @property
     def variable(self) -> str:
-        """The environment variable that stands for the flag."""
+        """The flag's environment variable."""
         return ENVIRONMENT_PREFIX + self.attribute.upper()
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One value of one flag, and where it was found: `--http-port` or `CONCH_HTTP_PORT`."""
+    """A value of a flag with its source: `--http-port` or `CONCH_HTTP_PORT`."""
 
     flag: Flag
     value: object
     source: str
 
 
+def flag_field(
+    default: object,
+    group: str,
+    text: str,
+    kind: ValueKind,
+    *,
+    repeatable: bool = False,
+    bare: bool = False,
+    aliases: tuple[str, ...] = (),
+    separator: str = ",",
+) -> Any:
+    """Return a dataclass field that `ServerOptions` turns into a `Flag`."""
+    details = {"group": group, "help": text, "kind": kind, "repeatable": repeatable, "bare": bare}
+    return field(default=default, metadata={**details, "aliases": aliases, "separator": separator})
+
+
 def read_arguments(flags: Sequence[Flag], argv: Iterable[str], problems: list[str]) -> list[Given]:
-    """Read `--flag=value` and `--flag value`, in order. What cannot be read is appended to `problems`."""
+    """Parse `--flag=value` and `--flag value`, in order. Append what is invalid to `problems`."""
     by_name = {name: flag for flag in flags for name in (flag.name, *flag.aliases)}
     given: list[Given] = []
     words = list(argv)
     while words:
         word = words.pop(0)
         if not word.startswith("--") or word == "--":
-            # Naming the flag here keeps its absence from being reported as a second problem.
-            meant = f"; did you mean '--{_FOLDER_FLAG}={word}'?" if _is_folder_flag(word, by_name) else ""
-            problems.append(f"unexpected argument '{word}'{meant or '; flags begin with two dashes'}")
+            # A problem that names the flag suppresses the one that the flag is missing.
+            suggestion = f"did you mean '--{_FOLDER_FLAG}={word}'?" if _is_folder_flag(word, by_name) else ""
+            problems.append(f"unexpected argument '{word}'; {suggestion or 'flags begin with two dashes'}")
             continue
         name, equals, text = word[2:].partition("=")
         flag = by_name.get(name)
         if flag is None:
-            problems.append(f"unknown flag '--{name}'" + _suggestion(name, by_name, "--"))
-            # `--unknown value`: the value belongs to the flag and is not a second mistake.
+            problems.append(f"unknown flag '--{name}'; {_suggestion(name, by_name)}")
+            # In `--unknown value` the value is not a second problem.
             if not equals and words and not words[0].startswith("--"):
                 words.pop(0)
             continue
@@ -104,7 +121,7 @@ def read_arguments(flags: Sequence[Flag], argv: Iterable[str], problems: list[st
 
 
 def read_environment(flags: Sequence[Flag], environ: Mapping[str, str], problems: list[str]) -> list[Given]:
-    """Read the flags' environment variables. A repeatable flag's values are separated by its separator."""
+    """Parse the flags' environment variables. Append what is invalid to `problems`."""
     given: list[Given] = []
     for flag in flags:
         text = environ.get(flag.variable)
@@ -116,31 +133,34 @@ def read_environment(flags: Sequence[Flag], environ: Mapping[str, str], problems
     return given
 
 
-def misspelt_variables(flags: Sequence[Flag], environ: Mapping[str, str]) -> list[str]:
-    """Return a notice for each variable that looks like a flag's but is none.
+def unknown_variables(flags: Sequence[Flag], environ: Mapping[str, str]) -> list[str]:
+    """Return a notice for each variable with the prefix that does not belong to a flag.
 
-    Other programs may set variables of this prefix, so none is an error. Those that Kubernetes and Docker set for a
-    service of the name `conch` are passed over.
+    These are not errors: other programs may set such variables. Those that Kubernetes and Docker set for a service with
+    the name `conch` are skipped.
     """
     known = sorted({flag.variable for flag in flags})
     notices = []
     for name, value in sorted(environ.items()):
         if not name.upper().startswith(ENVIRONMENT_PREFIX) or name in known or _of_a_service(name, value):
             continue
-        near = get_close_matches(name.upper(), known, n=1, cutoff=_NEAR_VARIABLE)
-        meant = f"did you mean {near[0]}?" if near else "it is ignored"
-        notices.append(f"environment variable {name} stands for no flag; {meant}")
+        near = get_close_matches(name.upper(), known, n=1, cutoff=_MIN_VARIABLE_SIMILARITY)
+        consequence = f"did you mean {near[0]}?" if near else "ignored"
+        notices.append(f"unknown environment variable {name}; {consequence}")
     return notices
 
 
-def independent(flags: Sequence[Flag], problems: Iterable[str], found: Iterable[str]) -> list[str]:
-    """Return what was `found` that is not due to earlier problems: that names no flag which one of those names."""
-    unread = _flags_named(flags, "\n".join(problems))
-    return [each for each in found if not unread & _flags_named(flags, each)]
+def independent_problems(flags: Sequence[Flag], earlier: Iterable[str], later: Iterable[str]) -> list[str]:
+    """Return those of the `later` problems that name none of the flags in the `earlier` ones.
+
+    A flag that could not be parsed has its default, so checks that involve it would report a consequence.
+    """
+    invalid = _flags_named(flags, "\n".join(earlier))
+    return [problem for problem in later if not invalid & _flags_named(flags, problem)]
 
 
 def _flags_named(flags: Sequence[Flag], text: str) -> frozenset[str]:
-    """Return the names of the flags in a text, those of variables and of suggestions included."""
+    """Return the names of the flags in a text, also of those in suggestions and of variables."""
     by_variable = {flag.variable: flag.name for flag in flags}
     names = {name.replace("_", "-") for name in _FLAG.findall(text)}
     return frozenset(names | {by_variable[name] for name in _VARIABLE.findall(text) if name in by_variable})
@@ -154,8 +174,8 @@ def _read_value(flag: Flag, text: str, source: str, given: list[Given], problems
     try:
         value = flag.kind.read(text)
     except ValueError:
-        got = "something else" if flag.kind.secret else f"'{text}'"
-        problems.append(f"{source}: got {got}, but wants {flag.kind.allowed}")
+        got = "another value" if flag.kind.secret else f"'{text}'"
+        problems.append(f"{source}: expected {flag.kind.allowed}, got {got}")
     else:
         given.append(Given(flag, value, source))
 
@@ -164,6 +184,6 @@ def _is_folder_flag(word: str, known: Iterable[str]) -> bool:
     return _FOLDER_FLAG in known and not word.startswith("-") and Path(word).is_dir()
 
 
-def _suggestion(name: str, known: Iterable[str], prefix: str) -> str:
-    near = get_close_matches(name.replace("_", "-").lower(), known, n=1, cutoff=0.6)
-    return f"; did you mean '{prefix}{near[0]}'?" if near else "; --help lists all flags"
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name.replace("_", "-").lower(), known, n=1, cutoff=_MIN_FLAG_SIMILARITY)
+    return f"did you mean '--{near[0]}'?" if near else "--help lists all flags"

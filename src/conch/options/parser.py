@@ -1,15 +1,22 @@
-"""From the command line and the environment to `ServerOptions`. A flag beats its variable, which beats the default."""
+"""Parse `ServerOptions` from the command line and the environment, whose variables have a lower precedence."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from conch.options.checks import problems_of
-from conch.options.flags import Given, Standing, independent, misspelt_variables, read_arguments, read_environment
+from conch.options.checks import check_options
+from conch.options.flags import (
+    Given,
+    Standing,
+    independent_problems,
+    read_arguments,
+    read_environment,
+    unknown_variables,
+)
 from conch.options.server_options import FLAGS, STRICT_MODEL_CONFIG, ServerOptions
 
 
 class OptionError(Exception):
-    """The command line or the environment is wrong. `problems` has one sentence for each mistake."""
+    """The command line or the environment is invalid. `problems` has one sentence for each problem."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -17,28 +24,28 @@ class OptionError(Exception):
 
 
 def parse(argv: Iterable[str], environ: Mapping[str, str]) -> ServerOptions:
-    """Make the options from the words after `conch serve` and the environment. Looks at files, changes nothing.
+    """Parse the words after `conch serve` and the environment; check that named files exist.
 
     Raises OptionError with every problem found.
     """
     problems: list[str] = []
-    on_line = read_arguments(FLAGS, argv, problems)
-    named = {given.flag for given in on_line}
-    given = [one for one in read_environment(FLAGS, environ, problems) if one.flag not in named] + on_line
-    misspelt = misspelt_variables(FLAGS, environ)
-    notices = list(misspelt)
+    arguments = read_arguments(FLAGS, argv, problems)
+    in_arguments = {given.flag for given in arguments}
+    variables = [given for given in read_environment(FLAGS, environ, problems) if given.flag not in in_arguments]
+    unknown = unknown_variables(FLAGS, environ)
+    notices = list(unknown)
     values: dict[str, Any] = {}
-    for one in given:
-        _apply(one, values, notices, problems)
+    for given in (*variables, *arguments):
+        _apply(given, values, notices, problems)
     options = ServerOptions(**values, notices=tuple(dict.fromkeys(notices)))
-    problems += independent(FLAGS, problems, problems_of(options))
+    problems += independent_problems(FLAGS, problems, check_options(options))
     if problems:
-        raise OptionError(dict.fromkeys((*problems, *misspelt)))
+        raise OptionError(dict.fromkeys((*problems, *unknown)))
     return options
 
 
 def _apply(given: Given, values: dict[str, Any], notices: list[str], problems: list[str]) -> None:
-    """Enter one value, or say why it has none."""
+    """Put one value into `values`, or append to `notices` or `problems` why it is not used."""
     flag, name = given.flag, given.flag.attribute
     if flag is STRICT_MODEL_CONFIG:
         notices.append(f"{given.source} is deprecated; use --disable-auto-complete-config")
@@ -46,7 +53,7 @@ def _apply(given: Given, values: dict[str, Any], notices: list[str], problems: l
     elif flag.replaced_by:
         notices.append(f"{given.source} is deprecated; use --{flag.replaced_by}")
         name = flag.replaced_by.replace("-", "_")
-        values[name] = (given.value, *values.get(name, ()))  # what its successor says counts more
+        values[name] = (given.value, *values.get(name, ()))  # the last value applies, so the successor's has precedence
     elif flag.standing is Standing.REFUSED:
         if not flag.harmless(given.value):
             problems.append(f"{given.source} is not supported: {flag.reason}")

@@ -1,4 +1,4 @@
-"""What is traced from the start: the settings inside `--trace-config`, and Triton's older flags for some of them.
+"""The settings in `--trace-config`, and Triton's deprecated flags for some of them.
 
 --trace-config=<key>=<value>              level (repeatable), rate, count, mode
 --trace-config=triton,<key>=<value>       file, log-frequency
@@ -15,9 +15,9 @@ from conch.options.flags import Flag
 
 TRITON = "triton"
 OPENTELEMETRY = "opentelemetry"
-# In Triton's order; without any of them tracing is off.
+# In Triton's order; without a level tracing is off.
 LEVELS = ("TIMESTAMPS", "TENSORS")
-# What Triton's older releases called the first of them.
+# The names in older releases of Triton.
 _OLD_LEVELS = {"MIN": "TIMESTAMPS", "MAX": "TIMESTAMPS"}
 MAX_RATE = 2**32 - 1
 MAX_COUNT = 2**31 - 1
@@ -27,7 +27,7 @@ _BSP = ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
 
 @dataclass(frozen=True, slots=True)
 class TraceSetting:
-    """One setting; `mode` is "" for those that every mode has."""
+    """One setting; `mode` is "" for those of all modes."""
 
     mode: str
     key: str
@@ -36,7 +36,7 @@ class TraceSetting:
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """All settings together. Times of `bsp_…` are milliseconds; None leaves them to OTEL_BSP_… or the default."""
+    """All settings together. Times of `bsp_…` are in milliseconds; None means OTEL_BSP_… or its default."""
 
     levels: tuple[str, ...] = ()
     rate: int = 1000
@@ -52,7 +52,7 @@ class TraceOptions:
 
     @classmethod
     def of(cls, settings: Iterable[TraceSetting]) -> "TraceOptions":
-        """Put settings together; of equal ones the last counts, levels and resources add up."""
+        """Combine settings: the last of a key applies, levels and resources accumulate."""
         options = cls()
         for setting in settings:
             options = _with(options, setting)
@@ -60,7 +60,7 @@ class TraceOptions:
 
 
 def level_of(name: str) -> str:
-    """Return the level that a name means, in any case; "OFF" for none. Raises ValueError for no level's name."""
+    """Return the level with a name in any case, or "OFF". Raises ValueError for an unknown name."""
     name = name.upper()
     name = _OLD_LEVELS.get(name, name)
     if name not in (*LEVELS, "OFF"):
@@ -74,8 +74,8 @@ def ordered_levels(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(level for level in LEVELS if level in given)
 
 
-def problems_of(settings: Iterable[TraceSetting]) -> Iterable[str]:
-    """Say what contradicts itself or does not exist."""
+def check_trace_settings(settings: Iterable[TraceSetting]) -> Iterable[str]:
+    """Yield one sentence for each contradiction between settings and each missing folder."""
     options = TraceOptions.of(settings)
     if options.mode == TRITON and options.levels and not options.file:
         yield "--trace-config: tracing needs a file, --trace-config=triton,file=<path>"
@@ -98,12 +98,12 @@ def _with(options: TraceOptions, setting: TraceSetting) -> TraceOptions:
     return replace(options, **changed)
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
+# ---- parsing ---------------------------------------------------------------------------------------------------------
 
 
-def _whole(least: int, most: int) -> Callable[[str], str]:
+def _integer(minimum: int, maximum: int) -> Callable[[str], str]:
     def read(text: str) -> str:
-        if not least <= int(text) <= most:
+        if not minimum <= int(text) <= maximum:
             raise ValueError(text)
         return str(int(text))
 
@@ -116,7 +116,7 @@ def _mode(text: str) -> str:
     return text
 
 
-def _some(text: str) -> str:
+def _not_empty(text: str) -> str:
     if not text:
         raise ValueError(text)
     return text
@@ -131,14 +131,14 @@ def _pair(text: str) -> str:
 
 _READERS: dict[tuple[str, str], Callable[[str], str]] = {
     ("", "level"): level_of,
-    ("", "rate"): _whole(0, MAX_RATE),
-    ("", "count"): _whole(-1, MAX_COUNT),
+    ("", "rate"): _integer(0, MAX_RATE),
+    ("", "count"): _integer(-1, MAX_COUNT),
     ("", "mode"): _mode,
-    (TRITON, "file"): _some,
-    (TRITON, "log-frequency"): _whole(0, MAX_RATE),
-    (OPENTELEMETRY, "url"): _some,
+    (TRITON, "file"): _not_empty,
+    (TRITON, "log-frequency"): _integer(0, MAX_RATE),
+    (OPENTELEMETRY, "url"): _not_empty,
     (OPENTELEMETRY, "resource"): _pair,
-    **{(OPENTELEMETRY, key): _whole(1, MAX_RATE) for key in _BSP},
+    **{(OPENTELEMETRY, key): _integer(1, MAX_RATE) for key in _BSP},
 }
 
 
@@ -162,13 +162,13 @@ TRACE_SETTING = ValueKind(
 )
 
 
-def _older(name: str, mode: str, key: str, metavar: str, allowed: str, default: object, repeatable: bool) -> Flag:
+def _deprecated(name: str, mode: str, key: str, metavar: str, allowed: str, default: object, repeatable: bool) -> Flag:
     prefix = f"{mode}," if mode else ""
     reader = _READERS[mode, key]
     return Flag(
         name,
         _GROUP,
-        f"Older form of --trace-config={prefix}{key}=<{metavar}>.",
+        f"Deprecated form of --trace-config={prefix}{key}=<{metavar}>.",
         ValueKind(metavar, allowed, lambda text: TraceSetting(mode, key, reader(text))),
         default,
         repeatable,
@@ -176,10 +176,10 @@ def _older(name: str, mode: str, key: str, metavar: str, allowed: str, default: 
     )
 
 
-OLDER_FLAGS: tuple[Flag, ...] = (
-    _older("trace-file", TRITON, "file", "path", "a path", "", False),
-    _older("trace-level", "", "level", "level", "one of OFF, TIMESTAMPS, TENSORS, MIN, MAX", "OFF", True),
-    _older("trace-rate", "", "rate", "n", "a whole number, 0 or more", 1000, False),
-    _older("trace-count", "", "count", "n", "a whole number, -1 or more", -1, False),
-    _older("trace-log-frequency", TRITON, "log-frequency", "n", "a whole number, 0 or more", 0, False),
+DEPRECATED_FLAGS: tuple[Flag, ...] = (
+    _deprecated("trace-file", TRITON, "file", "path", "a path", "", False),
+    _deprecated("trace-level", "", "level", "level", "one of OFF, TIMESTAMPS, TENSORS, MIN, MAX", "OFF", True),
+    _deprecated("trace-rate", "", "rate", "n", "a whole number, 0 or more", 1000, False),
+    _deprecated("trace-count", "", "count", "n", "a whole number, -1 or more", -1, False),
+    _deprecated("trace-log-frequency", TRITON, "log-frequency", "n", "a whole number, 0 or more", 0, False),
 )

@@ -1,4 +1,4 @@
-"""Flags and environment into ServerOptions: what is understood, what is refused, and in which words."""
+"""Flags and environment variables to ServerOptions, and the error messages."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -10,7 +10,7 @@ from conch.options.flag_values import BackendSetting, ResourceLimit
 from conch.options.flags import Standing
 from conch.options.parser import OptionError, parse
 from conch.options.server_options import FLAGS, OWN_FLAGS, ServerOptions
-from conch.options.triton_only_flags import FOREIGN_FLAGS
+from conch.options.triton_only_flags import TRITON_ONLY_FLAGS
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def problems(argv: list[str], environ: Mapping[str, str] | None = None) -> tuple
     return raised.value.problems
 
 
-def test_without_flags_everything_is_as_triton_has_it(repository: str, tmp_path: Path) -> None:
+def test_the_defaults_are_those_of_triton(repository: str, tmp_path: Path) -> None:
     options = parse([repository], {})
     assert options == ServerOptions(model_repository=(str(tmp_path),))
     assert (options.http_port, options.grpc_port, options.metrics_port) == (8000, 8001, 8002)
@@ -79,7 +79,7 @@ def test_words_are_read_in_any_case_and_kept_as_triton_writes_them(repository: s
 # ---- environment -----------------------------------------------------------------------------------------------------
 
 
-def test_the_environment_stands_in_for_flags_and_flags_beat_it(tmp_path: Path) -> None:
+def test_flags_have_precedence_over_variables(tmp_path: Path) -> None:
     environ = {"CONCH_MODEL_REPOSITORY": str(tmp_path), "CONCH_HTTP_PORT": "81", "CONCH_GRPC_PORT": "82"}
     options = parse(["--http-port=83"], environ)
     assert (options.model_repository, options.http_port, options.grpc_port) == ((str(tmp_path),), 83, 82)
@@ -103,18 +103,18 @@ def test_settings_that_hold_commas_are_separated_by_semicolons(repository: str) 
 def test_a_wrong_variable_is_named_as_such(repository: str) -> None:
     environ = {"CONCH_HTTP_PORT": "tcp://10.0.0.1:8000"}
     assert problems([repository], environ) == (
-        "CONCH_HTTP_PORT: got 'tcp://10.0.0.1:8000', but wants a whole number (port), 0 to 65535",
+        "CONCH_HTTP_PORT: expected a whole number (port), 0 to 65535, got 'tcp://10.0.0.1:8000'",
     )
 
 
-def test_a_near_miss_in_the_environment_is_noticed_and_a_stranger_is_not(repository: str) -> None:
+def test_unknown_variables_are_reported_with_suggestions(repository: str) -> None:
     service = {"CONCH_SERVICE_HOST": "10.0.0.1", "CONCH_PORT": "tcp://10.0.0.1:8000", "CONCH_PORT_8000_TCP": "x"}
     options = parse([repository], {"CONCH_HTTP_PROT": "81", "CONCH_COLOUR": "red", "conch_id": "x", **service})
     assert options.http_port == 8000
     assert options.notices == (
-        "environment variable CONCH_COLOUR stands for no flag; it is ignored",
-        "environment variable CONCH_HTTP_PROT stands for no flag; did you mean CONCH_HTTP_PORT?",
-        "environment variable conch_id stands for no flag; did you mean CONCH_ID?",
+        "unknown environment variable CONCH_COLOUR; ignored",
+        "unknown environment variable CONCH_HTTP_PROT; did you mean CONCH_HTTP_PORT?",
+        "unknown environment variable conch_id; did you mean CONCH_ID?",
     )
 
 
@@ -135,46 +135,46 @@ def test_an_unknown_flag_suggests_the_nearest(repository: str, argument: str, me
     assert problems([repository, argument]) == (f"unknown flag '{name}'; did you mean '{meant}'?",)
 
 
-def test_an_unknown_flag_like_no_other_points_to_the_help(repository: str) -> None:
+def test_an_unknown_flag_without_a_similar_one_refers_to_the_help(repository: str) -> None:
     assert problems([repository, "--zzz", "7"]) == ("unknown flag '--zzz'; --help lists all flags",)
 
 
 @pytest.mark.parametrize(
-    ("argument", "complaint"),
+    ("argument", "problem"),
     [
-        ("--http-port=eighty", "--http-port: got 'eighty', but wants a whole number (port), 0 to 65535"),
-        ("--http-port=65536", "--http-port: got '65536', but wants a whole number (port), 0 to 65535"),
-        ("--exit-timeout-secs=-1", "--exit-timeout-secs: got '-1', but wants a whole number (s), 0 or more"),
-        ("--repository-poll-secs=0", "--repository-poll-secs: got '0', but wants a whole number (s), 1 or more"),
-        ("--exit-on-error=maybe", "--exit-on-error: got 'maybe', but wants true or false (also on/off, yes/no, 1/0)"),
-        ("--model-control-mode=all", "--model-control-mode: got 'all', but wants one of none, poll, explicit"),
-        ("--backend-config=python", "--backend-config: got 'python', but wants the form <backend>,<key>=<value>"),
-        ("--backend-config=,a=b", "--backend-config: got ',a=b', but wants the form <backend>,<key>=<value>"),
+        ("--http-port=eighty", "--http-port: expected a whole number (port), 0 to 65535, got 'eighty'"),
+        ("--http-port=65536", "--http-port: expected a whole number (port), 0 to 65535, got '65536'"),
+        ("--exit-timeout-secs=-1", "--exit-timeout-secs: expected a whole number (s), 0 or more, got '-1'"),
+        ("--repository-poll-secs=0", "--repository-poll-secs: expected a whole number (s), 1 or more, got '0'"),
+        ("--exit-on-error=maybe", "--exit-on-error: expected true or false (also on/off, yes/no, 1/0), got 'maybe'"),
+        ("--model-control-mode=all", "--model-control-mode: expected one of none, poll, explicit, got 'all'"),
+        ("--backend-config=python", "--backend-config: expected the form <backend>,<key>=<value>, got 'python'"),
+        ("--backend-config=,a=b", "--backend-config: expected the form <backend>,<key>=<value>, got ',a=b'"),
         (
             "--http-header-forward-pattern=(",
-            "--http-header-forward-pattern: got '(', but wants a regular expression (RE2)",
+            "--http-header-forward-pattern: expected a regular expression (RE2), got '('",
         ),
         ("--http-port", "--http-port needs a value: a whole number (port), 0 to 65535"),
         ("-p", "unexpected argument '-p'; flags begin with two dashes"),
         ("--", "unexpected argument '--'; flags begin with two dashes"),
     ],
 )
-def test_a_wrong_value_is_told_with_what_would_be_right(repository: str, argument: str, complaint: str) -> None:
-    assert problems([repository, argument]) == (complaint,)
+def test_an_invalid_value_is_reported_with_the_valid_ones(repository: str, argument: str, problem: str) -> None:
+    assert problems([repository, argument]) == (problem,)
 
 
 def test_a_flag_does_not_swallow_the_next_one(repository: str) -> None:
     assert problems(["--http-port", repository]) == ("--http-port needs a value: a whole number (port), 0 to 65535",)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     arguments = ["--http-port=x", "--grcp-port=1", "--metrics-port=8003", "--openai-port=8003"]
     assert problems(arguments, {"CONCH_LOG_INFO": "si"}) == (
-        "--http-port: got 'x', but wants a whole number (port), 0 to 65535",
+        "--http-port: expected a whole number (port), 0 to 65535, got 'x'",
         "unknown flag '--grcp-port'; did you mean '--grpc-port'?",
-        "CONCH_LOG_INFO: got 'si', but wants true or false (also on/off, yes/no, 1/0)",
+        "CONCH_LOG_INFO: expected true or false (also on/off, yes/no, 1/0), got 'si'",
         "--model-repository is missing: name the directory that holds the models",
-        "--metrics-port and --openai-port are both 8003 at 0.0.0.0; each service needs a port of its own",
+        "--metrics-port and --openai-port are both 8003 at 0.0.0.0; each service needs a separate port",
     )
 
 
@@ -182,9 +182,17 @@ def test_all_mistakes_are_told_at_once() -> None:
     ("arguments", "environ", "only"),
     [
         (["--model-repo=/m"], {}, "unknown flag '--model-repo'; did you mean '--model-repository'?"),
-        (["{r}", "--model-control-mode=expliit", "--load-model=m"], {}, "--model-control-mode: got 'expliit'"),
+        (
+            ["{r}", "--model-control-mode=expliit", "--load-model=m"],
+            {},
+            "--model-control-mode: expected one of none, poll, explicit, got 'expliit'",
+        ),
         (["{r}", "--grcp-port=9001", "--metrics-port=8001"], {}, "unknown flag '--grcp-port'"),
-        (["{r}", "--metrics-port=8001"], {"CONCH_GRPC_PORT": "x"}, "CONCH_GRPC_PORT: got 'x'"),
+        (
+            ["{r}", "--metrics-port=8001"],
+            {"CONCH_GRPC_PORT": "x"},
+            "CONCH_GRPC_PORT: expected a whole number (port), 0 to 65535, got 'x'",
+        ),
         (["{r}", "--grpc-use-ssl=true", f"--grpc-server-key={__file__}", "--grpc-server-crt=x"], {}, "unknown flag"),
     ],
 )
@@ -193,10 +201,10 @@ def test_one_mistake_is_one_problem(repository: str, arguments: list[str], envir
     assert found.startswith(only)
 
 
-def test_a_misspelt_variable_is_named_beside_the_problem_that_it_makes() -> None:
+def test_a_misspelt_variable_is_reported_with_its_consequence() -> None:
     assert problems([], {"CONCH_MODEL_REPO": "/m"}) == (
         "--model-repository is missing: name the directory that holds the models",
-        "environment variable CONCH_MODEL_REPO stands for no flag; did you mean CONCH_MODEL_REPOSITORY?",
+        "unknown environment variable CONCH_MODEL_REPO; did you mean CONCH_MODEL_REPOSITORY?",
     )
 
 
@@ -204,7 +212,7 @@ def test_a_repository_is_a_directory_or_of_a_known_kind(tmp_path: Path) -> None:
     assert problems([f"--model-repository={tmp_path}/none", "--model-repository=ftp://host/models"]) == (
         f"--model-repository: there is no directory '{tmp_path}/none'",
         (
-            "--model-repository: 'ftp://' is no kind of repository; there are directories and s3://, gs://, as://, "
+            "--model-repository: 'ftp://' is not supported; expected a directory or one of s3://, gs://, as://, "
             "oci://, http://, https://"
         ),
     )
@@ -217,7 +225,7 @@ def test_models_to_load_are_named_in_explicit_mode_only(repository: str, mode: s
     )
 
 
-def test_the_star_stands_alone(repository: str) -> None:
+def test_the_wildcard_excludes_other_models(repository: str) -> None:
     explicit = [repository, "--model-control-mode=explicit", "--load-model=*"]
     assert parse(explicit, {}).load_model == ("*",)
     assert problems([*explicit, "--load-model=a"]) == (
@@ -226,22 +234,22 @@ def test_the_star_stands_alone(repository: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "harmless",
+    "arguments",
     [
         ["--grpc-port=0", "--http-port=0"],
         ["--grpc-port=8000", "--allow-http=false"],
         ["--grpc-port=8000", "--grpc-address=127.0.0.1", "--http-address=127.0.0.2"],
     ],
 )
-def test_ports_that_do_not_collide(repository: str, harmless: list[str]) -> None:
-    parse([repository, *harmless], {})
+def test_ports_that_do_not_collide(repository: str, arguments: list[str]) -> None:
+    parse([repository, *arguments], {})
 
 
 def test_ports_collide_across_the_wildcard_address(repository: str) -> None:
     assert len(problems([repository, "--grpc-port=8000", "--grpc-address=127.0.0.1"])) == 1
 
 
-def test_metrics_listen_where_http_does_unless_told_otherwise(repository: str) -> None:
+def test_the_metrics_address_defaults_to_that_of_http(repository: str) -> None:
     assert parse([repository, "--http-address=127.0.0.1"], {}).metrics_address == "127.0.0.1"
     options = parse([repository, "--http-address=127.0.0.1", "--metrics-address=127.0.0.2"], {})
     assert options.metrics_address == "127.0.0.2"
@@ -302,9 +310,9 @@ def test_restrictions_gather_and_their_secrets_are_not_shown(repository: str) ->
 
 
 @pytest.mark.parametrize("text", ["hidden", "health:hidden", "health,:key=hidden", ":key=hidden", "health:=hidden"])
-def test_a_wrong_restriction_is_told_without_its_secret(repository: str, text: str) -> None:
+def test_the_problem_of_a_restriction_omits_its_secret(repository: str, text: str) -> None:
     assert problems([repository, f"--http-restricted-api={text}"]) == (
-        "--http-restricted-api: got something else, but wants the form <category>,…:<key>=<value>",
+        "--http-restricted-api: expected the form <category>,…:<key>=<value>, got another value",
     )
 
 
@@ -318,12 +326,12 @@ def test_summaries_have_quantiles(repository: str) -> None:
 
 
 @pytest.mark.parametrize("quantiles", ["x", "1.5:0.1", "0.5:0.05,", "0.5:-1"])
-def test_quantiles_that_are_none_are_refused(repository: str, quantiles: str) -> None:
+def test_invalid_quantiles_are_refused(repository: str, quantiles: str) -> None:
     (problem,) = problems([repository, f"--metrics-config=summary_quantiles={quantiles}"])
     assert "summary_quantiles=<q>:<error>" in problem
 
 
-# ---- flags of Triton that mean nothing, or too much, here ------------------------------------------------------------
+# ---- Triton's flags without a counterpart ----------------------------------------------------------------------------
 
 
 def test_a_flag_without_effect_is_accepted_with_one_notice(repository: str) -> None:
@@ -331,24 +339,14 @@ def test_a_flag_without_effect_is_accepted_with_one_notice(repository: str) -> N
     assert options.notices == ("--http-thread-count has no effect: one event loop serves all connections",)
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "--allow-sagemaker=true",
-    ],
-)
-def test_what_would_change_answers_is_refused_by_name(repository: str, argument: str) -> None:
+@pytest.mark.parametrize("argument", ["--allow-sagemaker=true", "--allow-vertex-ai=true"])
+def test_a_flag_that_would_change_responses_is_refused(repository: str, argument: str) -> None:
     (problem,) = problems([repository, argument])
     assert problem.startswith(f"{argument.partition('=')[0]} is not supported: ")
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "--allow-sagemaker=false",
-    ],
-)
-def test_a_refused_flag_may_ask_for_what_happens_anyway(repository: str, argument: str) -> None:
+@pytest.mark.parametrize("argument", ["--allow-sagemaker=false", "--allow-vertex-ai=false"])
+def test_a_refused_flag_may_have_its_default(repository: str, argument: str) -> None:
     parse([repository, argument], {})
 
 
@@ -368,10 +366,11 @@ def test_the_size_of_the_cache_has_two_names(repository: str, argument: str) -> 
         "--response-cache-byte-size=1023",
     ],
 )
-def test_a_cache_that_is_not_there_or_too_small_is_refused(repository: str, argument: str) -> None:
+def test_an_unknown_or_too_small_cache_is_refused(repository: str, argument: str) -> None:
     (problem,) = problems([repository, argument])
     flag, _, text = argument.partition("=")
-    assert problem.startswith(f"{flag}: got '{text}', but wants ")
+    assert problem.startswith(f"{flag}: expected ")
+    assert problem.endswith(f", got '{text}'")
 
 
 def test_the_size_of_the_cache_may_be_given_once(repository: str) -> None:
@@ -389,7 +388,7 @@ def test_limits_of_resources_may_name_a_device(repository: str) -> None:
 @pytest.mark.parametrize("text", ["R1", "R1:", ":1", "R1:-1", "R1:1:0:0", "R1:x", "R1:1:gpu"])
 def test_a_limit_without_a_count_is_refused(repository: str, text: str) -> None:
     (problem,) = problems([repository, f"--rate-limit-resource={text}"])
-    assert problem == f"--rate-limit-resource: got '{text}', but wants the form <name>:<count>[:<device>]"
+    assert problem == f"--rate-limit-resource: expected the form <name>:<count>[:<device>], got '{text}'"
 
 
 def test_strict_model_config_is_the_older_name_of_another_flag(repository: str) -> None:
@@ -408,7 +407,7 @@ def test_disable_auto_complete_config_wins_over_its_older_name(repository: str, 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_every_flag_stands_in_the_table_once() -> None:
+def test_names_of_flags_are_unique() -> None:
     names = [name for flag in FLAGS for name in (flag.name, *flag.aliases)]
     assert sorted(names) == sorted(set(names))
 
@@ -417,8 +416,8 @@ def test_every_option_but_the_notices_is_a_flag() -> None:
     assert {flag.attribute for flag in OWN_FLAGS} == {one.name for one in fields(ServerOptions)} - {"notices"}
 
 
-def test_every_flag_of_another_standing_says_why() -> None:
-    for flag in FOREIGN_FLAGS:
+def test_every_flag_without_support_has_a_reason() -> None:
+    for flag in TRITON_ONLY_FLAGS:
         assert flag.standing is not Standing.SUPPORTED
         assert flag.reason
 
@@ -435,7 +434,7 @@ def test_options_can_be_made_by_hand() -> None:
     assert replace(options, http_port=1).http_port == 1
 
 
-def test_options_show_what_is_not_as_by_default() -> None:
+def test_repr_shows_options_that_are_not_defaults() -> None:
     assert repr(ServerOptions(http_port=0, metrics_address="::1")) == (
         "ServerOptions(http_port=0, metrics_address='::1')"
     )

@@ -1,4 +1,4 @@
-"""Which build of Conch this is: with the request path compiled, or run from its sources."""
+"""The version of Conch, and whether its request path is compiled."""
 
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -10,7 +10,7 @@ _COMPILED_MODULE = "tensor"
 
 
 def is_compiled() -> bool:
-    """Whether this installation holds the request path as C extensions, see `hatch_build.py`."""
+    """Whether this installation has the request path as C extensions, see `hatch_build.py`."""
     package = Path(__file__).parent
     return any((package / f"{_COMPILED_MODULE}{suffix}").is_file() for suffix in EXTENSION_SUFFIXES)
 

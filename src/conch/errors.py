@@ -1,18 +1,18 @@
-"""Every way a request or a model can fail, free of any transport.
+"""The errors of requests and models, independent of the transport.
 
     ConchError                      code: one of Triton's status codes
-    ├── InvalidRequest              the client's mistake: name the field, what it was, what would be right
-    ├── NotFound                    no such model, version, region …
-    ├── Unsupported                 a thing this server does not do; named, never ignored
-    ├── Unavailable                 right request, wrong moment
-    │   ├── QueueFull               refused at the door
-    │   ├── QueueTimeout            waited longer than its queue policy allows
-    │   └── Exhausted               no memory for it
-    ├── Cancelled                   the caller asked for, or caused, the end
-    ├── BackendError                a model failed while executing
-    │   └── ProcessDied             its process or engine ended with the request
-    ├── ConfigError                 a model configuration that cannot be served, with file and line where known
-    └── ModelLoadError              a model that could not be brought up
+    ├── InvalidRequest              the client's mistake; names the field, its value and valid values
+    ├── NotFound                    unknown model, version, region …
+    ├── Unsupported                 not implemented by this server or the model
+    ├── Unavailable                 temporary
+    │   ├── QueueFull               refused on arrival
+    │   ├── QueueTimeout            queued for longer than the queue policy allows
+    │   └── Exhausted               out of memory
+    ├── Cancelled                   by the caller, or because it disconnected
+    ├── BackendError                a model failed during the execution
+    │   └── ProcessDied             the process of the model or engine exited
+    ├── ConfigError                 an invalid model configuration, with file and line where known
+    └── ModelLoadError              a model failed to load
 
 The codes are those of `TRITONSERVER_Error_Code`; frontends map them to HTTP and gRPC in one table each.
 """
@@ -43,15 +43,15 @@ class FailureReason(Enum):
 
 
 class ConchError(Exception):
-    """Base of all expected failures. `str(error)` is the text a client reads."""
+    """Base of all expected failures. `str(error)` is the message for the client."""
 
     code: Code = Code.INTERNAL
     reason: FailureReason = FailureReason.OTHER
-    # The state of the server caused it: `generate`, where errors of models are 400, keeps its status.
+    # Whether the cause is the state of the server: `generate` then keeps its status, other errors of models are 400.
     by_server: bool = False
 
     def __init__(self, message: str, code: Code | None = None, *, retry_after_s: float | None = None) -> None:
-        """Make an error. `retry_after_s`: when the same request is likely to be served, where that can be said."""
+        """Create an error. `retry_after_s`: the time until a retry is likely to succeed, if known."""
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s
@@ -60,32 +60,32 @@ class ConchError(Exception):
 
 
 class InvalidRequest(ConchError):
-    """The request itself is wrong and would be wrong again."""
+    """The request is invalid; a retry would fail too."""
 
     code = Code.INVALID_ARG
 
 
 class NotFound(ConchError):
-    """The request names something that is not there."""
+    """The request names something that does not exist."""
 
     code = Code.NOT_FOUND
 
 
 class Unsupported(ConchError):
-    """The request asks for something this server, or this model, does not do."""
+    """The request needs a feature that this server or model does not have."""
 
     code = Code.UNSUPPORTED
 
 
 class Unavailable(ConchError):
-    """The request is fine but cannot be served now."""
+    """The request is valid but cannot be served now."""
 
     code = Code.UNAVAILABLE
     by_server = True
 
 
 class QueueFull(Unavailable):
-    """The model's queue holds as many requests as its policy allows."""
+    """The model's queue has the maximum size of its policy."""
 
     reason = FailureReason.REJECTED
 
@@ -97,11 +97,11 @@ class QueueTimeout(Unavailable):
 
 
 class Exhausted(Unavailable):
-    """The server has no memory left for the request: RESOURCE_EXHAUSTED over gRPC."""
+    """The server has too little memory for the request: RESOURCE_EXHAUSTED over gRPC."""
 
 
 class Cancelled(ConchError):
-    """The caller cancelled the request or went away."""
+    """The caller cancelled the request or disconnected."""
 
     code = Code.CANCELLED
     by_server = True
@@ -109,13 +109,13 @@ class Cancelled(ConchError):
 
 
 class BackendError(ConchError):
-    """A model raised, answered with an error or died while executing. The code may be the model's own choice."""
+    """A model raised, responded with an error or died during the execution. The model may choose the code."""
 
     reason = FailureReason.BACKEND
 
 
 class ProcessDied(BackendError):
-    """The process of a model or engine ended while the request was being executed."""
+    """The process of a model or engine exited while it executed the request."""
 
     by_server = True
 
@@ -127,4 +127,4 @@ class ConfigError(ConchError):
 
 
 class ModelLoadError(ConchError):
-    """A model that could not be brought up; the message carries the cause."""
+    """A model failed to load; the message has the cause."""

@@ -1,4 +1,4 @@
-"""What travels to and from a language model's engine: a prompt with its sampling parameters, and the deltas it becomes.
+"""Requests to engines of language models, sampling parameters, and the deltas and usage that engines return.
 
 Names of parameters are vLLM's (`SamplingParams`), which the OpenAI API and Triton's vLLM backend use as well.
 """
@@ -11,7 +11,7 @@ from typing import Literal, Protocol, TypeAlias
 from conch.errors import ConchError, InvalidRequest
 from conch.request import Span, Timeline
 
-# The most that a request may ask for of what costs memory per request.
+# Bounds of parameters that cost memory per request.
 MAX_N = 128
 MAX_STOPS = 64
 MAX_LOGPROBS = 20
@@ -25,13 +25,13 @@ MAX_STRUCTURE_CHARACTERS = 2**20
 class FinishReason(Enum):
     """Why a sequence has ended, by the names of the OpenAI API and vLLM."""
 
-    STOP = "stop"  # the model ended it, or a stop string or token did
+    STOP = "stop"  # end-of-sequence token, stop string or stop token
     LENGTH = "length"  # max_tokens, or the end of the context
-    ABORT = "abort"  # the caller has gone
+    ABORT = "abort"  # cancelled by the caller
 
 
 class InvalidParameter(InvalidRequest):
-    """A sampling parameter makes no sense; `param` names it."""
+    """The sampling parameter `param` is invalid."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class InvalidParameter(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """What the text must match: a JSON schema, any JSON object, an expression, a grammar or one of some texts."""
+    """A constraint on the generated text: a JSON schema, any JSON object, an expression, a grammar or a choice."""
 
     kind: Literal["json", "json_object", "regex", "grammar", "choice"]
     value: str = ""  # the schema, expression or grammar; the texts of a choice as a JSON list
@@ -48,9 +48,9 @@ class StructuredOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are chosen and when to end. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 exclude nothing.
+    """Sampling and stop conditions. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 exclude no token.
 
-    `logprobs`: None for none, 0 for the chosen token's alone, k for those of the k likeliest beside it.
+    `logprobs`: None for none, 0 for the sampled token only, k for the k most likely tokens too.
     """
 
     n: int = 1
@@ -75,16 +75,16 @@ class SamplingParams:
     prompt_logprobs: int | None = None  # as `logprobs`, of the prompt's tokens
     allowed_token_ids: tuple[int, ...] = ()  # empty: all
     bad_words: tuple[str, ...] = ()
-    truncate_prompt_tokens: int | None = None  # tokens of the prompt to keep; -1: as many as the context has room for
+    truncate_prompt_tokens: int | None = None  # tokens of the prompt to keep; -1: as many as fit into the context
     truncation_side: str = "left"  # "left" keeps the prompt's last tokens, "right" its first
-    cache_salt: str = ""  # prefixes are cached only among requests with the same salt
+    cache_salt: str = ""  # only requests with the same salt share cached prefixes
     structured: StructuredOutput | None = None
 
     def check(self) -> None:
-        """Raise InvalidParameter for the first parameter that makes no sense."""
+        """Raise InvalidParameter for the first parameter that is invalid."""
         for name, low, high in _RANGES:
             value = getattr(self, name)
-            if value is not None and not low <= value <= high:  # NaN is in no range
+            if value is not None and not low <= value <= high:  # also for NaN
                 raise InvalidParameter(name, f"{name} must be {_between(low, high, value)}, got {value}")
         if not 0 < self.top_p <= 1:
             raise InvalidParameter("top_p", f"top_p must be above 0 and at most 1, got {self.top_p}")
@@ -107,7 +107,7 @@ class SamplingParams:
         self._check_sizes()
 
     def _check_sizes(self) -> None:
-        """Bound what each step looks at, and what is sent to the engine."""
+        """Bound the work per step, and the size of the message to the engine."""
         longest = max(map(len, self.stop), default=0)
         if longest > MAX_STOP_CHARACTERS:
             text = f"a stop string may have {MAX_STOP_CHARACTERS} characters at most, got {longest}"
@@ -126,11 +126,11 @@ class SamplingParams:
                 raise InvalidParameter(name, f"{name} may hold {MAX_BIASES} tokens at most, got {count}")
         if self.structured is not None and len(self.structured.value) > MAX_STRUCTURE_CHARACTERS:
             size = len(self.structured.value)
-            text = f"what the output must match may have {MAX_STRUCTURE_CHARACTERS} characters at most, got {size}"
+            text = f"the format of the output may have {MAX_STRUCTURE_CHARACTERS} characters at most, got {size}"
             raise InvalidParameter("response_format", text)
 
     def unusual(self) -> list[str]:
-        """Return the names of the parameters that are not at their defaults: what an engine must honour or refuse."""
+        """Return the names of parameters that differ from their defaults: an engine must support or refuse them."""
         return [name for name, default in _DEFAULTS.items() if getattr(self, name) != default]
 
 
@@ -152,7 +152,7 @@ _DEFAULTS = {each.name: getattr(SamplingParams(), each.name) for each in fields(
 
 
 def _between(low: float, high: float, value: float) -> str:
-    """Say what would be right; of a bound that nobody comes near, only to those who have passed it."""
+    """Describe a range; omit an upper bound of 2**31 - 1 and above unless the value exceeds it."""
     return f"at least {low:g}" if high >= 2**31 - 1 and value < low else f"between {low:g} and {high:.20g}"
 
 
@@ -163,15 +163,15 @@ class TokenLogprob:
     token_id: int
     text: str
     logprob: float
-    rank: int = 0  # among all tokens, 1 being the likeliest; 0 where the engine does not say
+    rank: int = 0  # among all tokens, 1 for the most likely; 0 if the engine does not report it
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
     """The prompt of a request as the engine has tokenized and truncated it.
 
-    `text` and `pieces`, the text of each token, are there if `return_prompt` is "text"; `logprobs` has an entry for
-    each token if they were asked for, the first of which is empty.
+    With `return_prompt` "text" it has `text` and `pieces`, the text of each token; with `prompt_logprobs` it has
+    `logprobs`, an entry for each token, the first of which is empty.
     """
 
     token_ids: Sequence[int]
@@ -182,79 +182,79 @@ class PromptTokens:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step has added to one sequence of a request. `text` may be empty: part of a character, or held back.
+    """The tokens that one step added to one sequence of a request.
 
-    `logprobs` has an entry for each token: the chosen one first, then the likeliest. `prompt` is in the first delta of
-    a request that has asked for it.
+    `text` may be empty: part of a character, or held back as the possible start of a stop string. `logprobs` has an
+    entry for each token: the sampled one first, then the most likely. `prompt` is in the first delta if requested.
     """
 
-    index: int  # which of the request's `n` sequences
+    index: int  # of the sequence, 0 to `n` - 1
     text: str
     token_ids: Sequence[int] = ()
-    finish_reason: FinishReason | None = None  # with the last delta of the sequence
-    stop_reason: str | int | None = None  # the stop string or token that ended it, if one did
+    finish_reason: FinishReason | None = None  # in the last delta of the sequence
+    stop_reason: str | int | None = None  # the stop string or token that ended it
     logprobs: Sequence[Sequence[TokenLogprob]] = ()
     prompt: PromptTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request, all of its sequences together."""
+    """Tokens of one request, of all its sequences."""
 
     prompt_tokens: int
     completion_tokens: int
-    cached_tokens: int = 0  # of the prompt, those that need not be computed again
-    # When the engine began with the request, monotonic ns; 0 where it does not say.
+    cached_tokens: int = 0  # of the prompt, from the prefix cache
+    # When the engine scheduled the request first, monotonic ns; 0 if it does not report it.
     scheduled: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class GenerationRequest:
-    """One prompt for one model. Token ids are taken as they are; a text is tokenized by the engine."""
+    """One prompt for one model, as token ids or as a text for the engine's tokenizer."""
 
     id: str
     model_name: str
     prompt: str | Sequence[int]
     params: SamplingParams
     version: int | None = None
-    adapter: str = ""  # the LoRA adapter that is to be used
-    priority: int = 0  # the lower, the sooner; engines without priorities refuse any but 0
-    add_special_tokens: bool = True  # off for a text that a chat template has made: it has them already
-    return_prompt: Literal["", "ids", "text"] = ""  # whether the first delta has the prompt, and how much of it
-    prompt_only: bool = False  # nothing is generated: the prompt is what is asked for
+    adapter: str = ""  # name of a LoRA adapter
+    priority: int = 0  # lower values first; engines without priorities refuse other values than 0
+    add_special_tokens: bool = True  # False for the output of a chat template, which contains them
+    return_prompt: Literal["", "ids", "text"] = ""  # whether the first delta has the prompt, and which parts
+    prompt_only: bool = False  # return the prompt without generating
     timeline: Timeline = field(default_factory=Timeline)
-    span: Span | None = None  # notes what becomes of it
+    span: Span | None = None  # of the trace
 
 
-# How a caller hears of what becomes of its request. Called on the event loop with (deltas, None) zero or more times,
-# then exactly once with the last deltas and what ended it: the usage, or an error. It must not raise, nor block.
+# Callback for the deltas of a request, on the event loop: called with (deltas, None) zero or more times, then exactly
+# once with the last deltas and either the usage or an error. It must not raise, nor block.
 DeltaCallback: TypeAlias = Callable[[Sequence[Delta], Usage | ConchError | None], None]
 
 
 class Generation(Protocol):
-    """A request that an engine has taken."""
+    """A request that an engine has accepted."""
 
     def abort(self) -> None:
-        """End it, if it has not ended: nobody wants the rest. The listener is told, with Cancelled."""
+        """End the request with Cancelled, if it has not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What a loaded engine tells about itself and its model."""
+    """Properties of a loaded engine and its model."""
 
     engine: str  # "vllm", "openvino_genai" …
     context_length: int  # tokens of prompt and completion together
-    max_running: int  # sequences that it computes side by side
-    kv_cache_bytes: int = 0  # when it is full; 0 where it does not say
-    kv_cache_taken: bool = False  # whether it takes its memory when it is loaded, not as it fills
+    max_running: int  # sequences that run concurrently
+    kv_cache_bytes: int = 0  # maximum; 0 if the engine does not report it
+    kv_cache_taken: bool = False  # whether it is allocated at load, not on demand
     kv_cache_tokens: int = 0
     kv_block_size: int = 0  # tokens
     prefix_caching: bool = False
-    gpu_memory_share: float = 0.0  # of a GPU's memory, where that is how it is told what to take
-    chat_template: str = ""  # Jinja, "" where the model has none
+    gpu_memory_share: float = 0.0  # configured share of a GPU's memory, if any
+    chat_template: str = ""  # Jinja, "" for none
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # bos_token, eos_token … for the template
     adapters: tuple[str, ...] = ()
-    # Names of the `SamplingParams` that it honours; the rest are refused unless they are at their defaults.
+    # Names of `SamplingParams`; others are refused unless they have their defaults.
     supported_params: frozenset[str] = frozenset()
     max_logprobs: int = 0
     priorities: bool = False
@@ -262,9 +262,9 @@ class EngineInfo:
 
 @dataclass(slots=True)
 class EngineLoad:
-    """How busy an engine is, as of its last step. Counters only grow."""
+    """Load of an engine as of its last step. Counters only grow."""
 
-    asleep: bool = False  # stopped until somebody asks for it
+    asleep: bool = False  # stopped until the next request
     running: int = 0
     waiting: int = 0
     kv_cache_usage: float = 0.0  # 0 to 1

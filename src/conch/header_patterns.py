@@ -1,7 +1,7 @@
-"""Patterns of header names in RE2's syntax, ignoring case unless they say otherwise, as Triton reads them.
+"""Translate regular expressions for header names from RE2's syntax to Python's.
 
-They are translated to Python's syntax. What RE2 does not have, such as a look-ahead, and what Python cannot express is
-refused.
+They ignore case by default, as in Triton. Syntax that RE2 does not have, such as look-ahead, is refused, and so is
+syntax that Python does not have.
 """
 
 import re
@@ -20,11 +20,11 @@ _CLASSES = {
 _FLAGS = re.compile(r"\(\?([imsU]*)(?:-([imsU]+))?([:)])")
 _ESCAPES = {"z": r"\Z"}
 _NOT_IN_RE2 = {"1", "2", "3", "4", "5", "6", "7", "8", "9", "Z"}
-_NOT_HERE = {"p", "P", "C"}
+_NOT_SUPPORTED = {"p", "P", "C"}
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Return a pattern to search names with. Raises ValueError with the reason."""
+    """Return a compiled pattern for `search`. Raises ValueError with the reason."""
     try:
         return re.compile(_Translation(text).python(), re.IGNORECASE | re.ASCII)
     except re.error as error:
@@ -32,12 +32,12 @@ def compile_pattern(text: str) -> re.Pattern[str]:
 
 
 class _Translation:
-    """One pattern on its way from RE2 to Python."""
+    """State of the translation of one pattern."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._out: list[str] = []
-        # For each open group: groups that flags have opened in it, and whether all of them stand at its beginning.
+        # For each open group: the number of groups that flags opened in it, and whether all are at its start.
         self._scopes: list[int] = [0]
         self._at_start = True
         self._spans = [True]
@@ -50,7 +50,7 @@ class _Translation:
         return "".join(self._out)
 
     def _step(self, position: int) -> int:
-        """Translate what stands at a position. Returns the position behind it."""
+        """Translate the token at a position. Return the position after it."""
         mark = self._text[position]
         if mark == "(":
             return self._group(position)
@@ -59,7 +59,7 @@ class _Translation:
                 self._out.append(")" * self._scopes.pop())
                 self._spans.pop()
         elif mark == "|" and not self._spans[-1]:
-            raise ValueError(f"alternatives behind flags in the middle of a group, at {position}")
+            raise ValueError(f"alternatives after flags in the middle of a group are not supported, at {position}")
         elif mark == "\\":
             return self._escape(position)
         elif mark == "[":
@@ -114,7 +114,7 @@ class _Translation:
             return position + 2 + len(quoted) + 2
         if mark in _NOT_IN_RE2:
             raise ValueError(f"RE2 has no '\\{mark}', at {position}")
-        if mark in _NOT_HERE:
+        if mark in _NOT_SUPPORTED:
             raise ValueError(f"'\\{mark}' is not supported, at {position}")
         self._out.append(_ESCAPES.get(mark, "\\" + mark))
         return position + 2
@@ -124,7 +124,7 @@ class _Translation:
         self._at_start = False
         match = re.compile(r"\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]").match(self._text, position)
         if match is None:
-            raise ValueError(f"a set of characters without an end, at {position}")
+            raise ValueError(f"unterminated character set, at {position}")
 
         def named(found: re.Match[str]) -> str:
             if found[1] not in _CLASSES:

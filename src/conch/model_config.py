@@ -1,8 +1,8 @@
-"""A model's configuration as the server uses it: the part of Triton's `ModelConfig` message that something here reads.
+"""A model's configuration: the parts of Triton's `ModelConfig` message that the server uses.
 
-`repository/` makes these values from `config.pbtxt`, from a JSON override or from the model itself; nothing else does.
-The whole message, with every field a client may ask to see, rides along as `document`.
-Datatypes are wire names (`FP32`, `BYTES`); dims are without the batch dimension, -1 meaning any size.
+`repository/` makes these values from `config.pbtxt`, from a JSON override or from the model. The attribute `document`
+has the complete message, for the config endpoint. Datatypes are wire names (`FP32`, `BYTES`); dims are without the
+batch dimension, and -1 is any size.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ ENSEMBLE_PLATFORM = "ensemble"
 class TensorSpec:
     """One declared input or output.
 
-    `reshape` is the shape the backend wants instead of `dims`, None where they agree. `label_filename` is for outputs,
-    the other flags are for inputs.
+    `reshape` is the shape for the backend if it differs from `dims`. `label_filename` is for outputs, `optional` and
+    `allow_ragged_batch` are for inputs.
     """
 
     name: str
@@ -31,7 +31,7 @@ class TensorSpec:
 
 
 class BatchInputKind(Enum):
-    """What a model is told of the requests in its batch; values are those of the configuration without `BATCH_`."""
+    """How a batch input is computed from the requests; the configuration's names without `BATCH_`."""
 
     ELEMENT_COUNT = "ELEMENT_COUNT"
     ACCUMULATED_ELEMENT_COUNT = "ACCUMULATED_ELEMENT_COUNT"
@@ -43,7 +43,7 @@ class BatchInputKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """`batch_input`: inputs of the model that are not sent but made, from the shapes of the input `source`."""
+    """`batch_input`: inputs of the model that are computed from the shapes of the input `source`."""
 
     kind: BatchInputKind
     targets: tuple[str, ...]
@@ -53,17 +53,17 @@ class BatchInput:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutput:
-    """`batch_output`: outputs whose parts have the shapes of the input `source` (BATCH_SCATTER_WITH_INPUT_SHAPE)."""
+    """`batch_output`: outputs that are split by the shapes of the input `source` (BATCH_SCATTER_WITH_INPUT_SHAPE)."""
 
     targets: tuple[str, ...]
     source: str
 
 
 class TimeoutAction(Enum):
-    """What becomes of a request that waited too long."""
+    """The consequence of a queue timeout."""
 
-    REJECT = "REJECT"  # answered with UNAVAILABLE
-    DELAY = "DELAY"  # served after all that have not timed out
+    REJECT = "REJECT"  # the request fails with UNAVAILABLE
+    DELAY = "DELAY"  # the request is served after all that have not timed out
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,7 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
-    """`dynamic_batching`: how requests are put together.
-
-    `max_queue_delay_us` is the longest that the oldest request waits for company.
-    """
+    """`dynamic_batching`. The oldest request waits `max_queue_delay_us` at most for a larger batch."""
 
     preferred_batch_sizes: tuple[int, ...] = ()
     max_queue_delay_us: int = 0
@@ -93,17 +90,17 @@ class DynamicBatching:
 
 
 class ControlKind(Enum):
-    """What a control tensor tells a model about the sequence that a request belongs to."""
+    """The value of a control tensor of a sequence."""
 
     START = "CONTROL_SEQUENCE_START"
     END = "CONTROL_SEQUENCE_END"
-    READY = "CONTROL_SEQUENCE_READY"  # false in the requests that only fill up a batch
+    READY = "CONTROL_SEQUENCE_READY"  # false for the padding of a batch
     CORRID = "CONTROL_SEQUENCE_CORRID"
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceControl:
-    """One control tensor; `false` and `true` are what it holds, in wire form. CORRID has neither: it holds the id."""
+    """One control tensor. `false` and `true` are its values in wire form; CORRID has the correlation ID instead."""
 
     kind: ControlKind
     name: str
@@ -114,10 +111,10 @@ class SequenceControl:
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
-    """Implicit state: what a model gives as output `output_name` comes back as input `input_name` in the next request.
+    """Implicit state: the output `output_name` is the input `input_name` of the sequence's next request.
 
-    A sequence begins with a state of `initial_dims`: the bytes of the file `initial_file` below `initial_state/`, or
-    zeros if there is no such file.
+    The initial state has the shape `initial_dims` and the bytes of the file `initial_state/<initial_file>`, or zeros
+    without a file.
     """
 
     input_name: str
@@ -130,10 +127,11 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatching:
-    """`sequence_batching`: requests of one sequence go to one instance, one after the other.
+    """`sequence_batching`: an instance executes the requests of a sequence one after the other.
 
-    `oldest` tells the strategies apart. Of oldest are `max_candidates` (0: as many as the batch size), the preferred
-    sizes and the order; of direct is the slot utilization. An `iterative` model is given a request until it answers it.
+    `oldest` selects the strategy. `max_candidates` (0 for the batch size), `preferred_batch_sizes` and
+    `preserve_ordering` are for oldest, `minimum_slot_utilization` is for direct. An `iterative` model executes a
+    request repeatedly until it responds.
     """
 
     oldest: bool = False
@@ -149,17 +147,17 @@ class SequenceBatching:
 
 
 class InstanceKind(Enum):
-    """Where an instance runs. AUTO never leaves `repository/`: it is resolved to GPU or CPU at load."""
+    """The device of an instance. `repository/` resolves AUTO to GPU or CPU at load."""
 
     AUTO = "KIND_AUTO"
     CPU = "KIND_CPU"
     GPU = "KIND_GPU"
-    MODEL = "KIND_MODEL"  # the model itself decides
+    MODEL = "KIND_MODEL"  # chosen by the model
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceNeed:
-    """Units of a resource that an execution needs, on its device or, if `shared`, of those that all devices have."""
+    """Units of a resource that an execution needs, of its device or, if `shared`, of all devices together."""
 
     name: str
     count: int
@@ -168,7 +166,7 @@ class ResourceNeed:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """`rate_limiter` of an instance group: what an execution needs, and how often its turn comes: 2 is half of 1."""
+    """`rate_limiter` of an instance group: resources and priority of an execution; 2 executes half as often as 1."""
 
     resources: tuple[ResourceNeed, ...] = ()
     priority: int = 0  # 0 means 1
@@ -187,7 +185,7 @@ class InstanceGroup:
 
 
 class VersionPolicyKind(Enum):
-    """Which version directories are served."""
+    """How the served version directories are selected."""
 
     LATEST = "latest"
     ALL = "all"
@@ -205,18 +203,18 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStep:
-    """One stage: its inputs and outputs (keys) are tied to the ensemble's own tensors (values)."""
+    """One step: maps of the model's inputs and outputs (keys) to the ensemble's tensors (values)."""
 
     model_name: str
-    model_version: int  # -1: the newest
+    model_version: int  # -1: the latest
     input_map: Mapping[str, str]
     output_map: Mapping[str, str]
-    model_namespace: str = ""  # "": the ensemble's own goes before others
+    model_namespace: str = ""  # "": the ensemble's namespace first
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupTensor:
-    """One input of a warm-up request: the bytes of a file below `warmup/` if it has a name, else random or zeros."""
+    """One input of a warm-up request: the file `warmup/<filename>` if there is a name, else random data or zeros."""
 
     name: str
     datatype: str
@@ -237,11 +235,11 @@ class Warmup:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One model's configuration, complete: names, kinds and defaults are filled in.
+    """One model's complete configuration: names, kinds and defaults are filled in.
 
-    `document` is the whole `inference.ModelConfig` message as JSON values under proto field names: what the config
-    endpoint shows and what a Python model gets as `model_config`. Exactly one of `dynamic_batching`,
-    `sequence_batching` and `ensemble_steps` may be set; none means the default scheduler.
+    `document` is the complete `inference.ModelConfig` message as JSON with proto field names, for the config endpoint
+    and the `model_config` of Python models. At most one of `dynamic_batching`, `sequence_batching` and
+    `ensemble_steps` is set; without any the model has the default scheduler.
     """
 
     name: str
@@ -255,11 +253,11 @@ class ModelConfig:
     dynamic_batching: DynamicBatching | None = None
     sequence_batching: SequenceBatching | None = None
     ensemble_steps: tuple[EnsembleStep, ...] = ()
-    max_inflight_requests: int = 0  # of an ensemble, at each of its steps; 0 is no limit
+    max_inflight_requests: int = 0  # of an ensemble, per step; 0 for no limit
     decoupled: bool = False
-    response_cache: bool = False  # whether answers may come from the cache
+    response_cache: bool = False
     default_model_filename: str = ""
-    # Compute capability, as "9.0" → the file for GPUs of that kind.
+    # Compute capability, such as "9.0" → model file.
     cc_model_filenames: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
@@ -270,7 +268,7 @@ class ModelConfig:
 
     @property
     def is_ensemble(self) -> bool:
-        """Whether this model is a graph of other models."""
+        """Whether the model is a graph of other models."""
         return self.platform == ENSEMBLE_PLATFORM
 
     @property

@@ -1,4 +1,4 @@
-"""What travels through the server: one inference request, its responses, and the times of its life.
+"""Inference requests, their responses and timelines.
 
 Names follow Triton's C API (`TRITONSERVER_InferenceRequest`, `…Response`). All times are `time.monotonic_ns()`.
 """
@@ -17,11 +17,11 @@ ParameterValue: TypeAlias = bool | int | float | str
 
 
 class Timeline:
-    """When each phase of a request ended, in nanoseconds of the monotonic clock; 0 where it has not come to pass.
+    """When each phase of a request ended, in nanoseconds of the monotonic clock; 0 if it has not ended.
 
-    received → queued → started → input_done → infer_done → done. The gaps are Triton's durations: queue is
+    received → queued → started → input_done → infer_done → done. The differences are Triton's durations: queue is
     started − queued, compute_input is input_done − started, compute_infer is infer_done − input_done,
-    compute_output is done − infer_done, and the request as a whole is done − received.
+    compute_output is done − infer_done, and the whole request is done − received.
     """
 
     __slots__ = ("done", "infer_done", "input_done", "queued", "received", "started")
@@ -36,37 +36,37 @@ class Timeline:
 
 
 class Caller(Protocol):
-    """A model's call, to the requests that are made for it."""
+    """The BLS call of a model, for the requests that it makes."""
 
     def check(self) -> None:
-        """Refuse the call if it can only wait for itself. To be asked when a request of its has begun to wait."""
+        """Fail the call if it is part of a cycle of waiting calls. To be called when one of its requests is queued."""
 
 
 class Span(Protocol):
-    """What is noted of a request while it is worked on, if anybody wants to know."""
+    """Recorder of one request for traces and the request log."""
 
     @property
     def context(self) -> str:
-        """The W3C trace context to act in for this request, as a JSON object; "" where there is none."""
+        """The W3C trace context for work on this request, as a JSON object; "" for none."""
 
     @property
     def notes_tensors(self) -> bool:
-        """Whether it needs the bytes of inputs and outputs."""
+        """Whether it records the bytes of inputs and outputs."""
 
     def child(self, request: "InferRequest", version: int) -> None:
-        """Have a request that is made for this one, for that version of its model, noted as well."""
+        """Attach a child span to a request that is made for this one, to a version of its model."""
 
     def hit(self) -> None:
-        """Note that the answer is from the cache."""
+        """Record that the response is from the cache."""
 
     def executed(self, requests: int) -> None:
-        """Note how many requests ran in one batch, this one among them."""
+        """Record the number of requests in the batch."""
 
     def responded(self, response: "InferResponse") -> None:
-        """Note a response that is not the last."""
+        """Record a response that is not the last."""
 
     def generated(self, timeline: Timeline, prompt_tokens: int, completion_tokens: int) -> None:
-        """Note what one prompt has come to, and when."""
+        """Record the times and tokens of one prompt."""
 
     def settled(
         self,
@@ -74,34 +74,34 @@ class Span(Protocol):
         answer: "InferResponse | ConchError | None",
         failure: ConchError | None = None,
     ) -> None:
-        """Note the end of the request, its timeline being complete.
+        """Record the end of the request; its timeline is complete.
 
-        `failure` is the first error that came before the final answer.
+        `failure` is the first error before the final response.
         """
 
 
 class Admitted(Protocol):
-    """An admitted request, to the frontend that sent it."""
+    """An admitted request, for the frontend that submitted it."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether it has ended, so that no answer is awaited any more."""
+        """Whether the request has ended, so that responses are discarded."""
 
     def cancel(self) -> None:
-        """End the request because the client takes no answer any more. Does nothing if it has ended."""
+        """Cancel the request; a no-op if it has ended."""
 
 
 class InferRequest:
-    """One request for one model, decoded and transport-free.
+    """One decoded request for one model, independent of the transport.
 
-    `version` None means the newest ready one. `outputs` empty means all. `timeout_us` 0 means none; `priority` 0 means
-    the model's default. `correlation_id` 0 or "" means that the request belongs to no sequence.
-    `batch_size` is set by validation: the first dimension for batching models, else 1. `caller` is the call of a model
-    that it serves, None for a client's. `span` notes what becomes of it, None if nobody wants to know. Outputs that the
-    client wants in its own memory have `destinations`: whoever makes them may put them there.
+    `version` None is the latest ready one. `outputs` empty means all. `timeout_us` 0 means none; `priority` 0 means the
+    model's default. `correlation_id` 0 or "" means that the request is not part of a sequence.
+    `batch_size` is set by validation: the first dimension for batching models, else 1. `caller` is the BLS call that
+    made the request, None for a client's. `span` records it for traces, None for none. `destinations` are the client's
+    shared memory for outputs, to which a backend may write directly.
     """
 
-    # Whether it is part of a request that is admitted, so that no queue may refuse it for lack of room.
+    # Whether it is part of an admitted request, so that a full queue must not refuse it.
     admitted: ClassVar[bool] = False
 
     __slots__ = (
@@ -158,7 +158,7 @@ class InferRequest:
         return f"InferRequest({self.model_name}{version}, id={self.id!r}, inputs={self.inputs})"
 
     def with_inputs(self, inputs: list[Tensor], timeline: Timeline | None = None) -> "InferRequest":
-        """Return a request that asks the same of other inputs, with parameters of its own."""
+        """Return a copy of the request with other inputs; parameters are copied too."""
         return InferRequest(
             self.model_name,
             inputs,
@@ -175,20 +175,20 @@ class InferRequest:
 
     @property
     def has_sources(self) -> bool:
-        """Whether the bytes of some input are still to be fetched."""
+        """Whether the bytes of an input are not fetched yet."""
         for tensor in self.inputs:  # noqa: SIM110 - a generator costs more
             if tensor.source is not None:
                 return True
         return False
 
     def fetch_inputs(self) -> None:
-        """Have the bytes of all inputs here. Raises ConchError if some have gone from their source."""
+        """Fetch the bytes of all inputs. Raises ConchError if a source is gone."""
         for tensor in self.inputs:
             if tensor.source is not None:
                 tensor.fetch()
 
     def input(self, name: str) -> Tensor | None:
-        """Return the input of that name, if the request carries it."""
+        """Return the input of that name, or None."""
         for tensor in self.inputs:
             if tensor.name == name:
                 return tensor
@@ -196,14 +196,14 @@ class InferRequest:
 
 
 class StepRequest(InferRequest):
-    """A request that an ensemble makes on behalf of one that it has admitted."""
+    """A request of an ensemble to one of its steps."""
 
     admitted = True
     __slots__ = ()
 
 
 class InferResponse:
-    """One response: outputs in the order in which the model gave them."""
+    """One response, with outputs in the model's order."""
 
     __slots__ = ("id", "model_name", "model_version", "outputs", "parameters")
 
@@ -226,15 +226,15 @@ class InferResponse:
         return f"InferResponse({self.model_name}/{self.model_version}, id={self.id!r}, outputs={self.outputs})"
 
     def output(self, name: str) -> Tensor | None:
-        """Return the output of that name, if the response carries it."""
+        """Return the output of that name, or None."""
         for tensor in self.outputs:
             if tensor.name == name:
                 return tensor
         return None
 
 
-# How a caller receives what becomes of its request. Called on the event loop with (answer, final): zero or more times
-# with final False, then exactly once with final True. Only the final call ends the request: a decoupled model may send
-# an error and further responses after it. The final call carries a response, an error, or None where a decoupled model
-# ends its responses by the flag alone. It must not raise and must not block.
+# Callback for the responses of a request, on the event loop: called with (answer, final), zero or more times with final
+# False, then exactly once with final True. Only the final call ends the request: a decoupled model may send responses
+# after an error. The final answer is a response, an error, or None if a decoupled model only sends the final flag.
+# It must not raise and must not block.
 Respond: TypeAlias = Callable[[InferResponse | ConchError | None, bool], None]

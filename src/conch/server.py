@@ -1,6 +1,6 @@
-"""The composition root: builds the parts, starts them in order, and stops them without losing a request.
+"""The composition root: builds the parts of the server, starts and stops them.
 
-The only module that knows every layer. It decides nothing about requests.
+The only module that imports all layers. It has no logic of requests.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ from conch.stop_signals import stop_signals
 
 _log = logging.getLogger(__name__)
 
-_MOMENT_S = 0.5
+_MIN_THREADS_TIMEOUT_S = 0.5
 _DRAIN_POLL_S = 0.01
 
 
 class Server:
-    """One server. Life: `start` → `load_models` → `stop`; `running` does all of it around a block.
+    """One server. Life cycle: `start` → `load_models` → `stop`; `running` is a context manager for it.
 
-    `fork_server` is one that has been started ahead of time; `log` are the settings of this process's log.
+    `fork_server` is one that is already running; `log` are the settings of this process's log.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Server:
         *,
         alarm: bool = False,
     ) -> None:
-        """Assign. `alarm`: SIGALRM is free to find out what blocks the event loop."""
+        """Create the parts. `alarm`: use SIGALRM to find the code that blocks the event loop."""
         self._options = options
         self._catalog = Catalog()
         self._cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
@@ -82,7 +82,7 @@ class Server:
         self.inference = Inference(
             self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting
         )
-        # What models may call is made of models: of the control, which is made with the backends.
+        # BLS calls need the model manager, which needs the backends, which need the calls; hence the lambda.
         calls = BlsCalls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
         forks = {"fork_server": fork_server}
         python, engines = {**forks, "calls": calls}, {**forks, "memory": EngineMemory()}
@@ -116,17 +116,17 @@ class Server:
             load_retries=options.model_load_retry_count,
         )
         self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
-        self._watching: list[asyncio.Task[None]] = []
+        self._watchers: list[asyncio.Task[None]] = []
         self._services: list[Service] = []  # that listen
-        self.ports: dict[str, int] = {}  # of what listens: "http", "openai", "grpc", "metrics"
+        self.ports: dict[str, int] = {}  # of the services: "http", "openai", "grpc", "metrics"
 
     async def start(self) -> None:
-        """Listen on every port. Clients find the server live and not ready. Raises ConfigError."""
+        """Listen on all ports. The server is live, but not ready. Raises ConfigError."""
         self._observer = Observer.of(self._options)
         self._builder.gpus = await discover_gpus(self._options.min_compute_capability)
         if self._keys:
             self._keys.load()
-            self._watching.append(asyncio.create_task(self._keys.watch()))
+            self._watchers.append(asyncio.create_task(self._keys.watch()))
         self._lag.start()
         parts = Parts(
             self._options,
@@ -142,42 +142,42 @@ class Server:
             self._keys,
         )
         for service in services(parts):
-            with _flags_named(service):
+            with _naming_flags(service):
                 await service.listener.start()
             self._services.append(service)
             self.ports[service.flags] = service.listener.port
             _log.info("Started %s at %s:%d", service.name, service.address, service.listener.port)
 
     async def load_models(self) -> StartReport:
-        """Load the models of the start and log their states. Returns how many there are and which failed.
+        """Load the initial models and log their states. Returns their number and the failed ones.
 
-        Raises ConchError if the repository cannot be read; with --exit-on-error=false the server then serves its
-        metadata alone, as in Triton.
+        Raises ConchError if the repository cannot be read. With --exit-on-error=false the server then runs without
+        models, as in Triton.
         """
         mode = self._options.model_control_mode
         report = StartReport(wanted=0)
         if removed := await asyncio.to_thread(remove_abandoned):
-            _log.info("removed the uploaded files of %d servers that were killed", removed)
+            _log.info("removed the uploaded files of %d killed servers", removed)
         try:
             report = await self.control.load_at_start(self._options.load_model if mode == "explicit" else [ALL_MODELS])
         except ConchError as error:
             if self._options.exit_on_error:
                 raise
             self._catalog.start_failed = True
-            _log.error("the model repository cannot be read, so that no model is served: %s", error)
+            _log.error("cannot read the model repository: %s; running without models", error)
         else:
             self._log_models()
         if mode == "poll":
-            self._watching.append(asyncio.create_task(self.control.poll(self._options.repository_poll_secs)))
+            self._watchers.append(asyncio.create_task(self.control.poll(self._options.repository_poll_secs)))
         self._accepting = True
         if any(isinstance(model, GenerativeModel) for model in self.inference.models()):
             self._prompts.warm()
-        _spare_the_collector()
+        _reduce_collections()
         heap.keep_freed_memory()
         return report
 
     def _log_models(self) -> None:
-        """Log the table of the models, or where there are none."""
+        """Log the table of the models, or which repositories have none."""
         index = self.control.index(ready_only=False)
         rows = [ModelRow(row.name, row.version, row.state, row.reason) for row in index if row.state]
         if rows:
@@ -186,18 +186,14 @@ class Server:
             return
         places = ", ".join(f"'{public_name(root)}'" for root in self._options.model_repository)
         if index:
-            _log.info("no model is loaded; clients can load the %d of %s", len(index), places)
+            _log.info("no model is loaded; clients can load the %d models of %s", len(index), places)
         else:
-            _log.warning(
-                "there are no models in %s; a model is a folder, with its files in a folder named by its version: "
-                "<repository>/<model>/1/<file>",
-                places,
-            )
+            _log.warning("no models found in %s; expected <repository>/<model>/<version>/<file>", places)
 
     async def stop(self) -> bool:
-        """Report not ready, answer what was admitted, stop. Returns whether all of it was done in time."""
+        """Report not ready, drain the admitted requests and stop. Returns whether that was done in time."""
         self._accepting = False
-        for task in self._watching:
+        for task in self._watchers:
             task.cancel()
         limit = self._options.exit_timeout_secs
         in_time = True
@@ -222,16 +218,16 @@ class Server:
         return in_time
 
     async def _drain(self) -> None:
-        """Take no more connections, and refuse new requests on those that are open until none is in flight."""
+        """Stop accepting connections and requests, and wait until none is in flight."""
         self.inference.stop_accepting()
         for service in self._services:
             service.listener.stop_accepting()
-        while not self.inference.idle:  # noqa: ASYNC110 - what ends a request signals no event
+        while not self.inference.idle:  # noqa: ASYNC110 - requests that end set no event
             await asyncio.sleep(_DRAIN_POLL_S)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Server"]:
-        """Run the server around a block, models loaded. For programs and tests that bring their own loop."""
+        """Run the server around a block, for programs and tests with their own event loop."""
         try:
             await self.start()
             await self.load_models()
@@ -255,12 +251,12 @@ class Server:
 
 
 @contextmanager
-def _flags_named(service: Service) -> Iterator[None]:
-    """Say which flags choose the address that cannot be had."""
+def _naming_flags(service: Service) -> Iterator[None]:
+    """Name the flags of the address in the error if it cannot be bound."""
     try:
         yield
     except OSError as error:
-        # The event loop has words of its own; the numbers of name resolution are negative.
+        # strerror of the event loop differs from that of the system; errors of name resolution have negative numbers.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise ConfigError(
             f"cannot listen on {service.address}:{service.port}: {reason}; "
@@ -269,10 +265,11 @@ def _flags_named(service: Service) -> Iterator[None]:
 
 
 def _repositories(options: ServerOptions) -> Iterator[Repository]:
-    """Make one repository of all roots, or one of each if each is a namespace."""
-    together = {"": options.model_repository}
-    apart = {public_name(root): (root,) for root in options.model_repository}
-    for namespace, roots in (apart if options.model_namespacing else together).items():
+    """Yield one repository of all roots, or with namespacing one of each."""
+    namespaces = {"": options.model_repository}
+    if options.model_namespacing:
+        namespaces = {public_name(root): (root,) for root in options.model_repository}
+    for namespace, roots in namespaces.items():
         yield Repository(
             [open_root(root, options.repository_cache) for root in roots],
             config_name=options.model_config_name,
@@ -286,9 +283,9 @@ def _limiter(options: ServerOptions) -> RateLimiter | None:
 
 
 def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
-    """Serve until SIGTERM, SIGINT or SIGHUP. Returns 0, or 1 if the start failed or the stop took too long.
+    """Serve until SIGTERM, SIGINT or SIGHUP. Returns 0, or 1 if the start failed or the stop timed out.
 
-    What runs in a thread, such as the load of a model, cannot be ended: if it does not end in time, the process exits.
+    Threads, such as that of a load, cannot be cancelled: if one does not end in time, the process exits.
     """
     log = logs.configure(options)
     _log.info("Conch %s", build_line())
@@ -303,7 +300,7 @@ async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: lo
     stopping = stop_signals()
     try:
         server = Server(options, fork_server, log, alarm=True)
-    except ConchError as error:  # a repository that is none
+    except ConchError as error:  # an invalid repository
         _log.error("cannot start: %s", error)
         return 1
     try:
@@ -313,7 +310,7 @@ async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: lo
         if not stopping.is_set() and (report := await starting).failed:
             _log.error("%s", report)
             if options.exit_on_error:
-                _log.error("exiting; --exit-on-error=false serves the other models")
+                _log.error("exiting; use --exit-on-error=false to serve the other models")
                 await server.stop()
                 return 1
         await stopping.wait()
@@ -323,12 +320,12 @@ async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: lo
         await server.stop()
         return 1
     _log.info(
-        "Waiting for in-flight requests to complete. %d in flight; a second Ctrl-C or SIGTERM ends the server at once",
+        "Waiting for in-flight requests to complete. %d in flight; a second Ctrl-C or SIGTERM kills the server",
         server.inference.requests_in_flight,
     )
     in_time = await server.stop()
     if not await _threads_ended(options.exit_timeout_secs if in_time else 0):
-        _log.error("a model is still being loaded; exiting without waiting for it")
+        _log.error("a model is still loading; exiting without waiting for it")
         if fork_server is not None:
             fork_server.stop()
         logging.shutdown()
@@ -336,18 +333,15 @@ async def _serve(options: ServerOptions, fork_server: ForkServer | None, log: lo
     return 0 if in_time else 1
 
 
-async def _threads_ended(limit_s: int) -> bool:
-    """Wait for what runs in threads of the event loop's executor; with a limit of 0 s only for a moment."""
+async def _threads_ended(timeout_s: int) -> bool:
+    """Wait for the threads of the event loop's executor; with a timeout of 0 s only briefly."""
     ended = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
-    await asyncio.wait([ended], timeout=limit_s or _MOMENT_S)
+    await asyncio.wait([ended], timeout=timeout_s or _MIN_THREADS_TIMEOUT_S)
     return ended.done()
 
 
-def _spare_the_collector() -> None:
-    """Keep the cycle collector away from what stays for good, and from looking after every few requests.
-
-    A request leaves no cycles behind, so that nearly all of its work would be for nothing.
-    """
+def _reduce_collections() -> None:
+    """Exclude what exists from garbage collection, and collect cycles less often: requests leave none behind."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -1,7 +1,7 @@
-"""Copies of large tensors in slices: between two slices the event loop does what else is due.
+"""Copy large tensors in slices, so that the event loop is not blocked.
 
-A first write to 60 MB of new memory faults in 15,000 pages, which takes 30 to 300 ms. The copies stay on the event
-loop's thread, because memory of clients may be read there only (see `fault_guard`).
+The first write to 60 MB of new memory faults in 15,000 pages, which takes 30 to 300 ms. The copies run on the event
+loop's thread, because only that may access shared memory of clients (see `fault_guard`).
 """
 
 import asyncio
@@ -16,17 +16,17 @@ import numpy.typing as npt
 from conch.errors import ConchError
 from conch.tensor import Buffer, Destination, Source
 
-# Tensors of fewer bytes are copied at once.
+# Smaller tensors are copied in one piece.
 MIN_SLICED_BYTES = 4 * 2**20
 _SLICE_BYTES = 2**20
-# All copies together take so much of one iteration of the event loop, and at least one slice.
+# Budget of all copies per iteration of the event loop, which copies at least one slice.
 _MAX_TURN_NS = 5_000_000
 
 
 class SlicedCopy:
-    """One copy into `target`, an array as large as the source. `key` is the caller's name for it.
+    """One copy into `target`, an array of the source's size. `key` identifies it for the caller.
 
-    `error` is set if the source fails; the target is worth nothing then.
+    `error` is set if the source fails; the content of the target is undefined then.
     """
 
     __slots__ = ("_data", "_position", "_source", "_target", "error", "key")
@@ -60,7 +60,7 @@ class SlicedCopy:
 
 
 class SlicedWrite:
-    """One copy to memory of a client. `error` is set if that fails."""
+    """One copy to a client's shared memory. `error` is set if it fails."""
 
     __slots__ = ("_data", "_destination", "_position", "error")
 
@@ -83,7 +83,7 @@ class SlicedWrite:
 
 
 class CopyJob:
-    """Copies that belong together; `done` is called when the last of them has ended, and must not raise."""
+    """A group of copies; `done` is called after the last one, and must not raise."""
 
     __slots__ = ("copies", "done", "next")
 
@@ -93,7 +93,7 @@ class CopyJob:
         self.next = 0
 
     def cancel(self) -> None:
-        """Copy nothing more and do not call `done`."""
+        """Stop copying and do not call `done`."""
         self.done = None
         self.copies = ()
 
@@ -105,14 +105,14 @@ class CopyJob:
 
 
 class CopyQueue:
-    """The jobs of one event loop, which take turns. All methods belong to its thread."""
+    """Round-robin queue of the jobs of one event loop. All methods run on its thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._jobs: deque[CopyJob] = deque()
 
     def submit(self, copies: Sequence[SlicedCopy | SlicedWrite], done: Callable[[], None]) -> CopyJob:
-        """Begin copies in the next iteration of the event loop."""
+        """Start copies in the next iteration of the event loop."""
         job = CopyJob(copies, done)
         if not self._jobs:
             self._loop.call_soon(self._turn)
@@ -124,7 +124,7 @@ class CopyQueue:
         while self._jobs:
             job = self._jobs[0]
             if job.step():
-                # Still in the queue while `done` runs: what it submits does not begin a second chain of turns.
+                # Still in the queue while `done` runs, so that a submit in it does not schedule a second `_turn`.
                 if job.done is not None:
                     job.done()
                 self._jobs.popleft()

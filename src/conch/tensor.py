@@ -1,9 +1,8 @@
-"""Tensors as they cross every border of the server: a name, a datatype, a shape and the bytes of the KServe v2 wire.
+"""Tensors: a name, a datatype, a shape and bytes in the wire format of KServe v2.
 
-The bytes are little-endian, C-ordered and without gaps; BYTES elements are each preceded by their length as a
-little-endian uint32 (Triton's binary tensor data extension). Frontends receive that form, child processes and clients
-are sent that form, and joining requests along the batch axis is joining bytes, so numpy arrays are made only where
-something computes.
+The bytes are little-endian, C-ordered and without gaps; each BYTES element has its length before it, as a little-endian
+uint32 (Triton's binary tensor data extension). Clients and child processes use this format too, and requests are
+batched by joining bytes, so numpy arrays are made only for computations.
 """
 
 import struct
@@ -14,7 +13,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-# What the bytes of a tensor may lie in.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 BYTES = "BYTES"
@@ -35,8 +33,7 @@ ITEM_SIZES: dict[str, int] = {
     "FP32": 4,
     "FP64": 8,
 }
-# Dimensions of a shape that a client may send: more than any framework takes. Without a bound, multiplying out a shape
-# is work quadratic in its length, and messages about it are as long.
+# Of a client's shape: more than any framework supports. The time for the product of a shape is quadratic in its length.
 MAX_RANK = 64
 DATATYPES: frozenset[str] = frozenset(ITEM_SIZES) | {BYTES}
 
@@ -62,44 +59,47 @@ _LENGTH = struct.Struct("<I")
 
 
 class Source(Protocol):
-    """Where the bytes of a tensor can be fetched from, by the event loop's thread. They may change meanwhile, or go."""
+    """Shared memory with the bytes of a tensor, to be read on the event loop's thread only.
+
+    A client may change the bytes at any time, or remove them.
+    """
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """Size in bytes."""
 
     def read(self) -> Buffer:
-        """Return a copy of the bytes. Raises ConchError if they are not there any more."""
+        """Return a copy of the bytes. Raises ConchError if they are gone."""
 
     def room(self) -> npt.NDArray[np.uint8]:
-        """Return new memory for a copy of the bytes. Raises ConchError if there is none."""
+        """Return new memory of this size. Raises ConchError if there is none."""
 
     def read_into(self, target: npt.NDArray[np.uint8], offset: int = 0) -> None:
-        """Fill `target` with the bytes from `offset` on. Raises ConchError if they are not there any more."""
+        """Fill `target` with the bytes from `offset` on. Raises ConchError if they are gone."""
 
 
 class Destination(Source, Protocol):
-    """Where the bytes of an output are wanted: memory that is a client's, too."""
+    """A client's shared memory for an output."""
 
     @property
     def location(self) -> tuple[object, ...] | None:
-        """Where another process finds it (see `conch_child.python.messages`); None if only this one can write to it."""
+        """Its address for other processes (see `conch_child.python.messages`); None if only this one can write to it."""
 
     def first(self, size: int) -> Source:
-        """Return the beginning of it, to read what somebody has put there."""
+        """Return its first `size` bytes as a source."""
 
     def begins_with(self, source: Source) -> bool:
-        """Whether the source is the beginning of it."""
+        """Whether the source is its first bytes."""
 
     def write(self, data: Buffer, offset: int = 0) -> None:
-        """Put bytes there, from `offset` on. Raises ConchError if that is not possible any more."""
+        """Write bytes from `offset` on. Raises ConchError if the memory is gone."""
 
 
 class Tensor:
     """One named tensor.
 
-    Its data are any contiguous buffer with the wire bytes; it is shared, never copied, and must not be written to. Or
-    there is a `source` of them, until somebody asks for `data`.
+    Its data are a contiguous buffer of the wire bytes, which is shared and must not be written to. A tensor with a
+    `source` fetches them on the first access to `data`.
     """
 
     __slots__ = ("_data", "datatype", "name", "shape", "source")
@@ -118,32 +118,32 @@ class Tensor:
 
     @property
     def data(self) -> Buffer:
-        """The wire bytes. Raises ConchError if they have gone from their source."""
+        """The wire bytes. Raises ConchError if the source is gone."""
         if self.source is not None:
             self.fetch()
         return self._data
 
     def fetch(self) -> None:
-        """Have the bytes here, and let go of their source. Raises ConchError if they have gone from it."""
+        """Copy the bytes from the source, and release it. Raises ConchError if the source is gone."""
         if self.source is not None:
             self._data = self.source.read()
             self.source = None
 
     def replace_source(self, data: Buffer) -> None:
-        """Have the bytes here that were copied from the source, and let go of it."""
+        """Set the bytes that were copied from the source, and release it."""
         self._data = data
         self.source = None
 
     @property
     def nbytes(self) -> int:
-        """Size of the wire form in bytes."""
+        """Size of the wire bytes."""
         if self.source is not None:
             return self.source.size
         data = self._data
         return len(data) if type(data) is bytes else memoryview(data).nbytes
 
     def renamed(self, name: str) -> "Tensor":
-        """Return the tensor under another name; its data are shared."""
+        """Return the tensor with another name; the data are shared."""
         return self if name == self.name else Tensor(name, self.datatype, self.shape, self._data, self.source)
 
     def reshaped(self, shape: Sequence[int]) -> "Tensor":
@@ -160,7 +160,7 @@ class Tensor:
         if kind == BYTES:
             return cls(name, kind, array.shape, pack_bytes(array.ravel()))
         contiguous = np.ascontiguousarray(array)
-        # A view as unsigned bytes: float16 and bool arrays expose no plain buffer format that everyone accepts.
+        # As unsigned bytes: the buffer formats of float16 and bool arrays are not accepted everywhere.
         return cls(name, kind, array.shape, contiguous.reshape(-1).view(np.uint8).data)
 
     def to_numpy(self) -> npt.NDArray[Any]:
@@ -189,7 +189,7 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 
 def byte_size(datatype: str, shape: Sequence[int]) -> int:
-    """Size in bytes that a fixed-size datatype needs for a shape. Raises KeyError for BYTES."""
+    """Return the size in bytes of a shape of a fixed-size datatype. Raises KeyError for BYTES."""
     return ITEM_SIZES[datatype] * prod(shape)
 
 

@@ -1,7 +1,7 @@
-"""Triton's protobuf messages as `tritonclient` has them, without the gRPC library that its package imports.
+"""Triton's protobuf messages from `tritonclient`, without the gRPC library that its package imports.
 
-They are the very modules that `tritonclient.grpc` uses: whoever imports that later in the same process, a test or a
-program around the server, gets the same classes, since one process can define a protobuf file only once.
+A process can define a protobuf file only once. So these are the modules of `tritonclient.grpc` itself, which a test or
+an embedding program may import later in the same process.
 """
 
 import sys
@@ -15,7 +15,7 @@ _PACKAGE = "tritonclient.grpc"
 
 
 def _load(name: str) -> Any:
-    """Import a module of the package without running the package, unless somebody has."""
+    """Import a module of the package; do not run the package's `__init__` for it."""
     if _PACKAGE in sys.modules:
         return import_module(f"{_PACKAGE}.{name}")
     parent = find_spec(_PACKAGE.partition(".")[0])

@@ -187,7 +187,7 @@ def test_loads_and_unloads_are_logged(tmp_path: Path) -> None:
     write_identity(models, "m", "INT32", 1)
     write_config(models, "bad", f'backend: "nothing" {ONE_INT}')
     with ConchProcess(models, EXPLICIT, log=tmp_path / "log") as server:
-        server.until_logged("no model is loaded; clients can load the 2 of '.*models'")
+        server.until_logged("no model is loaded; clients can load the 2 models of '.*models'")
         post(server, "/v2/repository/models/m/load")
         server.until_logged(r'"loading: m:1"(?s:.)*"successfully loaded \'m\' version 1 in [\d.]+ s"')
         post(server, "/v2/repository/models/m/unload")
@@ -231,7 +231,7 @@ def test_a_repository_without_models_is_named(tmp_path: Path) -> None:
     for folder in ".git", "lost+found", "__pycache__":
         (tmp_path / "models" / folder).mkdir(parents=True)
     with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
-        server.until_logged(f"there are no models in '{tmp_path / 'models'}'; a model is a folder")
+        server.until_logged(f"no models found in '{tmp_path / 'models'}'; expected <repository>/<model>/")
         assert not re.search(r"\| *Model", server.text)
         assert index(server) == []
 

@@ -105,7 +105,7 @@ def test_a_load_that_does_not_end_cannot_outlast_the_exit_timeout(
         wait_for(begun.exists)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(LIMIT_S) == 1
-        assert "a model is still being loaded; exiting without waiting for it" in server.text
+        assert "a model is still loading; exiting without waiting for it" in server.text
 
 
 def test_sighup_stops_gracefully(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ async def test_an_interrupt_says_how_many_requests_are_in_flight(tmp_path: Path)
         await until(lambda: pending in server.metrics())
         server.process.send_signal(signal.SIGINT)
         await until(lambda: "Waiting for in-flight requests to complete." in server.text)
-        assert "3 in flight; a second Ctrl-C or SIGTERM ends the server at once" in server.text
+        assert "3 in flight; a second Ctrl-C or SIGTERM kills the server" in server.text
         gate.touch()
         assert await asyncio.gather(*asked) == [200, 200, 200]
         assert await asyncio.to_thread(server.process.wait, LIMIT_S) == 0

@@ -83,7 +83,7 @@ class Destination(Source, Protocol):
 
     @property
     def location(self) -> tuple[object, ...] | None:
-        """Its address for other processes (see `conch_child.python.messages`); None if only this one can write to it."""
+        """Its address for other processes (see `conch_child.python.messages`); None if only this one can write."""
 
     def first(self, size: int) -> Source:
         """Return its first `size` bytes as a source."""

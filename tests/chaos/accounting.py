@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-LIMIT_S = 20.0
+TIMEOUT_S = 20.0
 
 _SHARED = re.compile(r" /memfd:| /dev/shm/")
 
@@ -62,7 +62,7 @@ def tasks() -> Counter[str]:
 
 def until(condition: Callable[[], object], why: Callable[[], str]) -> None:
     """Return when the condition holds; fail with the reason if it never does."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, why()
         time.sleep(0.005)

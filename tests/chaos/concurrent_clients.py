@@ -15,7 +15,7 @@ import aiohttp
 
 from tests.server.process import ConchProcess
 
-LIMIT_S = 20.0
+TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,10 @@ class ConcurrentClients:
     async def ask(self, model: str, value: int = 7, **parameters: Any) -> Outcome:
         """Send one number; `parameters` are orders to the model (see `crashing_model.py`)."""
         url = f"http://{self.server.http}/v2/models/{model}/infer"
-        async with asyncio.timeout(LIMIT_S), self._session.post(url, json=request_body(value, parameters)) as response:
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            self._session.post(url, json=request_body(value, parameters)) as response,
+        ):
             answer = await response.json()
         now = time.monotonic()
         if response.status != 200:
@@ -62,7 +65,7 @@ class ConcurrentClients:
         return asyncio.create_task(self.ask(model, value, **parameters))
 
     async def gated(self, model: str, value: int = 7, **parameters: Any) -> "tuple[asyncio.Task[Outcome], Path]":
-        """Send a request and return when the model executes it; it goes on when the file returned is made."""
+        """Send a request and return when the model executes it; it continues when the returned file exists."""
         self._number += 1
         gate = self._gates / f"gate{self._number}"
         asked = self.send(model, value, gate=str(gate), **parameters)
@@ -76,7 +79,7 @@ class ConcurrentClients:
         return answer.pid
 
     async def waiting(self, model: str, number: int) -> None:
-        """Return when so many requests wait for the model."""
+        """Return when `count` requests wait for the model."""
         await when(lambda: counts(self.server, model)["pending"] == number)
 
     async def impatient(self, model: str, **parameters: Any) -> asyncio.StreamWriter:
@@ -91,7 +94,7 @@ class ConcurrentClients:
     async def post(self, path: str, **body: Any) -> tuple[int, str]:
         """POST anything; returns status and text."""
         url = f"http://{self.server.http}/v2/{path}"
-        async with asyncio.timeout(LIMIT_S), self._session.post(url, json=body) as response:
+        async with asyncio.timeout(TIMEOUT_S), self._session.post(url, json=body) as response:
             return response.status, await response.text()
 
 
@@ -105,7 +108,7 @@ async def concurrent_clients(server: ConchProcess, gates: Path) -> AsyncIterator
 
 async def when(condition: Any) -> None:
     """Return when the condition holds."""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not condition():
             await asyncio.sleep(0.002)
 

@@ -1,9 +1,9 @@
 """A Python model that does to itself what a request's parameters say, copied into repositories by the tests beside it.
 
-    gate     a path: say `<gate>.reached`, go on when `<gate>.open` is there
+    gate     a path: say `<gate>.reached`, continue when `<gate>.open` exists
     do       what to do then; a method below
     answers  how many responses a decoupled request gets; `do` is done before the last of them
-    large    give so many more floats as output LARGE
+    large    give that number of floats as output LARGE
 
 While there is a file `hold` beside the configuration, `initialize` does not end; its process is in `hold.pid`.
 """
@@ -96,7 +96,7 @@ class TritonPythonModel:
         np.ones(1 << 46, np.uint8)
 
     def out_of_memory_in_native_code(self):
-        """What a library does that cannot go on without memory."""
+        """Abort, as a library does without memory."""
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 20), size + (1 << 20)))
         libc = ctypes.CDLL(None)
@@ -126,7 +126,7 @@ class TritonPythonModel:
         os._exit(3)
 
     def leave_a_daemon(self):
-        """Leave a process that has gone into a session of its own."""
+        """Leave a process behind in a new session."""
         child = self._start_sleeper(start_new_session=True)
         print(f"daemon {child.pid}", flush=True)
         os._exit(3)

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.chaos.accounting import LIMIT_S, gone
+from tests.chaos.accounting import TIMEOUT_S, gone
 from tests.chaos.concurrent_clients import concurrent_clients, when
 from tests.chaos.crashing_models import write_mortal
 from tests.server.process import ConchProcess
@@ -35,13 +35,13 @@ def server(tmp_path: Path) -> Iterator[ConchProcess]:
 
 async def test_what_does_not_end_by_itself(server: ConchProcess, tmp_path: Path) -> None:
     async with concurrent_clients(server, tmp_path) as clients:
-        # A process that somebody has stopped goes on, and ends as it should.
+        # A stopped process is resumed, and ends as it should.
         stopped = await clients.pid("stopped")
         os.kill(stopped, signal.SIGSTOP)
         assert await clients.post("repository/models/stopped/unload") == (200, "")
         gone(stopped)
         assert "killed" not in server.text
-        # One that executes for ever is killed once nobody waits for its answer.
+        # One that executes for ever is killed when no client waits for its answer.
         looping = await clients.pid("looping")
         client = await clients.impatient("looping", gate=str(tmp_path / "gate"), do="loop")
         await when((tmp_path / "gate.reached").exists)
@@ -60,5 +60,5 @@ async def test_what_does_not_end_by_itself(server: ConchProcess, tmp_path: Path)
         refused = await waiting
         assert refused.status == 503
         assert "was stopped before the request was finished" in refused.error
-        assert server.process.wait(LIMIT_S) == 1
-        assert psutil.wait_procs(family, timeout=LIMIT_S)[1] == []
+        assert server.process.wait(TIMEOUT_S) == 1
+        assert psutil.wait_procs(family, timeout=TIMEOUT_S)[1] == []

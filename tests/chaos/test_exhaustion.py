@@ -20,7 +20,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from tests.chaos.accounting import LIMIT_S, until
+from tests.chaos.accounting import TIMEOUT_S, until
 from tests.chaos.concurrent_clients import ConcurrentClients, concurrent_clients, outcomes, request_body, when
 from tests.chaos.crashing_models import write_mortal
 from tests.server.process import ConchProcess
@@ -63,10 +63,10 @@ def limited(server: ConchProcess, kind: int, most: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("server", [["--model-control-mode=poll", "--repository-poll-secs=1"]], indirect=True)
 async def test_no_descriptor_is_left(server: ConchProcess, clients: ConcurrentClients, tmp_path: Path) -> None:
-    """Whoever is connected is served; what has died or is new comes up when there are descriptors again."""
+    """Connected clients are served; dead and new models come up when there are descriptors again."""
     pid = await clients.pid("single")
     host, _, port = server.http.partition(":")
-    connected = http.client.HTTPConnection(host, int(port), timeout=LIMIT_S)
+    connected = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_S)
     assert is_live(connected)
     with limited(server, resource.RLIMIT_NOFILE, 5):
         os.kill(pid, signal.SIGKILL)
@@ -110,7 +110,7 @@ async def test_no_descriptor_is_left_for_clients(server: ConchProcess, clients: 
             return False
 
     with limited(server, resource.RLIMIT_NOFILE, highest_descriptor(process.pid) + 4):
-        crowded = [socket.create_connection((host, int(port)), timeout=LIMIT_S) for _ in range(20)]
+        crowded = [socket.create_connection((host, int(port)), timeout=TIMEOUT_S) for _ in range(20)]
         lucky = [served(client) for client in crowded]
         assert 0 < sum(lucky) < 20
         before = process.cpu_times().user + process.cpu_times().system
@@ -121,7 +121,7 @@ async def test_no_descriptor_is_left_for_clients(server: ConchProcess, clients: 
             client.close()
 
         def room_again() -> bool:
-            with socket.create_connection((host, int(port)), timeout=LIMIT_S) as client:
+            with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as client:
                 return served(client)
 
         await when(room_again)
@@ -209,7 +209,7 @@ def files_on(disk: Path) -> list[Path]:
 async def test_the_disk_is_full(
     small_disk: Path, server: ConchProcess, clients: ConcurrentClients, tmp_path: Path
 ) -> None:
-    """Loads that need room are refused and leave nothing behind; everything else goes on."""
+    """Loads that need room are refused and leave nothing behind; everything else continues."""
     write_mortal(
         tmp_path / "models",
         "packed",

@@ -21,7 +21,7 @@ from tritonclient.grpc import InferInput
 
 from tests.chaos.accounting import Holdings, resting, settled
 from tests.chaos.concurrent_clients import (
-    LIMIT_S,
+    TIMEOUT_S,
     ConcurrentClients,
     Outcome,
     concurrent_clients,
@@ -67,7 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 
 @pytest.fixture(scope="module")
 def held(server: ConchProcess) -> Holdings:
-    """What the server holds when all is well and nobody is there. What it makes only once has been made."""
+    """What the idle server holds, after it has made what it makes only once."""
     with sync_triton.InferenceServerClient(server.grpc) as client:
         assert client.is_server_ready()
     return resting(server.process.pid)
@@ -85,7 +85,7 @@ async def clients(server: ConchProcess, held: Holdings, tmp_path: Path) -> Async
 def balanced(
     server: ConchProcess, model: str, refused_for: str = "BACKEND"
 ) -> Iterator[Callable[[list[Outcome]], None]]:
-    """Hold what the metrics count during the block against what the clients got, all of which is to be told."""
+    """Hold what the metrics count during the block against what the clients got."""
     counted = counts(server, model)
     ended: list[Outcome] = []
     yield ended.extend
@@ -103,7 +103,7 @@ async def quick(clients: ConcurrentClients, model: str) -> int:
 
 
 def report(event: str, since: float, ended: Sequence[Outcome]) -> None:
-    """Print what is no test's to assert on a machine with other work: how soon there was an answer again."""
+    """Print how soon there was an answer again, which depends on other work of the machine."""
     back = min(one.at for one in ended if one.answered)
     print(f"{event}: {sum(one.answered for one in ended)} of {len(ended)} answered, back in {back - since:.3f} s")
 
@@ -177,7 +177,7 @@ async def full_batch(clients: ConcurrentClients, model: str, position: int = -1,
 
 @pytest.mark.parametrize("position", [0, 3, 7])
 async def test_death_at_a_position_of_a_batch(clients: ConcurrentClients, position: int) -> None:
-    """Who has been answered by then stays answered: those before it where a model answers one by one, else nobody."""
+    """Who has been answered by then stays answered: those before it where a model answers one by one, else none."""
     for model, answered in (("batch", 0), ("senders", position)):
         with balanced(clients.server, model) as book:
             book(ended := await full_batch(clients, model, position, do="kill"))
@@ -187,7 +187,7 @@ async def test_death_at_a_position_of_a_batch(clients: ConcurrentClients, positi
 
 
 async def test_a_daemon_that_was_left_holds_nothing_up(clients: ConcurrentClients) -> None:
-    """It is in a session of its own, so that nobody ends it, and holds everything that can be inherited."""
+    """It is in its own session, so that no signal reaches it, and holds everything that can be inherited."""
     server = clients.server
     killed = time.monotonic()
     ended = [await clients.ask("single", do="leave_a_daemon"), await clients.ask("single")]
@@ -218,7 +218,7 @@ async def test_death_while_nothing_is_to_do_and_again_at_the_start(clients: Conc
 
 
 async def test_one_of_two_instances_dies(clients: ConcurrentClients) -> None:
-    """Nobody but its own request notices."""
+    """Only its own request is affected."""
     with balanced(clients.server, "pair") as book:
         victim, gate = await clients.gated("pair", do="kill")
         before = [await clients.ask("pair") for _ in range(5)]
@@ -237,14 +237,12 @@ async def test_death_of_a_step(clients: ConcurrentClients) -> None:
 
 @pytest.mark.parametrize("endpoint", ["generate", "generate_stream"])
 @pytest.mark.parametrize("model", ["single", "chain"])
-async def test_death_is_no_mistake_of_a_client_of_generate(
-    clients: ConcurrentClients, model: str, endpoint: str
-) -> None:
+async def test_death_is_a_server_error_of_generate(clients: ConcurrentClients, model: str, endpoint: str) -> None:
     """Errors that a model chooses are 400 there; the end of its process is 500."""
     body = json.dumps({"INPUT0": 1, "do": "kill"})
 
     def ask() -> tuple[int, str]:
-        with closing(http.client.HTTPConnection(clients.server.http, timeout=LIMIT_S)) as connection:
+        with closing(http.client.HTTPConnection(clients.server.http, timeout=TIMEOUT_S)) as connection:
             connection.request("POST", f"/v2/models/{model}/{endpoint}", body)
             response = connection.getresponse()
             return response.status, response.read().decode()
@@ -255,7 +253,7 @@ async def test_death_is_no_mistake_of_a_client_of_generate(
 
 
 async def test_death_between_two_responses(clients: ConcurrentClients) -> None:
-    """The stream has the responses that were sent, then one error; the request that waited has all of its own."""
+    """The stream has the responses that were sent, then one error; the request that waited gets all its responses."""
     given = InferInput("INPUT0", [1, 1], "INT32")
     given.set_data_from_numpy(np.array([[7]], np.int32))
 
@@ -264,7 +262,7 @@ async def test_death_between_two_responses(clients: ConcurrentClients) -> None:
             yield {"model_name": "stream", "inputs": [given], "request_id": name, "parameters": order}
 
     got: list[tuple[str, str]] = []
-    async with triton.InferenceServerClient(clients.server.grpc) as client, asyncio.timeout(LIMIT_S):
+    async with triton.InferenceServerClient(clients.server.grpc) as client, asyncio.timeout(TIMEOUT_S):
         async for result, error in client.stream_infer(requests()):
             got.append(("error", str(error)) if error else (result.get_response().id, ""))
     assert [kind for kind, _ in got] == ["dies", "dies", "error", "lives", "lives", "lives"]
@@ -273,7 +271,7 @@ async def test_death_between_two_responses(clients: ConcurrentClients) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGCONT, signal.SIGKILL])
 async def test_a_stopped_process_is_a_slow_one(clients: ConcurrentClients, how: signal.Signals) -> None:
-    """Its requests wait until their clients have had enough, it goes on or it dies; nobody else waits."""
+    """Its requests wait until their clients cancel, it continues or it dies; no other request waits."""
     server = clients.server
     pid = await quick(clients, "single")
     counted = counts(server, "single")

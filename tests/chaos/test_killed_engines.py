@@ -1,4 +1,4 @@
-"""Engines that are killed, at every endpoint: each caller is told once, the model says what it is, and comes back."""
+"""Engines that are killed, at every endpoint: each caller gets one error, readiness follows, and the model recovers."""
 
 import http.client
 import os
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.backends.engines.gguf_model import CONTEXT, write_gguf
-from tests.robustness.llm_endpoints import ENDPOINTS, Told, busy, engine, metric, resting, running, write_scripted
+from tests.robustness.llm_endpoints import ENDPOINTS, Reply, busy, engine, metric, resting, running, write_scripted
 from tests.robustness.slow_clients import until
 from tests.server.process import ConchProcess
 
@@ -41,7 +41,7 @@ class Asked:
     """Requests under way, one from each endpoint."""
 
     def __init__(self, conch: ConchProcess, model: str, prompt: str = " word", **params: Any) -> None:
-        self.told: dict[str, Told] = {}
+        self.replies: dict[str, Reply] = {}
         self._threads = [
             threading.Thread(target=self._ask, args=(conch, endpoint, model, prompt, params)) for endpoint in ENDPOINTS
         ]
@@ -49,14 +49,14 @@ class Asked:
             thread.start()
 
     def _ask(self, conch: ConchProcess, endpoint: str, model: str, prompt: str, params: dict[str, Any]) -> None:
-        self.told[endpoint] = ENDPOINTS[endpoint].ask(conch, model, prompt, **params)
+        self.replies[endpoint] = ENDPOINTS[endpoint].ask(conch, model, prompt, **params)
 
-    def all(self) -> dict[str, Told]:
-        """Return what they were told, each having been told to the end."""
+    def all(self) -> dict[str, Reply]:
+        """Return their replies, each complete."""
         for thread in self._threads:
             thread.join(60)
-        assert self.told.keys() == ENDPOINTS.keys()
-        return self.told
+        assert self.replies.keys() == ENDPOINTS.keys()
+        return self.replies
 
 
 def back(conch: ConchProcess, model: str) -> None:
@@ -74,7 +74,7 @@ def kill(conch: ConchProcess, model: str) -> None:
     until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "it lives on")
 
 
-def test_each_who_is_being_answered_is_told_once(conch: ConchProcess) -> None:
+def test_each_caller_gets_one_error(conch: ConchProcess) -> None:
     failed = metric(conch, "nv_inference_request_failure", "endless", reason="BACKEND")
     neighbours = Asked(conch, "other", ignore_eos=True, max_tokens=600)
     asked = Asked(conch, "endless", ignore_eos=True, max_tokens=10**6)
@@ -82,14 +82,14 @@ def test_each_who_is_being_answered_is_told_once(conch: ConchProcess) -> None:
     # So that there is something in each stream.
     until(lambda: metric(conch, "vllm:generation_tokens_total", "endless") > 50, "nothing is generated")
     kill(conch, "endless")
-    for endpoint, told in asked.all().items():
-        assert KILLED in told.error
+    for endpoint, reply in asked.all().items():
+        assert KILLED in reply.error
         streamed = endpoint in ("openai stream", "generate_stream", "grpc")
-        assert bool(told.text) is streamed
-        assert told.status == {"grpc": 0}.get(endpoint, 200 if streamed else 500)
+        assert bool(reply.text) is streamed
+        assert reply.status == {"grpc": 0}.get(endpoint, 200 if streamed else 500)
     assert metric(conch, "nv_inference_request_failure", "endless", reason="BACKEND") - failed == len(ENDPOINTS)
     back(conch, "endless")
-    assert all(told.error == "" for told in neighbours.all().values())
+    assert all(reply.error == "" for reply in neighbours.all().values())
 
 
 def test_one_that_does_nothing_is_replaced(conch: ConchProcess) -> None:
@@ -106,7 +106,7 @@ def test_openvino_comes_back_with_all_of_its_cache(conch: ConchProcess) -> None:
     asked = Asked(conch, "tiny", ignore_eos=True, max_tokens=CONTEXT - 20, n=16)
     until(lambda: busy(conch, "tiny")[0] > 0, "nothing runs")
     kill(conch, "tiny")
-    errors = [told.error for told in asked.all().values()]
+    errors = [reply.error for reply in asked.all().values()]
     assert any("was killed by SIGKILL while this request was being generated" in error for error in errors)
     back(conch, "tiny")
     assert busy(conch, "tiny") == (0, 0, 0, 0)
@@ -130,10 +130,10 @@ def test_killed_again_and_again_it_is_waited_with_and_the_server_says_so(conch: 
     conch.until("/v2/models/endless/ready", 400)
     conch.until("/v2/health/ready", 400)
     conch.until("/v2/health/live")
-    for endpoint, told in Asked(conch, "endless", max_tokens=3).all().items():
-        assert "model 'endless' is not ready: its engine is being restarted" in told.error
-        assert told.status == {"grpc": 0, "generate_stream": 503}.get(endpoint, 503)
-        assert endpoint == "grpc" or int(told.retry_after) >= 1
+    for endpoint, reply in Asked(conch, "endless", max_tokens=3).all().items():
+        assert "model 'endless' is not ready: its engine is being restarted" in reply.error
+        assert reply.status == {"grpc": 0, "generate_stream": 503}.get(endpoint, 503)
+        assert endpoint == "grpc" or int(reply.retry_after) >= 1
     assert ENDPOINTS["openai"].ask(conch, "other", " word", max_tokens=3).error == ""
     back(conch, "endless")
 
@@ -143,7 +143,7 @@ def test_a_request_that_kills_the_engine_does_so_to_no_one_for_long(conch: Conch
     running(conch, "endless", len(ENDPOINTS))
     deadly = ENDPOINTS["openai"].ask(conch, "endless", "please die")
     assert "engine 'endless' exited with status 3 while this request was being generated" in deadly.error
-    assert all("exited with status 3" in told.error for told in asked.all().values())
+    assert all("exited with status 3" in reply.error for reply in asked.all().values())
     back(conch, "endless")
 
 
@@ -155,7 +155,7 @@ def test_unloading_lets_streams_end_and_loading_takes_new_ones(conch: ConchProce
     gone = ENDPOINTS["openai"].ask(conch, "other", " word", max_tokens=3)
     assert gone.status in (404, 503)
     assert "other" in gone.error
-    assert all(told.text.split() == ["word"] * words for told in asked.all().values())
+    assert all(reply.text.split() == ["word"] * words for reply in asked.all().values())
     assert post(conch, "/v2/repository/models/other/load") == 200
     back(conch, "other")
     # Loaded again in the midst of streams, because its files have changed: who is there stays with the old one.
@@ -165,7 +165,7 @@ def test_unloading_lets_streams_end_and_loading_takes_new_ones(conch: ConchProce
     script.write_text('{"reply": "changed", "context_length": 1000}')
     assert post(conch, "/v2/repository/models/other/load") == 200
     assert ENDPOINTS["openai"].ask(conch, "other", " word", max_tokens=3).text == "changed"
-    assert all(told.text.split() == ["word"] * words for told in asked.all().values())
+    assert all(reply.text.split() == ["word"] * words for reply in asked.all().values())
     until(lambda: len(engines(conch)) == 3, f"there are other engines than those of the models: {engines(conch)}")
 
 

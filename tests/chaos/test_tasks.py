@@ -13,7 +13,7 @@ from conch.options.server_options import ServerOptions
 from conch.request import InferRequest, InferResponse
 from conch.server import Server
 from conch.tensor import Tensor
-from tests.chaos.accounting import LIMIT_S, holdings, tasks
+from tests.chaos.accounting import TIMEOUT_S, holdings, tasks
 from tests.chaos.concurrent_clients import when
 from tests.chaos.crashing_models import write_mortal
 
@@ -32,7 +32,7 @@ async def ask(server: Server, **order: object) -> InferResponse | ConchError | N
     given = Tensor("INPUT0", "INT32", (1, 1), b"\7\0\0\0")
     request = InferRequest("single", [given], parameters=order)
     server.inference.infer(request, lambda response, _: answer.set_result(response))
-    return await asyncio.wait_for(answer, LIMIT_S)
+    return await asyncio.wait_for(answer, TIMEOUT_S)
 
 
 async def test_no_task_is_left(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ inner = pb_utils.InferenceRequest(model_name="python_floats", inputs=inputs, req
 answer = inner.exec()
 return pb_utils.InferenceResponse(answer.output_tensors())
 """
-# Says that it has begun, and answers when it is told to, both by files.
+# Signals by a file that it has begun, and answers when another file exists.
 WAIT = """
 folder = json.loads(request.parameters())["folder"]
 open(folder + "/begun", "w").close()

@@ -213,7 +213,7 @@ def test_load_and_unload(client: Client) -> None:
     assert state()["scores"] == "READY"
 
 
-def test_a_load_with_a_configuration_of_its_own(client: Client) -> None:
+def test_a_load_with_a_configuration_in_the_request(client: Client) -> None:
     answer = client.plain(client.client.get_model_config("identity_int8"))
     config = answer["config"] if client.kind == "grpc" else answer
     try:
@@ -236,7 +236,7 @@ def test_a_load_that_cannot_be(client: Client) -> None:
     assert broken["reason"].startswith("Invalid argument: unable to find backend library for backend 'nonesuch'")
 
 
-def test_a_full_queue_and_a_time_out_are_told_apart(client: Client, conch: ConchProcess) -> None:
+def test_a_full_queue_and_a_timeout_differ(client: Client, conch: ConchProcess) -> None:
     """One request executes, one waits until its time is up, the third finds the queue full."""
     from concurrent.futures import ThreadPoolExecutor
 

@@ -51,7 +51,7 @@ def test_the_free_dimension_takes_what_is_there(conch: ConchProcess) -> None:
     assert json.loads(text) == {"error": "The schema can not convert input 'INPUT0' to tensor with proper shape"}
 
 
-def test_a_single_element_is_no_list(conch: ConchProcess) -> None:
+def test_a_single_element_is_not_a_list(conch: ConchProcess) -> None:
     assert json.loads(post(conch, "faulty/generate", {"INPUT0": "hello"})[2])["OUTPUT0"] == "hello"
 
 

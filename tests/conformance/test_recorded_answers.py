@@ -175,7 +175,7 @@ def test_streams(recorded: ConchProcess) -> None:
     assert wrong == []
 
 
-# ---- what differs and cannot be told from a recorded answer: one check for each row of the page
+# ---- deviations that a recorded answer cannot show: one check for each row of the page
 
 
 def _errors_are_json(server: ConchProcess) -> None:

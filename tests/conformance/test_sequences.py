@@ -1,4 +1,4 @@
-"""Sequences with the official clients, over HTTP, gRPC and a stream: models with a state of their own, and of ours."""
+"""Sequences with the official clients, over HTTP, gRPC and streams: state in the model, and implicit state."""
 
 import queue
 from collections.abc import Callable, Iterator

@@ -117,7 +117,9 @@ def test_a_level_that_is_switched_off_is_not_logged(client: Any, conch: ConchPro
 
 @pytest.mark.parametrize("path", ["/v2/trace/setting", "/v2/models/addsub/trace/setting", "/v2/logging"])
 @pytest.mark.parametrize("body", [b"", b"{", b'{"trace_rate":5,"log_info":5}', b'{"trace_level":"OFF","log_format":1}'])
-def test_what_is_no_settings_is_an_internal_error_as_in_triton(conch: ConchProcess, path: str, body: bytes) -> None:
+def test_a_body_that_is_not_settings_is_an_internal_error_as_in_triton(
+    conch: ConchProcess, path: str, body: bytes
+) -> None:
     request = urllib.request.Request(f"http://{conch.http}{path}", data=body, method="POST")
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=10)

@@ -1,4 +1,4 @@
-"""Regions that are told of, and what is refused: registrations, places outside of a region, sizes that do not fit."""
+"""Listed regions, and what is refused: registrations, places outside of a region, sizes that do not fit."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from tritonclient.utils import InferenceServerException
 from tests.conformance.regions import FLOATS, IN, LARGE, Array, Regions
 
 
-def test_what_is_registered_is_told(regions: Regions) -> None:
+def test_registered_regions_are_listed(regions: Regions) -> None:
     regions.share("one", 4096)
     regions.client.register_system_shared_memory("two", regions.key("one"), 64, offset=128)
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_registered(
     assert caught.value.status() == expected
 
 
-def test_what_is_no_memory_cannot_be_registered(regions: Regions, tmp_path: Path) -> None:
+def test_a_file_that_is_not_memory_cannot_be_registered(regions: Regions, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(bytes(256))
     paths = [Path("/dev/shm", f"conch-test-{regions.prefix}-{kind}") for kind in ("link", "pipe", "folder")]

@@ -278,7 +278,7 @@ def test_what_is_wrong_over_grpc(
     assert (got, text in error) == (status or "INVALID_ARGUMENT", True), error
 
 
-def test_contents_that_nobody_asks_for_are_ignored_each_time(conch: ConchProcess, memory: SharedMemory) -> None:
+def test_contents_that_are_not_requested_are_ignored_each_time(conch: ConchProcess, memory: SharedMemory) -> None:
     """As with Triton. A message that repeats is cut where the first was, which must not take these for the input."""
     request = message(place(), raw_input_contents=[bytes(64)])
     for _ in range(3):

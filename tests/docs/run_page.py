@@ -1,4 +1,4 @@
-"""Run the steps of one page in a network of their own, so that the ports in the text are free. Started by the tests.
+"""Run the steps of one page in a separate network namespace, so that its ports are free. Started by the tests.
 
 Arguments: a JSON file with the steps (name, kind, text, expected), and the folder to run them in. Prints what failed as
 JSON.

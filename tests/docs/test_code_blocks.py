@@ -16,11 +16,11 @@ from tests.docs.blocks import ROOT, RUN, blocks_of, pages
 
 # The pip that Python 3.11 brings along, which is what many users have.
 PIP = "pip==23.2.1"
-# What packages of one's own are built with, for a page that builds one.
+# Build requirements, for a page that builds a package.
 BUILD_TOOLS = ("hatchling",)
 
 
-def in_a_network_of_its_own(*command: str) -> list[str]:
+def in_a_separate_network(*command: str) -> list[str]:
     """The command that runs another in a new network namespace, where ports 8000 to 8002 are free."""
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     return ["unshare", "--net", *as_root, *command]
@@ -28,7 +28,7 @@ def in_a_network_of_its_own(*command: str) -> list[str]:
 
 def _can_unshare() -> bool:
     program = shutil.which("unshare")
-    return bool(program) and subprocess.run(in_a_network_of_its_own("true"), capture_output=True).returncode == 0
+    return bool(program) and subprocess.run(in_a_separate_network("true"), capture_output=True).returncode == 0
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +103,7 @@ def test_a_page_works_by_copy_and_paste(
     steps = workplace.with_name("steps.json")
     steps.write_text(json.dumps(steps_of(page)))
     runner = [str(environment / "bin" / "python"), str(Path(__file__).with_name("run_page.py"))]
-    command = in_a_network_of_its_own(*runner, str(steps), str(workplace))
+    command = in_a_separate_network(*runner, str(steps), str(workplace))
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []
@@ -130,7 +130,7 @@ def test_a_wrong_line_is_found(tmp_path: Path) -> None:
     ]
     (tmp_path / "steps.json").write_text(json.dumps(steps))
     runner = [sys.executable, str(Path(__file__).with_name("run_page.py"))]
-    command = in_a_network_of_its_own(*runner, str(tmp_path / "steps.json"), str(tmp_path))
+    command = in_a_separate_network(*runner, str(tmp_path / "steps.json"), str(tmp_path))
     variables = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert [name for name, *_ in json.loads(done.stdout.splitlines()[-1])] == ["other", "fails", "server"]

@@ -93,7 +93,7 @@ def test_incomplete_file_is_refused(kept: float, file_format: str) -> None:
         (np.random.default_rng(1).bytes(5000), "are not an image of a supported format"),
     ],
 )
-def test_what_is_no_image_is_refused_with_its_reason(file: bytes, reason: str) -> None:
+def test_data_that_is_not_an_image_is_refused_with_its_reason(file: bytes, reason: str) -> None:
     with pytest.raises(ImageRefused, match=reason):
         decode(file, 4000)
 

@@ -67,12 +67,12 @@ def test_a_decoupled_model_sends_one_response_for_each_element(
 
 
 @pytest.mark.parametrize("value", [0, 1, 5])
-def test_a_decoupled_model_answers_from_threads_of_its_own(streaming: grpc.InferenceServerClient, value: int) -> None:
+def test_a_decoupled_model_responds_from_its_own_threads(streaming: grpc.InferenceServerClient, value: int) -> None:
     responses = ask_for_many(streaming, "square", IN=np.array([value], np.int32))
     assert sum(response["OUT"].item() for response in responses) == value**2
 
 
-def test_sequences_are_kept_apart_and_begin_anew(client: triton.InferenceServerClient) -> None:
+def test_sequences_are_kept_apart_and_restart(client: triton.InferenceServerClient) -> None:
     assert ask_in_sequence(client, "accumulate", 1, [1, 2, 3]) == [1, 3, 6]
     assert ask_in_sequence(client, "accumulate", 1, [10, 20]) == [10, 30]
     with pytest.raises(InferenceServerException, match="must specify the START flag"):

@@ -110,7 +110,7 @@ def test_the_pipeline_as_a_program_answers_as_the_ensemble_does(client: triton.I
 
 
 @pytest.mark.parametrize("model", ["detect", "detect_bls"])
-def test_what_is_no_image_is_the_clients_mistake(client: triton.InferenceServerClient, model: str) -> None:
+def test_data_that_is_not_an_image_is_a_client_error(client: triton.InferenceServerClient, model: str) -> None:
     with pytest.raises(InferenceServerException) as caught:
         detect(client, [b"not an image"], model)
     assert caught.value.status() == "400"

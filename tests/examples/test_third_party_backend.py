@@ -1,4 +1,4 @@
-"""The example of a backend in a package of its own: really installed, into a folder, and served."""
+"""The example of a backend in a separate package: really installed, into a folder, and served."""
 
 import os
 import subprocess

@@ -25,15 +25,15 @@ from tests.server.models import write_identity
 from tests.server.process import ConchProcess
 
 # Far more than any case needs on a machine that others use too.
-CASE_LIMIT_S = 60.0
-STALL_LIMIT_S = 2.0
-MEMORY_LIMIT_BYTES = 3 << 30
+CASE_TIMEOUT_S = 60.0
+MAX_STALL_S = 2.0
+MAX_MEMORY_BYTES = 3 << 30
 _UNEXPECTED = ("Traceback", "failed unexpectedly", "Exception in callback")
 
 
 @dataclass
 class Report:
-    """What became of the cases."""
+    """Outcomes of the cases."""
 
     cases: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -53,7 +53,7 @@ class Report:
 class Client:
     """Requests to a server, one after the other."""
 
-    def __init__(self, port: int, timeout_s: float = CASE_LIMIT_S) -> None:
+    def __init__(self, port: int, timeout_s: float = CASE_TIMEOUT_S) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
 
     def __enter__(self) -> Self:
@@ -161,7 +161,7 @@ def write_cases(root: Path, random: Random, cases: int) -> None:
 
 def settled(conch: ConchProcess, report: Report) -> list[dict[str, str]]:
     """Return the repository's index once every model is served or refused."""
-    until = time.monotonic() + 3 * CASE_LIMIT_S
+    until = time.monotonic() + 3 * CASE_TIMEOUT_S
     with Client(conch.ports["http"]) as client:
         while True:
             _, body = client.ask("POST", "/v2/repository/index")
@@ -192,14 +192,14 @@ def check(conch: ConchProcess, report: Report) -> None:
     """Note what a server has used and logged that it should not."""
     status = Path(f"/proc/{conch.process.pid}/status").read_text()
     peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
-    if peak > MEMORY_LIMIT_BYTES:
+    if peak > MAX_MEMORY_BYTES:
         report.findings.append(f"the server has used {peak >> 20} MiB")
     log = conch.text
     for mark in _UNEXPECTED:
         if mark in log:
             at = log.index(mark)
             report.findings.append(f"in the log: {log[max(at - 500, 0) : at + 3000]}")
-    if report.stall_s > STALL_LIMIT_S:
+    if report.stall_s > MAX_STALL_S:
         report.findings.append(f"health was not answered for {report.stall_s:.1f} s")
 
 
@@ -208,12 +208,12 @@ def _note(report: Report, outcome: str, took: float, text: str) -> None:
     report.outcomes[outcome] += 1
     if took > report.slowest_s:
         report.slowest_s, report.slowest = took, text
-    if took > CASE_LIMIT_S:
+    if took > CASE_TIMEOUT_S:
         report.findings.append(f"took {took:.1f} s: {text[:2000]}")
 
 
 def fuzz_loads(directory: Path, seed: int, cases: int, *, progress: bool = False) -> Report:
-    """Run cases over the load API of a server of their own."""
+    """Run cases over the load API of a separate server."""
     report = Report()
     (directory / "models").mkdir(parents=True)
     write_identity(directory / "models", "part", "FP32", -1, batch=64)

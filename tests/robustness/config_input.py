@@ -1,4 +1,4 @@
-"""Configurations of models, right ones with a few fields changed to values that nobody would write."""
+"""Configurations of models, right ones with a few fields changed to absurd values."""
 
 import json
 from collections.abc import Callable
@@ -169,7 +169,7 @@ def _change_map(random: Random, values: Any, field: FieldDescriptor, depth: int)
 
 
 def _length(random: Random, size: int) -> int:
-    """How many values of so many bytes there shall be: not so many that making them takes longer than reading them."""
+    """Return a number of values of that size, few enough that generating them is not slower than reading them."""
     wanted = random.choice(_LONG if random.random() < 0.05 else _LENGTHS)
     return max(min(wanted, 500_000 // max(size, 1)), 1)
 

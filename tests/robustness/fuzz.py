@@ -1,6 +1,6 @@
 """Fuzzing of everything that reads what clients send: `python -m tests.robustness.fuzz --cases 1000000`.
 
-Each target takes any bytes and says in a word what became of them, or raises. Cases are made from a seed: right input
+Each target takes any bytes and returns the outcome in a word, or raises. Cases are made from a seed: right input
 from generators, changed without understanding. What a case must not do, besides what its target says: take many turns
 of the loop, leave a log line, a pending request or a connection behind, spoil what others ask afterwards. Memory is
 looked at over the whole run.
@@ -43,7 +43,7 @@ class Target(Protocol):
         """Return right input."""
 
     async def check(self, data: bytes) -> str:
-        """Try any input and say what became of it. Whatever is raised is a finding."""
+        """Try any input and return the outcome. Any exception is a finding."""
 
 
 ALL_TARGETS: tuple[type[Target], ...] = (*HTTP_TARGETS, *GRPC_TARGETS)
@@ -51,7 +51,7 @@ ALL_TARGETS: tuple[type[Target], ...] = (*HTTP_TARGETS, *GRPC_TARGETS)
 
 @dataclass
 class Report:
-    """What became of the cases of one target."""
+    """Outcomes of the cases of one target."""
 
     name: str
     cases: int = 0
@@ -73,7 +73,7 @@ def case(target: Target, random: Random) -> bytes:
 
 
 async def run_case(place: FuzzServer, target: Target, data: bytes, report: Report) -> None:
-    """Try one input and write down what became of it."""
+    """Try one input and record the outcome."""
     began = time.perf_counter()
     try:
         report.outcomes[await target.check(data)] += 1

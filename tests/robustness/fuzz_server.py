@@ -29,7 +29,7 @@ from conch.tensor import Buffer
 from tests.server.models import tensor, write_config, write_identity
 
 # Far more than any case needs: a case that takes them all hangs.
-MOST_TURNS = 2_000
+MAX_TURNS = 2_000
 # For a worker process to start and to do a job of `MAX_INPUT_BYTES`.
 MAX_WORKER_S = 20.0
 MAX_INPUT_BYTES = 20_000
@@ -150,7 +150,7 @@ class FuzzServer:
                 raise Finding(f"{served.pending} requests of {served.model_name} are still pending")
 
     def forget(self) -> None:
-        """Begin anew after a finding."""
+        """Reset after a finding."""
         self._watch.seen.clear()
         self._loop_errors.clear()
         self.handled.clear()
@@ -187,7 +187,7 @@ async def settle(done: Callable[[], bool]) -> None:
 
     What a worker process reads or writes takes time, however often the loop turns.
     """
-    for _ in range(MOST_TURNS):
+    for _ in range(MAX_TURNS):
         if done():
             return
         await asyncio.sleep(0)

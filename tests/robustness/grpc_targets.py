@@ -81,7 +81,7 @@ class GrpcFuzzServer:
 async def talk(
     place: GrpcFuzzServer, parts: Sequence[bytes], take: bool = True, to_the_end: bool = False
 ) -> tuple[dict[int, Outcome], int | None]:
-    """Send pieces on a new connection. Returns what became of each stream, and the code of a GOAWAY, if any."""
+    """Send pieces on a new connection. Returns the outcome of each stream, and the code of a GOAWAY, if any."""
     connection = Http2Connection(place)
     wire = Wire(connection)
     await wire.feed(parts, take)
@@ -97,7 +97,7 @@ async def talk(
 
     await wire.finish(busy, turns=40)
     if place.connections:
-        raise Finding("the connection was not let go of")
+        raise Finding("the connection was not released")
     return read_frames(bytes(wire.sent))
 
 

@@ -1,6 +1,6 @@
 """Fuzzing by coverage: `python -m tests.robustness.guided "infer body" -runs=200000 [libFuzzer's options]`.
 
-Needs atheris (`pip install atheris`), which is no part of the development environment. What leads to lines not seen
+Needs atheris (`pip install atheris`), which is not part of the development environment. What leads to lines not seen
 before is kept and changed further; the input of the first rounds comes from the targets' own generators.
 """
 

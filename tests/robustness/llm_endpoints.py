@@ -18,7 +18,7 @@ import tritonclient.grpc as triton
 from tests.robustness.slow_clients import connect, reset, until
 from tests.server.process import ConchProcess
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def write_scripted(models: Path, name: str, script: dict[str, Any]) -> None:
@@ -29,8 +29,8 @@ def write_scripted(models: Path, name: str, script: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a client was told: the text, or an error and the status that came with it."""
+class Reply:
+    """What a client received: the text, or an error and its status."""
 
     text: str = ""
     error: str = ""
@@ -52,15 +52,15 @@ class Endpoint:
         head = f"POST {self.path.format(model=model)} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
 
-    def ask(self, conch: ConchProcess, model: str, prompt: str, **params: Any) -> Told:
+    def ask(self, conch: ConchProcess, model: str, prompt: str, **params: Any) -> Reply:
         """Ask and read the answer to its end."""
-        connection = http.client.HTTPConnection(conch.http, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(conch.http, timeout=TIMEOUT_S)
         with closing(connection):
             body = json.dumps(self.body(model, prompt, **params))
             connection.request("POST", self.path.format(model=model), body)
             response = connection.getresponse()
             text, error = self.read(response.read())
-            return Told(text, error, response.status, response.headers.get("Retry-After", ""))
+            return Reply(text, error, response.status, response.headers.get("Retry-After", ""))
 
     def begin(self, conch: ConchProcess, model: str, prompt: str, **params: Any) -> "Caller":
         """Ask and leave the answer to come."""
@@ -70,7 +70,7 @@ class Endpoint:
 
 
 class Caller:
-    """Somebody who has asked; `leave` goes without a word."""
+    """A client with a request; `leave` disconnects."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self.leave = leave
@@ -108,11 +108,11 @@ def _read_events(body: bytes) -> tuple[str, str]:
 class GrpcDoor:
     """A stream over gRPC."""
 
-    def ask(self, conch: ConchProcess, model: str, prompt: str, **params: Any) -> Told:
+    def ask(self, conch: ConchProcess, model: str, prompt: str, **params: Any) -> Reply:
         """Ask and read the answer to its end."""
         with GrpcCaller(conch) as caller:
             caller.send(model, prompt, **params)
-            return caller.told()
+            return caller.reply()
 
     def begin(self, conch: ConchProcess, model: str, prompt: str, **params: Any) -> Caller:
         """Ask and leave the answer to come."""
@@ -151,18 +151,18 @@ class GrpcCaller:
             inputs[-1].set_data_from_numpy(array)
         self._client.async_stream_infer(model, inputs, request_id=request_id, enable_empty_final_response=True)
 
-    def told(self) -> Told:
+    def reply(self) -> Reply:
         """Read one answer to its end."""
         text = ""
         while True:
-            result, error = self.answers.get(timeout=PATIENCE_S)
+            result, error = self.answers.get(timeout=TIMEOUT_S)
             if error is not None:
-                return Told(text, str(error))
+                return Reply(text, str(error))
             response = result.get_response()
             if response.raw_output_contents:
                 text += result.as_numpy("text_output")[0].decode()
             if response.parameters["triton_final_response"].bool_param:
-                return Told(text)
+                return Reply(text)
 
 
 ENDPOINTS: dict[str, Endpoint | GrpcDoor] = {
@@ -190,7 +190,7 @@ def busy(conch: ConchProcess, model: str) -> tuple[float, float, float, float]:
 
 
 def running(conch: ConchProcess, model: str, number: int) -> None:
-    """Wait until the engine runs so many requests."""
+    """Wait until the engine runs `count` requests."""
     until(lambda: busy(conch, model)[0] == number, f"not {number} are running: {busy(conch, model)}")
 
 
@@ -204,7 +204,7 @@ def resting(conch: ConchProcess, model: str) -> None:
         time.sleep(0.1)
         return process.num_ctx_switches().voluntary - before < 5
 
-    until(still, "the engine goes on")
+    until(still, "the engine still runs")
 
 
 def engine(conch: ConchProcess, model: str) -> int:

@@ -18,7 +18,7 @@ from tests.chaos.accounting import is_worker
 from tests.server.models import write_identity
 from tests.server.process import ConchProcess
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 MIB = 2**20
 
 
@@ -47,7 +47,7 @@ def infer_request(model: str, values: list[float], *fields: str, version: str = 
 
 
 def binary_request(model: str, size: int) -> bytes:
-    """Return an inference request with so many bytes of binary data, which are sent back as such."""
+    """Return an inference request with `size` bytes of binary data, which are returned as such."""
     entry = {"name": "INPUT0", "shape": [size // 4], "datatype": "FP32", "parameters": {"binary_data_size": size}}
     head = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
     lines = [
@@ -65,7 +65,7 @@ def connect(port: int, *, buffers: int | None = None) -> socket.socket:
     if buffers is not None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * buffers)
-    client.settimeout(PATIENCE_S)
+    client.settimeout(TIMEOUT_S)
     client.connect(("127.0.0.1", port))
     return client
 
@@ -92,13 +92,13 @@ def send_what_it_takes(client: socket.socket, data: bytes) -> int:
     with contextlib.suppress(TimeoutError, ConnectionError):
         while sent < len(data):
             sent += client.send(data[sent : sent + 262_144])
-    client.settimeout(PATIENCE_S)
+    client.settimeout(TIMEOUT_S)
     return sent
 
 
 def until(done: Callable[[], bool], what: str) -> None:
     """Wait for something that the server does in its own time."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not done():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -106,7 +106,7 @@ def until(done: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def descriptors(number: int) -> Iterator[None]:
-    """Let this process open so many files."""
+    """Let this process open `count` files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(number, hard)), hard))
     try:
@@ -144,7 +144,7 @@ class Bystander:
         assert not self.wrong
 
     def _ask(self) -> None:
-        connection = HTTPConnection("127.0.0.1", self._conch.ports["http"], timeout=PATIENCE_S)
+        connection = HTTPConnection("127.0.0.1", self._conch.ports["http"], timeout=TIMEOUT_S)
         try:
             while not self._stop.is_set():
                 self._ask_once(connection)

@@ -246,8 +246,8 @@ def test_thousands_of_connections(conch: ConchProcess) -> None:
         ask(conch)
 
 
-def test_a_stream_whose_responses_nobody_reads(conch: ConchProcess) -> None:
-    """The server takes no more requests of that stream; those of others go on."""
+def test_a_stream_whose_responses_are_not_read(conch: ConchProcess) -> None:
+    """The server takes no more requests of that stream; those of others continue."""
     requests = infer_message(250_000) * 150
     with endured(conch, 400 * MIB) as others, http2(conch, h2.PREFACE + h2.settings((4, 0))) as client:
         frames = call(1, requests, "ModelStreamInfer", end=False)
@@ -257,7 +257,7 @@ def test_a_stream_whose_responses_nobody_reads(conch: ConchProcess) -> None:
 
 
 def test_every_status_names_the_client_where_it_is_at_fault(conch: ConchProcess) -> None:
-    """Bytes that are no message, and no bytes at all, for every method of the service."""
+    """Bytes that are not a message, and no bytes, for every method of the service."""
     with grpc.insecure_channel(conch.grpc) as channel:
         for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
             if method.name == "ModelStreamInfer":

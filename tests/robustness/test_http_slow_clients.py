@@ -128,7 +128,7 @@ def test_five_thousand_connections(conch: ConchProcess) -> None:
 
 
 def test_more_connections_than_the_server_may_open(tmp_path: Path) -> None:
-    """A client too many is told so; there are descriptors for all else, and room again when others leave."""
+    """A client beyond the limit gets an error; other uses have descriptors, and there is room when clients leave."""
     write_models(tmp_path / "models")
     with (
         ConchProcess(tmp_path / "models", log=tmp_path / "conch.log", descriptors=400) as conch,

@@ -16,7 +16,7 @@ from tests.robustness.llm_endpoints import (
     ENDPOINTS,
     Endpoint,
     GrpcCaller,
-    Told,
+    Reply,
     busy,
     engine,
     metric,
@@ -76,9 +76,9 @@ def test_what_cannot_be_is_refused(conch: ConchProcess, endpoint: str, model: st
         ("one two", {"temperature": -1}, "temperature must be between 0 and 100"),
     ]
     for prompt, params, text in cases:
-        told = ENDPOINTS[endpoint].ask(conch, model, prompt, **params)
-        assert text in told.error
-        assert told.status == (0 if endpoint == "grpc" else 400)
+        reply = ENDPOINTS[endpoint].ask(conch, model, prompt, **params)
+        assert text in reply.error
+        assert reply.status == (0 if endpoint == "grpc" else 400)
     unknown = ENDPOINTS[endpoint].ask(conch, "nobody", "one two")
     assert "nobody" in unknown.error
     # In a stream of events, whatever is wrong is 400: but that is said before there is one.
@@ -90,8 +90,8 @@ def test_what_cannot_be_is_refused(conch: ConchProcess, endpoint: str, model: st
 def test_a_prompt_that_no_engine_is_sent(conch: ConchProcess, endpoint: str) -> None:
     """However large the context is: what an engine is sent in one piece has a bound, beyond which it would give up."""
     process = engine(conch, "endless")
-    told = ENDPOINTS[endpoint].ask(conch, "endless", "a" * (13 * 2**20), max_tokens=5)
-    assert "your prompt has 13631488 characters" in told.error
+    reply = ENDPOINTS[endpoint].ask(conch, "endless", "a" * (13 * 2**20), max_tokens=5)
+    assert "your prompt has 13631488 characters" in reply.error
     assert engine(conch, "endless") == process
 
 
@@ -107,10 +107,10 @@ def test_characters_and_stop_strings_may_lie_across_tokens(conch: ConchProcess, 
 
 @endpoints
 def test_what_random_bytes_make_is_text(conch: ConchProcess, endpoint: str) -> None:
-    """Most sequences of a random model's tokens are no characters."""
-    told = ENDPOINTS[endpoint].ask(conch, "tiny", "one two", max_tokens=200, temperature=2.0, ignore_eos=True, seed=5)
-    assert told.error == ""
-    assert len(told.text) > 50
+    """Most sequences of a random model's tokens are not characters."""
+    reply = ENDPOINTS[endpoint].ask(conch, "tiny", "one two", max_tokens=200, temperature=2.0, ignore_eos=True, seed=5)
+    assert reply.error == ""
+    assert len(reply.text) > 50
 
 
 @pytest.mark.parametrize("model", ["torn", "picky"])
@@ -121,11 +121,11 @@ def test_a_template_that_fails_is_the_requests_end_alone(conch: ConchProcess, mo
         lambda body: ("", json.loads(body).get("error", {}).get("message", "")),
     )
     if model == "torn":
-        assert chat.ask(conch, model, "one") == Told("", "the chat template cannot be read: unexpected '}'", 400)
+        assert chat.ask(conch, model, "one") == Reply("", "the chat template cannot be read: unexpected '}'", 400)
         return
     assert "chat template cannot render these messages: can only concatenate" in chat.ask(conch, model, "one").error
     system = [{"role": "system", "content": "be good"}]
-    assert chat.ask(conch, model, "two", messages=system) == Told("", "no system here", 400)
+    assert chat.ask(conch, model, "two", messages=system) == Reply("", "no system here", 400)
     assert chat.ask(conch, model, "two").status == 200
 
 
@@ -176,7 +176,7 @@ def test_a_hundred_who_come_and_go(conch: ConchProcess) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["openai stream", "generate_stream"])
-def test_who_does_not_read_slows_nobody_and_is_let_go(conch: ConchProcess, endpoint: str) -> None:
+def test_a_client_that_does_not_read_slows_no_other_and_is_disconnected(conch: ConchProcess, endpoint: str) -> None:
     process, asked = psutil.Process(conch.process.pid), ENDPOINTS[endpoint]
     assert isinstance(asked, Endpoint)
     memory = process.memory_info().rss
@@ -184,7 +184,7 @@ def test_who_does_not_read_slows_nobody_and_is_let_go(conch: ConchProcess, endpo
     with stalled(conch, request) as sleeper:
         running(conch, "large", 1)
         prompt = " ".join(map(str, range(100)))
-        others: list[Told] = []
+        others: list[Reply] = []
         threads = [
             threading.Thread(
                 target=lambda name=name: others.append(ENDPOINTS[name].ask(conch, "words", prompt, max_tokens=150))
@@ -195,7 +195,7 @@ def test_who_does_not_read_slows_nobody_and_is_let_go(conch: ConchProcess, endpo
             thread.start()
         for thread in threads:
             thread.join()
-        assert others == [Told(prompt, "", told.status) for told in others]
+        assert others == [Reply(prompt, "", reply.status) for reply in others]
         resting(conch, "large")  # it has been ended, with nothing read
         assert process.memory_info().rss - memory < 250 * MIB
         sleeper.shutdown(1)
@@ -214,7 +214,7 @@ def test_a_stream_that_is_not_read_slows_no_other_stream(conch: ConchProcess) ->
         context = 90
         for _ in range(3):
             reader.send("words", prompt, max_tokens=context)
-            assert reader.told() == Told(" ".join(map(str, range(context))), "")
+            assert reader.reply() == Reply(" ".join(map(str, range(context))), "")
         sleeper.close(cancel=True)
     resting(conch, "endless")
 
@@ -242,16 +242,16 @@ def test_two_thousand_at_once(conch: ConchProcess) -> None:
     assert process.memory_info().rss - memory < 100 * MIB
 
 
-def test_those_for_whom_there_is_no_room_are_told_when_to_come_back(tmp_path: Path) -> None:
+def test_rejections_for_lack_of_room_carry_retry_after(tmp_path: Path) -> None:
     models = tmp_path / "models"
     write_scripted(models, "few", {"context_length": 10**6, "step_ms": 2, "max_running": 4})
     with ConchProcess(models, "--default-max-queue-size=16", log=tmp_path / "log") as conch:
         endpoints = [name for name in ENDPOINTS if name != "grpc"]
-        told: list[Told] = []
+        replies: list[Reply] = []
 
         def ask(number: int) -> None:
             endpoint = ENDPOINTS[endpoints[number % len(endpoints)]]
-            told.append(endpoint.ask(conch, "few", " word", ignore_eos=True, max_tokens=40))
+            replies.append(endpoint.ask(conch, "few", " word", ignore_eos=True, max_tokens=40))
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(120)]
         for thread in threads:
@@ -259,11 +259,11 @@ def test_those_for_whom_there_is_no_room_are_told_when_to_come_back(tmp_path: Pa
         conch.until("/v2/health/ready")
         for thread in threads:
             thread.join()
-        assert len(told) == 120
-        refused = [one for one in told if one.error]
+        assert len(replies) == 120
+        refused = [one for one in replies if one.error]
         assert len(refused) <= 120 - 4 - 16
         assert all("Exceeds maximum queue size" in one.error for one in refused)
         assert {one.status for one in refused} == {503}
         assert all(int(one.retry_after) >= 1 for one in refused)
-        assert all(one.text.split() == ["word"] * 40 for one in told if not one.error)
+        assert all(one.text.split() == ["word"] * 40 for one in replies if not one.error)
         until(lambda: metric(conch, "nv_inference_pending_request_count", "few") == 0, "some are still pending")

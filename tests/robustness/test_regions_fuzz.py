@@ -54,7 +54,7 @@ def window(random: Random, odd: bool) -> dict[str, Any]:
 
 
 def disturb(random: Random, owned: Object, regions: SharedMemory) -> None:
-    """Now and then have the owner change its object, or register it anew."""
+    """Now and then have the owner change its object, or register it again."""
     path = Path("/dev/shm", owned.name)
     if random.random() < 0.05:
         os.truncate(path, random.choice((0, 100, 4096, SIZE - 1)))

@@ -20,7 +20,7 @@ from tests.robustness import grpc_input as h2
 from tests.robustness.slow_clients import MIB, connect, read_all, until, write_models
 from tests.server.process import ConchProcess
 
-LIMIT = 64 * MIB
+MAX_BYTES = 64 * MIB
 UPLOAD = 48 * MIB
 INFER = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: 99\r\n"
 
@@ -29,7 +29,7 @@ INFER = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Con
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     root = tmp_path_factory.mktemp("memory")
     write_models(root / "models")
-    with ConchProcess(root / "models", f"--request-memory-limit={LIMIT}", log=root / "conch.log") as server:
+    with ConchProcess(root / "models", f"--request-memory-limit={MAX_BYTES}", log=root / "conch.log") as server:
         yield server
 
 
@@ -67,7 +67,7 @@ def test_what_a_message_decompresses_to_is_charged(server: ConchProcess, algorit
             client.infer("echo", [tensor], compression_algorithm=algorithm)
 
         with pytest.raises(InferenceServerException, match="the memory for request bodies") as refused:
-            send(LIMIT + 4 * MIB)
+            send(MAX_BYTES + 4 * MIB)
         assert refused.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
         send(MIB * 32)
 
@@ -89,7 +89,7 @@ def metric(server: ConchProcess, name: str) -> int:
 
 
 def infer(server: ConchProcess, size: int) -> None:
-    """Ask over HTTP and over gRPC, with a tensor of so many bytes."""
+    """Ask over HTTP and over gRPC, with a tensor of `size` bytes."""
     for module, address in ((http_client, server.http), (grpc_client, server.grpc)):
         with module.InferenceServerClient(address) as client:
             given = module.InferInput("INPUT0", [size // 4], "FP32")
@@ -156,7 +156,7 @@ def test_uploads_without_progress_do_not_starve_others(server: ConchProcess) -> 
             assert b"grpc-status" in got
 
 
-def test_grpc_calls_beyond_the_memory_are_told_so(server: ConchProcess) -> None:
+def test_grpc_calls_beyond_the_memory_are_exhausted(server: ConchProcess) -> None:
     with grpc_client.InferenceServerClient(server.grpc) as client:
         given = grpc_client.InferInput("INPUT0", [20 * MIB], "FP32")
         given.set_data_from_numpy(np.zeros(20 * MIB, np.float32))
@@ -188,7 +188,7 @@ def test_a_missing_key_is_answered_before_the_body(tmp_path: Path) -> None:
             assert read_all(client)[9:12] == status
 
 
-def test_answers_that_nobody_reads_are_counted(server: ConchProcess) -> None:
+def test_unread_answers_are_counted(server: ConchProcess) -> None:
     """An answer of the identity model is its request: it is held, and counted, until the client has read it."""
     message = service_pb2.ModelInferRequest(model_name="echo", raw_input_contents=[bytes(20 * MIB)])
     message.inputs.add(name="INPUT0", datatype="FP32", shape=[5 * MIB])

@@ -51,7 +51,7 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a repository, and beside it what nobody may reach."""
+    """A folder with a repository, and beside it what must not be reached."""
     root = tmp_path_factory.mktemp("security")
     write_models(root / "models")
     write_identity(root, "outside", "FP32", -1)
@@ -73,7 +73,7 @@ def restricted(place: Path) -> Iterator[ConchProcess]:
     for category in CATEGORIES:
         flags += [f"--http-restricted-api={category}:Key-{category}={SECRET}"]
         flags += [f"--grpc-restricted-protocol={category}:key-{category}={SECRET}"]
-    # Nobody can ask whether it is ready without a key.
+    # Readiness is not disclosed without a key.
     with ConchProcess(place / "models", *flags, log=place / "restricted.log", wait="") as server:
         yield server
 

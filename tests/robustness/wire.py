@@ -69,7 +69,7 @@ class Wire(asyncio.Transport):
             place[: len(part)] = part
             protocol.buffer_updated(len(part))
             if protocol is self._connection:
-                # It reads to one place again and again: whoever keeps a view of that finds something else there.
+                # It reads to one place again and again: a view of it that is kept changes.
                 place[: len(part)] = b"\xee" * len(part)
             return data[len(part) :]
         self._connection.data_received(data)

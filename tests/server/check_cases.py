@@ -175,7 +175,7 @@ def copied(version: str) -> Write:
 
 
 def external(folder: Path) -> None:
-    """Weights in a file of their own."""
+    """Weights in a separate file."""
     path = folder / "1" / "model.onnx"
     path.parent.mkdir(parents=True)
     table = numpy_helper.from_array(np.ones((64, 64), np.float32), "W")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-LIMIT_S = 60
+TIMEOUT_S = 60
 
 
 class Span(NamedTuple):
@@ -83,9 +83,9 @@ class Collector:
             self._came.notify_all()
 
     def until(self, number: int) -> list[Span]:
-        """Return the spans when there are so many."""
+        """Return the spans when there are `count`."""
         with self._came:
-            assert self._came.wait_for(lambda: len(self.spans) >= number, LIMIT_S), self.spans
+            assert self._came.wait_for(lambda: len(self.spans) >= number, TIMEOUT_S), self.spans
             return list(self.spans)
 
 

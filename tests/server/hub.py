@@ -13,7 +13,7 @@ COMMIT = "c0ffee" + "0" * 34
 
 
 class Hub:
-    """Models by their names, each with its files; `gated` are refused as those are whose terms nobody has accepted."""
+    """Models by their names, each with its files; `gated` are refused as those are whose terms were not accepted."""
 
     def __init__(self, models: Mapping[str, Mapping[str, bytes]], gated: frozenset[str] = frozenset()) -> None:
         self.models = models

@@ -1,6 +1,6 @@
 """Clients that count: what they sent, what was answered and how, what was refused and how, and what got lost.
 
-They ask models that take INT32 numbers INPUT0 and give INT32 numbers OUTPUT0, each request with a number of its own.
+They ask models that take INT32 numbers INPUT0 and give INT32 numbers OUTPUT0, each request with a unique number.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.server.process import ConchProcess
 
 # Longer than anything that is to be answered takes.
-_LIMIT_S = 30
+_TIMEOUT_S = 30
 
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until it holds."""
-    async with asyncio.timeout(_LIMIT_S):
+    async with asyncio.timeout(_TIMEOUT_S):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -66,7 +66,7 @@ class Tally:
     lost: list[Lost] = field(default_factory=list)
 
     def note(self, outcome: Answer | Refusal | Lost) -> None:
-        """Enter what became of one request."""
+        """Record the outcome of one request."""
         if isinstance(outcome, Answer):
             self.answers.append(outcome)
         elif isinstance(outcome, Refusal):
@@ -79,7 +79,7 @@ class Tally:
         assert self.sent == len(self.answers) + len(self.refusals) + len(self.lost)
 
     async def until(self, more: int) -> None:
-        """Wait until so many more requests have been answered."""
+        """Wait until `count` more requests have been answered."""
         wanted = len(self.answers) + more
         await until(lambda: len(self.answers) >= wanted)
 
@@ -102,14 +102,14 @@ class Client(Protocol):
     """One client, with one request at a time."""
 
     async def ask(self, model: str, number: int, timeout_us: int = 0) -> Answer | Refusal | Lost:
-        """Send one number and return what became of it."""
+        """Send one number and return the outcome."""
 
     async def close(self) -> None:
         """Hang up."""
 
 
 class HttpClient:
-    """A connection that is kept alive, and opened anew when it has been closed."""
+    """A connection that is kept alive, and reopened when it has been closed."""
 
     def __init__(self, address: str) -> None:
         self._host, port = address.split(":")
@@ -117,14 +117,14 @@ class HttpClient:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, model: str, number: int, timeout_us: int = 0) -> Answer | Refusal | Lost:
-        """Send one number and return what became of it."""
+        """Send one number and return the outcome."""
         given = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [number]}
         document = {"parameters": {"timeout": timeout_us} if timeout_us else {}, "inputs": [given]}
         body = json.dumps(document).encode()
         head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         line = b""
         try:
-            async with asyncio.timeout(_LIMIT_S):
+            async with asyncio.timeout(_TIMEOUT_S):
                 if self._streams is None:
                     self._streams = await asyncio.open_connection(self._host, self._port)
                 reader, writer = self._streams
@@ -160,7 +160,7 @@ async def _read_headers(reader: asyncio.StreamReader) -> dict[str, str]:
 
 
 class GrpcClient:
-    """A channel of its own."""
+    """A separate channel."""
 
     def __init__(self, address: str) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
@@ -168,13 +168,13 @@ class GrpcClient:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def ask(self, model: str, number: int, timeout_us: int = 0) -> Answer | Refusal | Lost:
-        """Send one number and return what became of it; a time-out is that of the call too."""
+        """Send one number and return the outcome; a time-out is that of the call too."""
         request = service_pb2.ModelInferRequest(model_name=model)
         request.inputs.add(name="INPUT0", datatype="INT32", shape=[1]).contents.int_contents.append(number)
         if timeout_us:
             request.parameters["timeout"].int64_param = timeout_us
         try:
-            response = await self._stub.ModelInfer(request, timeout=timeout_us / 1e6 or _LIMIT_S)
+            response = await self._stub.ModelInfer(request, timeout=timeout_us / 1e6 or _TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             trailers = dict(error.trailing_metadata() or ())
             retry_after = trailers.get("retry-after")
@@ -200,7 +200,7 @@ class Load:
 
     @classmethod
     def of(cls, server: ConchProcess, models: Sequence[str], http: int, grpc: int) -> Self:
-        """So many clients of each protocol for each of the models."""
+        """A number of clients of each protocol for each of the models."""
         clients: list[tuple[Client, str]] = []
         for model in models:
             clients += [(HttpClient(server.http), model) for _ in range(http)]
@@ -226,4 +226,4 @@ class Load:
             outcome = await client.ask(model, next(self._numbers))
             self.tally.note(outcome)
             if not isinstance(outcome, Answer):
-                await asyncio.sleep(0.01)  # nobody gains by asking in a tight loop who is being refused
+                await asyncio.sleep(0.01)  # a rejected client does not retry in a tight loop

@@ -1,4 +1,4 @@
-"""A real `conch serve` in a process of its own, on ports that the system chooses."""
+"""A real `conch serve` in a separate process, on ports that the system chooses."""
 
 import os
 import re
@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-START_LIMIT_S = 60
-STOP_LIMIT_S = 60
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
 _LISTENING = {
     "http": re.compile(r"Started HTTPService at \S*:(\d+)"),
     "grpc": re.compile(r"Started GRPCInferenceService at \S*:(\d+)"),
@@ -33,7 +33,7 @@ class ConchProcess:
         log: Path,
         wait: str = "ready",
         descriptors: int | None = None,
-        start_limit_s: float = START_LIMIT_S,
+        start_limit_s: float = START_TIMEOUT_S,
     ) -> None:
         """Assign. `descriptors` is how many files the server may have open."""
         self.log = log
@@ -97,7 +97,7 @@ class ConchProcess:
         """Send a signal and return the exit status."""
         self.process.send_signal(how)
         try:
-            return self.process.wait(STOP_LIMIT_S)
+            return self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -122,18 +122,18 @@ class ConchProcess:
 
     def until_logged(self, pattern: str) -> None:
         """Return when the log has this in it; fail if the server ends or takes too long."""
-        deadline = time.monotonic() + START_LIMIT_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not re.search(pattern, self.text):
             assert self.process.poll() is None, f"the server ended: {self.text}"
-            assert time.monotonic() < deadline, f"no '{pattern}' after {START_LIMIT_S} s: {self.text}"
+            assert time.monotonic() < deadline, f"no '{pattern}' after {START_TIMEOUT_S} s: {self.text}"
             time.sleep(0.02)
 
     def _find_ports(self) -> None:
-        deadline = time.monotonic() + START_LIMIT_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         wanted = [name for name in _LISTENING if f"--allow-{name}=false" not in self._flags]
         while len(self.ports) < len(wanted):
             assert self.process.poll() is None, f"the server ended: {self.text}"
-            assert time.monotonic() < deadline, f"no ports after {START_LIMIT_S} s: {self.text}"
+            assert time.monotonic() < deadline, f"no ports after {START_TIMEOUT_S} s: {self.text}"
             text = self.text
             self.ports = {name: int(m[1]) for name in wanted if (m := _LISTENING[name].search(text))}
             time.sleep(0.02)

@@ -47,7 +47,7 @@ def test_no_command_fails_for_what_it_prints(models: Path) -> None:
         assert words in result.stdout + result.stderr
 
 
-def test_a_file_system_that_says_it_is_ascii_is_no_fault(models: Path) -> None:
+def test_an_ascii_file_system_encoding_is_supported(models: Path) -> None:
     result = run("check", str(models), PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert b"Traceback" not in result.stderr, result.stderr
 

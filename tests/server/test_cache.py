@@ -1,4 +1,4 @@
-"""The response cache of a running server: hits, what is no hit, what takes answers away, and what is counted."""
+"""The response cache of a running server: hits, misses, eviction and counters."""
 
 import json
 import re
@@ -116,7 +116,7 @@ def test_a_reload_takes_the_answers_away(conch: ConchProcess) -> None:
     assert (statistics["cache_hit"]["count"], statistics["cache_miss"]["count"]) == (0, 1)
 
 
-def test_an_ensemble_has_answers_of_its_own(conch: ConchProcess) -> None:
+def test_an_ensemble_has_its_own_cache_entries(conch: ConchProcess) -> None:
     data = np.ones((1, 1), np.float32)
     with Client(conch, "http") as client:
         assert [run(client.ask("above", {"IN": data})) for _ in range(2)] == [1, 1]
@@ -146,7 +146,7 @@ def test_the_cache_stays_within_its_bytes(conch: ConchProcess) -> None:
     assert int(numbers["num_evictions"]) >= 3
 
 
-def test_without_a_cache_the_model_is_served_and_its_owner_told(tmp_path: Path) -> None:
+def test_without_a_cache_the_model_is_served_and_a_warning_logged(tmp_path: Path) -> None:
     config = f"response_cache {{ enable: true }} input {tensor('INPUT0', 'FP32', -1, -1)} {OUTPUTS}"
     write_python(tmp_path / "models", "alone", config, COUNTED)
     with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server, Client(server, "http") as client:

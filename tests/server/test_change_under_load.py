@@ -78,7 +78,7 @@ def release_of(answer: Answer) -> int:
 
 
 def check_answers(tally: Tally, releases: Sequence[int]) -> None:
-    """Hold that no answer is a mixture, that nobody is answered by an older release later, and nothing is lost."""
+    """Hold that no answer is a mixture, that no later answer is from an older release, and nothing is lost."""
     assert tally.lost == []
     for model in ("m", "twice"):
         seen = {release_of(answer) for answer in tally.answers if answer.model == model}

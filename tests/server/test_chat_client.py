@@ -61,7 +61,7 @@ def test_a_prompt_from_a_pipe_is_answered_with_its_speed(server: ConchProcess) -
     assert "tokens/s]" in result.stderr
 
 
-def test_of_few_tokens_no_rate_is_told(server: ConchProcess) -> None:
+def test_few_tokens_have_no_rate(server: ConchProcess) -> None:
     result = said(server, text="be short")
     assert result.stderr.startswith("[2 tokens, first token after ")
     assert "tokens/s" not in result.stderr
@@ -84,7 +84,7 @@ def test_json_for_programs(server: ConchProcess) -> None:
     assert 0 < answer["first_s"] <= answer["total_s"]
 
 
-def test_failures_are_told_and_are_the_exit_status(server: ConchProcess) -> None:
+def test_failures_are_printed_and_set_the_exit_status(server: ConchProcess) -> None:
     for arguments, key, complaint in (
         (["--model", "nobody", "hi"], KEY, "nobody"),
         (["fall apart"], KEY, "the engine has a fault"),
@@ -101,7 +101,7 @@ def test_failures_are_told_and_are_the_exit_status(server: ConchProcess) -> None
         assert "Traceback" not in result.stderr
 
 
-def test_a_talk_goes_on_and_ctrl_c_ends_only_the_answer(server: ConchProcess) -> None:
+def test_a_conversation_continues_and_ctrl_c_ends_only_the_answer(server: ConchProcess) -> None:
     keyboard, terminal = pty.openpty()
     environment = {**os.environ, "OPENAI_API_KEY": KEY, "TERM": "dumb"}
     process = subprocess.Popen(
@@ -130,7 +130,7 @@ def test_a_talk_goes_on_and_ctrl_c_ends_only_the_answer(server: ConchProcess) ->
 
 
 class Screen:
-    """What a terminal has shown and nobody has read."""
+    """Unread output of a terminal."""
 
     def __init__(self, terminal: int) -> None:
         self._terminal = terminal

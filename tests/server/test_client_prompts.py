@@ -1,6 +1,6 @@
 """`conch client prompts` against a real server, whose engines follow a script or compute a small random model.
 
-Of Triton's vLLM backend as it was before it told of tokens, a Python model has the tensors.
+A Python model has the tensors of Triton's vLLM backend before it reported tokens.
 """
 
 import json
@@ -159,7 +159,7 @@ def test_templates_repetitions_and_answers_alone(ask: Ask, place: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["words", "random"])
-def test_a_stream_has_the_same_text_and_tells_of_its_first_token(ask: Ask, place: Path, model: str) -> None:
+def test_a_stream_has_the_same_text_and_the_time_of_its_first_token(ask: Ask, place: Path, model: str) -> None:
     flags = ("--json", "--template=none", "--temperature=0", "--max-tokens=12")
     whole = json.loads(ask(*flags, model=model).stdout)
     stored = (place / "results.txt").read_text()
@@ -189,7 +189,7 @@ def test_a_model_with_the_tensors_of_before(ask: Ask, place: Path) -> None:
     assert "has no input 'exclude_input_in_output'" in refused.stderr
 
 
-def test_what_fails_is_told_for_each_prompt_and_is_no_pass(ask: Ask, place: Path) -> None:
+def test_failures_are_printed_for_each_prompt_and_fail_the_run(ask: Ask, place: Path) -> None:
     (place / "prompts.txt").write_text("fall apart\nthe weather\n")
     result = ask()
     assert result.returncode == 1

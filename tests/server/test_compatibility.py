@@ -142,7 +142,7 @@ CHECKED_ELSEWHERE = {
     # Scalars of one kind.
     "batch_output.kind": "validate_batch.py",
 }
-# What is true unless said otherwise is told only if it is said otherwise.
+# Fields whose default is true are reported only if they are false.
 TRUE_BY_DEFAULT = {"optimization.input_pinned_memory.enable", "optimization.output_pinned_memory.enable"}
 # Settings that one backend reads from the document.
 READ_BY = {
@@ -216,7 +216,7 @@ def _values(message: ConfigMessage) -> ModelConfig:
 
 
 def _fate(path: str, backend: str) -> str:
-    """What becomes of a field in a model of a backend: refused, told, used; "silence" is what must not be."""
+    """Return how a backend treats a field: refused, reported or used; "silence" is a failure."""
     message = _message(backend, path)
     try:
         refuse_unsupported(message)
@@ -235,7 +235,7 @@ def test_every_field_has_a_row() -> None:
     assert [row.name for row in ROWS["Configuration of models"]] == list(_fields(ConfigMessage.DESCRIPTOR))
 
 
-# With these the rules for tensors and groups refuse the field: an error of its own, in Triton's words.
+# With these the rules for tensors and groups refuse the field: a specific error, in Triton's words.
 REFUSED_BY_RULE = {
     "input.is_shape_tensor", "input.is_non_linear_format_io", "output.is_shape_tensor",
     "output.is_non_linear_format_io", "instance_group.profile",
@@ -278,7 +278,7 @@ def test_every_flag_of_tritons_has_a_row() -> None:
 def test_a_flag(row: Row) -> None:
     flags = {f"--{name}": flag for flag in FLAGS for name in (flag.name, *flag.aliases)}
     if row.name not in flags:
-        assert row.standing == "refused"  # as every flag that nobody knows
+        assert row.standing == "refused"  # as every unknown flag
         return
     flag = flags[row.name]
     told = {Standing.IGNORED: "no effect", Standing.REFUSED: "refused"}.get(flag.standing)

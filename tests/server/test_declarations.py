@@ -151,7 +151,7 @@ def test_the_model_sees_its_shape_and_the_client_its_own(
     assert result.as_numpy("SEEN").ravel().tolist() == seen
 
 
-def test_every_output_has_labels_of_its_own(client: Client) -> None:
+def test_every_output_has_its_own_labels(client: Client) -> None:
     data = np.array([[1, 3, 2]], np.float32)
     module = client._module
     wanted = [module.InferRequestedOutput(f"OUTPUT{n}", class_count=2) for n in range(3)]

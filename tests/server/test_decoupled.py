@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from tests.server.models import tensor, write_ensemble, write_python
 from tests.server.process import ConchProcess
 
-# Told by its first number what to do; sends that many responses else. It waits for leave to go on by a second request.
+# The first number selects what it does; otherwise it is the number of responses. A second request lets it continue.
 SCRIPT = """
 word = int(request.inputs()[0].as_numpy().ravel()[0])
 sender = request.get_response_sender()
@@ -54,7 +54,7 @@ elif word == -4:  # kept until asked for
 elif word == -5:
     sender.send(out(1), flags=FINAL)
     self.kept.send(out(2), flags=FINAL)
-elif word == -6:  # until nobody wants more
+elif word == -6:  # until it is cancelled
     import threading
     def run():
         while not sender.is_cancelled():
@@ -72,7 +72,7 @@ if value[0] == 3:
 return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value + 100)])
 """
 
-# Calls the script, and answers with all that it is told.
+# Calls the script, and answers with all its responses.
 CALLER = """
 inputs = [pb_utils.Tensor("INPUT0", request.inputs()[0].as_numpy())]
 told = []

@@ -98,7 +98,7 @@ def test_an_embedding_is_what_the_model_gives_by_the_other_protocol(
     server: ConchProcess, client: openai.OpenAI
 ) -> None:
     texts = ["load a model", "a text that is a good deal longer than the other one, so that it is padded"]
-    # The client asks for base64 unless told otherwise.
+    # The client asks for base64 by default.
     coded = client.embeddings.create(model="sentences", input=texts)
     plain = client.embeddings.create(model="sentences", input=texts, encoding_format="float")
     given = triton.InferInput("TEXT", [2, 1], "BYTES")
@@ -237,7 +237,7 @@ def test_an_option_that_is_not_known_keeps_the_model_from_loading(tmp_path: Path
         process.until_logged("unknown key .pooling.; known: device, ")
 
 
-def test_who_goes_away_keeps_nobody_busy_and_every_call_is_traced(tmp_path: Path) -> None:
+def test_a_disconnect_frees_the_instance_and_every_call_is_traced(tmp_path: Path) -> None:
     write_python(tmp_path / "models", "gate", f"max_batch_size: 4 {LETTERS_TENSORS}", GATE)
     write_python(tmp_path / "models", "letters", f"max_batch_size: 4 {LETTERS_TENSORS}", LETTERS)
     trace = tmp_path / "trace.json"

@@ -43,7 +43,7 @@ def conch(models: Path, tmp_path: Path) -> Iterator[ConchProcess]:
 
 
 def pids(conch: ConchProcess, together: int) -> set[int]:
-    """The processes that answer so many requests at once."""
+    """The processes that answer `count` requests at once."""
     with http_client.InferenceServerClient(conch.http, concurrency=together) as client:
         taken = http_client.InferInput("TOGETHER", [1], "INT32")
         taken.set_data_from_numpy(np.array([together], np.int32))

@@ -86,7 +86,7 @@ def test_a_relative_repository_serves_models_with_their_own_environment(
         assert ask(server, "m", 7) == 7
 
 
-def test_a_broken_model_ends_the_start_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_broken_model_ends_the_start_unless_a_flag_allows_it(tmp_path: Path) -> None:
     write_identity(tmp_path / "models", "good", "INT32", 1)
     write_config(tmp_path / "models", "bad", "max_batchsize: 3")
     flags = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]

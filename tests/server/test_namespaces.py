@@ -38,7 +38,7 @@ def roots(tmp_path: Path) -> list[Path]:
     return roots
 
 
-def test_models_of_one_name_are_told_apart(roots: list[Path], tmp_path: Path) -> None:
+def test_models_of_one_name_are_distinguished(roots: list[Path], tmp_path: Path) -> None:
     flags = [f"--model-repository={roots[1]}", "--model-namespacing=true"]
     with ConchProcess(roots[0], *flags, log=tmp_path / "log") as server:
         http, grpc = http_client.InferenceServerClient(server.http), grpc_client.InferenceServerClient(server.grpc)

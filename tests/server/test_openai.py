@@ -184,7 +184,7 @@ def test_a_tool_is_called(client: openai.OpenAI) -> None:
     assert choices[-1].finish_reason == "tool_calls"
 
 
-def test_thoughts_are_no_content(client: openai.OpenAI) -> None:
+def test_reasoning_is_not_content(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="tools", messages=[{"role": "user", "content": "think"}])
     assert answer.choices[0].message.content == "Done."
     assert answer.choices[0].message.to_dict()["reasoning_content"] == "What a question."
@@ -225,7 +225,7 @@ def test_a_fault_of_the_engine_midway_ends_the_stream_with_an_error(client: open
         client.completions.create(model="words", prompt="fall apart")
 
 
-def test_without_the_key_nothing_is_told(server: ConchProcess) -> None:
+def test_without_the_key_nothing_is_disclosed(server: ConchProcess) -> None:
     for key in ("", "another", KEY + "x"):
         with (
             openai.OpenAI(base_url=f"http://{server.http}/v1", api_key=key or "-", max_retries=0) as client,

@@ -77,7 +77,7 @@ def test_the_port_has_the_api_its_health_and_metrics_and_nothing_else(port: str,
     assert b'vllm:cache_config_info{enable_prefix_caching="False"' in metrics
     assert b'"None"' not in metrics
     assert set(json.loads(status(f"{port}/version")[1])) == {"version"}
-    assert status(f"{port}/v2/health/ready")[0] == 401  # no path of its own: a key is wanted before anything is said
+    assert status(f"{port}/v2/health/ready")[0] == 401  # not a path of this port: the key is checked first
     assert status(f"{port}/v1/models")[0] == 401
 
 
@@ -139,14 +139,14 @@ def test_an_idle_engine_is_stopped_and_comes_back_when_asked(tmp_path: Path) -> 
         openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="none", max_retries=0) as client,
     ):
 
-        def asleep(model: str) -> bool:
+        def idle(model: str) -> bool:
             labels = f'engine="0",model_name="{model}",sleep_state="discard_all",version="1"'
             return f"vllm:engine_sleep_state{{{labels}}} 1" in server.metrics()
 
-        assert not asleep("sleeper")
+        assert not idle("sleeper")
         server.until_logged("'sleeper' was idle for 1 s; its engine is stopped")
-        assert asleep("sleeper")
-        assert not asleep("other")
+        assert idle("sleeper")
+        assert not idle("other")
         server.until("/v2/models/sleeper/ready")
         assert names(client) == ["other", "sleeper"]
         with ThreadPoolExecutor() as pool:
@@ -156,7 +156,7 @@ def test_an_idle_engine_is_stopped_and_comes_back_when_asked(tmp_path: Path) -> 
         assert {answer.choices[0].message.content for answer in answers} == {"Hello there\n"}
         assert server.text.count("starting the engine of model 'sleeper'") == 1
 
-        # A script that is none any more: the cause is told, and when it is right again, so is the model.
+        # A damaged script: the cause is reported, and the model recovers with the script.
         server.until_logged("(?s)('sleeper' was idle.*){2}")
         script = tmp_path / "repository" / "sleeper" / "1" / "model.json"
         script.write_text('{"surprise": 1}')

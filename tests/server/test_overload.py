@@ -14,8 +14,8 @@ from tests.server.models import tensor, write_ensemble, write_python
 from tests.server.process import ConchProcess
 
 NUMBERS = f"input {tensor('INPUT0', 'INT32', -1)} output {tensor('OUTPUT0', 'INT32', -1)}"
-BOUND = 6
-BOUNDED = f"max_queue_size: {BOUND}"
+MAX_QUEUE = 6
+BOUNDED = f"max_queue_size: {MAX_QUEUE}"
 IMPATIENT = "allow_timeout_override: true"
 
 
@@ -32,7 +32,7 @@ class Bench:
 
     @asynccontextmanager
     async def clients(self, http: int, grpc: int = 0) -> AsyncIterator[list[Client]]:
-        """So many of each kind, those of HTTP first."""
+        """`count` clients of each kind, those of HTTP first."""
         clients: list[Client] = [HttpClient(self.server.http) for _ in range(http)]
         clients += [GrpcClient(self.server.grpc) for _ in range(grpc)]
         yield clients
@@ -54,7 +54,7 @@ class Bench:
             gate.unlink()
 
     async def until_waiting(self, model: str, number: int) -> None:
-        """Return when so many requests wait in the queue of a model."""
+        """Return when `count` requests wait in the queue of a model."""
         async with asyncio.timeout(20):
             while await self.waiting(model) != number:
                 await asyncio.sleep(0.005)
@@ -99,7 +99,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     ends = [f"input {tensor('INPUT0', 'INT32', -1)}", f"output {tensor('OUTPUT0', 'INT32', -1)}"]
     first = "before", {"INPUT0": "INPUT0"}, {"OUTPUT0": "middle"}
     write_ensemble(folder / "models", "chain", *ends, first, ("after", {"INPUT0": "middle"}, {"OUTPUT0": "OUTPUT0"}))
-    flags = [f"--default-max-queue-size={BOUND}"]
+    flags = [f"--default-max-queue-size={MAX_QUEUE}"]
     with ConchProcess(folder / "models", *flags, log=folder / "log") as server:
         yield Bench(folder, server)
 
@@ -113,7 +113,7 @@ async def test_under_overload_every_request_is_answered_or_refused_with_a_time_t
         await tally.until(50)
         for path in ("/v2/health/live", "/v2/health/ready", f"/v2/models/{model}/ready"):
             await asyncio.to_thread(bench.server.until, path)
-        assert await bench.waiting(model) <= BOUND
+        assert await bench.waiting(model) <= MAX_QUEUE
         await tally.until(50)
         await tally.until_refused((model, 503), (model, "UNAVAILABLE"))
     assert tally.lost == []
@@ -125,15 +125,15 @@ async def test_under_overload_every_request_is_answered_or_refused_with_a_time_t
     assert bench.statistics(model) == {"success": len(tally.answers), "fail": len(tally.refusals)}
 
 
-async def test_the_refused_are_told_how_long_the_queue_will_take(bench: Bench) -> None:
+async def test_rejections_carry_the_expected_queue_time(bench: Bench) -> None:
     """A queue that does not move for a while makes the answer to "when?" longer."""
     started = len(bench.executed("slow"))
-    async with bench.clients(http=BOUND + 6) as (first, *others, refused):
+    async with bench.clients(http=MAX_QUEUE + 6) as (first, *others, refused):
         with bench.shut("slow"):
             answers = [asyncio.create_task(first.ask("slow", 1))]
             await bench.until_executing("slow", started + 1)
             answers += [asyncio.create_task(client.ask("slow", 2)) for client in others]
-            await bench.until_waiting("slow", BOUND)
+            await bench.until_waiting("slow", MAX_QUEUE)
             seconds = 1
             async with asyncio.timeout(20):
                 while seconds == 1:
@@ -142,7 +142,7 @@ async def test_the_refused_are_told_how_long_the_queue_will_take(bench: Bench) -
                     seconds = int(refusal.retry_after or 0)
                     await asyncio.sleep(0.02)
         outcomes = await asyncio.gather(*answers)
-        assert sum(isinstance(outcome, Answer) for outcome in outcomes) == BOUND + 1
+        assert sum(isinstance(outcome, Answer) for outcome in outcomes) == MAX_QUEUE + 1
 
 
 async def test_whose_time_is_over_or_who_has_gone_is_not_executed(bench: Bench) -> None:
@@ -183,7 +183,7 @@ async def test_a_deadline_of_grpc_ends_a_request_in_a_queue_without_a_policy(ben
 
 async def test_an_ensemble_does_no_work_for_requests_that_a_later_step_would_refuse(bench: Bench) -> None:
     # Of each kind more than both steps can hold.
-    load = Load.of(bench.server, ["chain"], http=4 * BOUND, grpc=4 * BOUND)
+    load = Load.of(bench.server, ["chain"], http=4 * MAX_QUEUE, grpc=4 * MAX_QUEUE)
     began = len(bench.executed("before"))
     async with load.running() as tally:
         with bench.shut("after"):

@@ -31,7 +31,7 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_onnx_models_get_them_joined_and_are_told_where_each_begins(conch: ConchProcess, protocol: str) -> None:
+def test_onnx_models_get_them_joined_with_the_offsets(conch: ConchProcess, protocol: str) -> None:
     model = f"onnx_{protocol}"
 
     def ask(length: int) -> tuple[float, list[float]]:

@@ -102,7 +102,7 @@ def test_what_can_never_be_had_fails_the_load_and_is_named(tmp_path: Path) -> No
         client.ask("modest", {"INPUT0": np.zeros(1, np.float32)})
 
 
-def test_without_the_flag_nothing_is_limited_and_the_owner_is_told(tmp_path: Path) -> None:
+def test_without_the_flag_nothing_is_limited_and_a_warning_is_logged(tmp_path: Path) -> None:
     write(tmp_path / "models", "one", 'resources [{ name: "R" count: 1 }]', tmp_path / "trace")
     with ConchProcess(tmp_path / "models", "--rate-limit-resource=R:0", log=tmp_path / "log") as server:
         with Client(server, "grpc") as client:

@@ -201,7 +201,7 @@ def test_names_stay_inside_and_what_is_there_stays(tmp_path: Path, capsys: pytes
     assert add(gguf, "--repository", models, "--name", "m") == 1
     assert "--force replaces it" in capsys.readouterr().err
     assert (models / "m" / "kept").exists()
-    # A model may be made anew of itself, but not be a link to what it replaces.
+    # A model may be recreated from itself, but not be a link to what it replaces.
     copied = models / "m" / "1" / "model.gguf"
     assert add(copied, "--repository", models, "--name", "m", "--force", "--link") == 1
     assert add(copied, "--repository", models, "--force") == 0
@@ -230,7 +230,7 @@ def test_names_stay_inside_and_what_is_there_stays(tmp_path: Path, capsys: pytes
         ({"openvino_model.xml": b"<net/>", "openvino_tokenizer.xml": b"<net/>"}, "", "openvino_model.bin is missing"),
     ],
 )
-def test_what_is_no_model_is_refused_and_leaves_nothing(
+def test_data_that_is_not_a_model_is_refused_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, bytes], source: str, words: str
 ) -> None:
     (tmp_path / "source").mkdir()
@@ -276,7 +276,7 @@ def test_a_disk_without_room_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def from_hub(hub: Hub, home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own: the Hub's library reads its environment when it is imported."""
+    """Run the command in a separate process: the Hub's library reads its environment when it is imported."""
     settings = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
     return subprocess.run(
         [sys.executable, "-m", "conch", "repo", "add", *arguments, "--repository", home / "models"],

@@ -15,7 +15,7 @@ import pytest
 from tests.server.models import tensor, write_ensemble, write_python
 from tests.server.process import ConchProcess
 
-LIMIT_S = 30
+TIMEOUT_S = 30
 NUMBERS = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
 GATED = """
 while os.path.exists({0!r}):
@@ -60,7 +60,7 @@ class Server:
             body["outputs"] = [{"name": name} for name in outputs]
         url = f"http://{self.process.http}/v2/models/{model}/infer"
         try:
-            with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=LIMIT_S) as response:
+            with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=TIMEOUT_S) as response:
                 return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
@@ -82,7 +82,9 @@ class Server:
         return int(float(line.split()[-1]))
 
     def statistics(self, model: str) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://{self.process.http}/v2/models/{model}/stats", timeout=LIMIT_S) as response:
+        with urllib.request.urlopen(
+            f"http://{self.process.http}/v2/models/{model}/stats", timeout=TIMEOUT_S
+        ) as response:
             (found,) = json.load(response)["model_stats"]
         return dict(found)
 
@@ -117,7 +119,7 @@ BATCHED = {"preferred", "bounded", "urgent", "gated"}
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = monotonic() + LIMIT_S
+    deadline = monotonic() + TIMEOUT_S
     while not condition():
         assert monotonic() < deadline
         sleep(0.005)
@@ -188,7 +190,7 @@ def test_what_reaches_the_largest_preferred_size_or_would_jump_over_it_runs_at_o
             until(answers[0].done)
             until(lambda: server.pending("preferred") == 1)
     for answer in answers:
-        assert answer.result(LIMIT_S)[0] == 200
+        assert answer.result(TIMEOUT_S)[0] == 200
     after = server.batches("preferred")
     assert {size: after[size] - before.get(size, 0) for size in after if after[size] != before.get(size, 0)} == executed
 
@@ -205,7 +207,7 @@ def test_pending_counts_all_that_wait_and_a_bounded_queue_refuses_the_next(serve
         status, error = server.ask("bounded", 4)
         assert (status, error["error"]) == (503, "Exceeds maximum queue size")
         assert server.pending("bounded") == 3
-    assert [answer.result(LIMIT_S)[0] for answer in (executing, *waiting)] == [200] * 4
+    assert [answer.result(TIMEOUT_S)[0] for answer in (executing, *waiting)] == [200] * 4
     assert server.pending("bounded") == 0
     assert server.counts("bounded")["REJECTED"] == 1
 
@@ -217,7 +219,7 @@ def test_priorities_0_and_out_of_range_are_the_default(server: Server) -> None:
             answers.append(server.soon("urgent", number, priority=priority))
             until(lambda number=number: server.pending("urgent") == number)  # type: ignore[misc]
     for number, answer in enumerate(answers):
-        status, document = answer.result(LIMIT_S)
+        status, document = answer.result(TIMEOUT_S)
         assert (status, document["outputs"][0]["data"]) == (200, [number])
     assert server.executed("urgent") == [0, 4, 1, 3, 5, 2]
 
@@ -244,13 +246,13 @@ def test_a_batch_counts_once_as_an_execution_and_its_requests_each(server: Serve
         answers = [executing, *(server.soon("gated", number) for number in range(4))]
         until(lambda: server.pending("gated") == 4)
     for answer in answers:
-        assert answer.result(LIMIT_S)[0] == 200
+        assert answer.result(TIMEOUT_S)[0] == 200
     counts = server.counts("gated")
     assert (counts["success"], counts["inferences"], counts["executions"]) == (6, 8, 3)
     assert server.batches("gated") == {1: 1, 3: 1, 4: 1}
 
 
-def test_an_answer_from_the_cache_is_no_inference(server: Server) -> None:
+def test_an_answer_from_the_cache_is_not_an_inference(server: Server) -> None:
     for _ in range(2):
         assert server.ask("cached", 7)[0] == 200
     once = {"compute_input": 1, "compute_infer": 1, "compute_output": 1, "inferences": 1, "executions": 1}

@@ -73,13 +73,13 @@ def ask(client: triton.InferenceServerClient, value: int, **options: Any) -> int
 
 
 class Later:
-    """A request under way, and what becomes of it."""
+    """A request in flight, and its outcome."""
 
     def __init__(self, client: triton.InferenceServerClient, value: int, **options: Any) -> None:
         self.answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        self.call = client.async_infer("sum", given(value), self._told, **options)
+        self.call = client.async_infer("sum", given(value), self._on_response, **options)
 
-    def _told(self, result: Any, error: Any) -> None:
+    def _on_response(self, result: Any, error: Any) -> None:
         self.answers.put((result, error))
 
     def value(self) -> int:

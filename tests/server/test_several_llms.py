@@ -34,7 +34,7 @@ def client(server: ConchProcess) -> Iterator[openai.OpenAI]:
 
 
 def say(client: openai.OpenAI, model: str) -> openai.APIStatusError | int:
-    """Have a model say so many words; return how many they were, or the refusal."""
+    """Generate `words` words; return their number, or the rejection."""
     try:
         stream = client.completions.create(
             model=model, prompt="word", max_tokens=WORDS, stream=True, extra_body={"ignore_eos": True}
@@ -44,7 +44,7 @@ def say(client: openai.OpenAI, model: str) -> openai.APIStatusError | int:
         return error
 
 
-def test_a_full_model_refuses_and_the_others_go_on(server: ConchProcess, client: openai.OpenAI) -> None:
+def test_a_full_model_refuses_and_the_others_continue(server: ConchProcess, client: openai.OpenAI) -> None:
     models = ["narrow", "patient", "wide"] * 12
     with ThreadPoolExecutor(len(models)) as pool:
         answers = list(pool.map(lambda model: say(client, model), models))
@@ -67,7 +67,7 @@ def test_a_full_model_refuses_and_the_others_go_on(server: ConchProcess, client:
     assert figure(metrics, "vllm:request_queue_time_seconds_sum", "patient") > 0
 
 
-def test_what_would_not_act_on_an_engine_is_told(tmp_path: Path) -> None:
+def test_settings_without_effect_on_an_engine_are_logged(tmp_path: Path) -> None:
     extra = "dynamic_batching { max_queue_delay_microseconds: 5 default_queue_policy { max_queue_size: 2 } }"
     write_scripted(tmp_path / "repository", "words", {}, extra=extra)
     with ConchProcess(tmp_path / "repository", log=tmp_path / "log") as server:

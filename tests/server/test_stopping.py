@@ -23,7 +23,7 @@ from tests.server.models import ECHO, tensor, write_ensemble, write_python
 from tests.server.process import ConchProcess
 
 NUMBERS = f"input {tensor('INPUT0', 'INT32', 1)} output {tensor('OUTPUT0', 'INT32', 1)}"
-LIMIT_S = 20
+TIMEOUT_S = 20
 
 STUCK_LOOP = """
     class Stuck(Backend):
@@ -62,7 +62,7 @@ def starting(server: ConchProcess) -> Iterator[ConchProcess]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = monotonic() + LIMIT_S
+    deadline = monotonic() + TIMEOUT_S
     while not condition():
         assert monotonic() < deadline
         sleep(0.01)
@@ -89,7 +89,7 @@ def test_a_second_signal_ends_a_server_whose_loop_is_stuck(
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not handles(server.process.pid, signal.SIGTERM))
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(LIMIT_S) == -signal.SIGTERM
+        assert server.process.wait(TIMEOUT_S) == -signal.SIGTERM
 
 
 def test_a_load_that_does_not_end_cannot_outlast_the_exit_timeout(
@@ -104,7 +104,7 @@ def test_a_load_that_does_not_end_cannot_outlast_the_exit_timeout(
     with starting(server):
         wait_for(begun.exists)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(LIMIT_S) == 1
+        assert server.process.wait(TIMEOUT_S) == 1
         assert "a model is still loading; exiting without waiting for it" in server.text
 
 
@@ -124,14 +124,14 @@ def test_sighup_stops_gracefully(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     server = ConchProcess(tmp_path / "models", "--model-control-mode=explicit", log=tmp_path / "log")
     with starting(server):
         load = f"http://{server.http}/v2/repository/models/m/load"
-        with urllib.request.urlopen(load, data=body, timeout=LIMIT_S) as reply:
+        with urllib.request.urlopen(load, data=body, timeout=TIMEOUT_S) as reply:
             assert reply.status == 200
         assert list(temporary.glob("conch-model-*"))
         family = psutil.Process(server.process.pid).children(recursive=True)
         assert family
         server.process.send_signal(signal.SIGHUP)
-        assert server.process.wait(LIMIT_S) == 0
-    assert psutil.wait_procs(family, timeout=LIMIT_S)[1] == []
+        assert server.process.wait(TIMEOUT_S) == 0
+    assert psutil.wait_procs(family, timeout=TIMEOUT_S)[1] == []
     assert list(temporary.iterdir()) == []
 
 
@@ -166,7 +166,7 @@ async def test_an_interrupt_says_how_many_requests_are_in_flight(tmp_path: Path)
         assert "3 in flight; a second Ctrl-C or SIGTERM kills the server" in server.text
         gate.touch()
         assert await asyncio.gather(*asked) == [200, 200, 200]
-        assert await asyncio.to_thread(server.process.wait, LIMIT_S) == 0
+        assert await asyncio.to_thread(server.process.wait, TIMEOUT_S) == 0
 
 
 async def test_open_connections_are_answered_while_the_server_drains(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_open_connections_are_answered_while_the_server_drains(tmp_path: P
     number = triton.InferInput("INPUT0", [1], "INT32")
     number.set_data_from_numpy(np.array([3], np.int32))
     with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
-        connection = http.client.HTTPConnection(server.http, timeout=LIMIT_S)
+        connection = http.client.HTTPConnection(server.http, timeout=TIMEOUT_S)
 
         def ask(method: str, path: str, sent: str | None = None) -> tuple[int, str, str | None]:
             connection.request(method, path, sent)
@@ -206,7 +206,7 @@ async def test_open_connections_are_answered_while_the_server_drains(tmp_path: P
                 await asyncio.open_connection("127.0.0.1", server.ports["http"])
             gate.touch()
             assert await asked == 200
-            assert await asyncio.to_thread(server.process.wait, LIMIT_S) == 0
+            assert await asyncio.to_thread(server.process.wait, TIMEOUT_S) == 0
 
 
 async def test_an_exit_timeout_says_what_is_left(tmp_path: Path) -> None:
@@ -214,11 +214,11 @@ async def test_an_exit_timeout_says_what_is_left(tmp_path: Path) -> None:
     write_python(tmp_path / "models", "m", NUMBERS, f"open({str(begun)!r}, 'w')\ntime.sleep(600)\n" + ECHO)
     with starting(ConchProcess(tmp_path / "models", "--exit-timeout-secs=1", log=tmp_path / "log")) as server:
         body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [3]}]})
-        with closing(http.client.HTTPConnection(server.http, timeout=LIMIT_S)) as connection:
+        with closing(http.client.HTTPConnection(server.http, timeout=TIMEOUT_S)) as connection:
             connection.request("POST", "/v2/models/m/infer", body)
             await until(begun.exists)
             server.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(server.process.wait, LIMIT_S) == 1
+            assert await asyncio.to_thread(server.process.wait, TIMEOUT_S) == 1
         said = "Exit timeout expired. Exiting immediately. (1 requests in flight, 1 connections open)"
         assert said in server.text
 
@@ -226,5 +226,5 @@ async def test_an_exit_timeout_says_what_is_left(tmp_path: Path) -> None:
 def infer(address: str, model: str, name: str) -> int:
     body = {"inputs": [{"name": name, "shape": [1], "datatype": "INT32", "data": [3]}]}
     url = f"http://{address}/v2/models/{model}/infer"
-    with urllib.request.urlopen(url, data=json.dumps(body).encode(), timeout=LIMIT_S) as reply:
+    with urllib.request.urlopen(url, data=json.dumps(body).encode(), timeout=TIMEOUT_S) as reply:
         return int(reply.status)

@@ -274,12 +274,10 @@ def test_a_request_becomes_spans_below_its_callers(spanning: ConchProcess, colle
     assert not any(span.failed for span in spans)
 
 
-def test_only_every_so_many_requests_are_traced_and_none_whose_caller_is_not(
-    spanning: ConchProcess, collector: Collector
-) -> None:
+def test_one_of_n_requests_is_traced_and_none_whose_caller_is_not(spanning: ConchProcess, collector: Collector) -> None:
     before = len(collector.spans)
     with Client(spanning, "http") as client:
-        client.client.update_trace_settings(None, {"trace_rate": "2"})  # which begins to count anew
+        client.client.update_trace_settings(None, {"trace_rate": "2"})  # which restarts the count
         for flags in ("00", "", "00", ""):
             headers = {"traceparent": f"{REMOTE}{flags}"} if flags else {}
             client.ask("copy", ARRAY, request_id=f"{flags}", headers=headers)

@@ -16,7 +16,7 @@ from tests.server.process import ConchProcess
 
 pytestmark = list(needs_vllm)
 
-_LOAD_LIMIT_S = 300
+_LOAD_TIMEOUT_S = 300
 
 
 def test_vllm_makes_embeddings(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_vllm_makes_embeddings(tmp_path: Path) -> None:
     (version / "model.json").write_text(json.dumps(arguments))
     flags = ("--model-control-mode=explicit", f"--backend-config=vllm,env-path={SETTINGS['env-path']}")
     with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log") as server:
-        with closing(triton.InferenceServerClient(server.http, network_timeout=_LOAD_LIMIT_S)) as control:
+        with closing(triton.InferenceServerClient(server.http, network_timeout=_LOAD_TIMEOUT_S)) as control:
             control.load_model("encoder")
         with openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="any", max_retries=0) as client:
             texts = ["the sun is hot", "the sun is hot", "a model", "one", "two", "three"]

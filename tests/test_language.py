@@ -35,11 +35,7 @@ NOT_YET: tuple[str, ...] = (
     "tests/accelerators",
     "tests/backends",
     "tests/chaos",
-    "tests/conformance",
-    "tests/docs",
-    "tests/examples",
     "tests/remote",
-    "tests/robustness",
     "tests/server",
     "tests/unit",
 )

@@ -208,7 +208,7 @@ async def test_one_request_must_not_hold_all_memory(monkeypatch: pytest.MonkeyPa
     producer = world.executions("d")[0]
     for _ in range(3):
         producer.send(response(1, 1))
-    assert "in ensemble 'e', model 'd' sends faster than the steps behind it take" in caller.answer.message
+    assert "in ensemble 'e', model 'd' sends faster than the following steps process" in caller.answer.message
     assert producer.cancelled
 
 
@@ -261,7 +261,7 @@ def test_decoupled_steps_side_by_side_are_refused() -> None:
     model = replace(chain("d1", "d2"), outputs=(TensorSpec("x", "FP32", (2,)), TensorSpec("y", "FP32", (2,))))
     model = replace(model, ensemble_steps=(step("d1", "IN", "x"), step("d2", "IN", "y")))
     configs = [replace(config(name), decoupled=True) for name in ("d1", "d2")]
-    with pytest.raises(ConfigError, match=r"step 0 \('d1'\) and step 1 \('d2'\) use decoupled models side by side"):
+    with pytest.raises(ConfigError, match=r"step 0 \('d1'\) and step 1 \('d2'\) use decoupled models in parallel"):
         flow_of(model, configs)
 
 

@@ -56,7 +56,7 @@ def test_requests_hold_no_more_than_the_limit(memory: Object) -> None:
     """An object that was never written to has any size."""
     part = registered(memory, limit=10_000).part("r", 0, 4096)
     first, second = part.read(), part.read()
-    with pytest.raises(Unavailable, match="requests hold 8192 bytes of it, 10000 are the most"):
+    with pytest.raises(Unavailable, match="requests hold 8192 bytes, the maximum is 10000"):
         part.read()
     view = first[10:20]
     del first
@@ -99,5 +99,5 @@ def test_regions_are_numbered(memory: Object) -> None:
     regions = registered(memory)
     for number in range(4095):
         regions.register(f"r{number}", f"/{memory.name}", 0, 1)
-    with pytest.raises(Unavailable, match="4096 regions are registered already, which is the most"):
+    with pytest.raises(Unavailable, match="4096 regions are registered, which is the maximum"):
         regions.register("one more", f"/{memory.name}", 0, 1)

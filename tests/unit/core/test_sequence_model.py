@@ -196,7 +196,7 @@ async def test_a_timeout_in_the_backlog_ends_the_whole_sequence() -> None:
     for caller in waiting:
         assert isinstance(caller.answer, QueueTimeout)
         assert caller.answer.message == "timeout of the corresponding sequence has been expired"
-    assert not model.goes_on(2)
+    assert not model.is_open(2)
 
 
 async def test_the_queue_is_bounded() -> None:
@@ -408,9 +408,9 @@ def test_every_request_ends_once_in_the_order_of_its_sequence(
             worker = workers[number]
             if action in ("start", "go on", "end"):
                 key = data.draw(st.integers(1, 6))
-                if action == "start" and not model.goes_on(key):
+                if action == "start" and not model.is_open(key):
                     begun[key] = mark
-                if (action == "start" or model.goes_on(key)) and model.ready:
+                if (action == "start" or model.is_open(key)) and model.ready:
                     parameters = {"mark": mark, "sequence": begun[key]}
                     callers.append(ask(model, key, start=action == "start", end=action == "end", parameters=parameters))
             elif action == "cancel" and callers:

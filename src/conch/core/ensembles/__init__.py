@@ -1,1 +1,1 @@
-"""Ensembles: contract between steps, data flow, execution."""
+"""Ensembles: checks between steps, data flow, execution."""

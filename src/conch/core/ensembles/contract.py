@@ -1,7 +1,7 @@
-"""The contract between the stages of an ensemble, checked when it is loaded.
+"""Checks that the steps of an ensemble fit together, when it is loaded.
 
-A pipeline whose stages do not fit is found out here, with both sides of the misfit in the message, and not by the first
-request. Pure: configurations in, a ConfigError or nothing out.
+A mismatch is reported here, with both sides in the message, and not by the first request. Pure functions of
+configurations.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,21 +13,21 @@ from conch.model_config import EnsembleStep, ModelConfig, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """One end of a tensor's way through the ensemble: who gives or takes it, under what name, in what form."""
+    """One end of a connection between two steps: owner, tensor name, datatype and shape."""
 
-    who: str
+    owner: str
     name: str
     datatype: str
     shape: tuple[int, ...]
     batched: bool  # whether the first dimension is the batch's
-    is_ensembles: bool = False  # declared by the ensemble itself
+    is_ensembles: bool = False  # declared by the ensemble
 
     def __str__(self) -> str:
-        return f"{self.who} '{self.name}' {self.datatype}[{','.join(map(str, self.shape))}]"
+        return f"{self.owner} '{self.name}' {self.datatype}[{','.join(map(str, self.shape))}]"
 
 
 def check_ensemble(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> None:
-    """Raise ConfigError naming both sides of the first tensor that does not fit between two stages.
+    """Raise ConfigError naming both ends of the first connection that does not fit.
 
     `models` are the configurations of the steps' models.
     """
@@ -48,16 +48,16 @@ def check_ensemble(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> None
     for number, step in enumerate(ensemble.ensemble_steps):
         config = models[number]
         for inner, tensor in step.input_map.items():
-            taker = _end(f"step {number}, input of model '{config.name}',", inputs[number][inner], config)
-            _check_fit(ensemble, tensor, sources[tensor], taker)
+            target = _end(f"step {number}, input of model '{config.name}',", inputs[number][inner], config)
+            _check_fit(ensemble, tensor, sources[tensor], target)
     for spec in ensemble.outputs:
         _check_fit(ensemble, spec.name, sources[spec.name], _end("the ensemble's output", spec, ensemble, own=True))
 
 
 def misfit_notices(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Iterator[str]:
-    """Yield a sentence for each thing that will fail with some requests only, which is no reason to refuse the others.
+    """Yield a warning for each mismatch that will fail some requests but not all.
 
-    The arguments are those of `check_ensemble`, which has found nothing.
+    The arguments are those of `check_ensemble`, which must have passed.
     """
     optional = {spec.name for spec in ensemble.inputs if spec.optional}
     for number, step in enumerate(ensemble.ensemble_steps):
@@ -71,10 +71,10 @@ def misfit_notices(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Iter
                 )
 
 
-def _end(who: str, spec: TensorSpec, config: ModelConfig, *, own: bool = False) -> _End:
+def _end(owner: str, spec: TensorSpec, config: ModelConfig, *, own: bool = False) -> _End:
     batched = config.max_batch_size > 0
     shape = (-1, *spec.dims) if batched else spec.dims
-    return _End(who, spec.name, spec.datatype, shape, batched, own)
+    return _End(owner, spec.name, spec.datatype, shape, batched, own)
 
 
 def _check_names(ensemble: ModelConfig, number: int, step: EnsembleStep, config: ModelConfig) -> None:
@@ -97,28 +97,30 @@ def _check_names(ensemble: ModelConfig, number: int, step: EnsembleStep, config:
         )
 
 
-def _check_fit(ensemble: ModelConfig, tensor: str, giver: _End, taker: _End) -> None:
+def _check_fit(ensemble: ModelConfig, tensor: str, source: _End, target: _End) -> None:
     where = f"ensemble '{ensemble.name}': tensor '{tensor}' does not fit"
-    if giver.datatype != taker.datatype:
+    if source.datatype != target.datatype:
         raise ConfigError(
-            f"{where}, inconsistent data type: {giver} gives {giver.datatype}, {taker} takes {taker.datatype}; "
-            + _remedy(giver, taker)
+            f"{where}, inconsistent data type: {source} gives {source.datatype}, {target} takes {target.datatype}; "
+            + _remedy(source, target)
         )
-    if len(giver.shape) != len(taker.shape):
-        raise ConfigError(f"{where}, inconsistent shape: {giver} and {taker} differ in rank; " + _remedy(giver, taker))
-    for axis, (gives, takes) in enumerate(zip(giver.shape, taker.shape, strict=True)):
+    if len(source.shape) != len(target.shape):
+        raise ConfigError(
+            f"{where}, inconsistent shape: {source} and {target} differ in rank; " + _remedy(source, target)
+        )
+    for axis, (gives, takes) in enumerate(zip(source.shape, target.shape, strict=True)):
         if -1 not in (gives, takes) and gives != takes:
             raise ConfigError(
-                f"{where}, inconsistent shape: {giver} and {taker} differ in dimension {axis}, {gives} against "
-                f"{takes}; " + _remedy(giver, taker)
+                f"{where}, inconsistent shape: {source} and {target} differ in dimension {axis}, {gives} against "
+                f"{takes}; " + _remedy(source, target)
             )
 
 
-def _remedy(giver: _End, taker: _End) -> str:
-    """Say what would be right: the ensemble's own declaration follows its steps; between two steps it takes a third."""
-    own, other = (giver, taker) if giver.is_ensembles else (taker, giver)
+def _remedy(source: _End, target: _End) -> str:
+    """Return what to change: the ensemble's declaration, or, between two steps, another model that converts."""
+    own, other = (source, target) if source.is_ensembles else (target, source)
     if not own.is_ensembles:
-        return "another model between the two steps could convert it, if the configurations of both are true"
+        return "insert a model that converts between the two steps, if the configurations of both are correct"
     dims: tuple[int, ...] = other.shape
     if own.batched:
         if not dims or dims[0] != -1:
@@ -126,7 +128,7 @@ def _remedy(giver: _End, taker: _End) -> str:
         dims = dims[1:]
     elif other.batched:
         return f"set max_batch_size of the ensemble to that of the step, or declare it with dims: {[*dims]}"
-    return f"declare {own.who} '{own.name}' with data_type: {_type_name(other.datatype)} dims: {[*dims]}"
+    return f"declare {own.owner} '{own.name}' with data_type: {_type_name(other.datatype)} dims: {[*dims]}"
 
 
 def _type_name(datatype: str) -> str:

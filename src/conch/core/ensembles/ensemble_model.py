@@ -1,7 +1,7 @@
-"""A model that is a graph of other models.
+"""A model version that is a graph of other models (Triton's ensemble scheduler).
 
-Each step starts as soon as all tensors that it takes exist, so independent steps run side by side. A tensor is handed
-from stage to stage as it is: no copy, no network, no task. Scheduling is the inner models' business.
+Each step starts as soon as all its input tensors exist, so independent steps run concurrently. Tensors pass from step
+to step without a copy, the network or a task. The models of the steps schedule their own requests.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -18,12 +18,12 @@ from conch.errors import ConchError, InvalidRequest, NotFound, QueueFull, Unavai
 from conch.model_config import EnsembleStep, ModelConfig
 from conch.request import InferRequest, InferResponse, Respond
 
-# How a step finds its model: by the catalog. Raises NotFound.
+# Returns the served model of a step, from the catalog. Raises NotFound.
 FindModel = Callable[[EnsembleStep], ServedModel]
 
 
 class EnsembleModel(ServedModel):
-    """A served ensemble: to the catalog the same thing as any other served model."""
+    """A served ensemble."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class EnsembleModel(ServedModel):
         find: FindModel,
         flow: Flow | None = None,
     ) -> None:
-        """Assign. `flow` says how responses of decoupled steps flow on; without any, it may be left out."""
+        """Assign. `flow` describes how responses of decoupled steps multiply; it may be omitted without such steps."""
         super().__init__(config, version, labels)
-        self.misfit = ""  # why its steps do not fit together any more, a model of one having been reloaded
+        self.misfit = ""  # why the steps no longer fit together, after a reload of one of their models
         self._find = find
         self.flow = flow or Flow((0,) * len(config.ensemble_steps), (False,) * len(config.ensemble_steps))
         limit = config.max_inflight_requests
@@ -43,7 +43,7 @@ class EnsembleModel(ServedModel):
         self._is_stream = bool(limit or self.flow.depth)
         self._needed = needed_steps(config)
         self._all_steps = frozenset(range(len(config.ensemble_steps)))
-        # Those without which there is no answer, whatever outputs a request asks for.
+        # The steps that every request needs, whichever outputs it requests.
         self._always_needed = self._all_steps.intersection(*self._needed.values())
         self._validator = RequestValidator(config)
 
@@ -56,10 +56,10 @@ class EnsembleModel(ServedModel):
             return False
 
     def refusal(self, now: int) -> QueueFull | None:
-        """Return the refusal of the first step that has no room: work for a later one to refuse would be wasted."""
-        return self._refusal_of(self._always_needed, now)
+        """Return the rejection of the first step without room, so that no work is done for a later one to reject."""
+        return self._rejection_by(self._always_needed, now)
 
-    def _refusal_of(self, needed: Set[int], now: int) -> QueueFull | None:
+    def _rejection_by(self, needed: Set[int], now: int) -> QueueFull | None:
         for number, model in enumerate(self._models()):
             error = model.refusal(now) if number in needed else None
             if error is not None:
@@ -70,8 +70,8 @@ class EnsembleModel(ServedModel):
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request and start its first steps.
 
-        Whatever happens to the models of its steps meanwhile, it keeps those that it began with: they stay up for it,
-        and their queues take it. Raises InvalidRequest, NotFound, QueueFull, Unavailable.
+        The request holds the models that its steps have now until it ends, and is exempt from the bounds of their
+        queues. Raises InvalidRequest, NotFound, QueueFull, Unavailable.
         """
         if self.cache is not None:
             found = self.cache.look_up(request, respond)
@@ -85,14 +85,14 @@ class EnsembleModel(ServedModel):
         if request.outputs:
             needed = frozenset[int]().union(*[self._needed[name] for name in request.outputs])
         if not request.admitted:
-            self.refuse_for(self._refusal_of(needed, request.timeline.received), request.timeline)
+            self.refuse_for(self._rejection_by(needed, request.timeline.received), request.timeline)
         models = self._models()
         self.enter()
         for model in models:
             model.enter()
         run: EnsembleRun
         if self._is_stream:
-            # The first response may be written over what later steps are still to take.
+            # Writing the first response may overwrite inputs that later steps still read.
             request.fetch_inputs()
             flow = self.flow if needed == self._all_steps else self.flow.only(needed)
             run = StreamRun(self.config, self.version, request, respond, models, self._count, flow, self._slots)
@@ -102,7 +102,7 @@ class EnsembleModel(ServedModel):
         return run.pending
 
     def _models(self) -> list[ServedModel]:
-        """Return the model of each step as it is served now. Raises NotFound."""
+        """Return the served model of each step. Raises NotFound."""
         models = []
         for step in self.config.ensemble_steps:
             try:
@@ -112,7 +112,7 @@ class EnsembleModel(ServedModel):
         return models
 
     def _count(self, pending: Pending, times: StepTimes, answer: InferResponse | ConchError | None) -> None:
-        """Write a finished request into the books: its compute times are the sums over its steps."""
+        """Count a request that has ended: its compute times are the sums over its steps."""
         self.leave()
         timeline = pending.request.timeline
         total = timeline.done - timeline.received
@@ -135,7 +135,7 @@ class EnsembleModel(ServedModel):
         self.statistics.count_execution(size, started, input_done, infer_done, infer_done + times.output)
 
     async def start(self) -> None:
-        """Nothing to bring up: the steps' models are there before their ensemble."""
+        """Do nothing: the models of the steps are loaded before their ensemble."""
 
     async def stop(self) -> None:
-        """Nothing to release."""
+        """Do nothing: an ensemble holds no resources."""

@@ -1,9 +1,8 @@
-"""Which steps of an ensemble a request needs, and how responses multiply where decoupled models are among them.
+"""The data flow of an ensemble: the steps that an output needs, and how responses of decoupled steps multiply.
 
-A decoupled step gives any number of responses, and what takes a tensor of it runs once for each. So every step has a
-level: how many decoupled steps lie before it. Tensors of lower levels are the same for all of its runs. For this to
-be of one meaning, decoupled steps must follow each other: between responses of two that run side by side, nothing says
-which of the one belongs to which of the other.
+A decoupled step gives any number of responses, and a step that reads its output runs once for each. So every step has
+a level: the number of decoupled steps before it. Tensors of lower levels are the same for all of its runs. Decoupled
+steps must follow each other: nothing would pair the responses of two that run in parallel.
 """
 
 from collections.abc import Container, Sequence
@@ -22,11 +21,11 @@ class Flow:
 
     @property
     def depth(self) -> int:
-        """How many decoupled steps there are, one after the other; 0 makes the ensemble an ordinary model."""
+        """The number of decoupled steps; 0 if each step gives one response."""
         return sum(self.decoupled)
 
     def only(self, needed: Container[int]) -> "Flow":
-        """Return how responses flow through these steps alone, which need no other steps."""
+        """Return the flow through a subset of the steps, which needs no others."""
         numbers = range(len(self.levels))
         levels = tuple(self.levels[number] if number in needed else -1 for number in numbers)
         return Flow(levels, tuple(self.decoupled[number] and number in needed for number in numbers))
@@ -54,7 +53,7 @@ def needed_steps(ensemble: ModelConfig) -> dict[str, frozenset[int]]:
 
 
 def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
-    """Return how responses flow; the graph must be without circles, `models` configure the steps.
+    """Return the flow of an ensemble, whose graph is acyclic; `models` are the configurations of its steps.
 
     Raises ConfigError if two decoupled steps do not follow each other.
     """
@@ -62,7 +61,7 @@ def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
     decoupled = tuple(model.decoupled for model in models)
     level_of = {spec.name: 0 for spec in ensemble.inputs}
     levels: dict[int, int] = {}
-    for number in _in_order(ensemble):
+    for number in _topological_order(ensemble):
         step = steps[number]
         level = levels[number] = max(level_of[tensor] for tensor in step.input_map.values())
         for tensor in step.output_map.values():
@@ -73,14 +72,14 @@ def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
         if other != number:
             raise ConfigError(
                 f"ensemble '{ensemble.name}': step {other} ('{steps[other].model_name}') and step {number} "
-                f"('{steps[number].model_name}') use decoupled models side by side: nothing says which responses of "
-                "the one belong to which of the other; let one of them take a tensor that comes from the other"
+                f"('{steps[number].model_name}') use decoupled models in parallel, so their responses cannot be "
+                "paired; make one of them read a tensor that comes from the other"
             )
     return Flow(tuple(levels[number] for number in range(len(steps))), decoupled)
 
 
-def _in_order(ensemble: ModelConfig) -> list[int]:
-    """Return the numbers of the steps such that what a step takes is made before it, in linear time."""
+def _topological_order(ensemble: ModelConfig) -> list[int]:
+    """Return the numbers of the steps in topological order, in linear time."""
     known = {spec.name for spec in ensemble.inputs}
     missing = [set(step.input_map.values()) - known for step in ensemble.ensemble_steps]
     readers: dict[str, list[int]] = {}

@@ -1,18 +1,18 @@
-"""Ensembles among the steps of ensembles: no circles, and bounds on how deep they nest and how much they multiply."""
+"""Nested ensembles: no cycles, and bounds on their depth and on the steps that one request runs."""
 
 from conch.core.catalog import Catalog
 from conch.errors import ConfigError, InvalidRequest, NotFound
 from conch.model_config import ModelConfig
 from conch.repository.namespaces import ModelId
 
-# A request goes down one call after the other into the ensembles among the steps.
+# Each level adds frames to the stack of a request.
 MAX_ENSEMBLE_DEPTH = 16
-# Thirty ensembles with two steps each, one inside the other, would run a billion.
+# Thirty nested ensembles of two steps each would run a billion steps.
 MAX_ENSEMBLE_RUNS = 1000
 
 
 def check_nesting(catalog: Catalog, ensemble: ModelConfig, namespace: str) -> None:
-    """Check what an ensemble would run. Steps whose models are not served are left out.
+    """Check the steps that an ensemble would run. Steps whose models are not served are skipped.
 
     Raises ConfigError if it is among its own steps, nests too deep or runs too many steps for one request.
     """
@@ -47,7 +47,7 @@ def _runs(
     known: dict[ModelId, int],
     depth: int,
 ) -> int:
-    """Return how many steps a model runs for one request. Each ensemble is looked at once: `known` has the others."""
+    """Return how many steps a model runs for one request. `known` caches the result of each ensemble."""
     if not config.is_ensemble:
         return 1
     if model in known:

@@ -1,7 +1,7 @@
-"""`max_inflight_requests`: how many requests of an ensemble may be under way at one of its steps.
+"""`max_inflight_requests`: a bound on the requests in flight at each step of an ensemble.
 
-As in Triton the limit is a step's, over all requests of the ensemble. A model that has begun to send responses cannot
-be stopped, so what it sends faster than the next step takes waits here, in the order in which it came.
+As in Triton the bound holds for each step, over all requests of the ensemble. A model that sends responses cannot be
+paused, so what it sends faster than the next step processes waits here, first in, first out.
 """
 
 from collections import deque
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class StepSlots:
-    """The places of one step. Whoever takes one gives it back when its step has ended."""
+    """The slots of one step. A run that takes one gives it back when the step has ended."""
 
     def __init__(self, number: int) -> None:
         self._free = number
@@ -20,21 +20,21 @@ class StepSlots:
         return f"<StepSlots {self._free} free, {len(self._waiting)} waiting>"
 
     def take(self, owner: object, start: Callable[[], None]) -> None:
-        """Call `start` when there is a place for it, at once or after those that have asked before."""
+        """Call `start` when a slot is free, at once or after the earlier waiters."""
         self._waiting.append((owner, start))
         self._start()
 
     def give_back(self) -> None:
-        """Return a place."""
+        """Return a slot."""
         self._free += 1
         self._start()
 
     def forget(self, owner: object) -> None:
-        """Drop what an owner still waits for."""
+        """Remove the waiters of an owner."""
         self._waiting = deque(entry for entry in self._waiting if entry[0] is not owner)
 
     def _start(self) -> None:
-        # What is started may end at once and come back in here: the loop that runs already goes on with the next.
+        # Re-entrant: a step that is started may end at once and return its slot; the loop below takes the next one.
         if self._starting:
             return
         self._starting = True

@@ -1,4 +1,4 @@
-"""What the steps of an ensemble are asked, and what is taken from their answers."""
+"""Requests to the steps of an ensemble, and the tensors of their responses."""
 
 from collections.abc import Mapping, MutableMapping
 from time import monotonic_ns
@@ -17,7 +17,7 @@ from conch.request import (
 )
 from conch.tensor import Tensor
 
-# Parameters of a step's response that say where in its sequence what follows is, and what they must be.
+# Parameters of a step's response that set the position of the following steps in their sequence, and their types.
 _POSITION = {
     "sequence_id": "an integer or a string",
     "sequence_start": "a boolean",
@@ -27,7 +27,7 @@ _POSITION_FLAGS = {"sequence_start": SEQUENCE_START, "sequence_end": SEQUENCE_EN
 
 
 class StepTimes:
-    """Times of the steps of one request, added up, in nanoseconds."""
+    """Sums of the times of a request's steps, in nanoseconds."""
 
     __slots__ = ("infer", "input", "output", "queue")
 
@@ -35,7 +35,7 @@ class StepTimes:
         self.queue = self.input = self.infer = self.output = 0
 
     def add(self, timeline: Timeline) -> None:
-        """Add those of a step that has been answered."""
+        """Add the times of a step that has ended."""
         self.queue += timeline.started - timeline.queued
         self.input += timeline.input_done - timeline.started
         self.infer += timeline.infer_done - timeline.input_done
@@ -43,16 +43,16 @@ class StepTimes:
 
 
 class SequencePosition(NamedTuple):
-    """Which sequence a request belongs to, and by its flags whether it starts or ends it."""
+    """The sequence that a request belongs to, and flags that say whether it starts or ends it."""
 
     correlation_id: int | str
     flags: int
 
 
 class StageTensor(NamedTuple):
-    """A tensor between steps: None where an optional input or an output was left out.
+    """A tensor between steps: None where an optional input or an output was omitted.
 
-    What a step made carries its position in the sequence, which the steps that take it have, too.
+    The output of a step carries the position in the sequence, which the steps that read it take over.
     """
 
     tensor: Tensor | None
@@ -61,19 +61,19 @@ class StageTensor(NamedTuple):
 
 Stage: TypeAlias = MutableMapping[str, StageTensor]
 
-_LEFT_OUT = StageTensor(None)
+_OMITTED = StageTensor(None)
 
 
 def given_tensors(request: InferRequest, ensemble: ModelConfig) -> dict[str, StageTensor]:
-    """Return the tensors that the first steps take."""
-    tensors = {spec.name: _LEFT_OUT for spec in ensemble.inputs}
+    """Return the inputs of the first steps."""
+    tensors = {spec.name: _OMITTED for spec in ensemble.inputs}
     for tensor in request.inputs:
         tensors[tensor.name] = StageTensor(tensor)
     return tensors
 
 
 def step_position(request: InferRequest, step: EnsembleStep, tensors: Stage) -> SequencePosition:
-    """Return where in its sequence a step is: where the step before it is, else where the client's request is."""
+    """Return the position of a step in its sequence: that of the step before it, else of the client's request."""
     for name in step.input_map.values():
         position = tensors[name].position
         if position is not None:
@@ -82,7 +82,7 @@ def step_position(request: InferRequest, step: EnsembleStep, tensors: Stage) -> 
 
 
 def step_request(request: InferRequest, step: EnsembleStep, tensors: Stage, position: SequencePosition) -> StepRequest:
-    """Return the request for a step, without the inputs that were left out."""
+    """Return the request for a step, without the inputs that were omitted."""
     inputs = []
     for name, source in step.input_map.items():
         tensor = tensors[source].tensor
@@ -98,19 +98,19 @@ def step_request(request: InferRequest, step: EnsembleStep, tensors: Stage, posi
         correlation_id=position.correlation_id,
         flags=position.flags,
         priority=request.priority,
-        timeout_us=_left(request),
+        timeout_us=_remaining_timeout_us(request),
     )
     inner.caller = request.caller
     return inner
 
 
 def take_outputs(step: EnsembleStep, answer: InferResponse, position: SequencePosition, tensors: Stage) -> None:
-    """Take a step's outputs over into the tensors of the ensemble; what its response lacks was left out.
+    """Add the outputs of a step to the tensors of the ensemble; outputs that its response lacks count as omitted.
 
-    Raises InvalidRequest if the response says where in its sequence it is in a type that is not the protocol's.
+    Raises InvalidRequest if a parameter of the response that sets the sequence position has a wrong type.
     """
     if answer.parameters:
-        position = _moved(position, answer.parameters)
+        position = _moved_position(position, answer.parameters)
     for tensor in step.output_map.values():
         tensors[tensor] = StageTensor(None, position)
     for output in answer.outputs:
@@ -120,7 +120,7 @@ def take_outputs(step: EnsembleStep, answer: InferResponse, position: SequencePo
 
 
 def ensemble_response(request: InferRequest, config: ModelConfig, version: int, tensors: Stage) -> InferResponse:
-    """Return the response of an ensemble, with its position in the sequence as parameters, as Triton does."""
+    """Return the response of an ensemble, with the sequence position as parameters, as Triton does."""
     outputs = []
     parameters: dict[str, ParameterValue] = {}
     for name in request.outputs or [spec.name for spec in config.outputs]:
@@ -134,8 +134,8 @@ def ensemble_response(request: InferRequest, config: ModelConfig, version: int, 
     return InferResponse(config.name, version, outputs, id=request.id, parameters=parameters)
 
 
-def _moved(position: SequencePosition, parameters: Mapping[str, ParameterValue]) -> SequencePosition:
-    """Return the position that a response gives in its parameters."""
+def _moved_position(position: SequencePosition, parameters: Mapping[str, ParameterValue]) -> SequencePosition:
+    """Return the position with the changes that a response makes by its parameters."""
     found = [key for key in _POSITION if key in parameters]
     if not found:
         return position
@@ -170,7 +170,7 @@ def step_failure(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) -
 
 
 def _with_origins(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) -> str:
-    """Return the text of a step's error; of the inputs that a refusal names it says where they come from."""
+    """Return the text of a step's error, with the origins of the inputs that a rejection names."""
     if not isinstance(error, InvalidRequest):
         return error.message
     made = {tensor: (each, name) for each in ensemble.ensemble_steps for name, tensor in each.output_map.items()}
@@ -178,15 +178,15 @@ def _with_origins(ensemble: ModelConfig, step: EnsembleStep, error: ConchError) 
     missing = error.message.partition("missing required")[2]
     for name, tensor in step.input_map.items():
         if f"'{name}'" in (missing or error.message):
-            giver, output = made.get(tensor, (None, ""))
-            whose = f"output '{output}' of step '{giver.model_name}'" if giver else "an input of the ensemble"
-            whose += ", which its response lacks" if giver and missing else ""
-            origins.append(f"'{name}' is tensor '{tensor}', {whose}")
+            maker, output = made.get(tensor, (None, ""))
+            origin = f"output '{output}' of step '{maker.model_name}'" if maker else "an input of the ensemble"
+            origin += ", which its response lacks" if maker and missing else ""
+            origins.append(f"'{name}' is tensor '{tensor}', {origin}")
     return f"{error.message} ({'; '.join(origins)})" if origins else error.message
 
 
-def _left(request: InferRequest) -> int:
-    """Return how much of its time-out a request has left for its next step, in µs: 0 is none given, never none left."""
+def _remaining_timeout_us(request: InferRequest) -> int:
+    """Return the rest of a request's timeout for its next step, in µs: 0 without a timeout, at least 1 with one."""
     if not request.timeout_us:
         return 0
     return max(request.timeout_us - (monotonic_ns() - request.timeline.received) // 1000, 1)

@@ -1,8 +1,8 @@
-"""One request on its way through an ensemble with decoupled steps, or with a limit at its steps.
+"""The run of a request through an ensemble with decoupled steps, or with `max_inflight_requests`.
 
-Each response of a decoupled step opens a branch, in which the steps behind it run once. A branch sees the tensors of
-the branches that it grew from. Branches run side by side; their responses leave in the order in which they were opened,
-first by the outermost one, so that the order is that of the models that made them and does not depend on timing.
+Each response of a decoupled step opens a branch, in which the following steps run once. A branch reads the tensors of
+its parent branches. Branches run concurrently; their responses are sent in the order in which the branches were opened,
+by the outermost branch first, so that the order is that of the models and does not depend on timing.
 """
 
 from collections import ChainMap
@@ -26,28 +26,28 @@ from conch.errors import ConchError, Unavailable
 from conch.model_config import ModelConfig
 from conch.request import InferRequest, InferResponse, Respond
 
-# What a request may hold of responses of its decoupled steps that later ones have not dealt with, in bytes. A model
-# that sends cannot be stopped, and one request must not take all memory.
+# Responses of decoupled steps that one request may hold for later steps. A model that sends cannot be paused, and one
+# request must not take all memory.
 _MAX_HELD_BYTES = 2**30
 
 
 class _Branch:
-    """What follows one response of a decoupled step; the first branch follows the request itself."""
+    """The steps that follow one response of a decoupled step; the root branch follows the request itself."""
 
     __slots__ = ("branches", "due", "level", "own", "running", "size", "tensors", "waiting")
 
     def __init__(self, level: int, waiting: Sequence[int], own: dict[str, StageTensor]) -> None:
         self.level = level
-        self.waiting = list(waiting)  # steps that have not been started, nor wait for a place
+        self.waiting = list(waiting)  # steps that neither have been started nor wait for a slot
         self.due = len(waiting)  # steps that have not ended
         self.running: dict[int, Pending] = {}
         self.own = own
         self.tensors: ChainMap[str, StageTensor] = ChainMap(own)
-        self.branches: list[_Branch] = []  # in the order of their responses, until theirs have been sent
-        self.size = 0  # of the response that opened it, in bytes
+        self.branches: list[_Branch] = []  # in the order of their responses, until those have been sent
+        self.size = 0  # bytes of the response that opened it
 
     def all(self) -> Iterator["_Branch"]:
-        """Yield it and all that grow from it, in order."""
+        """Yield this branch and all below it, in order."""
         yield self
         for branch in self.branches:
             yield from branch.all()
@@ -111,7 +111,7 @@ class StreamRun(EnsembleRun):
                 self._slots[number].give_back()
             self._fail(number, error)
             return
-        if not pending.cancelled:  # by a step of its own, if it is an ensemble
+        if not pending.cancelled:  # it may have ended already, if it is an ensemble
             branch.running[number] = pending
         try:
             if inner.caller is not None:
@@ -154,7 +154,7 @@ class StreamRun(EnsembleRun):
         self._deliver()
 
     def _open(self, parent: _Branch, number: int, answer: InferResponse, position: SequencePosition) -> None:
-        """Let a response of a decoupled step flow on. Raises ConchError if it cannot."""
+        """Open the branch of a response of a decoupled step. Raises ConchError."""
         own: dict[str, StageTensor] = {}
         take_outputs(self._steps[number], answer, position, own)
         branch = _Branch(parent.level + 1, self._flow.steps_at(parent.level + 1), own)
@@ -163,14 +163,14 @@ class StreamRun(EnsembleRun):
         self._held += branch.size
         if self._held > _MAX_HELD_BYTES:
             raise Unavailable(
-                f"model '{self._steps[number].model_name}' sends faster than the steps behind it take: "
-                f"more than {_MAX_HELD_BYTES >> 20} MiB of its responses to one request were waiting for them"
+                f"model '{self._steps[number].model_name}' sends faster than the following steps "
+                f"process: more than {_MAX_HELD_BYTES >> 20} MiB of its responses to one request were waiting"
             )
         parent.branches.append(branch)
         self._advance(branch)
 
     def _deliver(self) -> None:
-        """Send what is complete, in order; end the request with the last of it."""
+        """Send the responses that are complete, in order; end the request with the last one."""
         while not self.pending.cancelled:
             path = [self._root]
             while path[-1].branches:
@@ -184,7 +184,7 @@ class StreamRun(EnsembleRun):
                 if response is None:
                     return
                 if not any(one.due or len(one.branches) > 1 for one in path):
-                    # No other will follow: as in Triton, it is the final one itself, however its model has ended.
+                    # The last one: as in Triton it is final itself, without an empty response after it.
                     self.pending.finish(response)
                     return
             if len(path) == 1:

@@ -1,7 +1,7 @@
-"""Which sequences run together, and when: pure functions of those that are ready and of the clock.
+"""The batching decision for sequences, pure functions of those that are ready and of the clock.
 
-Oldest is the dynamic batcher over the first requests of all sequences: `batching.decide`. Direct gives every sequence
-a place of its own in the batch, its slot, and fills the places between with requests that are not ready.
+The strategy `oldest` is the dynamic batcher over the first requests of all sequences: `scheduling.batching.decide`. The
+strategy `direct` slot_batch each sequence in the batch by its slot, and fills slots without a request.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from conch.model_config import ModelConfig, SequenceBatching
 
 @dataclass(frozen=True, slots=True)
 class DirectRules:
-    """The settings of the direct strategy. A batch is worth running if so many slots are ready, or after the delay."""
+    """The settings of the strategy `direct`. A batch runs once `min_ready` slots are ready, or after the delay."""
 
     slots: int
-    least_ready: float
+    min_ready: float
     delay_ns: int
 
     @classmethod
@@ -28,7 +28,7 @@ class DirectRules:
 
 
 def oldest_rules(config: ModelConfig, batching: SequenceBatching) -> BatchRules:
-    """Return what `batching.decide` needs to know about the oldest strategy."""
+    """Return the rules of the strategy `oldest` for `scheduling.batching.decide`."""
     largest = max(config.max_batch_size, 1)
     preferred = frozenset(batching.preferred_batch_sizes) or frozenset({largest})
     delay_ns = batching.max_queue_delay_us * 1000
@@ -37,17 +37,17 @@ def oldest_rules(config: ModelConfig, batching: SequenceBatching) -> BatchRules:
 
 
 def decide_direct(ready: Sequence[Waiting], rules: DirectRules, now: int) -> Run | Wait:
-    """Decide over the next requests of an instance's sequences, at least one: all of them, or none yet."""
-    if rules.delay_ns == 0 or len(ready) >= rules.least_ready:
+    """Run all of the next requests of an instance's sequences, of which there is at least one, or wait."""
+    if rules.delay_ns == 0 or len(ready) >= rules.min_ready:
         return Run(len(ready))
     due = min(request.queued for request in ready) + rules.delay_ns
     return Run(len(ready)) if due <= now else Wait(due)
 
 
-def places(ready: Sequence[LiveSequence]) -> list[LiveSequence | None]:
-    """Return a batch of the direct strategy: at the place of its slot each sequence that can share it, else None.
+def slot_batch(ready: Sequence[LiveSequence]) -> list[LiveSequence | None]:
+    """Return a batch of the strategy `direct`: by slot, the sequence or None.
 
-    Those can share it that are alike the one in the first slot. The others are ready for the batch after it.
+    Sequences whose group key differs from that of the first slot stay ready for the next batch.
     """
     by_slot: dict[int, LiveSequence] = {}
     for sequence in ready:

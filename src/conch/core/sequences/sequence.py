@@ -1,4 +1,4 @@
-"""One sequence of requests, and a request that belongs to one."""
+"""A sequence of requests, and a request that belongs to one."""
 
 from collections import deque
 from typing import NamedTuple, Protocol, TypeAlias
@@ -8,32 +8,32 @@ from conch.errors import ConchError
 from conch.request import InferRequest, InferResponse, Respond
 from conch.tensor import Tensor
 
-# What tells sequences apart: the client's id. An iterative model's requests get one that no client can give.
+# The client's id; for requests to iterative models a tuple, which no client can send.
 Key: TypeAlias = int | str | tuple[int]
 
 
 class Slot(NamedTuple):
-    """A place at an instance. Low numbers are taken first, so that sequences spread over the instances."""
+    """A slot of an instance. Low numbers are taken first, so that sequences spread over the instances."""
 
     number: int
     instance: int
 
 
 class LiveSequence:
-    """One sequence: from a request with START to its end, whoever brings that about."""
+    """One sequence, from a request with START to its end, with END or otherwise."""
 
-    __slots__ = ("begun", "executing", "expires", "key", "open", "rested", "slot", "states", "waiting")
+    __slots__ = ("begun", "executing", "expires", "idle_since", "key", "open", "slot", "states", "waiting")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.slot: Slot | None = None
         self.waiting: deque[SequenceRequest] = deque()
         self.executing: SequenceRequest | None = None
-        self.open = True  # more requests may come: neither END was seen nor was it ended
-        self.begun = False  # an instance has executed a request of it
-        self.rested = 0  # since when it has had nothing to do, monotonic ns
-        self.expires = 0  # until when it may wait for a slot, monotonic ns; 0: for ever
-        self.states: list[Tensor] = []  # implicit state, as inputs of its next request
+        self.open = True  # more requests may come: it has not ended, with END or otherwise
+        self.begun = False  # an instance has executed one of its requests
+        self.idle_since = 0  # when it became idle, monotonic ns
+        self.expires = 0  # deadline of its wait for a slot, monotonic ns; 0: none
+        self.states: list[Tensor] = []  # implicit state: inputs of its next request
 
     def __repr__(self) -> str:
         return f"<LiveSequence {self.key!r} {self.slot} {len(self.waiting)} waiting>"
@@ -43,25 +43,25 @@ class SequenceOwner(Owner, Protocol):
     """The model that admitted the request."""
 
     def responded(self, pending: "SequenceRequest", response: InferResponse) -> ConchError | None:
-        """Take from a response what is not the client's; an error if that cannot be right."""
+        """Remove the state from a response and store it; return an error if it is invalid."""
 
     def rescheduled(self, pending: "SequenceRequest") -> None:
-        """Let the model have the request again."""
+        """Queue the request again."""
 
 
 class SequenceRequest(Pending):
-    """An admitted request of a sequence. `request` is what an instance sees; `inputs` and `outputs` the client's."""
+    """An admitted request of a sequence. `request` is what the instance gets; `inputs` and `outputs` the client's."""
 
-    __slots__ = ("_sequences", "again", "dressed", "inputs", "outputs", "released", "sequence")
+    __slots__ = ("_sequences", "again", "inputs", "outputs", "prepared", "released", "sequence")
 
     def __init__(self, request: InferRequest, respond: Respond, owner: SequenceOwner, sequence: LiveSequence) -> None:
         super().__init__(request, respond, owner)
         self.sequence = sequence
         self.inputs = request.inputs
         self.outputs = request.outputs
-        self.dressed = False  # whether `request` has controls and state
-        self.released = False  # whether the instance that had it has finished with it
-        self.again = False  # whether the model wants it once more
+        self.prepared = False  # whether `request` has controls and state
+        self.released = False  # whether the instance has released it
+        self.again = False  # whether the model has rescheduled it
         self._sequences: SequenceOwner | None = owner
 
     def send(self, response: InferResponse | ConchError) -> None:
@@ -75,7 +75,6 @@ class SequenceRequest(Pending):
             self.finish(error)
 
     def finish(self, answer: InferResponse | ConchError | None) -> None:
-        """Settle the request. Does nothing if it is settled already."""
         if self.state is State.DONE:
             return
         owner, self._sequences = self._sequences, None
@@ -85,7 +84,7 @@ class SequenceRequest(Pending):
         super().finish(answer)
 
     def reschedule(self) -> None:
-        """Have the model given the request again, in the next turn of its sequence."""
+        """Queue the request again, for the next turn of its sequence."""
         if self.state is State.EXECUTING:
             assert self._sequences is not None
             self._sequences.rescheduled(self)

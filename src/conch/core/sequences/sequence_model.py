@@ -1,7 +1,7 @@
-"""A served model whose requests come in sequences: a sequence keeps to one instance, and is executed in its order.
+"""A model version with the sequence batcher: a sequence stays on one instance, and its requests run in order.
 
-`sequence_slots` says which sequence may go on, `sequence_batching` which of these run together, `sequence_tensors` what
-the instance is told of them; here they meet the instances and the clock.
+`slots` decides which sequence may run, `batching` which of them run together, and `tensors` adds controls and state to
+their requests. This module applies that to the instances and the clock.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from conch.core.response_order import ResponseOrder
 from conch.core.scheduling.batching import Run, Wait, decide
 from conch.core.scheduling.scheduled_model import ScheduledModel
 from conch.core.scheduling.service_rate import ServiceRate
-from conch.core.sequences.batching import DirectRules, decide_direct, oldest_rules, places
+from conch.core.sequences.batching import DirectRules, decide_direct, oldest_rules, slot_batch
 from conch.core.sequences.sequence import Key, LiveSequence, SequenceRequest
 from conch.core.sequences.slots import SequenceSlots
 from conch.core.sequences.tensors import SequenceTensors
@@ -26,8 +26,9 @@ from conch.errors import Cancelled, ConchError, InvalidRequest, QueueFull, Queue
 from conch.model_config import ModelConfig
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, Respond
 
-# Of so many sequences it is remembered why they ended without END, to tell whoever goes on with one.
-_REMEMBERED_ENDS = 1000
+_CANCELLED = "was ended by the cancellation of a request"
+# Sequences that ended without END, whose reason is kept for the error of later requests.
+_MAX_KEPT_REASONS = 1000
 
 
 class SequenceModel(ScheduledModel):
@@ -44,7 +45,7 @@ class SequenceModel(ScheduledModel):
         *,
         max_queue_size: int = 0,
     ) -> None:
-        """Assign. `directory` is the model's; so many requests may wait as `max_queue_size` says, any number if 0."""
+        """Assign. `directory` is the model's; `max_queue_size` bounds the requests that wait, 0 is unbounded."""
         super().__init__(config, version, labels, instances, loop)
         batching = config.sequence_batching
         assert batching is not None
@@ -56,54 +57,54 @@ class SequenceModel(ScheduledModel):
         self._slots = SequenceSlots(len(instances), slots, batching.max_idle_us * 1000)
         self._tensors = SequenceTensors(config, directory)
         self._orders = [ResponseOrder() for _ in instances] if batching.oldest and batching.preserve_ordering else []
-        self._up = [False] * len(instances)
-        self._bound = max_queue_size
+        self._was_ready = [False] * len(instances)
+        self._max_queue_size = max_queue_size
         self._service_rate = ServiceRate()
-        self._ids = count(1)  # for requests that an iterative model makes sequences of
+        self._ids = count(1)  # for requests without an id to iterative models
         self._ends: dict[Key, str] = {}
-        self._takes_sources = False  # what a client asked with may keep a place in a later batch, too
-        self._wake = 0  # what the timer is set to
+        self._takes_sources = False  # a client's inputs may also fill a slot of a later batch
+        self._wake = 0  # the time that the timer is set to
         self._predecessors: list[SequenceModel] = []
-        self._replaced = False  # whether another version has taken its place
-        self._lingers = False  # whether it is held for sequences that go on in spite of that
+        self._replaced = False  # whether another version has replaced it
+        self._is_held = False  # whether it is held for sequences that survive the replacement
 
     async def start(self) -> None:
         await asyncio.to_thread(self._tensors.load)
         await super().start()
-        self._up = [instance.ready for instance in self.instances]
+        self._was_ready = [instance.ready for instance in self.instances]
 
     async def drain(self) -> None:
-        """Wait until nobody holds it.
+        """Wait until no request holds the model.
 
-        Sequences go on if another version has taken its place. If not, they cannot, in the versions that it has
-        replaced neither, and keep no slot from those that wait for one.
+        Sequences survive if another version has replaced this one. Otherwise no more requests can come: idle sequences
+        end at once, also in the versions that this one has replaced, and free their slots for those that wait.
         """
         if not self._replaced:
             for model in (*self._predecessors, self):
-                model._slots.let_none_rest()
+                model._slots.expire_idle_now()
                 model._dispatch_soon()
         await super().drain()
 
     def take_over(self, old: ServedModel) -> None:
-        """Leave the sequences of the version that is replaced to it, until they end; then it can go."""
+        """Route requests of the old version's sequences to it until they end; then it can be stopped."""
         if isinstance(old, SequenceModel):
             old._replaced = True
-            self._predecessors += [each for each in (*old._predecessors, old) if each.linger()]
+            self._predecessors += [each for each in (*old._predecessors, old) if each.hold_for_sequences()]
 
-    def linger(self) -> bool:
-        """Stay up for the sequences that have begun; False if there is none."""
-        if not self._lingers and len(self._slots):
-            self._lingers = True
+    def hold_for_sequences(self) -> bool:
+        """Hold the model for the sequences that have begun; False if there is none."""
+        if not self._is_held and len(self._slots):
+            self._is_held = True
             self.enter()
-        return self._lingers
+        return self._is_held
 
-    def goes_on(self, key: Key) -> bool:
-        """Whether requests of this sequence are expected."""
+    def is_open(self, key: Key) -> bool:
+        """Whether the sequence is open: more requests of it may come."""
         return self._slots.open(key) is not None
 
     def refusal(self, now: int) -> QueueFull | None:
         waiting = self.statistics.pending
-        if not self._bound or waiting < self._bound:
+        if not self._max_queue_size or waiting < self._max_queue_size:
             return None
         return QueueFull(
             "Exceeds maximum queue size", retry_after_s=self._service_rate.seconds_for(waiting, now) or 0.0
@@ -111,9 +112,9 @@ class SequenceModel(ScheduledModel):
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         if self._predecessors and not request.flags & SEQUENCE_START:
-            self._predecessors = [old for old in self._predecessors if old.linger()]
+            self._predecessors = [old for old in self._predecessors if old.hold_for_sequences()]
             for old in self._predecessors:
-                if old.goes_on(request.correlation_id):
+                if old.is_open(request.correlation_id):
                     return old.submit(request, respond)
         self._prepare(request)
         if request.batch_size > 1:
@@ -146,35 +147,35 @@ class SequenceModel(ScheduledModel):
         return pending
 
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:
-        """Write a finished request into the books, and let its sequence go on or end."""
+        """Count a request that has ended, and continue or end its sequence."""
         super().settled(pending, answer, previous)
         assert isinstance(pending, SequenceRequest)
         if isinstance(answer, Cancelled):
             self._end(pending.sequence, Cancelled("another request of its sequence was cancelled"), _CANCELLED)
         if previous is State.EXECUTING and pending.released:
-            self._step_over(pending)
+            self._continue(pending)
 
     def responded(self, pending: SequenceRequest, response: InferResponse) -> ConchError | None:
-        """Keep the state that a response carries; returns an error if it cannot be right."""
-        return self._tensors.keep(pending, response)
+        """Store the state that a response carries; return an error if it is invalid."""
+        return self._tensors.store_state(pending, response)
 
     def rescheduled(self, pending: SequenceRequest) -> None:
-        """Let an iterative model have a request again, in the next turn of its sequence."""
+        """Queue a request of an iterative model again, for the next turn of its sequence."""
         if not self._batching.iterative:
             pending.finish(not_iterative(self.config.name))
             return
         pending.state = State.QUEUED
         pending.batch = None
         pending.again = True
-        pending.dressed = False
+        pending.prepared = False
         pending.request.flags = 0
         pending.request.timeline.queued = monotonic_ns()
         self.statistics.pending += 1
         if pending.released:
-            self._step_over(pending)
+            self._continue(pending)
 
     def _key(self, request: InferRequest) -> Key:
-        """Return what tells the request's sequence from others. Raises InvalidRequest if it has no id."""
+        """Return the key of the request's sequence. Raises InvalidRequest if it has no id."""
         if request.correlation_id:
             return request.correlation_id
         if not self._batching.iterative:
@@ -186,10 +187,10 @@ class SequenceModel(ScheduledModel):
         return (request.correlation_id,)
 
     def _not_started(self, key: Key) -> InvalidRequest:
-        why = self._ends.get(key)
+        reason = self._ends.get(key)
         return InvalidRequest(
             f"inference request for sequence {key} to model '{self.config.name}' must specify the START flag on the "
-            f"first request of the sequence{f'; the one before {why}' if why else ''}"
+            f"first request of the sequence{f'; the one before {reason}' if reason else ''}"
         )
 
     def _dispatch(self) -> None:
@@ -199,8 +200,8 @@ class SequenceModel(ScheduledModel):
         if event and event <= now:
             self._end_overdue(now)
         self._slots.fill(now)
-        if self._lingers and not len(self._slots):
-            self._lingers = False
+        if self._is_held and not len(self._slots):
+            self._is_held = False
             self.leave()
         wake = 0
         for index, instance in enumerate(self.instances):
@@ -214,7 +215,7 @@ class SequenceModel(ScheduledModel):
                 self._run_next(index, instance, decision.number)
         event = self._slots.next_event()
         at = min(wake, event) if wake and event else wake or event
-        # Sequences rest and go on with every request: it costs less to be woken for nothing than to set the timer.
+        # Sequences become idle and busy with every request: a spurious wake-up costs less than setting the timer.
         if at and (not self._timer.armed or at < self._wake):
             self._wake = at
             self._timer.set(at)
@@ -235,9 +236,9 @@ class SequenceModel(ScheduledModel):
         return decide_direct([self._head(sequence) for sequence in ready], self._direct, now)
 
     def _run_next(self, index: int, instance: Instance, number: int) -> None:
-        """Run the first so many of the sequences that are ready, or as many of them as can share a batch."""
+        """Run the next requests of the first `number` ready sequences, or of those of them that can share a batch."""
         ready = list(islice(self._slots.ready[index], number))
-        batch: list[LiveSequence | None] = [*ready] if self._batching.oldest else places(ready)
+        batch: list[LiveSequence | None] = [*ready] if self._batching.oldest else slot_batch(ready)
         taken = [None if sequence is None else self._slots.take(sequence) for sequence in batch]
         requests = [pending for pending in taken if pending is not None]
         executions: list[Execution] = [pending or Filler(self._tensors.filler(requests[0])) for pending in taken]
@@ -249,10 +250,10 @@ class SequenceModel(ScheduledModel):
         self._run(instance, requests, executions)
 
     def _head(self, sequence: LiveSequence) -> SequenceRequest:
-        """Return the next request of a sequence, ready for the instance."""
+        """Return the next request of a sequence, with controls and state."""
         pending = sequence.waiting[0]
-        if not pending.dressed:
-            self._tensors.dress(pending)
+        if not pending.prepared:
+            self._tensors.prepare(pending)
         return pending
 
     def _after_release(self, batch: Batch) -> None:
@@ -260,7 +261,7 @@ class SequenceModel(ScheduledModel):
             if isinstance(execution, SequenceRequest):
                 execution.released = True
                 if execution.again or execution.state is State.DONE:
-                    self._step_over(execution)
+                    self._continue(execution)
         if self._idle:
             self._dispatch()
         else:
@@ -269,11 +270,11 @@ class SequenceModel(ScheduledModel):
     def _on_give_back(self, instance: Instance, batch: Batch) -> None:
         for execution in batch.executions:
             if isinstance(execution, SequenceRequest) and execution.state is State.DONE:
-                self._step_over(execution)
+                self._continue(execution)
         super()._on_give_back(instance, batch)
 
-    def _step_over(self, pending: SequenceRequest) -> None:
-        """Go on with a sequence, one of its requests being out of the instance's hands and settled or rescheduled."""
+    def _continue(self, pending: SequenceRequest) -> None:
+        """Continue a sequence after the instance has released its request, which is settled or rescheduled."""
         sequence, now = pending.sequence, monotonic_ns()
         if pending.again and pending.state is not State.DONE:
             pending.again = False
@@ -292,17 +293,17 @@ class SequenceModel(ScheduledModel):
         return [pending for sequence in self._slots for pending in sequence.waiting]
 
     def _remove(self, pending: Pending) -> None:
-        """It went with its sequence."""
+        """Do nothing: the request was removed with its sequence."""
 
     def _fail_waiting(self, error: ConchError) -> None:
         for sequence in self._slots:
             self._end(sequence, error, "had to be given up")
 
-    def _end(self, sequence: LiveSequence, error: ConchError, why: str) -> None:
-        """End a sequence, its waiting requests with an error; `why` is for whoever wants to go on with it."""
+    def _end(self, sequence: LiveSequence, error: ConchError, reason: str) -> None:
+        """End a sequence and fail its waiting requests; `reason` is for the error of later requests."""
         if sequence.open and not isinstance(sequence.key, tuple):
-            self._ends[sequence.key] = why
-            if len(self._ends) > _REMEMBERED_ENDS:
+            self._ends[sequence.key] = reason
+            if len(self._ends) > _MAX_KEPT_REASONS:
                 del self._ends[next(iter(self._ends))]
         for pending in self._slots.end(sequence, monotonic_ns()):
             pending.finish(error)
@@ -317,26 +318,23 @@ class SequenceModel(ScheduledModel):
             self._end(sequence, Unavailable(idle), idle)
 
     def _ready_changed(self) -> None:
-        """An instance died, and its sequences with it, or came back."""
+        """Follow an instance that died, which ends its sequences, or recovered."""
         for index, instance in enumerate(self.instances):
-            if instance.ready == self._up[index]:
+            if instance.ready == self._was_ready[index]:
                 continue
-            self._up[index] = instance.ready
+            self._was_ready[index] = instance.ready
             if instance.ready:
                 self._slots.restore(index)
                 continue
-            why = f"was lost with its model instance '{instance.plan.name}'"
+            reason = f"was lost with its model instance '{instance.plan.name}'"
             for sequence in self._slots.lose(index):
-                text = f"sequence {sequence.key} of model '{self.config.name}' {why}; start it again"
-                self._end(sequence, Unavailable(text), why)
+                text = f"sequence {sequence.key} of model '{self.config.name}' {reason}; start it again"
+                self._end(sequence, Unavailable(text), reason)
         super()._ready_changed()
 
 
-_CANCELLED = "was ended by the cancellation of a request"
-
-
 class Filler:
-    """An execution that only keeps a place in a batch."""
+    """An execution that fills the slot of a sequence without a request."""
 
     cancelled = False
 
@@ -344,13 +342,13 @@ class Filler:
         self.request = request
 
     def on_cancel(self, notify: Callable[[], None]) -> None:
-        """Nobody cancels it."""
+        """Ignore the callback: a filler is not cancelled."""
 
     def send(self, response: InferResponse | ConchError) -> None:
-        """Drop it."""
+        """Drop the response."""
 
     def finish(self, answer: InferResponse | ConchError | None) -> None:
-        """Nobody waits for it."""
+        """Drop the response."""
 
     def reschedule(self) -> None:
-        """Nobody wants it again."""
+        """Ignore the request of the model."""

@@ -1,9 +1,9 @@
-"""Which sequence has which slot, and which waits for one: the rules of Triton's sequence batcher.
+"""Slots and backlog of sequences: the rules of Triton's sequence batcher.
 
-Every instance has slots, and a slot holds one sequence from its first request to its end. A sequence that finds none
-free waits in the backlog, with all its requests, until one before it ends. Of a sequence one request is executed at a
-time. Nothing here knows a clock, an instance or an answer: times are passed in, in monotonic nanoseconds, and whoever
-ends a sequence gets the requests that it leaves behind.
+Every instance has slots, and a slot holds one sequence from its first request to its end. A sequence without a free
+slot waits in the backlog, with all its requests. One request of a sequence is executed at a time. There is no clock, no
+instance and no response here: times are passed in, in monotonic nanoseconds, and `end` returns the requests that are
+left for the caller to fail.
 """
 
 import heapq
@@ -14,7 +14,7 @@ from conch.core.sequences.sequence import Key, LiveSequence, SequenceRequest, Sl
 
 
 class SequenceSlots:
-    """The sequences of one model. `ready` has, by instance, those whose next request could be executed, in order."""
+    """The sequences of one model. `ready` has, by instance, those whose next request can be executed, in order."""
 
     def __init__(self, instances: int, slots_per_instance: int, idle_ns: int) -> None:
         self.ready: list[dict[LiveSequence, None]] = [{} for _ in range(instances)]
@@ -22,12 +22,12 @@ class SequenceSlots:
         self._open: dict[Key, LiveSequence] = {}
         self._backlog: dict[LiveSequence, None] = {}
         self._holders: dict[Slot, LiveSequence] = {}
-        # Of each instance, slots are made one after the other as they are needed: there may be billions.
+        # The slots of an instance are made one after the other as they are needed: there may be billions.
         self._free = [Slot(0, instance) for instance in range(instances)]
         self._made = [1] * instances
         self._slots_per_instance = slots_per_instance
         self._withheld: dict[int, list[Slot]] = {}  # free slots of instances that are down
-        self._resting: dict[LiveSequence, None] = {}  # the one that has rested longest first
+        self._idle: dict[LiveSequence, None] = {}  # by the time that they became idle
         self._expiries: list[tuple[int, int, LiveSequence]] = []
         self._order = count()
 
@@ -43,7 +43,7 @@ class SequenceSlots:
         return iter([*self._holders.values(), *self._backlog])
 
     def open(self, key: Key) -> LiveSequence | None:
-        """Return the sequence of that key that takes requests without START, None if there is none."""
+        """Return the open sequence of that key, None if there is none."""
         return self._open.get(key)
 
     def start(self, key: Key) -> LiveSequence:
@@ -55,7 +55,7 @@ class SequenceSlots:
     def add(self, request: SequenceRequest, *, end: bool, expires: int = 0) -> None:
         """Add a request to its sequence, which is open. With `end` it is the last one.
 
-        `expires`: if the sequence has no slot by then, it has waited too long.
+        `expires` is the deadline of the wait for a slot.
         """
         sequence = request.sequence
         sequence.waiting.append(request)
@@ -66,21 +66,21 @@ class SequenceSlots:
                 sequence.expires = expires
                 heapq.heappush(self._expiries, (expires, next(self._order), sequence))
         elif sequence.executing is None:
-            self._resting.pop(sequence, None)
+            self._idle.pop(sequence, None)
             self.ready[sequence.slot.instance][sequence] = None
 
     def fill(self, now: int) -> None:
-        """Give free slots to the sequences that have waited longest."""
+        """Assign free slots to the sequences of the backlog, in order."""
         while self._free and self._backlog:
             slot = self._take_slot()
             sequence = next(iter(self._backlog))
             del self._backlog[sequence]
             sequence.slot = slot
             self._holders[slot] = sequence
-            self._go_on(sequence, now)
+            self._update(sequence, now)
 
     def _take_slot(self) -> Slot:
-        """Take the first free slot. If it is the last one made of its instance, the next one is made."""
+        """Take the first free slot. If it is the last one made for its instance, make the next one."""
         slot = heapq.heappop(self._free)
         if slot.number == self._made[slot.instance] - 1 and slot.number < self._slots_per_instance - 1:
             self._made[slot.instance] += 1
@@ -88,54 +88,54 @@ class SequenceSlots:
         return slot
 
     def take(self, sequence: LiveSequence) -> SequenceRequest:
-        """Take the next request of a sequence that is ready, to be executed."""
+        """Remove and return the next request of a ready sequence, for execution."""
         assert sequence.slot is not None
         del self.ready[sequence.slot.instance][sequence]
         request = sequence.executing = sequence.waiting.popleft()
         return request
 
     def done(self, sequence: LiveSequence, now: int) -> None:
-        """Go on with a sequence: the request that was taken is not executed any more."""
+        """Continue a sequence after the execution of the request that was taken."""
         sequence.executing = None
         sequence.begun = True
-        self._go_on(sequence, now)
+        self._update(sequence, now)
 
     def give_back(self, request: SequenceRequest, now: int, *, begun: bool) -> None:
-        """Make a request that was taken the next one of its sequence again, executed or not."""
+        """Put a request that was taken back to the head of its sequence, executed or not."""
         sequence = request.sequence
         sequence.waiting.appendleft(request)
         sequence.executing = None
         sequence.begun |= begun
-        self._go_on(sequence, now)
+        self._update(sequence, now)
 
     def end(self, sequence: LiveSequence, now: int) -> list[SequenceRequest]:
-        """End a sequence, whatever it is doing; returns the requests that waited in it.
+        """End a sequence in any state and return the requests that waited in it.
 
-        Its slot is free at once, or when `done` is told of the request that is being executed.
+        Its slot is free at once, or after `done` for the request that is being executed.
         """
         self._close(sequence)
         self._backlog.pop(sequence, None)
         left = list(sequence.waiting)
         sequence.waiting.clear()
         if sequence.slot is not None and sequence.executing is None:
-            self._go_on(sequence, now)
+            self._update(sequence, now)
         return left
 
-    def let_none_rest(self) -> None:
-        """Count every sequence as idle from now on when it has nothing to do: nobody can go on with it."""
+    def expire_idle_now(self) -> None:
+        """Expire idle sequences at once from now on: no more requests can come."""
         self._idle_ns = 0
 
     def idle(self, now: int) -> list[LiveSequence]:
-        """Return the sequences that have had nothing to do for too long, for their end."""
+        """Return the sequences that have been idle for too long, for the caller to end."""
         found = []
-        for sequence in self._resting:
-            if sequence.rested + self._idle_ns > now:
+        for sequence in self._idle:
+            if sequence.idle_since + self._idle_ns > now:
                 break
             found.append(sequence)
         return found
 
     def expired(self, now: int) -> list[LiveSequence]:
-        """Return the sequences that have waited too long for a slot, for their end."""
+        """Return the sequences that have waited too long for a slot, for the caller to end."""
         found: dict[LiveSequence, None] = {}
         while self._expiries and self._expiries[0][0] <= now:
             sequence = heapq.heappop(self._expiries)[2]
@@ -144,20 +144,20 @@ class SequenceSlots:
         return list(found)
 
     def next_event(self) -> int:
-        """Return when `idle` or `expired` will have found something; 0 if never."""
+        """Return when `idle` or `expired` will find a sequence; 0 if never."""
         while self._expiries and self._expiries[0][2] not in self._backlog:
             heapq.heappop(self._expiries)
         expiry = self._expiries[0][0] if self._expiries else 0
-        first = next(iter(self._resting), None)
+        first = next(iter(self._idle), None)
         if first is None:
             return expiry
-        idle = first.rested + self._idle_ns
+        idle = first.idle_since + self._idle_ns
         return min(expiry, idle) if expiry else idle
 
     def lose(self, instance: int) -> list[LiveSequence]:
-        """Take an instance out of service; returns the sequences that have begun there, for their end.
+        """Withhold the slots of an instance and return the sequences that have begun there, for the caller to end.
 
-        Those that have not begun wait for another slot, before all others.
+        Those that have not begun return to the head of the backlog.
         """
         self._withheld[instance] = [slot for slot in self._free if slot.instance == instance]
         self._free = [slot for slot in self._free if slot.instance != instance]
@@ -171,12 +171,12 @@ class SequenceSlots:
         return [sequence for sequence in placed if sequence.slot is not None]
 
     def restore(self, instance: int) -> None:
-        """Have an instance take sequences again."""
+        """Free the slots of an instance that has recovered."""
         for slot in self._withheld.pop(instance, ()):
             heapq.heappush(self._free, slot)
 
-    def _go_on(self, sequence: LiveSequence, now: int) -> None:
-        """Put a sequence that has a slot, and of which nothing is executed, where it belongs now."""
+    def _update(self, sequence: LiveSequence, now: int) -> None:
+        """Mark a sequence that has a slot and executes nothing as ready or idle, or release its slot."""
         assert sequence.slot is not None
         ready = self.ready[sequence.slot.instance]
         if sequence.waiting:
@@ -185,14 +185,14 @@ class SequenceSlots:
             return
         ready.pop(sequence, None)
         if sequence.open:
-            sequence.rested = now
-            self._resting[sequence] = None
+            sequence.idle_since = now
+            self._idle[sequence] = None
         else:
             self._release(sequence)
 
     def _close(self, sequence: LiveSequence) -> None:
         sequence.open = False
-        self._resting.pop(sequence, None)
+        self._idle.pop(sequence, None)
         if self._open.get(sequence.key) is sequence:
             del self._open[sequence.key]
 

@@ -1,6 +1,6 @@
-"""The tensors that pass between server and sequence model alone: controls, and the state that the server keeps for it.
+"""Control tensors and implicit state of sequence models.
 
-To the instance they are inputs and outputs like others, so every backend can have sequences. Clients never see them.
+For the instance they are ordinary inputs and outputs, so every backend supports sequences. Clients never see them.
 Source: Triton's model configuration, "Stateful Models" and "Implicit State Management".
 """
 
@@ -16,11 +16,11 @@ from conch.repository.model_folder import read_inside
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from conch.tensor import BYTES, ITEM_SIZES, Tensor, pack_bytes
 
-_NO_CONTROLS = -1  # in place of flags: of a request that only fills up a batch
+_FILLER_FLAGS = -1  # in place of the flags of a request
 
 
 def instance_config(config: ModelConfig) -> ModelConfig:
-    """Return a configuration as the instances of the model need it: with controls and states among its tensors."""
+    """Return the configuration of the model's instances: with controls and states among its tensors."""
     batching = config.sequence_batching
     if batching is None:
         return config
@@ -44,7 +44,7 @@ def instance_config(config: ModelConfig) -> ModelConfig:
 
 
 class SequenceTensors:
-    """Adds to requests what the model wants to know of their sequence, and takes from responses what it will want."""
+    """Adds controls and state to requests, and takes the new state from responses."""
 
     def __init__(self, config: ModelConfig, directory: Path) -> None:
         """Assign. `directory` is the model's."""
@@ -52,15 +52,15 @@ class SequenceTensors:
         controls = config.sequence_batching.controls
         self._model = config.name
         self._directory = directory
-        self._batch = (1,) if config.max_batch_size > 0 else ()
+        self._batch_dims = (1,) if config.max_batch_size > 0 else ()
         self._id = next((control for control in controls if control.kind is ControlKind.CORRID), None)
         self._controls = {
             flags: [
-                Tensor(control.name, control.datatype, (*self._batch, 1), _value(control, flags))
+                Tensor(control.name, control.datatype, (*self._batch_dims, 1), _value(control, flags))
                 for control in controls
                 if control is not self._id
             ]
-            for flags in (_NO_CONTROLS, 0, SEQUENCE_START, SEQUENCE_END, SEQUENCE_START | SEQUENCE_END)
+            for flags in (_FILLER_FLAGS, 0, SEQUENCE_START, SEQUENCE_END, SEQUENCE_START | SEQUENCE_END)
         }
         self._states = config.sequence_batching.states
         self._initial: list[Tensor] = []
@@ -72,7 +72,9 @@ class SequenceTensors:
     def load(self) -> None:
         """Read the initial states. Raises ModelLoadError naming the file."""
         self._initial = [
-            Tensor(state.input_name, state.datatype, (*self._batch, *state.initial_dims), self._initial_data(state))
+            Tensor(
+                state.input_name, state.datatype, (*self._batch_dims, *state.initial_dims), self._initial_data(state)
+            )
             for state in self._states
         ]
 
@@ -80,16 +82,17 @@ class SequenceTensors:
         """Raise InvalidRequest for an id that the model's CORRID tensor cannot hold."""
         if self._id is None:
             return
-        given = "BYTES" if isinstance(request.correlation_id, str) else "UINT64"
-        if (given == BYTES) != (self._id.datatype == BYTES):
-            right = "a string" if given != BYTES else "an unsigned integer"
+        datatype = "BYTES" if isinstance(request.correlation_id, str) else "UINT64"
+        if (datatype == BYTES) != (self._id.datatype == BYTES):
+            expected = "a string" if datatype != BYTES else "an unsigned integer"
             raise InvalidRequest(
                 f"[request id: {request.id or '<id_unknown>'}] sequence batching control '{self._id.name}' data-type "
-                f"is '{given}', but model '{self._model}' expects '{self._id.datatype}': sequence_id must be {right}"
+                f"is '{datatype}', but model '{self._model}' expects '{self._id.datatype}': sequence_id must be "
+                f"{expected}"
             )
 
-    def dress(self, pending: SequenceRequest) -> None:
-        """Make of a client's request what the instance is given: the next one of its sequence."""
+    def prepare(self, pending: SequenceRequest) -> None:
+        """Add controls and state to a client's request, the next one of its sequence."""
         request, sequence = pending.request, pending.sequence
         if request.flags & SEQUENCE_START or not sequence.states:
             sequence.states = self._initial
@@ -103,14 +106,14 @@ class SequenceTensors:
             request.outputs = (*pending.outputs, *(name for name in self._hidden if name not in pending.outputs))
         if self._grouped:
             pending.group_key = tuple([(tensor.name, tensor.shape) for tensor in request.inputs])
-        pending.dressed = True
+        pending.prepared = True
 
     def filler(self, pending: SequenceRequest) -> InferRequest:
-        """Return a request that keeps a place in a batch with this one: not ready, its data meaning nothing."""
+        """Return a request that fills a slot of a batch with this one: not READY, its data is meaningless."""
         return InferRequest(
             self._model,
             [
-                *self._controls[_NO_CONTROLS],
+                *self._controls[_FILLER_FLAGS],
                 *self._id_tensor(0 if self._id is None or self._id.datatype != BYTES else ""),
                 *pending.sequence.states,
                 *pending.inputs,
@@ -118,8 +121,8 @@ class SequenceTensors:
             outputs=pending.request.outputs,
         )
 
-    def keep(self, pending: SequenceRequest, response: InferResponse) -> ConchError | None:
-        """Take the states out of a response, for the next request of the sequence. Returns an error if one is wrong."""
+    def store_state(self, pending: SequenceRequest, response: InferResponse) -> ConchError | None:
+        """Move the states from a response to the sequence. Return an error if one is invalid."""
         if not self._states:
             return None
         states = list(pending.sequence.states)
@@ -127,18 +130,18 @@ class SequenceTensors:
             tensor = response.output(state.output_name)
             if tensor is None:
                 continue
-            if tensor.datatype != state.datatype or not _fits(tensor.shape, (*self._batch, *state.dims)):
+            if tensor.datatype != state.datatype or not _fits(tensor.shape, (*self._batch_dims, *state.dims)):
                 return BackendError(
                     f"model '{self._model}' gave state '{state.output_name}' as {tensor.datatype}{list(tensor.shape)}, "
-                    f"sequence_batching.state declares {state.datatype}{[*self._batch, *state.dims]}"
+                    f"sequence_batching.state declares {state.datatype}{[*self._batch_dims, *state.dims]}"
                 )
-            # A copy: the response may lie in memory that the instance wants back.
+            # A copy, because the instance may reuse the memory of the response.
             states[index] = Tensor(state.input_name, state.datatype, tensor.shape, bytes(tensor.data))
         pending.sequence.states = states
-        response.outputs = [tensor for tensor in response.outputs if self._is_clients(tensor.name, pending)]
+        response.outputs = [tensor for tensor in response.outputs if self._is_visible(tensor.name, pending)]
         return None
 
-    def _is_clients(self, name: str, pending: SequenceRequest) -> bool:
+    def _is_visible(self, name: str, pending: SequenceRequest) -> bool:
         return name in pending.outputs if pending.outputs else name in self._visible or name not in self._hidden
 
     def _id_tensor(self, value: int | str) -> list[Tensor]:
@@ -149,8 +152,8 @@ class SequenceTensors:
             data = pack_bytes([value])
         else:
             size = ITEM_SIZES[control.datatype]
-            data = (value & (1 << 8 * size) - 1).to_bytes(size, "little")  # what is too wide is cut off, as by Triton
-        return [Tensor(control.name, control.datatype, (*self._batch, 1), data)]
+            data = (value & (1 << 8 * size) - 1).to_bytes(size, "little")  # truncated, as by Triton
+        return [Tensor(control.name, control.datatype, (*self._batch_dims, 1), data)]
 
     def _initial_data(self, state: SequenceState) -> bytes:
         item = 4 if state.datatype == BYTES else ITEM_SIZES[state.datatype]  # of BYTES the length, which is 0
@@ -158,10 +161,12 @@ class SequenceTensors:
         if not state.initial_file:
             return bytes(size)
         folder = self._directory / "initial_state"
-        field, whose = "initial_state.data_file", f"state '{state.input_name}'"
-        most = MAX_GENERATED_BYTES if state.datatype == BYTES else size
+        field, location = "initial_state.data_file", f"state '{state.input_name}'"
+        at_most = MAX_GENERATED_BYTES if state.datatype == BYTES else size
         try:
-            data = read_inside(folder, state.initial_file, field, whose, at_most=most, max_bytes=MAX_GENERATED_BYTES)
+            data = read_inside(
+                folder, state.initial_file, field, location, at_most=at_most, max_bytes=MAX_GENERATED_BYTES
+            )
         except OSError as error:
             raise ModelLoadError(
                 f"cannot read the initial state of '{state.input_name}' from {folder / state.initial_file}: "
@@ -181,7 +186,7 @@ def _value(control: SequenceControl, flags: int) -> bytes:
         ControlKind.END: flags & SEQUENCE_END,
         ControlKind.READY: True,
     }
-    return control.true if flags != _NO_CONTROLS and true[control.kind] else control.false
+    return control.true if flags != _FILLER_FLAGS and true[control.kind] else control.false
 
 
 def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:

@@ -1,6 +1,6 @@
-"""Large tensors in clients' shared memory, which are copied in slices before and after a request is executed.
+"""Copies of large tensors in clients' shared memory, in slices, before and after the execution of a request.
 
-A request without any is not touched. Small tensors are copied where they are needed: see `Tensor.source` and
+Requests without such tensors are passed through. Small tensors are copied on use: see `Tensor.source` and
 `InferRequest.destinations`.
 """
 
@@ -20,23 +20,23 @@ _log = logging.getLogger(__name__)
 
 
 def admit(model: ServedModel, request: InferRequest, respond: Respond) -> Admitted:
-    """Have a model admit a request that has tensors in regions, or wants some there.
+    """Submit a request that has inputs in regions, or outputs that belong there.
 
-    Raises what `submit` raises; what is found out later goes to `respond`.
+    Raises as `ServedModel.submit`; later errors go to `respond`.
     """
     destinations = request.destinations
-    noted = request.span is not None and request.span.notes_tensors
+    traced = request.span is not None and request.span.notes_tensors
     sources = []
     for tensor in request.inputs:
         if tensor.source is None:
             continue
         if tensor.source.size < MIN_SLICED_BYTES:
-            if noted:
+            if traced:
                 tensor.fetch()
-        elif noted or not model.takes_sources:
+        elif traced or not model.takes_sources:
             sources.append(tensor)
-    if noted:
-        request.destinations = None  # what is noted is what the model returns, not what the client makes of it
+    if traced:
+        request.destinations = None  # the trace shows what the model returned, not what the client overwrote
     if destinations is not None and any(each.size >= MIN_SLICED_BYTES for each in destinations.values()):
         respond = _Outputs(destinations, respond).respond
     if not sources:
@@ -47,7 +47,7 @@ def admit(model: ServedModel, request: InferRequest, respond: Respond) -> Admitt
 
 
 class _Inputs:
-    """A request whose inputs are being copied, and afterwards the admitted request."""
+    """A request whose inputs are being copied, then the admitted request."""
 
     __slots__ = ("_admitted", "_job", "_model", "_request", "_respond", "_rooms")
 
@@ -60,7 +60,7 @@ class _Inputs:
         self._admitted: Admitted | None = None
 
     def start(self, tensors: list[Tensor]) -> None:
-        """Begin to copy. Raises Unavailable if there is no room."""
+        """Start the copy. Raises Unavailable if there is no room."""
         copies = []
         for tensor in tensors:
             source = tensor.source
@@ -76,7 +76,7 @@ class _Inputs:
         return self._respond is None if self._admitted is None else self._admitted.cancelled
 
     def cancel(self) -> None:
-        """End the request because the client takes no answer any more."""
+        """End the request because the client needs no response."""
         job, self._job = self._job, None
         if job is not None:
             job.cancel()
@@ -102,7 +102,7 @@ class _Inputs:
         except ConchError as refusal:
             self._refuse(refusal)
         except Exception:
-            _log.exception("a request for model '%s' failed", self._request.model_name)
+            _log.exception("request to model '%s' failed unexpectedly", self._request.model_name)
             self._refuse(ConchError("internal error"))
         finally:
             self._model.leave()
@@ -116,17 +116,19 @@ class _Inputs:
 
 
 class _Outputs:
-    """Writes large outputs of each response to where the client wants them, then passes the response on."""
+    """Writes large outputs of each response to the client's regions, then delivers the response."""
 
     __slots__ = ("_destinations", "_respond", "_waiting")
 
     def __init__(self, destinations: Mapping[str, Destination], respond: Respond) -> None:
         self._destinations = destinations
         self._respond = respond
-        self._waiting: list[tuple[InferResponse | ConchError | None, bool]] | None = None  # behind what is copied
+        self._waiting: list[tuple[InferResponse | ConchError | None, bool]] | None = (
+            None  # behind a response that is being copied
+        )
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Take what the model says; see `request.Respond`."""
+        """Take a response of the model; see `request.Respond`."""
         if self._waiting is not None:
             self._waiting.append((answer, final))
             return

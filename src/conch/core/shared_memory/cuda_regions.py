@@ -1,4 +1,4 @@
-"""Memory of a GPU that clients share with the server, by the handle that CUDA gives for it to other processes."""
+"""CUDA shared memory: regions of GPU memory that clients share by a CUDA IPC handle."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -15,11 +15,11 @@ _HANDLE_SIZE: Final = 64
 
 
 class DeviceMemory(Protocol):
-    """Memory of a GPU that is open here. Methods raise BackendError."""
+    """GPU memory opened from an IPC handle. Methods raise BackendError."""
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """Its size in bytes."""
 
     def read(self, target: npt.NDArray[np.uint8], offset: int) -> None:
         """Fill an array from `offset` on."""
@@ -28,12 +28,12 @@ class DeviceMemory(Protocol):
         """Write an array to `offset`."""
 
 
-# Opens the memory that a handle stands for, on the device of that number. Raises Unsupported, BackendError.
+# Opens the memory of a handle, on the device with that number. Raises Unsupported, BackendError.
 OpenMemory: TypeAlias = Callable[[bytes, int], DeviceMemory]
 
 
 def open_memory(handle: bytes, device: int) -> DeviceMemory:
-    """Open memory by CUDA, which is not touched before. Raises Unsupported where there is none, BackendError."""
+    """Open memory with CUDA, which is initialized here. Raises Unsupported without CUDA, BackendError."""
     try:
         cuda = import_module("conch.backends.cuda_runtime")
     except ModuleNotFoundError:
@@ -54,12 +54,12 @@ def open_memory(handle: bytes, device: int) -> DeviceMemory:
 
 
 class CudaRegion:
-    """A part of a GPU's memory, open until the last request that uses it has ended."""
+    """A region of GPU memory, open until the last request that uses it has ended."""
 
     __slots__ = ("_memory", "byte_size", "device", "name")
 
     def __init__(self, name: str, handle: bytes, device: int, byte_size: int, open_: OpenMemory) -> None:
-        """Open it. Raises InvalidRequest where there are no GPUs, or if it is not there."""
+        """Open the memory. Raises InvalidRequest without GPUs, or if it cannot be opened."""
         self.name = name
         self.device = device
         self.byte_size = byte_size
@@ -79,7 +79,7 @@ class CudaRegion:
             )
 
     def location(self, _offset: int, _size: int) -> None:
-        """Return None: processes of models do not write to it."""
+        """Return None: model processes do not write to GPU regions."""
 
     def read_into(self, target: npt.NDArray[np.uint8], offset: int) -> None:
         """Fill `target` from `offset` of the region on. Raises Unavailable."""

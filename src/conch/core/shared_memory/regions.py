@@ -1,8 +1,8 @@
-"""Memory that clients share with the server: POSIX shared memory objects, registered by name and looked up by requests.
+"""Shared memory regions of clients: POSIX shared memory objects, registered by name and used by requests.
 
-Tensors are copied out of regions and into them, once for each direction, so that what a model works on cannot change or
-go away meanwhile: an object belongs to its client, who may cut it short at any time (see `fault_guard`). They go to
-where the model looks at them as soon as that is known; before that, a tensor refers to its part of a region.
+Tensors are copied out of regions and into them, once for each direction, because an object belongs to its client, which
+may change or truncate it at any time (see `fault_guard`). The copy goes directly to the memory that the model reads;
+before that, a tensor refers to its part of a region.
 """
 
 import mmap
@@ -22,22 +22,22 @@ from conch.errors import Code, ConchError, InvalidRequest, NotFound, Unavailable
 from conch.tensor import Buffer, Source
 
 _OBJECTS = PurePosixPath("/dev/shm")  # noqa: S108 - where shm_open puts them
-# Triton's for what its server shares with its models. Here that has no name which could be registered.
+# Triton's prefix for memory that its server shares with models. Here that memory has no name to register.
 _RESERVED_PREFIX = "triton_python_backend_shm_region_"
-# Each holds a descriptor, of which connections need some, too.
+# Each region holds a file descriptor.
 _MAX_REGIONS = 4096
 _GIB = 2**30
 
 
 class Region:
-    """A part of a shared memory object, mapped until the last request that uses it has ended."""
+    """A region of a shared memory object, mapped until the last request that uses it has ended."""
 
-    __slots__ = ("_begin", "_bytes", "_guard", "_map", "_object", "_spoilt", "byte_size", "key", "name", "offset")
+    __slots__ = ("_begin", "_broken", "_bytes", "_guard", "_map", "_object", "byte_size", "key", "name", "offset")
 
     def __init__(
         self, name: str, key: str, path: str, offset: int, byte_size: int, descriptor: int, guard: FaultGuard
     ) -> None:
-        """Map it. Raises InvalidRequest if it is not within its object."""
+        """Map the region. Raises InvalidRequest if it is not within its object."""
         self.name = name
         self.key = key
         self.offset = offset  # of the region in the object, in bytes
@@ -57,18 +57,18 @@ class Region:
             raise InvalidRequest(f"failed to register shared memory region '{name}': {error}") from None
         self._bytes = np.frombuffer(self._map, np.uint8)
         self._guard = guard
-        self._spoilt = False
+        self._broken = False
 
     def location(self, offset: int, size: int) -> tuple[object, ...] | None:
-        """Return what another process finds a part by; None if the region cannot be used any more."""
-        return None if self._spoilt else (*self._object, self.offset, self.byte_size, offset, size)
+        """Return how another process locates a part; None if the region can no longer be used."""
+        return None if self._broken else (*self._object, self.offset, self.byte_size, offset, size)
 
     def read_into(self, target: npt.NDArray[np.uint8], offset: int) -> None:
-        """Fill `target` from `offset` of the region on. Raises ConchError if that is not there any more."""
+        """Fill `target` from `offset` of the region on. Raises ConchError if the object was truncated."""
         self._copy(target, self._part(offset, len(target)), offset + len(target))
 
     def write(self, data: Buffer, offset: int) -> None:
-        """Write to `offset` of the region. Raises ConchError if that is not there any more."""
+        """Write to `offset` of the region. Raises ConchError if the object was truncated."""
         source = np.frombuffer(data, np.uint8)
         self._copy(self._part(offset, len(source)), source, offset + len(source))
 
@@ -76,12 +76,12 @@ class Region:
         return self._bytes[self._begin + offset : self._begin + offset + size]
 
     def _copy(self, target: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], needed: int) -> None:
-        size = self._map.size() - self.offset  # the object's, as it is now
-        if needed <= size and not self._spoilt:
+        size = self._map.size() - self.offset  # the current size of the object
+        if needed <= size and not self._broken:
             if self._guard.copy(target, source, self._bytes):
                 return
             size = self._map.size() - self.offset
-        self._spoilt = True
+        self._broken = True
         if size < self.byte_size:
             raise InvalidRequest(
                 f"shared memory region '{self.name}' has only {max(size, 0)} of the {self.byte_size} bytes that were "
@@ -94,7 +94,7 @@ class Region:
 
 
 class RegionPart:
-    """Some bytes of a region."""
+    """A range of bytes of a region."""
 
     __slots__ = ("_memory", "_offset", "_region", "size")
 
@@ -105,7 +105,7 @@ class RegionPart:
         self.size = size
 
     def read(self) -> memoryview:
-        """Return a copy of the bytes. Raises InvalidRequest if the object is smaller now, Unavailable."""
+        """Return a copy of the bytes. Raises InvalidRequest if the object was truncated, Unavailable."""
         copy = self._memory.room(self.size)
         self._region.read_into(copy, self._offset)
         return copy.data
@@ -120,7 +120,7 @@ class RegionPart:
 
     @property
     def location(self) -> tuple[object, ...] | None:
-        """What another process finds it by; None if the region cannot be used any more."""
+        """How another process locates the part; None if the region can no longer be used."""
         return self._region.location(self._offset, self.size)
 
     def first(self, size: int) -> "RegionPart":
@@ -132,20 +132,20 @@ class RegionPart:
         return isinstance(source, RegionPart) and source._region is self._region and source._offset == self._offset
 
     def write(self, data: Buffer, offset: int = 0) -> None:
-        """Put bytes at `offset` of the part. Raises InvalidRequest or Unavailable."""
+        """Write bytes to `offset` of the part. Raises InvalidRequest or Unavailable."""
         self._region.write(data, self._offset + offset)
 
 
 class SharedMemory:
     """The regions of all clients, by name. All methods belong to the event loop's thread.
 
-    Who has been given a part of a region may use it to the end, though the region is unregistered meanwhile.
+    A request keeps its parts of a region after the region is unregistered.
     """
 
     def __init__(self, limit: int = 4 * _GIB, open_cuda: OpenMemory = open_memory) -> None:
-        """Assign. `limit` is how many bytes requests may hold at once that came out of regions.
+        """Assign. `limit` bounds the bytes that requests hold in copies out of regions.
 
-        An object takes no memory before it is written to, so without a bound a short request could ask for any amount.
+        A sparse object takes no memory, so without a bound a short request could allocate any amount.
         """
         self._limit = limit
         self._open_cuda = open_cuda
@@ -153,10 +153,10 @@ class SharedMemory:
         self._guard = FaultGuard()
         self._guarded = False
         self._held = 0
-        self._freed: deque[int] = deque()  # sizes of copies that are gone; from any thread
+        self._freed: deque[int] = deque()  # sizes of copies that were freed, by any thread
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Take `byte_size` bytes from `offset` on of the object `key` as the region `name`. Raises ConchError."""
+        """Register `byte_size` bytes from `offset` of the object `key` as region `name`. Raises ConchError."""
         if not name:
             raise InvalidRequest("'region name' is necessary to register system shared memory region")
         path = _path(name, key)
@@ -168,10 +168,10 @@ class SharedMemory:
         try:
             self._regions[name] = Region(name, key, path, offset, byte_size, descriptor, self._guard)
         finally:
-            os.close(descriptor)  # the mapping has one of its own
+            os.close(descriptor)  # the mapping does not need it
 
     def unregister(self, name: str) -> None:
-        """Forget a region, all of them if the name is empty. One that is not there is no error."""
+        """Unregister a region, all of them if the name is empty. An unknown name is ignored."""
         for region in self._found(name):
             if isinstance(region, Region):
                 del self._regions[region.name]
@@ -187,9 +187,9 @@ class SharedMemory:
         return regions
 
     def register_cuda(self, name: str, handle: bytes, device: int, byte_size: int) -> None:
-        """Take the beginning of what a handle of CUDA stands for as the region `name`.
+        """Register the first `byte_size` bytes of a CUDA IPC handle's memory as region `name`.
 
-        Raises InvalidRequest, where there are no GPUs too, and Unavailable.
+        Raises InvalidRequest, also without GPUs, and Unavailable.
         """
         if not name:
             raise InvalidRequest("'region name' is necessary to register cuda shared memory region")
@@ -197,13 +197,13 @@ class SharedMemory:
         self._regions[name] = CudaRegion(name, handle, device, byte_size, self._open_cuda)
 
     def unregister_cuda(self, name: str) -> None:
-        """Forget a region of a GPU, all of them if the name is empty. One that is not there is no error."""
+        """Unregister a region of GPU memory, all of them if the name is empty. An unknown name is ignored."""
         for region in self._found(name):
             if isinstance(region, CudaRegion):
                 del self._regions[region.name]
 
     def cuda_status(self, name: str) -> Iterable[CudaRegion]:
-        """Return one region in memory of a GPU, all of them if the name is empty. Raises NotFound."""
+        """Return one region of GPU memory, all of them if the name is empty. Raises NotFound."""
         found = self._found(name)
         if name and not found:
             raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
@@ -213,17 +213,17 @@ class SharedMemory:
         return regions
 
     def _found(self, name: str) -> list[Region | CudaRegion]:
-        """Return the region of that name, if there is one; all of them if the name is empty."""
+        """Return the region of that name, if there is one; all regions if the name is empty."""
         return [self._regions[name]] if name in self._regions else [] if name else [*self._regions.values()]
 
     def _check_new(self, name: str) -> None:
-        """Raise InvalidRequest if the name is taken, Unavailable if no more regions are taken at all."""
+        """Raise InvalidRequest if the name is taken, Unavailable at the maximum number of regions."""
         if name in self._regions:
             raise InvalidRequest(f"shared memory region '{name}' already in manager", Code.ALREADY_EXISTS)
         if len(self._regions) >= _MAX_REGIONS:
             raise Unavailable(
-                f"failed to register shared memory region '{name}': {_MAX_REGIONS} regions are registered already, "
-                "which is the most"
+                f"failed to register shared memory region '{name}': {_MAX_REGIONS} regions are registered, "
+                "which is the maximum"
             )
 
     def part(self, region: str, offset: int, size: int) -> RegionPart:
@@ -244,13 +244,13 @@ class SharedMemory:
         return RegionPart(self, found, offset, size)
 
     def room(self, size: int) -> npt.NDArray[np.uint8]:
-        """Return memory to copy bytes into, which count until it is gone. Raises Unavailable."""
+        """Return memory to copy bytes into, which counts against the limit until it is freed. Raises Unavailable."""
         while self._freed:
             self._held -= self._freed.popleft()
         if self._held + size > self._limit:
             raise Unavailable(
-                f"no room for {size} bytes from shared memory: requests hold {self._held} bytes of it, "
-                f"{self._limit} are the most"
+                f"no room for {size} bytes from shared memory: requests hold {self._held} bytes, "
+                f"the maximum is {self._limit}"
             )
         array = np.empty(size, np.uint8)
         self._held += size
@@ -259,7 +259,7 @@ class SharedMemory:
 
 
 def _path(name: str, key: str) -> str:
-    """Return the file that is the object. Raises ConchError for a key that is no object's, or not a client's."""
+    """Return the path of an object. Raises ConchError for an invalid or reserved key."""
     plain = key.removeprefix("/")
     if not plain or "/" in plain or "\0" in plain or plain in (".", ".."):
         raise ConchError(
@@ -281,5 +281,5 @@ def _open(path: str, key: str) -> int:
         raise ConchError(f"Unable to open shared memory region: '{key}': {error.strerror}") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ConchError(f"Unable to open shared memory region: '{key}': it is no shared memory object")
+        raise ConchError(f"Unable to open shared memory region: '{key}': it is not a shared memory object")
     return descriptor

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "conch"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 MODULE_LINES = 600
 FUNCTION_LINES = 60
 
@@ -107,7 +109,23 @@ def test_public_methods_have_docstrings_unless_they_override() -> None:
 
 
 def methods_of(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [each for each in node.body if isinstance(each, FUNCTIONS)]
+
+
+def test_compiled_modules_define_no_function_within_a_function() -> None:
+    """mypyc may store such a function among the variables it refers to: a cycle that keeps requests and their memory.
+
+    It does so if both functions call one that is defined elsewhere, be it `len`. Lambdas are not stored.
+    """
+    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
+    found = {
+        f"{module}:{inner.lineno}"
+        for module in hooks["custom"]["modules"]
+        for outer in ast.walk(ast.parse((ROOT / "src" / module).read_text()))
+        for inner in ast.walk(outer)
+        if isinstance(outer, FUNCTIONS) and isinstance(inner, FUNCTIONS) and inner is not outer
+    }
+    assert found == set()
 
 
 def test_modules_are_named_for_what_they_hold() -> None:

@@ -220,7 +220,7 @@ class BlsCalls:
         found: RunningBlsCall | None = None
         for instance in model.instances:
             # An instance that is restarting will recover, and one without calls will become free.
-            found = _first(self._holding.get(instance, ()), stuck) if instance.ready else None
+            found = self._first_held(instance, stuck) if instance.ready else None
             if found is None and instance.ready:
                 found = self._waits_for_resources(model, instance, stuck)
             if found is None:
@@ -231,12 +231,12 @@ class BlsCalls:
         self, model: ScheduledModel, instance: Instance, stuck: set[RunningBlsCall]
     ) -> RunningBlsCall | None:
         """Return one of the `stuck` calls if their instances hold resources that this one needs to execute."""
+        holder = _blocker(model, instance, lambda other: self._first_held(other, stuck) is not None)
+        return None if holder is None else self._first_held(holder, stuck)
 
-        def waits(other: Instance) -> RunningBlsCall | None:
-            return _first(self._holding.get(other, ()), stuck)
-
-        holder = _blocker(model, instance, lambda other: waits(other) is not None)
-        return None if holder is None else waits(holder)
+    def _first_held(self, instance: Instance, stuck: set[RunningBlsCall]) -> RunningBlsCall | None:
+        """Return one of the `stuck` calls that executions on the instance wait for."""
+        return _first(self._holding.get(instance, ()), stuck)
 
 
 def _model_id(source: ModelSource | None) -> ModelId | None:

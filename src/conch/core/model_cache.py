@@ -6,6 +6,7 @@ priority, timeout, cancellation and failure.
 """
 
 import asyncio
+from functools import partial
 from time import monotonic_ns
 
 import numpy as np
@@ -50,7 +51,7 @@ class ModelCache:
         now = monotonic_ns()
         self._cache.statistics.lookup_ns += now - began
         if answer is None:
-            return self._storing(key, now - began, respond)
+            return _Miss(self, key, self._keys, now - began, respond).respond
         timeline = request.timeline
         timeline.queued = began
         timeline.started = timeline.input_done = timeline.infer_done = now
@@ -82,23 +83,13 @@ class ModelCache:
         self._closed = True
         self.forget()
 
-    def _storing(self, key: bytes, lookup_ns: int, respond: Respond) -> Respond:
-        group = self._keys
-        alone = True
-
-        def store(answer: InferResponse | ConchError | None, final: bool) -> None:
-            nonlocal alone
-            if not final:
-                alone = False  # an ensemble with a decoupled step may send any number of responses
-            else:
-                began = monotonic_ns()
-                # After `forget`, the response is one of the model before the change.
-                if alone and isinstance(answer, InferResponse) and group is self._keys:
-                    self._store(key, answer, group)
-                self._statistics.count_miss(lookup_ns + monotonic_ns() - began)
-            respond(answer, final)
-
-        return store
+    def missed(self, key: bytes, group: set[bytes], answer: InferResponse | ConchError | None, lookup_ns: int) -> None:
+        """Count a miss that the model has answered, and store the answer if it is a response."""
+        began = monotonic_ns()
+        # After `forget`, the response is one of the model before the change.
+        if isinstance(answer, InferResponse) and group is self._keys:
+            self._store(key, answer, group)
+        self._statistics.count_miss(lookup_ns + monotonic_ns() - began)
 
     def _store(self, key: bytes, response: InferResponse, group: set[bytes]) -> None:
         """Store a response; a large one is copied in slices first."""
@@ -113,12 +104,11 @@ class ModelCache:
                 copies.append(SlicedCopy(copy, tensor.data))
             outputs.append(Tensor(tensor.name, tensor.datatype, tensor.shape, copy.data))
         stored = InferResponse(response.model_name, response.model_version, outputs, parameters=response.parameters)
+        copy_in_slices(copies, partial(self._store_copied, key, stored, group))
 
-        def copied() -> None:
-            if group is self._keys:
-                self._cache.insert(key, stored, group, copied=True)
-
-        copy_in_slices(copies, copied)
+    def _store_copied(self, key: bytes, stored: InferResponse, group: set[bytes]) -> None:
+        if group is self._keys:
+            self._cache.insert(key, stored, group, copied=True)
 
     def _response(self, answer: CachedResponse, request: InferRequest) -> InferResponse:
         statistics = self._statistics
@@ -129,3 +119,25 @@ class ModelCache:
             id=request.id,
             parameters=dict(answer.parameters),
         )
+
+
+class _Miss:
+    """One request that the model must answer: forwards its responses, and stores a single one."""
+
+    __slots__ = ("_cache", "_group", "_key", "_lookup_ns", "_only", "_respond")
+
+    def __init__(self, cache: ModelCache, key: bytes, group: set[bytes], lookup_ns: int, respond: Respond) -> None:
+        self._cache = cache
+        self._key = key
+        self._group = group
+        self._lookup_ns = lookup_ns
+        self._respond = respond
+        self._only = True  # an ensemble with a decoupled step may send any number of responses
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        """Take what the model says; see `request.Respond`."""
+        if final:
+            self._cache.missed(self._key, self._group, answer if self._only else None, self._lookup_ns)
+        else:
+            self._only = False
+        self._respond(answer, final)

@@ -1,6 +1,7 @@
 """`preserve_ordering`: responses are sent in the order in which their requests arrived."""
 
 from collections import deque
+from functools import partial
 
 from conch.errors import ConchError
 from conch.request import InferResponse, Respond
@@ -30,13 +31,12 @@ class ResponseOrder:
         """Take the next place and return the callback to answer by."""
         place = _Held(respond)
         self._places.append(place)
+        return partial(self._answer, place)
 
-        def answer(response: InferResponse | ConchError | None, final: bool) -> None:
-            place.answers.append((response, final))
-            place.done = final
-            self._release()
-
-        return answer
+    def _answer(self, place: _Held, response: InferResponse | ConchError | None, final: bool) -> None:
+        place.answers.append((response, final))
+        place.done = final
+        self._release()
 
     def _release(self) -> None:
         while self._places:

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,18 +87,18 @@ class BodyBudget:
 
     def track(self, array: "np.ndarray[Any, Any]", size: int) -> None:
         """Return `size` charged bytes when the memory of `array` is freed."""
-        freed, tracked, serial = self._freed, self._tracked, self._serial
+        serial = self._serial
         self._serial = serial + 1
-
-        def collected(_: "weakref.ref[Any]") -> None:
-            freed.append(size)
-            del tracked[serial]
-
-        tracked[serial] = weakref.ref(array, collected)
+        self._tracked[serial] = weakref.ref(array, partial(self._on_freed, serial, size))
 
     def forget(self, upload: "BodyUpload") -> None:
         """Note that an upload is complete or over."""
         self._uploads.discard(upload)
+
+    def _on_freed(self, serial: int, size: int, _array: "weakref.ref[Any]") -> None:
+        """Note that a tracked body is freed. Called in any thread."""
+        self._freed.append(size)
+        del self._tracked[serial]
 
     def _evict(self, size: int) -> None:
         """Evict uploads that make no progress, the largest first, until there is room."""

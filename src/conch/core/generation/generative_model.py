@@ -5,6 +5,7 @@ how many it may hold beyond those that it computes side by side.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from time import monotonic_ns
 
 from conch.backends.engines.base import Engine
@@ -91,15 +92,8 @@ class GenerativeModel(ServedModel):
         form = TensorForm.of(request, self.version)
         pending = Pending(request, respond, self)
         request.timeline.queued = pending.queued = monotonic_ns()
-
-        def on_deltas(deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
-            for response in form.responses(deltas, end):
-                pending.send(response)
-            if end is not None:
-                pending.finish(form.last(end))
-
         pending.state = State.EXECUTING
-        generation = self.generate(form.request, on_deltas)
+        generation = self.generate(form.request, partial(_respond, pending, form))
         pending.on_cancel(generation.abort)
         return pending
 
@@ -232,3 +226,11 @@ class _Live:
         """End it: nobody wants the rest."""
         if self.generation is not None:
             self.generation.abort()
+
+
+def _respond(pending: Pending, form: TensorForm, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+    """Pass on what is generated, in tensor form."""
+    for response in form.responses(deltas, end):
+        pending.send(response)
+    if end is not None:
+        pending.finish(form.last(end))

@@ -5,7 +5,8 @@ Requests without such tensors are passed through. Small tensors are copied on us
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -147,7 +148,7 @@ class _Outputs:
                     answer.model_name, answer.model_version, outputs, id=answer.id, parameters=answer.parameters
                 )
                 self._waiting = []
-                copy_in_slices(copies, self._written(copies, made, final))
+                copy_in_slices(copies, partial(self._on_written, copies, made, final))
                 return
         self._respond(answer, final)
 
@@ -157,12 +158,9 @@ class _Outputs:
             return False
         return tensor.source is None or not destination.begins_with(tensor.source)
 
-    def _written(self, copies: list[SlicedWrite], made: InferResponse, final: bool) -> Callable[[], None]:
-        def done() -> None:
-            error = next((copy.error for copy in copies if copy.error is not None), None)
-            self._respond(made if error is None else error, final)
-            waiting, self._waiting = self._waiting or [], None
-            for one in waiting:
-                self.respond(*one)
-
-        return done
+    def _on_written(self, copies: list[SlicedWrite], made: InferResponse, final: bool) -> None:
+        error = next((copy.error for copy in copies if copy.error is not None), None)
+        self._respond(made if error is None else error, final)
+        waiting, self._waiting = self._waiting or [], None
+        for one in waiting:
+            self.respond(*one)

@@ -1,6 +1,7 @@
 """ModelInfer without the wire: one serialized request in, one serialized response or error out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from conch.core.inference import Inference
@@ -100,17 +101,24 @@ class GrpcInferEndpoint:
             return None
         else:
             coding, body = "", data
+        return self._pool.submit(
+            "infer_message", {"coding": coding}, [body], partial(self._on_large_read, coding, body, done)
+        )
 
-        def read(outcome: Outcome | ConchError) -> None:
-            try:
-                if coding and not isinstance(outcome, ConchError):
-                    outcome = outcome._replace(parts=[self._charged(part) for part in outcome.parts])
-                done(outcome if isinstance(outcome, ConchError) else _joined(outcome, body))
-            except ConchError as error:
-                done(error)
-                error.__traceback__ = None  # which refers to frames that refer to the error
-
-        return self._pool.submit("infer_message", {"coding": coding}, [body], read)
+    def _on_large_read(
+        self,
+        coding: str,
+        body: Buffer,
+        done: Callable[[RequestMessage | ConchError], None],
+        outcome: Outcome | ConchError,
+    ) -> None:
+        try:
+            if coding and not isinstance(outcome, ConchError):
+                outcome = outcome._replace(parts=[self._charged(part) for part in outcome.parts])
+            done(outcome if isinstance(outcome, ConchError) else _joined(outcome, body))
+        except ConchError as error:
+            done(error)
+            error.__traceback__ = None  # which refers to frames that refer to the error
 
     def _charged(self, plain: memoryview) -> memoryview:
         """Charge what was decompressed until it is freed. Raises Exhausted."""
@@ -129,7 +137,7 @@ class GrpcInferEndpoint:
         timeline = Timeline()
         if len(data) > MAX_INLINE_BYTES or isinstance(data, Compressed):
             call = _LargeCall()
-            call.stage = self.read_large(data, lambda found: self._infer_read(call, found, metadata, reply, timeline))
+            call.stage = self.read_large(data, partial(self._infer_read, call, metadata, reply, timeline))
             if call.stage is not None:
                 return call
         assert not isinstance(data, Compressed)
@@ -138,10 +146,10 @@ class GrpcInferEndpoint:
     def _infer_read(
         self,
         call: _LargeCall,
-        found: RequestMessage | ConchError,
         metadata: Metadata,
         reply: Reply,
         timeline: Timeline,
+        found: RequestMessage | ConchError,
     ) -> None:
         """Go on with a request that a worker has read."""
         if call.cancelled:
@@ -175,19 +183,35 @@ class GrpcInferEndpoint:
             raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
         model.check_room(timeline)
         request, options = self.decode(message, metadata, timeline)
-
-        def respond(answer: InferResponse | ConchError | None, final: bool) -> None:
-            if not final:
-                return
-            if options.classification and isinstance(answer, InferResponse):
-                self.classify(answer, model, options, lambda found: reply(self._encode(found, model, options)))
-            else:
-                reply(self._encode(answer, model, options))
-
+        respond = partial(self._respond, reply, model, options)
         if trace is None:
             return self.inference.infer(request, respond)
         trace.read(request, model.version)
         return self.inference.infer(request, trace.relay(respond))
+
+    def _respond(
+        self,
+        reply: Reply,
+        model: ServedModel,
+        options: ResponseOptions,
+        answer: InferResponse | ConchError | None,
+        final: bool,
+    ) -> None:
+        if not final:
+            return
+        if options.classification and isinstance(answer, InferResponse):
+            self.classify(answer, model, options, partial(self._reply, reply, model, options))
+        else:
+            self._reply(reply, model, options, answer)
+
+    def _reply(
+        self,
+        reply: Reply,
+        model: ServedModel,
+        options: ResponseOptions,
+        answer: InferResponse | ConchError | None,
+    ) -> None:
+        reply(self._encode(answer, model, options))
 
     def _encode(
         self, answer: InferResponse | ConchError | None, model: ServedModel, options: ResponseOptions

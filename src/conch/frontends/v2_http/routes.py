@@ -233,12 +233,12 @@ class V2Http:
         send_in_slices(reply, JSON, documents.statistics_pieces(self._inference.statistics()))
 
     def _model_ready(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
-        async def ask() -> None:
-            if not await self._inference.model_ready(name, version):
-                raise InvalidRequest("Model version not ready")
-            reply.send(200, _TEXT)
+        self._tasks.run(reply, self._check_model_ready(reply, name, version))
 
-        self._tasks.run(reply, ask())
+    async def _check_model_ready(self, reply: HttpReply, name: str, version: int | None) -> None:
+        if not await self._inference.model_ready(name, version):
+            raise InvalidRequest("Model version not ready")
+        reply.send(200, _TEXT)
 
     def _model_metadata(self, _request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         model = self._inference.model(name, version)
@@ -283,7 +283,8 @@ def _version(digits: str) -> int | None:
 
 
 def _unsupported(what: str) -> Callable[[HttpRequest, HttpReply], None]:
-    def refuse(_request: HttpRequest, _reply: HttpReply) -> None:
-        raise Unsupported(f"{what} is not supported by this server")
+    return partial(_refuse_unsupported, what)
 
-    return refuse
+
+def _refuse_unsupported(what: str, _request: HttpRequest, _reply: HttpReply) -> None:
+    raise Unsupported(f"{what} is not supported by this server")

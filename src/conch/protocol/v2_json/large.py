@@ -206,11 +206,11 @@ def write_response(described: Mapping[str, Any], parts: Sequence[Buffer]) -> lis
         id=described["id"],
         parameters=described["parameters"],
     )
-
-    def classes(tensor: Tensor, count: int) -> Tensor:
-        return classify(tensor, count, labels[tensor.name], described["batched"])
-
-    document, binary = encode_response(response, options, classes)
+    document, binary = encode_response(
+        response,
+        options,
+        lambda tensor, count: classify(tensor, count, labels[tensor.name], described["batched"]),
+    )
     length = b"%d" % (len(document) if any(map(len, binary)) else 0)
     if described["coding"]:
         return [length, *compress([document, *binary], described["coding"].encode())]

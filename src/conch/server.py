@@ -43,7 +43,7 @@ from conch.observability.tracing.observer import Observer
 from conch.options.server_options import ServerOptions
 from conch.repository.namespaces import Repositories
 from conch.repository.override import remove_abandoned
-from conch.repository.remote.opening import open_root, public_name
+from conch.repository.roots import open_root, public_name
 from conch.repository.store import Repository
 from conch.stop_signals import stop_signals
 

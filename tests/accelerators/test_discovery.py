@@ -139,7 +139,7 @@ def test_without_a_gpu_models_run_on_the_cpu(
     with machine.serve(*gpus, **variables) as server:
         assert groups_of(server, "auto") == [("KIND_CPU", 1, [])]
         assert groups_of(server, "gpu") == [("KIND_CPU", 1, [])]
-        assert "asks for KIND_GPU, but no GPUs are available: it runs on the CPU" in server.text
+        assert "has KIND_GPU, but no GPUs are available: it runs on the CPU" in server.text
         assert "NVML" not in server.text
 
 

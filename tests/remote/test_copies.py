@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.cli.repo import repo
+from conch.cli.repository.command import repo
 from conch.errors import Unavailable
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.listing import Contents, RemoteFile
-from conch.repository.remote.mirror import Mirror
-from conch.repository.remote.mirrors import open_mirror
+from conch.repository.remote.mirror import Mirror, open_mirror
 from conch.repository.remote.source import Unreachable
 from conch.repository.store import Repository
 from tests.remote.peers import IDENTITY, S3, Between, HttpPeer, Reply, archive_server
@@ -94,7 +93,7 @@ def test_copies_stand_in_with_one_warning(place: Place, tmp_path: Path, caplog: 
     assert not models.has("b")
     (warning,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     assert re.search(rf"127\.0\.0\.1.*: connection refused.*; until .*: 'a' as of {today} \d\d:\d\d:\d\d UTC$", warning)
-    assert re.search(r"model 'a' is loaded from its copy: .*connection refused", caplog.text)
+    assert re.search(r"model 'a' is loaded from the cache: .*connection refused", caplog.text)
 
 
 def test_without_copies_the_cause_is_said(place: Place, tmp_path: Path) -> None:

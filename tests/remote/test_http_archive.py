@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conch.archives.limits import ArchiveLimits
-from conch.cli.repo import repo
+from conch.cli.repository.command import repo
 from conch.errors import ConfigError, NotFound, Unavailable
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.download import Downloader
@@ -164,8 +164,8 @@ def test_links_within_become_what_they_point_to(served: Served, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        (ArchiveLimits(total_bytes=10_000), "grows to more than 10000 bytes"),
-        (ArchiveLimits(ratio=2, ratio_from_bytes=1000), "grows to more than"),
+        (ArchiveLimits(total_bytes=10_000), "expands to more than 10000 bytes"),
+        (ArchiveLimits(ratio=2, ratio_from_bytes=1000), "expands to more than"),
         (ArchiveLimits(entries=2), "more than 2 files"),
     ],
 )
@@ -196,7 +196,7 @@ def test_a_connection_that_breaks_off(tmp_path: Path) -> None:
     body = tarred(MODEL)
     with (
         HttpPeer(lambda seen: Reply(200, body, {"ETag": '"1"'}, cut=20)) as peer,
-        pytest.raises(Unavailable, match=r"models\.tar\.gz: the connection broke off"),
+        pytest.raises(Unavailable, match=r"models\.tar\.gz: the connection was closed"),
     ):
         repository(f"{peer.url}/models.tar.gz", tmp_path).snapshot()
 

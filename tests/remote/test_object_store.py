@@ -12,8 +12,7 @@ from conch.errors import ConfigError, NotFound, Unavailable
 from conch.repository.remote.cache import Cache
 from conch.repository.remote.download import Downloader
 from conch.repository.remote.location import ObjectStoreLocation, parse_location
-from conch.repository.remote.mirror import Mirror
-from conch.repository.remote.mirrors import open_mirror
+from conch.repository.remote.mirror import Mirror, open_mirror
 from conch.repository.remote.object_store import ObjectStoreSource
 from conch.repository.store import Repository
 from tests.remote.peers import IDENTITY, S3, Between, Reply, Seen

@@ -11,7 +11,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from conch.errors import Unavailable
-from conch.repository.remote.opening import open_root
+from conch.repository.roots import open_root
 from conch.repository.store import Repository
 from tests.remote.peers import IDENTITY, S3, Between, Reply
 from tests.server.process import ConchProcess
@@ -87,7 +87,7 @@ def test_a_start_while_the_bucket_is_away_serves_what_was_fetched_before(
         triton.InferenceServerClient(conch.http, network_timeout=30) as client,
     ):
         assert asked(client, "times", 21) == 42
-        said = r"503 Service Unavailable SlowDown; until it answers, copies are served: 'times' as of 20\d\d-.* UTC"
+        said = r"503 Service Unavailable SlowDown; until it answers, models are served from the cache: 'times' as of 20\d\d-.* UTC"
         assert len(re.findall(said, conch.text)) == 1
         between.fault = lambda seen, real: None
         conch.until_logged(r"(?s)successfully loaded 'times'.*successfully loaded 'times'")
@@ -112,8 +112,8 @@ def test_explicit_loads_come_from_copies_until_the_bucket_answers(
         assert [row["name"] for row in client.get_model_repository_index()] == ["times"]
         client.load_model("times")
         assert asked(client, "times", 21) == 42
-        conch.until_logged("model 'times' is loaded from its copy: .*SlowDown")
-        with pytest.raises(InferenceServerException, match="SlowDown; model 'times' is its copy"):
+        conch.until_logged("model 'times' is loaded from the cache: .*SlowDown")
+        with pytest.raises(InferenceServerException, match="SlowDown; model 'times' is served from the cache"):
             client.load_model("times")
         with pytest.raises(InferenceServerException, match="failed to load 'other'"):
             client.load_model("other")

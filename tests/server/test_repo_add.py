@@ -18,7 +18,7 @@ from huggingface_hub import constants
 from onnx import TensorProto, helper, numpy_helper
 
 from conch.cli.check import check
-from conch.cli.repo import repo
+from conch.cli.repository.command import repo
 from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.onnxruntime.onnx_models import FP32, write_identity
 from tests.backends.pytorch.torch_models import Doubled, write_script

@@ -270,9 +270,9 @@ def test_what_is_wrong_with_a_folder_is_said_with_what_would_be_right(tmp_path: 
     ends = f"input {tensor('IN', 'INT32', 1)}", f"output {tensor('OUT', 'INT32', 1)}"
     write_ensemble(models, "ensemble", *ends, ("detectr", {"INPUT0": "IN"}, {"OUTPUT0": "OUT"}))
     expected = {
-        "named": "the folder 'v1' is not named by its number alone: rename it to '1'",
-        "padded": "the folder '001' is not named by its number alone: rename it to '1'",
-        "bare": "in a folder named by its version, such as '1'; found 'config.pbtxt', 'variables'",
+        "named": "the name of the folder 'v1' is not just a number: rename it to '1'",
+        "padded": "the name of the folder '001' is not just a number: rename it to '1'",
+        "bare": "in a folder named after the version, such as '1'; found 'config.pbtxt', 'variables'",
         "unsorted": "'model.onnx' must be in a version folder: move it to '1/model.onnx'",
         "saved": "It is not one of this server's: convert the model to ONNX",
         "alias": "'tensorrt_llm', try specifying runtime on the model configuration. Did you mean 'tensorrtllm'?",

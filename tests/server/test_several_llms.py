@@ -71,7 +71,7 @@ def test_settings_without_effect_on_an_engine_are_logged(tmp_path: Path) -> None
     extra = "dynamic_batching { max_queue_delay_microseconds: 5 default_queue_policy { max_queue_size: 2 } }"
     write_scripted(tmp_path / "repository", "words", {}, extra=extra)
     with ConchProcess(tmp_path / "repository", log=tmp_path / "log") as server:
-        assert "dynamic_batching of model 'words' has no effect: engines batch by themselves" in server.text
+        assert "dynamic_batching of model 'words' has no effect: the engine batches" in server.text
 
 
 def figure(metrics: str, name: str, model: str, label: str = "") -> float:

@@ -1,1 +1,1 @@
-"""What a machine computes with: which GPUs there are, and which of them this server may use."""
+"""GPU discovery: the GPUs of the machine, and those that this server may use."""

@@ -1,4 +1,4 @@
-"""Find the GPUs that this server can use, without trusting the driver to answer."""
+"""Discover the GPUs that this server can use; a driver that hangs or crashes cannot harm the server."""
 
 import asyncio
 import ctypes
@@ -14,17 +14,15 @@ from conch.accelerators.visible import visible_gpus
 _log = getLogger(__name__)
 
 _LIBRARY = "libnvidia-ml.so.1"
-# A driver that starts a GPU for its first user takes a few seconds.
+# A driver takes a few seconds to start a GPU for its first user.
 _TIMEOUT_S = 30.0
 
 
 async def discover_gpus(min_capability: tuple[int, int], environment: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """Return the GPUs that CUDA shows to this server and its processes, each logged.
+    """Return and log the GPUs that CUDA shows to this server and its processes.
 
-    Those below `min_capability` are left out, with a warning.
-
-    Without a driver the answer is none, at once and without a word. NVML runs in a process of its own: one that fails,
-    crashes or hangs is logged as a warning and counts as none.
+    GPUs below `min_capability` are left out, with a warning. Without a driver the list is empty and nothing is logged.
+    NVML runs in a separate process; if that fails, crashes or hangs, the list is empty and a warning is logged.
     """
     if not _has_driver():
         return []
@@ -36,12 +34,12 @@ async def discover_gpus(min_capability: tuple[int, int], environment: Mapping[st
         output, error = await asyncio.wait_for(process.communicate(), _TIMEOUT_S)
     except TimeoutError:
         process.kill()
-        # Not waited for: a process that hangs in the driver cannot be killed before the driver returns.
-        _log.warning("NVML did not answer within %g s: models run without GPUs", _TIMEOUT_S)
+        # Not awaited: a process that hangs in the driver exits only when the driver returns.
+        _log.warning("NVML did not answer within %g s; models run without GPUs", _TIMEOUT_S)
         return []
     if process.returncode != 0:
-        words = error.decode(errors="replace").strip().splitlines()
-        cause = words[-1] if words else f"its process ended with status {process.returncode}"
+        lines = error.decode(errors="replace").strip().splitlines()
+        cause = lines[-1] if lines else f"its process exited with status {process.returncode}"
         _log.warning("NVML cannot list the GPUs of this machine: %s; models run without GPUs", cause)
         return []
     usable = []

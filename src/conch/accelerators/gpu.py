@@ -1,4 +1,4 @@
-"""A GPU as values: what NVML reports of it, and what a process with CUDA can use."""
+"""GPU values: what NVML reports, and what a CUDA process can use."""
 
 from dataclasses import dataclass
 
@@ -18,9 +18,9 @@ class InstalledGpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A device that processes of this server can use, under the number that CUDA gives it there.
+    """A device that processes of this server can use.
 
-    `number` is what `gpus` in an instance group names. `uuid` is that of the GPU, or of its MIG slice.
+    `number` is CUDA's number of the device, as in `gpus` of an instance group. `uuid` is that of the GPU or MIG slice.
     """
 
     number: int

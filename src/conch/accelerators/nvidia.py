@@ -1,7 +1,7 @@
-"""NVML through NVIDIA's own bindings; the only module that imports them.
+"""List GPUs with NVML. The only module that imports NVIDIA's bindings.
 
-As a program (`python -m conch.accelerators.nvidia`) it prints the installed GPUs as JSON, so that a driver that hangs
-or crashes costs that process only, see `discovery`.
+`python -m conch.accelerators.nvidia` prints the installed GPUs as JSON: `discovery` runs it as a separate process, so
+that a driver that hangs or crashes affects only that process.
 """
 
 import json
@@ -15,16 +15,16 @@ import pynvml
 
 from conch.accelerators.gpu import InstalledGpu
 
-# What NVML answers on a machine without a GPU or without its driver; anything else is a fault of the driver.
+# NVML's errors on a machine without a GPU or its driver; other errors are faults of the driver.
 NO_DRIVER = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded, pynvml.NVMLError_NoPermission)
 
 
 class NvmlFault(Exception):
-    """NVML is installed and does not work. The message is NVML's own."""
+    """NVML is installed and fails. The message is NVML's."""
 
 
 def installed_gpus() -> list[InstalledGpu]:
-    """Return the GPUs that NVML lists; none on a machine without a driver. Raises NvmlFault."""
+    """Return the GPUs that NVML lists, none without a driver. Raises NvmlFault."""
     try:
         with _nvml():
             return [_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -66,12 +66,12 @@ def _mig_enabled(handle: Any) -> bool:
 
 def _slices(handle: Any) -> Iterator[str]:
     for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        with suppress(pynvml.NVMLError_NotFound):  # a place for a slice that has not been made
+        with suppress(pynvml.NVMLError_NotFound):  # a slot without a slice
             yield pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
 
 
 def main() -> None:
-    """Print the installed GPUs as JSON; end with status 1 and NVML's message if it does not work."""
+    """Print the installed GPUs as JSON; exit with status 1 and NVML's message if it fails."""
     try:
         print(json.dumps([asdict(gpu) for gpu in installed_gpus()]))
     except NvmlFault as error:

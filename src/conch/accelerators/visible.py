@@ -1,7 +1,7 @@
-"""Which installed GPUs the processes of this server see, and under which numbers.
+"""Apply `CUDA_VISIBLE_DEVICES`: which installed GPUs the processes of this server see, and their numbers.
 
-NVML lists everything that the driver knows. CUDA shows a process less: what `CUDA_VISIBLE_DEVICES` names, renumbered
-from 0 in the order in which it names them ("CUDA Environment Variables" of the CUDA C++ Programming Guide).
+NVML lists all GPUs of the driver. CUDA shows a process only the GPUs in `CUDA_VISIBLE_DEVICES`, renumbered from 0 in
+that order ("CUDA Environment Variables" of the CUDA C++ Programming Guide).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,15 +10,15 @@ from conch.accelerators.gpu import Gpu, InstalledGpu
 
 CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _CONTAINER_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
-# What the variable of NVIDIA's container toolkit says when a container is to have no GPU.
+# Values of the container toolkit's variable for a container without GPUs.
 _NO_GPU = {"none", "void"}
 
 
 def visible_gpus(installed: Sequence[InstalledGpu], environment: Mapping[str, str]) -> list[Gpu]:
     """Return the devices that CUDA shows to a process with this environment, numbered from 0."""
     granted = _granted(installed, environment.get(_CONTAINER_VARIABLE))
-    asked = environment.get(CUDA_VARIABLE)
-    found = _all_of(granted) if asked is None else _asked_for(granted, asked)
+    requested = environment.get(CUDA_VARIABLE)
+    found = _all_of(granted) if requested is None else _requested(granted, requested)
     return [
         Gpu(number, uuid, gpu.name, gpu.memory_bytes, gpu.compute_capability)
         for number, (gpu, uuid) in enumerate(_usable_together(found))
@@ -27,16 +27,16 @@ def visible_gpus(installed: Sequence[InstalledGpu], environment: Mapping[str, st
 
 def narrowed(environment: Mapping[str, str], numbers: Iterable[int]) -> str:
     """Return the value of `CUDA_VISIBLE_DEVICES` that shows a child process only these devices of its parent."""
-    asked = environment.get(CUDA_VARIABLE)
-    names = None if asked is None else [each.strip() for each in asked.split(",")]
+    requested = environment.get(CUDA_VARIABLE)
+    names = None if requested is None else [each.strip() for each in requested.split(",")]
     return ",".join(str(number) if names is None else names[number] for number in numbers)
 
 
 def _granted(installed: Sequence[InstalledGpu], variable: str | None) -> Sequence[InstalledGpu]:
-    """Apply the variable of NVIDIA's container toolkit.
+    """Apply `NVIDIA_VISIBLE_DEVICES`, the variable of NVIDIA's container toolkit.
 
-    Inside a container the toolkit has already hidden the other GPUs and the rest are numbered anew, so its numbers
-    count only where NVML lists more GPUs than the variable names, as it does where no toolkit has read the variable.
+    Inside a container the toolkit has already hidden the other GPUs and renumbered the rest. The variable's numbers
+    therefore count only if NVML lists more GPUs than it names, that is, if no toolkit has applied it.
     """
     if variable is None:
         return installed
@@ -59,10 +59,10 @@ def _all_of(gpus: Iterable[InstalledGpu]) -> Iterator[tuple[InstalledGpu, str]]:
     return (device for gpu in gpus if (device := _device(gpu)) is not None)
 
 
-def _asked_for(gpus: Sequence[InstalledGpu], asked: str) -> Iterator[tuple[InstalledGpu, str]]:
-    """Yield what `CUDA_VISIBLE_DEVICES` names. CUDA stops at the first name that is not valid, or that repeats."""
+def _requested(gpus: Sequence[InstalledGpu], requested: str) -> Iterator[tuple[InstalledGpu, str]]:
+    """Yield the devices in `CUDA_VISIBLE_DEVICES`. CUDA stops at the first name that is invalid or a duplicate."""
     seen: set[str] = set()
-    for each in asked.split(","):
+    for each in requested.split(","):
         device = _named(gpus, each.strip())
         if device is None or device[1] in seen:
             return
@@ -75,13 +75,13 @@ def _named(gpus: Sequence[InstalledGpu], name: str) -> tuple[InstalledGpu, str] 
         return _device(gpus[int(name)]) if int(name) < len(gpus) else None
     if name.startswith("MIG-"):
         return next(((gpu, uuid) for gpu in gpus for uuid in gpu.mig_slices if uuid == name), None)
-    # The beginning of a UUID is enough if it is that of one GPU only.
+    # A prefix of a UUID is enough if it is unique.
     matching = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
     return _device(matching[0]) if len(matching) == 1 else None
 
 
 def _device(gpu: InstalledGpu) -> tuple[InstalledGpu, str] | None:
-    """Return a GPU as CUDA uses it: itself, or its first MIG slice; None if it is divided and has no slice."""
+    """Return the device that CUDA uses: the GPU, or its first MIG slice; None if MIG is enabled without slices."""
     if not gpu.mig_enabled:
         return gpu, gpu.uuid
     return (gpu, gpu.mig_slices[0]) if gpu.mig_slices else None

@@ -1,1 +1,1 @@
-"""Archives from untrusted places, read with bounded memory and disk."""
+"""Read untrusted archives with bounded memory and disk space."""

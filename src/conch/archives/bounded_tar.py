@@ -1,4 +1,4 @@
-"""Opening archives such that what describes their members takes bounded memory, whatever an archive says of itself."""
+"""Open tar and zip archives with bounded memory for headers, directories and dictionaries."""
 
 import bz2
 import gzip
@@ -16,9 +16,9 @@ from conch.errors import ConfigError
 # A header that extends another one holds a path and a few numbers.
 MAX_EXTENSION_BYTES = 64 << 10
 MAX_EXTENSIONS_BYTES = 128 << 20  # of all together
-MAX_GLOBAL_EXTENSIONS_BYTES = 1 << 20  # of those that hold for all members after them, which are kept
-MAX_DIRECTORY_BYTES = 64 << 20  # of a zip file, some 100 for each member
-MAX_DICTIONARY_BYTES = 256 << 20  # what may have to be remembered to unpack xz: more than `xz -9` takes
+MAX_GLOBAL_EXTENSIONS_BYTES = 1 << 20  # of those for all following members, which tarfile keeps in memory
+MAX_DIRECTORY_BYTES = 64 << 20  # of a zip file, about 100 for each member
+MAX_DICTIONARY_BYTES = 256 << 20  # of xz; `xz -9` needs less
 
 _EXTENSIONS = (
     tarfile.XHDTYPE,
@@ -32,7 +32,7 @@ _CHUNK_BYTES = 64 << 10
 
 @contextmanager
 def opened_tar(file: Path, where: str) -> Iterator[tarfile.TarFile]:
-    """Open a tar file, compressed or not, to read it from begin to end. Raises as `tar_members`."""
+    """Open a tar file, compressed or not, for sequential reading. Raises as `tar_members`."""
     with (
         file.open("rb") as packed,
         _decompressed(packed) as opened,
@@ -42,14 +42,14 @@ def opened_tar(file: Path, where: str) -> Iterator[tarfile.TarFile]:
 
 
 def tar_members(file: Path, where: str) -> Iterator[tuple[tarfile.TarInfo, Callable[[], IO[bytes]]]]:
-    """Yield each member of a tar file, compressed or not, with what opens it until the next one is asked for.
+    """Yield each member of a tar file, compressed or not, with a function that opens it before the next is read.
 
     Raises ConfigError for headers that are too large and for sparse files; OSError, EOFError, TarError, LZMAError and
-    zlib's errors for what is damaged.
+    zlib's errors for a damaged archive.
     """
     with opened_tar(file, where) as archive:
         while (member := archive.next()) is not None:
-            # The library keeps them to look them up by name, which does not happen here.
+            # tarfile keeps all members for look-ups by name, which are not used here.
             vars(archive)["members"].clear()
 
             def contents(member: tarfile.TarInfo = member) -> IO[bytes]:
@@ -62,10 +62,10 @@ def tar_members(file: Path, where: str) -> Iterator[tuple[tarfile.TarInfo, Calla
 
 
 def zip_members(file: Path, where: str) -> Iterator[tuple[ZipInfo, Callable[[], IO[bytes]]]]:
-    """Yield each member of a zip file with what opens it.
+    """Yield each member of a zip file with a function that opens it.
 
-    Raises ConfigError for a directory that is too large and for members compressed with LZMA, whose memory has no
-    bound; what zipfile raises for what is damaged.
+    Raises ConfigError for a directory that is too large and for members compressed with LZMA, whose memory zipfile does
+    not bound; zipfile's errors for a damaged archive.
     """
     with file.open("rb") as packed, ZipFile(cast("IO[bytes]", _BoundedReads(packed, where))) as archive:
         for member in archive.infolist():
@@ -79,7 +79,7 @@ def zip_members(file: Path, where: str) -> Iterator[tuple[ZipInfo, Callable[[], 
 
 
 def _bounded_header(where: str) -> type[tarfile.TarInfo]:
-    """Return the class of the headers of one archive, which counts what extends them."""
+    """Return a header class for one archive that counts the bytes of extension headers."""
     extensions = global_extensions = 0
 
     class Header(tarfile.TarInfo):
@@ -97,11 +97,11 @@ def _bounded_header(where: str) -> type[tarfile.TarInfo]:
                 ):
                     raise ConfigError(
                         f"{where}: a header of the archive has {header.size} bytes of names and attributes; "
-                        f"{MAX_EXTENSION_BYTES} are the most, {MAX_EXTENSIONS_BYTES} of all members together"
+                        f"the limits are {MAX_EXTENSION_BYTES}, and {MAX_EXTENSIONS_BYTES} for all members together"
                     )
             return header
 
-        # Lists of holes can be as long as the archive, and are read into memory.
+        # tarfile reads lists of holes into memory, and they can be as long as the archive.
 
         def _proc_sparse(self, _archive: tarfile.TarFile) -> tarfile.TarInfo:
             raise ConfigError(f"{where}: {self.name!a} is a sparse file; make the archive without --sparse")
@@ -119,7 +119,7 @@ def _bounded_header(where: str) -> type[tarfile.TarInfo]:
 
 
 class _Xz(RawIOBase):
-    """What an xz file becomes. Reading raises LZMAError if its dictionary takes more memory than is allowed."""
+    """The decompressed bytes of an xz file. Reading raises LZMAError if its dictionary exceeds the memory limit."""
 
     def __init__(self, packed: BinaryIO) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class _Xz(RawIOBase):
 
 
 class _BoundedReads:
-    """A file of which no more is read at once than the directory of a zip file may have."""
+    """A file whose reads are limited to the maximum size of a zip directory, which zipfile reads at once."""
 
     def __init__(self, file: BinaryIO, where: str) -> None:
         self._file = file
@@ -166,7 +166,7 @@ class _BoundedReads:
 
 
 def _decompressed(packed: BinaryIO) -> IO[bytes]:
-    """Return what a file becomes, by its first bytes."""
+    """Return the decompressed bytes of a file, its format detected by the first bytes."""
     begin = packed.read(8)
     packed.seek(0)
     if begin.startswith(b"\x1f\x8b"):
@@ -176,7 +176,7 @@ def _decompressed(packed: BinaryIO) -> IO[bytes]:
     if begin.startswith(b"\xfd7zXZ\0"):
         return BufferedReader(_Xz(packed))
     if begin.startswith(b"\x28\xb5\x2f\xfd"):
-        # Imported where it is needed: what comes from most places is compressed with gzip.
+        # Imported only here: most archives are compressed with gzip.
         from conch.archives.zstd import opened
 
         return opened(packed)

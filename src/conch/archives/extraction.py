@@ -16,9 +16,9 @@ MAX_PATH_DEPTH = 64
 def extract_tar(archive: Path, target: Path, limits: ArchiveLimits | None = None) -> None:
     """Extract a tar archive, compressed or not, into an empty folder.
 
-    Symbolic links may lead out of the folder, as those of environments to the system's interpreter do; nothing is
-    written through them. Raises ConfigError for an archive that is not to be trusted, OSError, EOFError, TarError,
-    LZMAError and zlib's errors for a damaged one.
+    Symbolic links may lead out of the folder, as those of Python environments to the system's interpreter do; nothing
+    is written through them. Raises ConfigError for an unsafe archive, OSError, EOFError, TarError, LZMAError and zlib's
+    errors for a damaged one.
     """
     budget = ArchiveBudget(limits or ArchiveLimits(), archive.stat().st_size, f"'{archive}'")
     with opened_tar(archive, f"'{archive}'") as tar:
@@ -29,7 +29,7 @@ def _checked(tar: tarfile.TarFile, target: Path, budget: ArchiveBudget) -> Itera
     """Yield each member that may be extracted now, before the next header is read."""
     folders = {target}
     while (member := tar.next()) is not None:
-        # The library keeps all members for look-ups by name, which do not happen here.
+        # tarfile keeps all members for look-ups by name, which are not used here.
         vars(tar)["members"].clear()
         budget.count()
         budget.spend(member.size)
@@ -37,18 +37,18 @@ def _checked(tar: tarfile.TarFile, target: Path, budget: ArchiveBudget) -> Itera
             raise ConfigError(f"{_shown(member)} is a device or pipe")
         path = _place(member, member.name, target, folders)
         if path.is_symlink():
-            raise ConfigError(f"{_shown(member)} takes the place of a link")
+            raise ConfigError(f"{_shown(member)} would replace a link")
         if member.islnk():
             source = _place(member, member.linkname, target, folders)
             if source.is_symlink() or not source.is_file():
-                raise ConfigError(f"{_shown(member)} is a link to a file that the archive does not hold before it")
+                raise ConfigError(f"{_shown(member)} is a hard link to a file that does not precede it in the archive")
         elif member.issym() and len(os.fsencode(member.linkname)) > MAX_PATH_BYTES:
             raise ConfigError(f"{_shown(member)} links to a path of more than {MAX_PATH_BYTES} bytes")
         yield member
 
 
 def _place(member: tarfile.TarInfo, name: str, target: Path, folders: set[Path]) -> Path:
-    """Return where a name lies, below folders that are no links; `folders` are those known to be none."""
+    """Return the path of a name, after a check that no folder above it is a link; `folders` are already checked."""
     relative = Path(name.lstrip("/"))
     if ".." in relative.parts or len(os.fsencode(name)) > MAX_PATH_BYTES or len(relative.parts) > MAX_PATH_DEPTH:
         raise ConfigError(f"{_shown(member)} leads out of the archive, or is too long or deep a path")
@@ -60,7 +60,7 @@ def _place(member: tarfile.TarInfo, name: str, target: Path, folders: set[Path])
         above = above.parent
     for folder in missing:
         if folder.is_symlink():
-            raise ConfigError(f"{_shown(member)} lies below a link")
+            raise ConfigError(f"{_shown(member)} is below a link")
         if folder.is_dir():
             folders.add(folder)
     return path

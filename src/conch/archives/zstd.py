@@ -1,7 +1,4 @@
-"""Archives that are compressed with zstd, as layers of images may be.
-
-The only module that knows `zstandard`.
-"""
+"""Decompress zstd archives, such as layers of OCI images. The only module that imports `zstandard`."""
 
 from io import BufferedReader, RawIOBase
 from typing import Any, BinaryIO, Final
@@ -12,23 +9,23 @@ try:
     from zstandard import ZstdDecompressor, ZstdError
 except ImportError as missing:
     raise ConfigError(
-        "archives that are compressed with zstd need the package 'zstandard': pip install 'conch-server[remote]'"
+        "archives compressed with zstd need the package 'zstandard': pip install 'conch-server[remote]'"
     ) from missing
 
-# What may have to be remembered to go on: what `zstd` itself takes unless it is told `--long`.
-_MOST_WINDOW: Final = 128 * 1024 * 1024
+# The limit of the `zstd` program without `--long`.
+_MAX_WINDOW_BYTES: Final = 128 * 1024 * 1024
 
 
 def opened(file: BinaryIO) -> BufferedReader:
-    """Return what a file becomes, never more of it than is asked for. Reading raises EOFError where it is damaged."""
+    """Return the decompressed stream of a file. Reading raises EOFError where the file is damaged."""
     return BufferedReader(_Unpacked(file))
 
 
 class _Unpacked(RawIOBase):
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
-        # Some writers make many frames, so that parts can be fetched by themselves.
-        self._reader = ZstdDecompressor(max_window_size=_MOST_WINDOW).stream_reader(file, read_across_frames=True)
+        # Some writers make many frames, so that parts can be fetched separately.
+        self._reader = ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(file, read_across_frames=True)
 
     def readable(self) -> bool:
         return True

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conch.check.config.pbtxt_places import Places
 from conch.check.finding import Place
+from conch.check.pbtxt_index import PbtxtIndex
 from conch.check.source import SourceFile
 from conch.model_config import ModelConfig
 from conch.repository.store import ModelFiles
@@ -29,13 +29,13 @@ class ModelFolder:
             return Place(self.directory)
         # Groups without a name are called by their number.
         sentence = re.sub(rf"instance group '?{re.escape(self.name)}_(\d+)", r"instance_group[\1]", sentence)
-        return self.source.at(Places(self.source.text).locate(sentence))
+        return self.source.at(PbtxtIndex(self.source.text).locate(sentence))
 
     def field(self, path: str) -> Place:
         """Return the place of a field such as `output[0].dims`; the beginning if the configuration does not have it."""
         if self.source is None:
             return Place(self.directory)
-        return self.source.at(Places(self.source.text).fields.get(path, 0))
+        return self.source.at(PbtxtIndex(self.source.text).fields.get(path, 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from conch.check.config.configs import check_config
 from conch.check.config.ensembles import check_ensembles
-from conch.check.config.labels import check_labels
 from conch.check.deployment.command_lines import check_command_lines
 from conch.check.deployment.images import check_images, check_shm_variable
+from conch.check.files.labels import check_labels
 from conch.check.files.model_files import check_files
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel

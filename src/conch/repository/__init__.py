@@ -1,1 +1,1 @@
-"""A place with files becomes model configurations."""
+"""Model repositories: find models, read their configurations, and fetch those that lie elsewhere."""

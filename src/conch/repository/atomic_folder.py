@@ -1,4 +1,4 @@
-"""A model's folder put into a repository: complete or not at all."""
+"""Write a model's folder into a repository atomically: it is there completely or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from conch.errors import ConfigError, Unavailable
 
 @contextmanager
 def atomic_replace(target: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Yield an empty folder of the target's name, hidden from servers, which takes its place at the end.
+    """Yield an empty folder, hidden from servers, that is renamed to `target` when the block ends.
 
-    If anything is raised inside, nothing is left behind, and what was there stays.
-    Raises ConfigError if something is there and is not to be replaced, Unavailable if it cannot be written.
+    If the block raises, nothing is written and an existing target stays as it was.
+    Raises ConfigError if the target exists and `replace` is False, Unavailable if it cannot be written.
     """
     if os.path.lexists(target) and not replace:
-        raise ConfigError(f"'{target}' is there already")
+        raise ConfigError(f"'{target}' exists already")
     missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the target, so that it is on the same file system; servers pass over names with a dot.
+        # Beside the target, because a rename needs the same file system; servers ignore names with a dot.
         with TemporaryDirectory(dir=target.parent, prefix=".conch-") as beside:
             new = Path(beside, "new", target.name)
             new.mkdir(parents=True)

@@ -1,18 +1,18 @@
-"""Which folders of a repository are models, by their names; and whether a path is a model rather than a repository."""
+"""Tell models from other folders of a repository by their names, and a model's folder from a repository."""
 
 import os
 from pathlib import Path
 
-# Made by file systems, interpreters and storage devices beside the models.
+# Folders that file systems, interpreters and storage devices create.
 _NOT_MODELS = frozenset(
     {"lost+found", "__pycache__", "__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information"}
 )
 
 
 def is_model_name(name: str) -> bool:
-    """Whether a folder of this name is a model. Hidden ones are an editor's, or those behind a mounted ConfigMap.
+    """Whether a folder of this name is a model.
 
-    A name that is not UTF-8 cannot be sent to a client.
+    Hidden folders belong to editors or to a mounted ConfigMap. A name that is not UTF-8 cannot be sent to a client.
     """
     return not name.startswith(".") and name not in _NOT_MODELS and _is_utf8(name)
 
@@ -28,7 +28,7 @@ def _is_utf8(name: str) -> bool:
 def is_model(path: Path) -> bool:
     """Whether a path is a model's folder: all folders in it are versions, and one, or the path, has a model's file.
 
-    What cannot be read is not: an unreadable folder is its model's failure, not the repository's.
+    False for a folder that cannot be read: that is an error of the model, not of the repository.
     """
     try:
         with os.scandir(path) as entries:

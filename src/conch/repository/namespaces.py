@@ -1,7 +1,7 @@
-"""Several model repositories, and which of them a model is in: what tells models of one name apart.
+"""Model namespaces: find a model in several repositories.
 
-With `--model-namespacing` every repository is a namespace, and the same name may be in several of them. Without, all
-repositories together are the one namespace "", in which every name is unique.
+With `--model-namespacing` every repository is a namespace, and several namespaces may contain the same model name.
+Without it, all repositories together form the namespace "", in which every name is unique.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class ModelId(NamedTuple):
 class Repositories:
     """All models of the server's repositories, by `ModelId`.
 
-    Methods but `check_answers` do I/O; all but that and `ids` may wait for a network.
+    All methods except `check_reachable` do I/O; all except that and `ids` may wait for a network.
     """
 
     def __init__(self, repositories: Iterable[Repository]) -> None:
@@ -47,7 +47,7 @@ class Repositories:
         )
 
     def duplicates(self) -> frozenset[ModelId]:
-        """Return the models that are in more than one repository of a namespace; none for what cannot be read."""
+        """Return the models that are in more than one repository of a namespace; unreadable ones count as empty."""
         found: set[ModelId] = set()
         for namespace, repository in self._by_namespace.items():
             with suppress(ConfigError):
@@ -55,7 +55,7 @@ class Repositories:
         return frozenset(found)
 
     def named(self, name: str) -> list[ModelId]:
-        """Return the models of a name. Raises NotFound if there is none; without namespaces nobody looks."""
+        """Return the models of a name. Raises NotFound if there is none, which is not checked without namespaces."""
         if not self.namespaced:
             return [ModelId("", name)]
         found = [ModelId(namespace, name) for namespace, each in self._by_namespace.items() if each.has(name)]
@@ -65,14 +65,14 @@ class Repositories:
         return found
 
     def suggestion(self, name: str) -> str:
-        """Return the end of a sentence that names the model which was probably meant; see `Repository.suggestion`."""
+        """Return `; did you mean '…'?` or ""; see `Repository.suggestion`."""
         return next(filter(None, (each.suggestion(name) for each in self._by_namespace.values())), "")
 
     def step(self, name: str, namespace: str, own: str) -> ModelId:
-        """Return which model the step of an ensemble means.
+        """Return the model that a step of an ensemble names.
 
-        The one of the `namespace` that it gives, else that of the ensemble's `own`, else the only one of that name.
-        Raises NotFound, ConfigError.
+        It is looked up in the step's `namespace` if it has one, else in the ensemble's `own` namespace, else in all of
+        them, where the name must be unique. Raises NotFound, ConfigError.
         """
         if namespace:
             return ModelId(namespace, name)
@@ -96,9 +96,9 @@ class Repositories:
         """Return the fingerprint of a model's files; see `Repository.fingerprint`."""
         return self._by_namespace[model.namespace].fingerprint(model.name)
 
-    def check_answers(self, model: ModelId) -> None:
-        """Raise Unavailable if a model is known by its copy only; see `Repository.check_answers`."""
-        self._by_namespace[model.namespace].check_answers(model.name)
+    def check_reachable(self, model: ModelId) -> None:
+        """Raise Unavailable if a model is known from the cache only; see `Repository.check_reachable`."""
+        self._by_namespace[model.namespace].check_reachable(model.name)
 
     def read(self, model: ModelId, override: Override | None = None) -> ModelFiles:
         """Read the configuration of a model and list its versions; see `Repository.read`."""

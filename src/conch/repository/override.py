@@ -1,4 +1,4 @@
-"""What a load request may bring along: a configuration, and files that take the place of the model's directory."""
+"""Overrides of a load request: a configuration, and uploaded files that replace the model's directory."""
 
 import errno
 import fcntl
@@ -14,8 +14,17 @@ from pathlib import Path, PurePosixPath
 
 from conch.errors import ConfigError, Unavailable
 
-# What is wrong with the machine; all else is wrong with the path.
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG, errno.EMFILE, errno.ENFILE}
+# Errors of the machine; all other errors are caused by the path of the upload.
+_MACHINE_ERRORS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EIO,
+    errno.EFBIG,
+    errno.EMFILE,
+    errno.ENFILE,
+}
 
 MAX_FILES = 10_000
 MAX_FILES_BYTES = 2 << 30
@@ -37,9 +46,9 @@ class Override:
 
 
 class UploadFolders:
-    """The folders that uploaded files are written to, all below one of this process, which it holds a lock on.
+    """Temporary folders for uploaded files, below one root per process, which the process keeps locked.
 
-    What a process leaves behind that was killed is not locked any more; `remove_abandoned` removes it.
+    The lock ends with the process, so `remove_abandoned` can remove the folders of a server that was killed.
     """
 
     def __init__(self) -> None:
@@ -49,19 +58,19 @@ class UploadFolders:
     def write(self, name: str, files: Mapping[str, bytes]) -> Path:
         """Write the files below a new directory and return it; the caller removes it.
 
-        Raises ConfigError if a path would lead out of the directory or is not a file's, or if there are too many;
-        Unavailable if there is no room. Nothing is left behind then.
+        Raises ConfigError if a path leads out of the directory or is not a file name, or if there are too many files;
+        Unavailable if there is no space. Nothing remains on disk after an error.
         """
         if len(files) > MAX_FILES:
-            raise ConfigError(f"load of '{name}': has {len(files)} 'file:' parameters; {MAX_FILES} are the most")
+            raise ConfigError(f"load of '{name}': has {len(files)} 'file:' parameters; the limit is {MAX_FILES}")
         size = sum(map(len, files.values()))
         if size > MAX_FILES_BYTES:
-            raise ConfigError(f"load of '{name}': its files have {size} bytes; {MAX_FILES_BYTES} are the most")
+            raise ConfigError(f"load of '{name}': its files have {size} bytes; the limit is {MAX_FILES_BYTES}")
         paths = {path: _inside(name, path) for path in files}
         try:
             directory = Path(tempfile.mkdtemp(prefix="model-", dir=self._own_root()))
         except OSError as error:
-            raise Unavailable(f"load of '{name}': there is no place for its files: {error}") from error
+            raise Unavailable(f"load of '{name}': no folder for its files can be created: {error}") from error
         try:
             for path, contents in files.items():
                 target = directory / paths[path]
@@ -69,11 +78,11 @@ class UploadFolders:
                 target.write_bytes(contents)
         except BaseException as error:
             shutil.rmtree(directory, ignore_errors=True)
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            if isinstance(error, OSError) and error.errno in _MACHINE_ERRORS:
                 place = directory.parent.parent
                 raise Unavailable(
                     f"load of '{name}': 'file:{path}' cannot be written to '{place}': {error.strerror}; "
-                    "the environment variable TMPDIR can name another place"
+                    "set the environment variable TMPDIR to another folder"
                 ) from error
             if isinstance(error, OSError):
                 raise ConfigError(f"load of '{name}': 'file:{path}' cannot be written: {error.strerror}") from error
@@ -86,14 +95,14 @@ class UploadFolders:
                 root = Path(tempfile.mkdtemp(prefix=_PREFIX))
                 lock = os.open(root / _LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                # At the end of the process too, unless it is killed.
+                # Also runs at the end of the process, unless it is killed.
                 weakref.finalize(self, _remove_root, root, lock, os.getpid())
                 self._root = root
             return self._root
 
 
 def remove_abandoned() -> int:
-    """Remove what servers of this user have left behind that were killed; returns how many."""
+    """Remove the upload folders of servers of this user that were killed; return their number."""
     removed = 0
     for root in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
@@ -101,7 +110,7 @@ def remove_abandoned() -> int:
             if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
                 continue
             lock = os.open(root / _LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:  # being made, or somebody else's
+        except OSError:  # not complete yet, or of another user
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,7 +124,7 @@ def remove_abandoned() -> int:
 
 
 def _remove_root(root: Path, lock: int, owner: int) -> None:
-    if os.getpid() == owner:  # not in a process that was forked from it
+    if os.getpid() == owner:  # not in a forked process
         shutil.rmtree(root, ignore_errors=True)
         os.close(lock)
 
@@ -134,6 +143,6 @@ def _inside(name: str, path: str) -> PurePosixPath:
     if size > MAX_PATH_BYTES or len(relative.parts) > MAX_PATH_DEPTH:
         raise ConfigError(
             f"load of '{name}': 'file:{shown}…' has {size} bytes and is {len(relative.parts)} folders deep; "
-            f"{MAX_PATH_BYTES} bytes and {MAX_PATH_DEPTH} folders are the most"
+            f"the limits are {MAX_PATH_BYTES} bytes and {MAX_PATH_DEPTH} folders"
         )
     return relative

@@ -1,4 +1,4 @@
-"""One place with models: what a repository asks of it, and the simplest of them, a folder of this machine."""
+"""Roots: the places that `--model-repository` names, a local folder or a remote repository."""
 
 import os
 from collections.abc import Mapping
@@ -13,37 +13,37 @@ from conch.repository.watch import Fingerprint, fingerprint
 
 @dataclass(frozen=True, slots=True)
 class ModelLocation:
-    """Where a model's files lie. `fingerprint` is of what the root had when `directory` was made or found."""
+    """Where a model's files lie. `fingerprint` is that of the root's files when `directory` was found or created."""
 
     directory: Path
     fingerprint: Fingerprint
-    temporary: bool = False  # made for one load, to be removed when the model is unloaded
+    temporary: bool = False  # for one load; removed when the model is unloaded
 
 
 class Root(Protocol):
-    """What `--model-repository` names, once for each time that it is given. `str(root)` is fit for messages."""
+    """One `--model-repository`. `str(root)` contains no secrets."""
 
     def names(self) -> list[str]:
-        """Return the names of the models as far as that is known without waiting. Raises ConfigError."""
+        """Return the names of the models that are known without waiting. Raises ConfigError."""
 
     def look(self) -> Mapping[str, Fingerprint]:
-        """Look anew and return the fingerprints of all models. Raises ConfigError, Unavailable."""
+        """Scan the root and return the fingerprints of all models. Raises ConfigError, Unavailable."""
 
     def fingerprint(self, name: str) -> Fingerprint:
-        """Look at one model anew; () if it is not there. Raises Unavailable."""
+        """Scan one model and return its fingerprint, () if it does not exist. Raises Unavailable."""
 
-    def check_answers(self, name: str) -> None:
-        """Raise Unavailable with the cause if what was told of a model is of a copy, for the root gave no answer."""
+    def check_reachable(self, name: str) -> None:
+        """Raise Unavailable with the cause if a model is served from the cache because the root does not answer."""
 
     def has(self, name: str) -> bool:
         """Whether there is a model of this name. Raises Unavailable."""
 
     def find(self, name: str) -> ModelLocation | None:
-        """Return where the files of a model lie, None if it is not there. Raises ConfigError, Unavailable."""
+        """Return where the files of a model lie, None if it does not exist. Raises ConfigError, Unavailable."""
 
 
 class LocalRoot:
-    """A folder whose folders are models; see `is_model_name` for those that are not."""
+    """A local folder whose subfolders are models, except those that `is_model_name` excludes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,7 +52,7 @@ class LocalRoot:
         return str(self._path)
 
     def names(self) -> list[str]:
-        """Return the names of the folders. Raises ConfigError if the root is no readable folder."""
+        """Return the names of the folders. Raises ConfigError if the root is not a readable folder."""
         try:
             with os.scandir(self._path) as entries:
                 return [entry.name for entry in entries if is_model_name(entry.name) and entry.is_dir()]
@@ -60,31 +60,55 @@ class LocalRoot:
             raise ConfigError(f"model repository '{self._path}' cannot be read: {error.strerror}") from error
 
     def look(self) -> Mapping[str, Fingerprint]:
-        """Return the fingerprints of all models. Raises as `names` and `fingerprint`, ConfigError for a model."""
+        """Return the fingerprints of all models. Raises ConfigError if the root itself is a model's folder."""
         names = self.names()
         if is_model(self._path):
             raise ConfigError(
-                f"model repository '{self._path}' looks like a model, not a repository: it has version folders or a "
-                f"config.pbtxt of its own; pass the folder above it: --model-repository={self._path.parent}"
+                f"model repository '{self._path}' looks like a model, not a repository: it contains version folders or "
+                f"a config.pbtxt; use its parent folder: --model-repository={self._path.parent}"
             )
         return {name: self.fingerprint(name) for name in names}
 
     def fingerprint(self, name: str) -> Fingerprint:
-        """Return the fingerprint of a model's folder, () if there is none. Raises Unavailable."""
+        """Return the fingerprint of a model's folder, () if there is none. Raises Unavailable if it cannot be read."""
         try:
             return fingerprint(self._path / name)
         except OSError as error:
-            raise Unavailable(f"the files of model '{name}' cannot be looked at: {error}") from error
+            raise Unavailable(f"the files of model '{name}' cannot be read: {error}") from error
 
-    def check_answers(self, name: str) -> None:
-        """Do nothing: a folder has no copies."""
+    def check_reachable(self, name: str) -> None:
+        """Do nothing: a local folder has no cache."""
 
     def has(self, name: str) -> bool:
-        """Whether there is a model's folder of this name."""
+        """Whether a model's folder of this name exists."""
         return is_model_name(name) and (self._path / name).is_dir()
 
     def find(self, name: str) -> ModelLocation | None:
-        """Return the model's folder. Raises as `fingerprint`."""
+        """Return the model's folder. Raises Unavailable if it cannot be read."""
         directory = self._path / name
-        # Before the files are read: what changes meanwhile shows up at the next look.
+        # Taken before the files are read: the next scan detects changes made in between.
         return ModelLocation(directory, self.fingerprint(name)) if self.has(name) else None
+
+
+def open_root(text: str, cache: str = "", *, max_file_bytes: int | None = None) -> Root:
+    """Return the root that a `--model-repository` names, without I/O.
+
+    `cache` is `--repository-cache`, "" for the default folder. With `max_file_bytes`, larger files of a remote
+    repository are not fetched; empty files stand in for them. A relative path is resolved once, here, because model
+    processes may have other working directories. Raises ConfigError for a URL that does not name a repository.
+    """
+    if "://" not in text:
+        return LocalRoot(Path(text).absolute())
+    # Imported only for remote repositories: their clients take memory and time.
+    from conch.repository.remote.mirror import open_mirror
+
+    return open_mirror(text, cache, max_file_bytes=max_file_bytes)
+
+
+def public_name(text: str) -> str:
+    """Return a `--model-repository` without passwords and signatures, for clients and logs."""
+    if "://" not in text:
+        return text
+    from conch.repository.remote.location import without_secrets
+
+    return without_secrets(text)

@@ -1,7 +1,7 @@
-"""The model repository: folders with `<model>/config.pbtxt`, `<model>/<version>/…` and label files, one or several.
+"""Read the model repository: folders with `<model>/config.pbtxt`, `<model>/<version>/…` and label files.
 
-Nothing here is loaded or remembered; a `Repository` answers what is there now. All methods but `check_answers` do I/O;
-all but that and `names` may wait for a network.
+A `Repository` is stateless: each call reads the current files and loads no model. All methods except `check_reachable`
+do I/O; all except that and `names` may wait for a network.
 """
 
 import shutil
@@ -30,27 +30,27 @@ from conch.repository.watch import Fingerprint
 from conch.triton_messages import ModelConfig as ConfigMessage
 
 _CONFIG_FILE = "config.pbtxt"
-_LONGEST_NAME = 255  # of a file, on any file system in use
-_NEAR = 0.7  # how alike a name and the one that was probably meant are
+_MAX_NAME_BYTES = 255  # of a file, on common file systems
+_MIN_SIMILARITY = 0.7  # of a name and its suggested correction
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """One model as it lies in the repository, or as a load request brought it.
+    """One model as it lies in the repository or was sent with a load request.
 
-    `config` says what the configuration says; name, backend, platform and file name are filled in, but nothing that
-    only the model or the machine can tell: `finish` makes that complete.
+    `config` has the fields of the configuration, with name, backend, platform and file name filled in. Values that
+    depend on the model file or the machine are still missing: `resolve` adds them.
     """
 
     name: str
     directory: Path
     config: ModelConfig
     versions_on_disk: tuple[int, ...]
-    fingerprint: Fingerprint  # of the folder in the repository, whatever the override
+    fingerprint: Fingerprint  # of the folder in the repository, even with an override
     has_config: bool
-    config_source: str  # where the configuration is from, for messages
-    namespace: str = ""  # of the repository that it is in
-    temporary: bool = False  # `directory` exists for this load only
+    config_source: str  # of the configuration, for messages
+    namespace: str = ""  # of the repository
+    temporary: bool = False  # whether `directory` exists for this load only
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -58,17 +58,16 @@ class ModelFiles:
         return self.config.document
 
     def discard(self) -> None:
-        """Remove the directory that an override made. To be called when the model is unloaded."""
+        """Remove a temporary directory. Called when the model is unloaded."""
         if self.temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class Repository:
-    """The models of one or several roots; a path stands for the folder there.
+    """The models of one or several roots; a path means a local folder.
 
-    `config_name` is `--model-config-name`: `configs/<config_name>.pbtxt` goes before config.pbtxt. With
-    `auto_complete` off, a model without a configuration is an error. `namespace` is where its names belong, "" where
-    there are no namespaces.
+    `config_name` is `--model-config-name`: `configs/<config_name>.pbtxt` takes precedence over config.pbtxt. With
+    `auto_complete` off, a model without a configuration is an error. `namespace` is "" without namespaces.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Repository:
         return f"Repository({', '.join(map(str, self._roots))})"
 
     def names(self) -> list[str]:
-        """Return the names of all models, sorted. Raises ConfigError for a root that is no readable folder."""
+        """Return the names of all models, sorted. Raises ConfigError for a root that is not a readable folder."""
         return sorted({name for root in self._roots for name in root.names()})
 
     def duplicates(self) -> frozenset[str]:
@@ -93,9 +92,9 @@ class Repository:
         return frozenset(name for name, count in counts.items() if count > 1)
 
     def suggestion(self, name: str) -> str:
-        """Return the end of a sentence that names the model which was probably meant, "" if none is near."""
+        """Return `; did you mean '…'?` with the most similar name, to end a sentence, "" if there is none."""
         try:
-            near = get_close_matches(name, self.names(), n=1, cutoff=_NEAR)
+            near = get_close_matches(name, self.names(), n=1, cutoff=_MIN_SIMILARITY)
         except ConfigError:
             return ""
         return f"; did you mean '{near[0]}'?" if near else ""
@@ -105,7 +104,7 @@ class Repository:
         found: dict[str, Fingerprint] = {}
         for root in self._roots:
             for name, stamps in root.look().items():
-                # A model in two places is refused; going from one place to two is a change all the same.
+                # A model in two roots is refused; its second appearance must count as a change.
                 found[name] = (*found.get(name, ()), *stamps)
         return found
 
@@ -114,28 +113,28 @@ class Repository:
         return is_folder_name(name) and any(root.has(name) for root in self._roots)
 
     def fingerprint(self, name: str) -> Fingerprint:
-        """Return the fingerprint of a model's files, () if it has none. Equal fingerprints mean: nothing changed.
+        """Return the fingerprint of a model's files, () if it has none. Equal fingerprints mean that nothing changed.
 
-        Raises Unavailable if they cannot be looked at now.
+        Raises Unavailable if the files cannot be read now.
         """
         return tuple(entry for root in self._roots for entry in root.fingerprint(name))
 
-    def check_answers(self, name: str) -> None:
-        """Raise Unavailable with the cause if a model is known by its copy only, for its root gave no answer."""
+    def check_reachable(self, name: str) -> None:
+        """Raise Unavailable with the cause if a model is served from the cache because its root does not answer."""
         for root in self._roots:
-            root.check_answers(name)
+            root.check_reachable(name)
 
     def read(self, name: str, override: Override | None = None) -> ModelFiles:
         """Read the configuration of a model and list its versions.
 
-        With an override, its configuration takes the place of the file's, and its files that of the model's folder;
-        such a model need not be in the repository.
+        An override's configuration replaces the file, and its files replace the model's folder; the model need not be
+        in the repository then.
         Raises NotFound if there is no such model, ConfigError if its configuration cannot be served.
         """
         check_name(name)
         override = override or Override()
         if override.files and override.config is None:
-            raise ConfigError(f"load of '{name}': 'file:' parameters need a 'config' parameter beside them")
+            raise ConfigError(f"load of '{name}': 'file:' parameters need a 'config' parameter too")
         if override.files:
             place = ModelLocation(self._uploads.write(name, override.files), self.fingerprint(name), temporary=True)
         else:
@@ -194,7 +193,7 @@ class Repository:
         if file is not None:
             return parse_pbtxt(_text(file), str(file))
         if not self._auto_complete:
-            raise ConfigError(f"model '{name}' has no {_CONFIG_FILE}, and completing configurations is switched off")
+            raise ConfigError(f"model '{name}' has no {_CONFIG_FILE}, and auto-completion of configurations is off")
         return ConfigMessage()
 
     def _config_file(self, directory: Path) -> Path | None:
@@ -219,10 +218,13 @@ def check_name(name: str) -> None:
         encoded = name.encode()
     except UnicodeEncodeError:  # names of folders are bytes
         raise ConfigError(f"model name {name!r} is not valid UTF-8") from None
-    if len(encoded) > _LONGEST_NAME:
-        raise ConfigError(f"model name '{name[:60]}…' is not the name of a folder: {_LONGEST_NAME} bytes are the most")
+    if len(encoded) > _MAX_NAME_BYTES:
+        raise ConfigError(
+            f"model name '{name[:60]}…' is not a valid folder name: it has {len(encoded)} bytes, the limit is "
+            f"{_MAX_NAME_BYTES}"
+        )
     if not is_folder_name(name):
-        raise ConfigError(f"model name '{name}' is not the name of a folder: it must not be empty or contain a path")
+        raise ConfigError(f"model name '{name}' is not a valid folder name: it must not be empty or contain a path")
 
 
 def is_folder_name(name: str) -> bool:
@@ -230,7 +232,7 @@ def is_folder_name(name: str) -> bool:
     return (
         name not in ("", ".", "..")
         and not any(mark in name for mark in "/\\\0")
-        and len(name.encode()) <= _LONGEST_NAME
+        and len(name.encode()) <= _MAX_NAME_BYTES
     )
 
 

@@ -1,4 +1,4 @@
-"""What is probably wrong with the folder of a model that cannot be identified, and what would be right."""
+"""Hints for model folders in which no version or no known format was found."""
 
 import os
 import re
@@ -10,11 +10,11 @@ _VERSION_LIKE = re.compile(r"(?:v|ver|version)?[-_. ]?0*([1-9]\d*)$", re.IGNOREC
 
 _TO_ONNX = "convert the model to ONNX (tf2onnx), or call its library in a 'python' model"
 _TO_TORCHSCRIPT = "save the model with torch.jit.save as model.pt or with torch.export.save as model.pt2"
-# Formats by the ending of a file's name: what to do with them. The first that fits a file is taken.
+# Ending of a file's name → what to do with its format. The first match counts.
 _FORMATS = {
     "openvino_model.xml": 'write backend: "openvino_genai" into config.pbtxt if it is a language model',
     ".gguf": 'write backend: "openvino_genai" into config.pbtxt',
-    ".safetensors": 'write backend: "vllm" into config.pbtxt, or let `conch repo add` write the entry',
+    ".safetensors": 'write backend: "vllm" into config.pbtxt, or add the model with `conch repo add`',
     "xgboost.json": 'write backend: "fil" into config.pbtxt',
     "checkpoint.tl": 'write backend: "fil" into config.pbtxt',
     "saved_model.pb": _TO_ONNX,
@@ -31,11 +31,11 @@ _SERVED = (".onnx", ".xml", ".pt", ".pt2", ".plan", ".py")
 
 
 def unknown_format(names: Iterable[str]) -> str:
-    """Return a sentence about what to do with the files of a version folder, "" if none is known."""
+    """Return a sentence that says how to serve the files of a version folder, "" if no hint applies."""
     present = sorted(names)
-    for ending, cure in _FORMATS.items():
+    for ending, remedy in _FORMATS.items():
         if found := next((name for name in present if name.lower().endswith(ending)), ""):
-            return f"For '{found}', {cure}."
+            return f"For '{found}', {remedy}."
     served = [name for name in present if PurePath(name).suffix in _SERVED]
     if len(served) == 1:
         return f"Rename '{served[0]}' to 'model{PurePath(served[0]).suffix}'."
@@ -43,7 +43,7 @@ def unknown_format(names: Iterable[str]) -> str:
 
 
 def missing_version(directory: Path) -> str:
-    """Return a sentence about what was found in place of a version folder. Looks at the folder."""
+    """Return a sentence about what a model's folder contains instead of version folders. Reads the folder."""
     try:
         with os.scandir(directory) as entries:
             found = {entry.name: entry.is_dir() for entry in entries if not entry.name.startswith(".")}
@@ -51,10 +51,10 @@ def missing_version(directory: Path) -> str:
         found = {}
     for name, is_folder in sorted(found.items()):
         if is_folder and (number := _VERSION_LIKE.match(name)):
-            return f"the folder '{name}' is not named by its number alone: rename it to '{number[1]}'"
+            return f"the name of the folder '{name}' is not just a number: rename it to '{number[1]}'"
     for name, is_folder in sorted(found.items()):
         if name.startswith("model.") or (not is_folder and name.endswith((".onnx", ".py", ".pt", ".plan", ".xml"))):
             return f"'{name}' must be in a version folder: move it to '1/{name}'"
     names = ", ".join(f"'{name}'" for name in sorted(found)[:_MAX_NAMES]) or "nothing"
     more = ", …" if len(found) > _MAX_NAMES else ""
-    return f"the model's files must be in a folder named by its version, such as '1'; found {names}{more}"
+    return f"the model's files must be in a folder named after the version, such as '1'; found {names}{more}"

@@ -1,4 +1,4 @@
-"""Version directories of a model, and which of them its version policy serves."""
+"""Version directories of a model, and the versions that its version policy selects."""
 
 import os
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from conch.errors import ModelLoadError
 from conch.model_config import ModelConfig, VersionPolicyKind
 from conch.repository.version_hints import missing_version
 
-# Triton keeps versions in 64-bit integers.
-_LONGEST = len(str(2**63 - 1)) - 1
+# Triton's versions are 64-bit integers.
+_MAX_DIGITS = len(str(2**63 - 1)) - 1
 
 
 def versions_on_disk(directory: Path) -> tuple[int, ...]:
-    """Return the numbers of the version directories, ascending; names that are no number or begin with 0 are not."""
+    """Return the numbers of the version directories, ascending. Other names and leading zeros are ignored."""
     try:
         with os.scandir(directory) as entries:
             return tuple(sorted(int(entry.name) for entry in entries if _is_version(entry.name) and entry.is_dir()))
@@ -22,7 +22,7 @@ def versions_on_disk(directory: Path) -> tuple[int, ...]:
 
 
 def version_files(directory: Path, version: int) -> dict[str, bool]:
-    """Return what lies in a version directory: name → whether it is a directory itself."""
+    """Return the entries of a version directory: name → whether it is a directory."""
     try:
         with os.scandir(directory / str(version)) as entries:
             return {entry.name: entry.is_dir() for entry in entries}
@@ -31,10 +31,10 @@ def version_files(directory: Path, version: int) -> dict[str, bool]:
 
 
 def chosen_versions(config: ModelConfig, versions: Sequence[int], directory: Path | None = None) -> tuple[int, ...]:
-    """Return which of the versions on disk the version policy serves, ascending.
+    """Return the versions on disk that the version policy selects, ascending.
 
-    Versions that the policy names but that are not there are left out. Raises ModelLoadError if none remains; given
-    the model's `directory`, the error says what was found there in place of versions.
+    Versions that the policy names and that do not exist are left out. Raises ModelLoadError if none remains; with the
+    model's `directory`, the error says what it contains instead of versions.
     """
     policy = config.version_policy
     present = sorted(set(versions))
@@ -55,4 +55,4 @@ def chosen_versions(config: ModelConfig, versions: Sequence[int], directory: Pat
 
 
 def _is_version(name: str) -> bool:
-    return name.isascii() and name.isdigit() and name[0] != "0" and len(name) <= _LONGEST
+    return name.isascii() and name.isdigit() and name[0] != "0" and len(name) <= _MAX_DIGITS

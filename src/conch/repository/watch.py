@@ -1,4 +1,4 @@
-"""Whether a model's files have changed: their names, sizes and modification times, and several such looks compared."""
+"""Detect changes of a model's files by their names, sizes and modification times."""
 
 import errno
 import os
@@ -10,24 +10,31 @@ from typing import Generic, TypeAlias, TypeVar
 
 # (path relative to the model's directory, modification time in ns, size in bytes), sorted. Directories count by name.
 Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
-# What stands for a model: its name, or a tuple with it.
+# The key of a model: its name, or a tuple with it.
 Model = TypeVar("Model", bound=str | tuple[str, ...])
 
-# No descriptor or memory left, a network file system that is away.
-_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN}
+# Temporary errors: no descriptor or memory left, a network file system that does not answer.
+_TEMPORARY_ERRORS = {
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EHOSTDOWN,
+}
 
-# Written by an interpreter or an editor that looks at the model, not by somebody who changes it: a Python model that
-# is loaded leaves its bytecode beside it, and would be reloaded for ever.
-_BYSTANDERS = re.compile(r"__pycache__$|.*\.py[co]$|\..*\.sw.$|.*~$|\.#.*|#.*#$|4913$|\.DS_Store$|\.nfs.*")
+# Files that interpreters and editors write. Loading a Python model writes its bytecode, which must not reload it.
+_IGNORED = re.compile(r"__pycache__$|.*\.py[co]$|\..*\.sw.$|.*~$|\.#.*|#.*#$|4913$|\.DS_Store$|\.nfs.*")
 
 _SOURCES = (".pbtxt", ".py", ".onnx")
 
 
 def fingerprint(directory: Path) -> Fingerprint:
-    """Return the fingerprint of everything below a directory, () if it is not there.
+    """Return the fingerprint of everything below a directory, () if it does not exist.
 
-    Symbolic links are followed (mounted configuration is made of them). What vanishes meanwhile is left out.
-    Raises OSError if it cannot be told what is there, which must not look like a change.
+    Symbolic links are followed, because mounted configuration consists of them. Files that vanish during the scan are
+    left out. Raises OSError for a temporary error, which must not look like a change.
     """
     entries: list[tuple[str, int, int]] = []
     _collect(directory, "", frozenset(), entries)
@@ -39,7 +46,7 @@ def _collect(
 ) -> None:
     try:
         status = Path(directory).stat()
-        # A link that leads back up would never end.
+        # A link to a folder above would recurse forever.
         if (identity := (status.st_dev, status.st_ino)) in above:
             return
         with os.scandir(directory) as listing:
@@ -48,7 +55,7 @@ def _collect(
         _check_absent(error)
         return
     for child in children:
-        if _BYSTANDERS.match(child.name):
+        if _IGNORED.match(child.name):
             continue
         path = prefix + child.name
         try:
@@ -65,31 +72,31 @@ def _collect(
 
 
 def sources(stamps: Fingerprint) -> Fingerprint:
-    """Return what a model is made from and does not write itself, unlike caches and logs."""
+    """Return the entries of source files, which a model does not write itself, unlike caches and logs."""
     return tuple(entry for entry in stamps if entry[0].endswith(_SOURCES))
 
 
 def settled(
     seen: Mapping[Model, Fingerprint], earlier: Mapping[Model, Fingerprint], later: Mapping[Model, Fingerprint]
 ) -> dict[Model, Fingerprint]:
-    """Return what to take for the state of a repository after two looks at it, some time apart.
+    """Return the state of a repository from two consecutive snapshots.
 
-    A model that changed in between is being written: it counts as it was `seen` before, until it keeps still.
+    A model that differs between the two is still being written: its `seen` state counts until two snapshots agree.
     """
-    moving = {name for name in earlier.keys() | later.keys() if earlier.get(name) != later.get(name)}
-    still = {name: stamps for name, stamps in later.items() if name not in moving}
-    return still | {name: stamps for name, stamps in seen.items() if name in moving}
+    unstable = {name for name in earlier.keys() | later.keys() if earlier.get(name) != later.get(name)}
+    stable = {name: stamps for name, stamps in later.items() if name not in unstable}
+    return stable | {name: stamps for name, stamps in seen.items() if name in unstable}
 
 
 def _check_absent(error: OSError) -> None:
-    """Raise the error again if it says nothing about the file but that it cannot be looked at now."""
-    if error.errno in _PASSING:
+    """Raise the error again if it is temporary and does not mean that the file is absent."""
+    if error.errno in _TEMPORARY_ERRORS:
         raise error
 
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[Model]):
-    """What became of the models of a repository between two looks at it, sorted."""
+    """Models that were added, changed or removed between two snapshots, sorted."""
 
     added: tuple[Model, ...]
     changed: tuple[Model, ...]

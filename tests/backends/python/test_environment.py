@@ -143,9 +143,9 @@ def _members(kind: str, outside: Path) -> list[tarfile.TarInfo]:
     ("kind", "reason"),
     [
         ("long header", "bytes of names and attributes"),
-        ("hard link through a link", "'member' lies below a link"),
+        ("hard link through a link", "'member' is below a link"),
         ("hard link to a link", "'member' is a link to a file that the archive does not hold"),
-        ("file in place of a link", "'link' takes the place of a link"),
+        ("file in place of a link", "'link' would replace a link"),
         ("pipe", "'member' is a device or pipe"),
         ("deep path", "too long or deep a path"),
     ],
@@ -173,8 +173,8 @@ def test_an_archive_expands_within_bounds(tmp_path: Path) -> None:
             member.size = 100_000
             tar.addfile(member, io.BytesIO(bytes(member.size)))
     for limits, reason in [
-        (ArchiveLimits(total_bytes=250_000), "grows to more than 250000 bytes"),
-        (ArchiveLimits(ratio=2, ratio_from_bytes=1000), "grows to more than"),
+        (ArchiveLimits(total_bytes=250_000), "expands to more than 250000 bytes"),
+        (ArchiveLimits(ratio=2, ratio_from_bytes=1000), "expands to more than"),
         (ArchiveLimits(entries=2), "more than 2 files"),
     ]:
         with pytest.raises(ConfigError, match=reason):

@@ -62,7 +62,7 @@ def test_an_unknown_command_is_a_usage_error_with_a_suggestion() -> None:
         ("engine plan x --dtype float8", "--dtype: unknown value 'float8'; did you mean"),
         ("chat --modle=x", "did you mean '--model'?"),
         ("check --strikt .", "did you mean '--strict'?"),
-        ("--model-repository=models", "a command must come first, as in: conch serve --model-repository=models"),
+        ("--model-repository=models", "the first argument must be a command: conch serve --model-repository=models"),
     ],
 )
 def test_misspelt_words_get_a_suggestion(line: str, suggestion: str) -> None:

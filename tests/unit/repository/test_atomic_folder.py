@@ -36,13 +36,13 @@ def test_the_folder_appears_at_the_end(tmp_path: Path) -> None:
 def test_what_is_there_is_replaced_if_that_is_wanted(tmp_path: Path) -> None:
     target = tmp_path / "m"
     put(target, "old")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         put(target, "new")
     assert everything(tmp_path) == {"m/file": "old"}
     put(target, "new", replace=True)
     assert everything(tmp_path) == {"m/file": "new"}
     (tmp_path / "link").symlink_to("nowhere")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         put(tmp_path / "link", "new")
     put(tmp_path / "link", "new", replace=True)
     assert everything(tmp_path) == {"m/file": "new", "link/file": "new"}

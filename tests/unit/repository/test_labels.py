@@ -50,7 +50,7 @@ def test_labels_of_elsewhere_are_refused(tmp_path: Path) -> None:
 def test_a_file_too_large_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "labels.txt").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(ModelLoadError, match="of model 'm' has 1099511627776 bytes; 16777216 are the most"):
+    with pytest.raises(ModelLoadError, match="of model 'm' has 1099511627776 bytes; the limit is 16777216"):
         read_labels(config("labels.txt"), tmp_path)
 
 
@@ -58,7 +58,7 @@ def test_files_are_bounded_together_and_read_once(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"x" * (10 << 20))
     assert len(read_labels(config("a", "a", "a"), tmp_path)) == 3
-    with pytest.raises(ModelLoadError, match=r"'b' of output 'o1' .* has 10485760 bytes; 6291456 are the most"):
+    with pytest.raises(ModelLoadError, match=r"'b' of output 'o1' .* has 10485760 bytes; the limit is 6291456"):
         read_labels(config("a", "b"), tmp_path)
 
 

@@ -104,7 +104,7 @@ def test_the_name_must_be_that_of_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", "a\\b", "a\0b", "ä" * 128])
 def test_names_that_lead_elsewhere(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="is not the name of a folder"):
+    with pytest.raises(ConfigError, match="is not a valid folder name"):
         Repository([tmp_path]).read(name)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.backends.registry import requirement
-from conch.check.config.mending import mending
+from conch.check.config.syntax_repair import mending
 from conch.check.finding import Edit, Finding, Place, Rule
 from conch.check.model import CheckedModel, ModelFolder
 from conch.check.rules import repository as rules

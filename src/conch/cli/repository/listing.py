@@ -14,12 +14,11 @@ from rich.table import Table
 from conch.errors import ConchError
 from conch.model_config import TensorSpec
 from conch.repository.labels import read_labels
-from conch.repository.remote.opening import open_root
-from conch.repository.roots import LocalRoot
+from conch.repository.roots import LocalRoot, open_root
 from conch.repository.store import ModelFiles, Repository
 
 # Of a model elsewhere, what is larger is left where it is: configurations and labels are not.
-_SMALL_BYTES = 4 * 1024 * 1024
+_MAX_FILE_BYTES = 4 * 1024 * 1024
 _WIDTH = 200  # of a table that goes into a file or a pipe
 
 
@@ -93,7 +92,7 @@ def show_model(repository: str, name: str, *, cache: str, as_json: bool) -> int:
 def _open(repository: str, cache: str) -> Repository:
     if "://" not in repository:
         return Repository([LocalRoot(Path(repository))])
-    return Repository([open_root(repository, cache, most_bytes=_SMALL_BYTES)])
+    return Repository([open_root(repository, cache, max_file_bytes=_MAX_FILE_BYTES)])
 
 
 def _row(models: Repository, name: str, size: int) -> _Row:

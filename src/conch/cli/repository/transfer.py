@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from conch.errors import ConfigError, NotFound, Unavailable
 from conch.repository.atomic_folder import atomic_replace
 from conch.repository.remote.location import parse_image
-from conch.repository.remote.mirrors import open_mirror
+from conch.repository.remote.mirror import open_mirror
 from conch.repository.remote.oci.packing import ModelLayer, image_of
 from conch.repository.remote.oci.registry import Registry
 from conch.repository.roots import LocalRoot

@@ -309,7 +309,7 @@ class ModelManager:
     ) -> None:
         if override is None and await self._unchanged(model):
             if ordered:  # what is new was asked for, and that nobody can tell is no reason to say it is done
-                self._repositories.check_answers(model)
+                self._repositories.check_reachable(model)
             _log.debug("nothing of model '%s' has changed: it is not reloaded", model)
             return
         log = LoadLog(model)

@@ -17,7 +17,7 @@ from conch.core.validation import RequestValidator
 from conch.errors import ConchError, InvalidRequest, ModelLoadError
 from conch.model_config import ModelConfig, Warmup, WarmupTensor
 from conch.repository.config.limits import MAX_GENERATED_BYTES
-from conch.repository.model_folder import read_inside
+from conch.repository.confined_files import read_confined
 from conch.request import InferRequest, InferResponse
 from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, byte_size
 
@@ -126,7 +126,7 @@ def _file(spec: WarmupTensor, directory: Path) -> bytes:
     size = MAX_GENERATED_BYTES if spec.datatype == BYTES else byte_size(spec.datatype, spec.dims)
     field, location, max_bytes = "input_data_file", f"input '{spec.name}'", MAX_GENERATED_BYTES
     try:
-        data = read_inside(directory, spec.filename, field, location, at_most=size, max_bytes=max_bytes)
+        data = read_confined(directory, spec.filename, field, location, at_most=size, max_bytes=max_bytes)
     except OSError as error:
         raise ModelLoadError(
             f"failed to open the file for read {directory / spec.filename}: {error.strerror} (data of {location})"

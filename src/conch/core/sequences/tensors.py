@@ -12,7 +12,7 @@ from conch.core.sequences.sequence import SequenceRequest
 from conch.errors import BackendError, ConchError, InvalidRequest, ModelLoadError
 from conch.model_config import ControlKind, ModelConfig, SequenceControl, SequenceState, TensorSpec
 from conch.repository.config.limits import MAX_GENERATED_BYTES
-from conch.repository.model_folder import read_inside
+from conch.repository.confined_files import read_confined
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from conch.tensor import BYTES, ITEM_SIZES, Tensor, pack_bytes
 
@@ -164,7 +164,7 @@ class SequenceTensors:
         field, location = "initial_state.data_file", f"state '{state.input_name}'"
         at_most = MAX_GENERATED_BYTES if state.datatype == BYTES else size
         try:
-            data = read_inside(
+            data = read_confined(
                 folder, state.initial_file, field, location, at_most=at_most, max_bytes=MAX_GENERATED_BYTES
             )
         except OSError as error:

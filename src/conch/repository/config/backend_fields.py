@@ -1,6 +1,6 @@
-"""Which backend a model is for, when its configuration does not say: by platform, by file name, by the files there.
+"""Determine the backend of a model from its platform, model file name or files, if the configuration names none.
 
-The order of the formats is Triton's: the first that fits is taken.
+The order of the formats is Triton's; the first match counts.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from conch.triton_messages import ModelConfig as ConfigMessage
 @dataclass(frozen=True, slots=True)
 class _Format:
     backend: str
-    platform: str  # "" where Triton has no platform name for the backend
+    platform: str  # "" if Triton has no platform name for the backend
     filename: str
-    is_directory: bool | None  # None: both a file and a directory will do
-    is_served: bool = True  # by this server; the others are known so that an error can name them
+    is_directory: bool | None  # None: a file or a directory
+    is_served: bool = True  # by this server; formats that are not served are listed for error messages
 
 
 _FORMATS = (
@@ -37,11 +37,11 @@ _MAX_NAMES = 20
 
 
 def fill_backend_fields(message: ConfigMessage, name: str, version_files: Mapping[str, bool]) -> None:
-    """Fill `backend`, `platform` and `default_model_filename` of model `name`, as far as they follow from each other.
+    """Fill `backend`, `platform` and `default_model_filename` of model `name` from each other.
 
-    `version_files` are the entries of the lowest version directory: name → whether it is a directory. They are looked
-    at only if the configuration names none of the three. Raises ConfigError if nothing tells the backend, or if
-    backend and platform do not belong together.
+    `version_files` are the entries of the lowest version directory: name → whether it is a directory. They are used
+    only if the configuration has none of the three fields. Raises ConfigError if the backend cannot be determined, or
+    if backend and platform do not match.
     """
     if message.platform == ENSEMBLE_PLATFORM or message.HasField("ensemble_scheduling"):
         return
@@ -74,11 +74,11 @@ def _is_there(each: _Format, version_files: Mapping[str, bool]) -> bool:
 
 
 def _check_pair(message: ConfigMessage, found: _Format) -> None:
-    # A backend without a platform name of its own takes any platform, as in Triton.
+    # A backend without a platform name accepts any platform, as in Triton.
     if found.platform and message.platform and message.platform != found.platform:
         raise ConfigError(
             f"unexpected 'platform' and 'backend' pair, got:{message.platform}, {message.backend}; "
-            f"backend '{found.backend}' goes with platform '{found.platform}'"
+            f"backend '{found.backend}' needs platform '{found.platform}'"
         )
 
 
@@ -90,13 +90,13 @@ def _fill_from_model_name(message: ConfigMessage, name: str, version_files: Mapp
         )
     backend = name.partition(".")[2]
     if not backend or message.default_model_filename:
-        looked_for = ", ".join(each.filename for each in _FORMATS if each.is_served)
+        expected = ", ".join(each.filename for each in _FORMATS if each.is_served)
         hint = unknown_format(version_files) if not message.default_model_filename else ""
         present = ", ".join(sorted(version_files)[:_MAX_NAMES]) or "nothing"
         raise ConfigError(
             f"Invalid model name: Could not determine backend for model '{name}' with no backend in model "
             "configuration. Expected model name of the form 'model.<backend_name>', a 'backend' in config.pbtxt, or "
-            f"one of {looked_for} in the version directory, which holds {present}.{hint and ' ' + hint}"
+            f"one of {expected} in the version directory, which contains {present}.{hint and ' ' + hint}"
         )
     message.backend = backend
     message.default_model_filename = f"model.{backend}"

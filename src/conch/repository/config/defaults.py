@@ -1,4 +1,4 @@
-"""The values that Triton gives to what a configuration leaves open; they show in what clients see of it."""
+"""Fill in Triton's defaults, which clients see in the configuration that the server returns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +15,8 @@ _SEQUENCE_IDLE_US = 1_000_000
 def fill_defaults(message: ConfigMessage, backend: Backend | None, gpus: Sequence[int]) -> list[str]:
     """Fill version policy, preferred batch sizes, idle times, pinned memory, file name and instance groups in place.
 
-    Every KIND_AUTO is resolved; KIND_GPU falls back to the CPU on a machine without GPUs (Triton would refuse).
-    Returns what the owner of the model should be told. Raises ConfigError for a GPU that is not there.
+    KIND_AUTO becomes KIND_GPU or KIND_CPU. KIND_GPU falls back to the CPU on a machine without GPUs, where Triton would
+    refuse the model. Returns notices for the log. Raises ConfigError for a GPU that does not exist.
     """
     if not message.HasField("version_policy"):
         message.version_policy.latest.num_versions = 1
@@ -49,7 +49,7 @@ def _fill_sequence_batching(message: ConfigMessage) -> None:
 def _fill_instance_groups(
     message: ConfigMessage, cpu_count: int, gpus: Sequence[int], *, auto_gpus: Sequence[int]
 ) -> list[str]:
-    """Fill in what groups leave open. `auto_gpus` are the GPUs that KIND_AUTO may mean."""
+    """Fill in names, kinds, counts and GPUs of instance groups. `auto_gpus` are the GPUs that KIND_AUTO may use."""
     if not message.instance_group:
         message.instance_group.add(name=message.name)
     notices: list[str] = []
@@ -65,18 +65,18 @@ def _fill_instance_groups(
 
 def _resolve_kind(group: Any, model: str, gpus: Sequence[int], auto_gpus: Sequence[int]) -> list[str]:
     missing = sorted(set(group.gpus) - set(gpus))
-    whose = f"instance group '{group.name}' of model '{model}'"
+    subject = f"instance group '{group.name}' of model '{model}'"
     if group.kind == ModelInstanceGroup.KIND_AUTO:
         group.kind = ModelInstanceGroup.KIND_GPU if auto_gpus and not missing else ModelInstanceGroup.KIND_CPU
         if group.kind == ModelInstanceGroup.KIND_CPU and group.gpus:
-            cause = f"GPU {_list(missing)} is not available" if missing else "its backend has no support for GPUs here"
+            cause = f"GPU {_list(missing)} is not available" if missing else "its backend cannot use GPUs here"
             del group.gpus[:]
-            return [f"{whose} runs on the CPU: {cause}"]
+            return [f"{subject} runs on the CPU: {cause}"]
     elif group.kind == ModelInstanceGroup.KIND_GPU:
         if not gpus:
             group.kind = ModelInstanceGroup.KIND_CPU
             del group.gpus[:]
-            return [f"{whose} asks for KIND_GPU, but no GPUs are available: it runs on the CPU"]
+            return [f"{subject} has KIND_GPU, but no GPUs are available: it runs on the CPU"]
         if missing:
             raise ConfigError(
                 f"instance group {group.name} of model {model} specifies invalid or unsupported gpu id "

@@ -1,7 +1,7 @@
-"""A configuration as JSON values (what clients see and backends edit) and as Triton's `ModelConfig` message.
+"""Convert a configuration between JSON values, which clients see and backends edit, and Triton's `ModelConfig` message.
 
-The document has the message's own field names, every scalar default, enums by name, 64-bit integers as numbers and
-maps as objects; messages that are not set are absent. That is what Triton's config endpoint shows.
+The document has the message's field names, every scalar default, enums by name, 64-bit integers as numbers and maps as
+objects; unset messages are absent. Triton's config endpoint returns the same.
 """
 
 import json
@@ -22,13 +22,13 @@ _WIDE_INTEGERS = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTY
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[^"]+)" has no field named "(?P<field>.*?)" at "(?P<at>[^"]+)"')
 _UNKNOWN_VALUE = re.compile(r"Invalid enum value (?P<value>.*?) for enum type (?P<type>[\w.]+) at (?P<at>\S+?)\.*$")
 _NO_INTEGER = re.compile(r"invalid literal for int\(\) with base 10: |Couldn't parse integer: ")
-# Of protobuf's messages so much is read: they quote values whole.
+# Of protobuf's error messages, which quote whole values.
 _MAX_DETAIL_CHARS = 2000
 _NESTED = re.compile(r"Failed to parse (\w+) field: ")
 
 
 def to_document(message: ConfigMessage) -> dict[str, Any]:
-    """Return the whole configuration as JSON values, fields in the order of their declaration."""
+    """Return the configuration as JSON values, with fields in the order of their declaration."""
     values = json_format.MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
@@ -36,21 +36,21 @@ def to_document(message: ConfigMessage) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any], where: str) -> ConfigMessage:
-    """Return the message of a document; fields that it leaves out are unset. The inverse of `to_document`.
+    """Return the message of a document, the inverse of `to_document`; absent fields are unset.
 
     Raises ConfigError, beginning with `where`, if a field is unknown or has the wrong type.
     """
     message = ConfigMessage()
     try:
         json_format.ParseDict(dict(document), message)
-    # The library lets errors of the interpreter escape where a value has a type that it did not expect.
+    # protobuf lets other exceptions escape where a value has an unexpected type.
     except (json_format.Error, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{where}: {_explain(str(error))}") from error
     return message
 
 
 def parse_json(text: str, where: str) -> ConfigMessage:
-    """Return the message of a JSON text, the `config` parameter of a load. Raises ConfigError naming the place."""
+    """Return the message of a JSON text, the `config` parameter of a load. Raises ConfigError."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -66,10 +66,10 @@ def _in_order(values: Mapping[str, Any], descriptor: Descriptor) -> dict[str, An
 
 
 def _value(value: Any, field: FieldDescriptor) -> Any:
-    """Undo two habits of protobuf's JSON: 64-bit integers as strings, and fields in the order of being set."""
+    """Convert protobuf's JSON, which has 64-bit integers as strings and fields in the order in which they were set."""
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
-        # Maps have no order of their own; sorted, equal configurations read alike.
+        # Maps are unordered; sorting makes documents of equal configurations equal.
         return {key: _one(value[key], kind.fields_by_name["value"]) for key in sorted(value)}
     if field.is_repeated:
         return [_one(item, field) for item in value]
@@ -83,7 +83,7 @@ def _one(value: Any, field: FieldDescriptor) -> Any:
 
 
 def _explain(detail: str) -> str:
-    """Reduce protobuf's message to the place and the cause, and add what would be right."""
+    """Reduce protobuf's message to place and cause, and add a suggestion."""
     if len(detail) > _MAX_DETAIL_CHARS:
         detail = f"{detail[: _MAX_DETAIL_CHARS // 2]}…{detail[-_MAX_DETAIL_CHARS // 2 :]}"
     if match := _UNKNOWN_FIELD.search(detail):

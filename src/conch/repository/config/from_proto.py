@@ -1,4 +1,4 @@
-"""From Triton's `ModelConfig` message to the value that the server works with."""
+"""Convert Triton's `ModelConfig` message to Conch's `ModelConfig` value."""
 
 from collections.abc import Iterable
 from operator import itemgetter
@@ -31,9 +31,9 @@ from conch.triton_messages import model_config_pb2 as schema
 
 
 def to_model_config(message: ConfigMessage) -> ModelConfig:
-    """Translate a message, complete or not: what it leaves open is empty. The document is made from the message too.
+    """Convert a message, complete or not; unset fields are empty in the result. Its document is the whole message.
 
-    Raises ConfigError for an enum given by a number that means nothing.
+    Raises ConfigError for an unknown number of an enum.
     """
     choice = message.WhichOneof("scheduling_choice")
     return ModelConfig(
@@ -140,7 +140,7 @@ def _queue_policy(message: Any) -> QueuePolicy:
 def _step(message: Any) -> EnsembleStep:
     return EnsembleStep(
         model_name=message.model_name,
-        # Not set and 0 look alike in the message; no version is numbered 0.
+        # In the message an unset version is 0, and no version has the number 0.
         model_version=message.model_version or -1,
         input_map=dict(message.input_map),
         output_map=dict(message.output_map),

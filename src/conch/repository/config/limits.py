@@ -1,7 +1,7 @@
-"""Bounds on model configurations, so that any value in any field costs bounded time and memory.
+"""Limits of model configurations, so that any value in any field takes bounded time and memory.
 
-A value that is only looked at while it is in use, such as `priority_levels`, has no bound here. What has one is refused
-with the field, the value and the bound.
+Values that allocate nothing, such as `priority_levels`, have no limit. A value above its limit is refused with the
+field, the value and the limit.
 """
 
 from collections.abc import Iterator
@@ -21,33 +21,33 @@ MAX_LIST_ENTRIES = 10_000  # of one repeated field or map
 MAX_ENTRIES = 25_000  # of all lists of a configuration together
 MAX_DIMS = 64  # numpy's
 MAX_INSTANCES = 1024  # of one model version
-MAX_DIRECT_SLOTS = 4096  # sequences that share a batch of the direct strategy: what is empty is filled for each batch
+MAX_DIRECT_SLOTS = 4096  # sequences that share a batch of the direct strategy; empty slots are filled in each batch
 MAX_STEPS = 256  # of an ensemble
 MAX_WARMUP_REQUESTS = 100_000  # of one sample: batch_size * count
 MAX_WARMUP_BATCH = 4096
-MAX_GENERATED_BYTES = 512 << 20  # of what the server makes: all initial states; warm-up data of a batch
-MAX_WARMUP_BYTES = 2 << 30  # of warm-up data of all instances, which warm up side by side
-MAX_STRING_CHARS = 4096  # of names and paths; values of parameters are bounded with the whole
-MAX_TAG_BYTES = 4096  # of all metric_tags: each series of the model has them
-MAX_QUOTED_CHARS = 200  # of what messages quote
+MAX_GENERATED_BYTES = 512 << 20  # of data that the server creates: all initial states; warm-up data of a batch
+MAX_WARMUP_BYTES = 2 << 30  # of warm-up data of all instances, which warm up concurrently
+MAX_STRING_CHARS = 4096  # of names and paths; values of parameters are limited by MAX_CONFIG_BYTES
+MAX_TAG_BYTES = 4096  # of all metric_tags, which every series of the model repeats
+MAX_QUOTED_CHARS = 200  # of texts that messages quote
 
 _DIM_FIELDS = frozenset({"dims", "shape"})
 
 
 def check_file_size(path: Path, size: int) -> None:
-    """Raise ConfigError for a configuration file that is too large to be read."""
+    """Raise ConfigError for a configuration file above the size limit."""
     if size > MAX_CONFIG_BYTES:
         raise ConfigError(f"{path}: has {size} bytes; a configuration has at most {MAX_CONFIG_BYTES}")
 
 
 def check_text_size(text: str, where: str) -> None:
-    """Raise ConfigError for a configuration text that is too long to be parsed."""
+    """Raise ConfigError for a configuration text above the size limit."""
     if len(text) > MAX_CONFIG_BYTES:
         raise ConfigError(f"{where}: has {len(text)} characters; a configuration has at most {MAX_CONFIG_BYTES} bytes")
 
 
 def shortened(text: str) -> str:
-    """Return a text for a message: its beginning and its end if it is long."""
+    """Return a text for a message, with the middle of a long text left out."""
     if len(text) <= MAX_QUOTED_CHARS:
         return text
     return f"{text[: MAX_QUOTED_CHARS - 20]}…{text[-20:]}"
@@ -56,25 +56,25 @@ def shortened(text: str) -> str:
 def check_limits(message: ConfigMessage, name: str) -> None:
     """Check the configuration of model `name`, complete or not.
 
-    Raises ConfigError naming the field, its value and the bound.
+    Raises ConfigError naming the field, its value and the limit.
     """
     total = 0
     for at, field, value in _fields(message, ""):
         if isinstance(value, str):
             if len(value) > MAX_STRING_CHARS and field.name != "string_value":
                 raise ConfigError(
-                    f"{at} of model '{name}' has {len(value)} characters; {MAX_STRING_CHARS} are the most"
+                    f"{at} of model '{name}' has {len(value)} characters; the limit is {MAX_STRING_CHARS}"
                 )
         elif field.is_repeated:
             total += len(value)
             is_dims = field.name in _DIM_FIELDS and field.type == FieldDescriptor.TYPE_INT64
-            bound = MAX_DIMS if is_dims else MAX_LIST_ENTRIES
-            if len(value) > bound:
-                raise ConfigError(f"{at} of model '{name}' has {len(value)} entries; {bound} are the most")
+            limit = MAX_DIMS if is_dims else MAX_LIST_ENTRIES
+            if len(value) > limit:
+                raise ConfigError(f"{at} of model '{name}' has {len(value)} entries; the limit is {limit}")
             if total > MAX_ENTRIES:
                 raise ConfigError(
-                    f"the lists of the configuration of model '{name}' have more than {MAX_ENTRIES} entries together, "
-                    f"up to {at}"
+                    f"the lists of the configuration of model '{name}' have more than {MAX_ENTRIES} entries together "
+                    f"(counted up to {at})"
                 )
     instances = _count_instances(message, name)
     _check_sequences(message, name)
@@ -82,17 +82,17 @@ def check_limits(message: ConfigMessage, name: str) -> None:
         _check_warmup(warmup, name, instances)
     steps = len(message.ensemble_scheduling.step)
     if steps > MAX_STEPS:
-        raise ConfigError(f"ensemble_scheduling.step of model '{name}' has {steps} entries; {MAX_STEPS} are the most")
+        raise ConfigError(f"ensemble_scheduling.step of model '{name}' has {steps} entries; the limit is {MAX_STEPS}")
     tags = sum(len(key.encode()) + len(value.encode()) for key, value in message.metric_tags.items())
     if tags > MAX_TAG_BYTES:
         raise ConfigError(
-            f"metric_tags of model '{name}' have {tags} bytes together; {MAX_TAG_BYTES} are the most, since every "
-            "series of the model has them"
+            f"metric_tags of model '{name}' have {tags} bytes together; the limit is {MAX_TAG_BYTES}, because every "
+            "series of the model repeats them"
         )
 
 
 def _fields(message: Any, path: str) -> Iterator[tuple[str, FieldDescriptor, Any]]:
-    """Yield path, descriptor and value of every list, map and string that is set, those of nested messages included."""
+    """Yield path, descriptor and value of every list, map and string that is set, also in nested messages."""
     for field, value in message.ListFields():
         at = f"{path}{field.name}"
         if not field.is_repeated:
@@ -117,7 +117,7 @@ def _nested(at: str, field: FieldDescriptor, value: Any) -> Iterator[tuple[str, 
 
 
 def _count_instances(message: ConfigMessage, name: str) -> int:
-    """Return how many instances a version of the model has, as far as the configuration says by now."""
+    """Return the number of instances of a version, as far as the configuration specifies it."""
     total = 0
     for index, group in enumerate(message.instance_group):
         total += max(group.count, 1) * max(len(group.gpus), 1)
@@ -143,7 +143,7 @@ def _check_sequences(message: ConfigMessage, name: str) -> None:
     if not batching.HasField("oldest") and message.max_batch_size > MAX_DIRECT_SLOTS:
         raise ConfigError(
             f"max_batch_size of model '{name}' is {message.max_batch_size}; with the direct strategy of "
-            f"sequence_batching, which keeps a slot for each sequence of a batch, {MAX_DIRECT_SLOTS} are the most"
+            f"sequence_batching, which keeps a slot for each sequence of a batch, the limit is {MAX_DIRECT_SLOTS}"
         )
     total = 0
     for index, state in enumerate(batching.state):
@@ -152,7 +152,7 @@ def _check_sequences(message: ConfigMessage, name: str) -> None:
         if total > MAX_GENERATED_BYTES:
             raise ConfigError(
                 f"sequence_batching.state[{index}] of model '{name}' with dims {list(initial.dims)} brings the initial "
-                f"states to {total} bytes; {MAX_GENERATED_BYTES} are the most"
+                f"states to {total} bytes; the limit is {MAX_GENERATED_BYTES}"
             )
 
 
@@ -160,11 +160,11 @@ def _check_warmup(warmup: Any, name: str, instances: int) -> None:
     at = f"model_warmup '{shortened(warmup.name)}' of model '{name}'"
     requests = warmup.batch_size * max(warmup.count, 1)
     if warmup.batch_size > MAX_WARMUP_BATCH:
-        raise ConfigError(f"{at}: batch_size is {warmup.batch_size}; {MAX_WARMUP_BATCH} is the most")
+        raise ConfigError(f"{at}: batch_size is {warmup.batch_size}; the limit is {MAX_WARMUP_BATCH}")
     if requests > MAX_WARMUP_REQUESTS:
         raise ConfigError(
             f"{at}: batch_size {warmup.batch_size} times count {warmup.count} makes {requests} requests; "
-            f"{MAX_WARMUP_REQUESTS} are the most"
+            f"the limit is {MAX_WARMUP_REQUESTS}"
         )
     size = 0
     for key, tensor in warmup.inputs.items():
@@ -172,17 +172,17 @@ def _check_warmup(warmup: Any, name: str, instances: int) -> None:
         if size > MAX_GENERATED_BYTES:
             raise ConfigError(
                 f"{at}: input '{shortened(key)}' with dims {list(tensor.dims)} brings a batch of {warmup.batch_size} "
-                f"to {size} bytes; {MAX_GENERATED_BYTES} are the most"
+                f"to {size} bytes; the limit is {MAX_GENERATED_BYTES}"
             )
     if size * instances > MAX_WARMUP_BYTES:
         raise ConfigError(
             f"{at}: a batch has {size} bytes, which {instances} instances need at the same time; "
-            f"{MAX_WARMUP_BYTES} are the most"
+            f"the limit is {MAX_WARMUP_BYTES} in total"
         )
 
 
 def _size(tensor: Any, items: int) -> int:
-    """Return the bytes that so many items of a tensor take, elements of BYTES being empty."""
+    """Return the bytes of `items` items of a tensor; elements of BYTES are empty."""
     datatype = datatype_name(tensor.data_type)
-    each = 4 if datatype == BYTES else ITEM_SIZES.get(datatype, 8)
-    return int(each * items * prod(max(dim, 1) for dim in tensor.dims))
+    element_bytes = 4 if datatype == BYTES else ITEM_SIZES.get(datatype, 8)
+    return int(element_bytes * items * prod(max(dim, 1) for dim in tensor.dims))

@@ -1,7 +1,7 @@
-"""config.pbtxt, the text form of Triton's `ModelConfig` message.
+"""Parse config.pbtxt, the text form of Triton's `ModelConfig` message.
 
-protobuf's own parser reads it. What that parser says about a mistake is turned into file, line, column, what was
-expected there and what would be right.
+protobuf's parser reads it. Its error messages are rewritten to file, line, column, what was expected and what would be
+right.
 """
 
 import re
@@ -15,7 +15,7 @@ from conch.repository.config.hints import unknown_field, unknown_value
 from conch.repository.config.limits import shortened
 from conch.triton_messages import ModelConfig as ConfigMessage
 
-# So much of a text before and behind a mistake is looked at to explain it: a line may have millions of characters.
+# Of the text before and after a mistake that is used to explain it: a line may have millions of characters.
 _MAX_CONTEXT_CHARS = 1000
 _TOKEN = re.compile(r"\"[^\"\n]*\"?|[\w.+-]+|.")
 
@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"\"[^\"\n]*\"?|[\w.+-]+|.")
 def parse_pbtxt(text: str, where: str) -> ConfigMessage:
     """Return the message of a configuration text.
 
-    Raises ConfigError, beginning with `where` (the file), the line and the column, if the text is not one.
+    Raises ConfigError for invalid text; its message begins with `where` (the file), the line and the column.
     """
     message = ConfigMessage()
     try:
@@ -37,7 +37,7 @@ def parse_pbtxt(text: str, where: str) -> ConfigMessage:
 
 @dataclass(frozen=True, slots=True)
 class _Mistake:
-    """A place in a text, 1-based, and what the parser says about it."""
+    """A place in a text, 1-based, and the parser's message about it."""
 
     lines: list[str]
     line: int
@@ -46,17 +46,17 @@ class _Mistake:
 
     @property
     def before(self) -> str:
-        """The text up to the place."""
+        """The text before the place."""
         line = self.lines[self.line - 1][: self.column - 1][-_MAX_CONTEXT_CHARS:]
         before = self.lines[max(self.line - 1 - _MAX_CONTEXT_CHARS, 0) : self.line - 1]
         return "\n".join([*before, line])[-_MAX_CONTEXT_CHARS:]
 
     @property
     def rest(self) -> str:
-        """The text from the place on."""
+        """The text from the place to the end."""
         line = self.lines[self.line - 1][self.column - 1 :][:_MAX_CONTEXT_CHARS]
-        behind = self.lines[self.line : self.line + _MAX_CONTEXT_CHARS]
-        return "\n".join([line, *behind]).lstrip()[:_MAX_CONTEXT_CHARS]
+        following = self.lines[self.line : self.line + _MAX_CONTEXT_CHARS]
+        return "\n".join([line, *following]).lstrip()[:_MAX_CONTEXT_CHARS]
 
     @property
     def found(self) -> str:
@@ -66,7 +66,7 @@ class _Mistake:
 
     @property
     def after(self) -> str:
-        """The text behind the token at the place."""
+        """The text after the token at the place."""
         match = _TOKEN.match(self.rest)
         return self.rest[match.end() :] if match else ""
 
@@ -78,7 +78,7 @@ class _Mistake:
 
 
 def _explain(mistake: _Mistake) -> str:
-    # The parser repeats the place, and often the line, before what it has to say.
+    # The parser puts the place, and often the line, before its message.
     detail = mistake.detail.removeprefix(f"{mistake.line}:{mistake.column} : ")
     detail = detail.removeprefix(f"'{mistake.lines[mistake.line - 1]}': ")
     if len(detail) > 2 * _MAX_CONTEXT_CHARS:
@@ -94,10 +94,10 @@ def _no_brace(mistake: _Mistake, _: re.Match[str]) -> str:
     if found == "[" and field:
         return (
             f"'{field}' is one message, not a list: write `{field} {{ … }}`; "
-            "the form `[ { … } ]` is for fields that may be repeated, such as input and instance_group"
+            "the form `[ { … } ]` is for repeated fields such as input and instance_group"
         )
     if mistake.before.rstrip().endswith(","):
-        return f"expected another element after ',', found '{found}'; the last element of a list has no comma behind it"
+        return f"expected another element after ',', found '{found}'; remove the comma after the last element of a list"
     if not field:
         return f"expected '{{', found '{found}'"
     if field == "value":
@@ -107,7 +107,7 @@ def _no_brace(mistake: _Mistake, _: re.Match[str]) -> str:
 
 def _no_close(mistake: _Mistake, match: re.Match[str]) -> str:
     if not mistake.after.strip():
-        return f"the text ends where '{match['token']}' is expected; a bracket is not closed"
+        return f"expected '{match['token']}', found the end of the text; a bracket is not closed"
     return f"expected '{match['token']}', found '{mistake.found}'"
 
 
@@ -136,7 +136,7 @@ def _no_bool(mistake: _Mistake, _: re.Match[str]) -> str:
 
 
 def _one_of(_: _Mistake, match: re.Match[str]) -> str:
-    return f"'{match['second']}' and '{match['first']}' exclude each other; only one of them may be given"
+    return f"'{match['second']}' and '{match['first']}' are mutually exclusive; remove one of them"
 
 
 def _twice(_: _Mistake, match: re.Match[str]) -> str:

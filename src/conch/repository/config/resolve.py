@@ -1,4 +1,13 @@
-"""The last step before a model is loaded: defaults filled in, rules checked, the configuration as a value."""
+"""Resolve a configuration: fill in defaults, check all rules, and return it as a `ModelConfig`.
+
+A configuration is checked and converted twice, because Triton checks it twice and clients see both results:
+
+* `Repository.read` checks the file alone, when the repository is scanned. An invalid model is `UNAVAILABLE` with a
+  reason at once, without its backend. Tensors and instance groups may still be missing.
+* `resolve` runs when the model is loaded, after the backend has completed the document from the model file. Only now
+  are tensors, defaults of the backend and GPUs known, so only now can the rules about them be checked. It repeats the
+  first checks, because auto-completion may have changed any field.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,24 +25,23 @@ from conch.repository.config.validate import validate_configuration, validate_te
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConfig:
-    """A complete configuration, and what its owner should be told about it (one sentence each, for the log)."""
+    """A complete configuration, and notices for the log about settings without effect, one sentence each."""
 
     config: ModelConfig
     notices: tuple[str, ...]
 
 
 def resolve(document: Mapping[str, Any], *, backend: Backend | None, gpus: Sequence[int] = ()) -> ResolvedConfig:
-    """Make a configuration complete and check it.
+    """Fill in the defaults of a configuration and check it.
 
-    `document` is `ModelFiles.document`, or what `Backend.complete` made of it; `backend` is None for an ensemble;
-    `gpus` are the ids of the devices that this machine has.
-    Raises ConfigError naming the field and what would be right.
+    `document` is `ModelFiles.document`, or the result of `Backend.complete`; `backend` is None for an ensemble; `gpus`
+    are the ids of the GPUs of this machine. Raises ConfigError naming the field and what would be right.
     """
     name = document.get("name", "")
     message = from_document(document, f"configuration of model '{name}'")
     check_limits(message, name)
     notices = fill_defaults(message, backend, gpus)
-    check_limits(message, name)  # groups have their devices and counts now
+    check_limits(message, name)  # again, because the defaults include devices and counts of instance groups
     validate_configuration(message)
     validate_tensors(message)
     refuse_unsupported(message)

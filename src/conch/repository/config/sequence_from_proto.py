@@ -1,4 +1,4 @@
-"""`sequence_batching` of Triton's message as the values that the server works with. It has been validated."""
+"""Convert a validated `sequence_batching` of Triton's message to Conch's values."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ _DTYPES = {"INT32": "<i4", "FP32": "<f4", "BOOL": "?"}
 
 
 def sequence_batching(message: Any) -> SequenceBatching:
-    """Translate the message of `sequence_batching`."""
+    """Return the value of a `sequence_batching` message."""
     is_oldest = message.WhichOneof("strategy_choice") == "oldest"
     oldest, direct = message.oldest, message.direct
     controls = sorted(_controls(message), key=lambda control: list(ControlKind).index(control.kind))
@@ -34,7 +34,7 @@ def sequence_batching(message: Any) -> SequenceBatching:
 
 
 def control_kind(control: Any) -> ControlKind:
-    """Return what a control stands for. Raises ConfigError for a number that means nothing."""
+    """Return the kind of a control. Raises ConfigError for an unknown number."""
     return ControlKind(enum_name(schema.ModelSequenceBatching.Control.Kind, control.kind))
 
 
@@ -59,7 +59,7 @@ def _state(message: Any) -> SequenceState:
         output_name=message.output_name,
         datatype=datatype_name(message.data_type),
         dims=dims,
-        # What may vary is 1 until the model says otherwise, as in Triton.
+        # Variable dimensions of an initial state are 1, as in Triton.
         initial_dims=tuple(initial.dims) if initial else tuple(max(dim, 1) for dim in dims),
         initial_file=initial.data_file if initial else "",
     )

@@ -1,6 +1,6 @@
-"""What a configuration may ask for and this server does not do: refused by name, or accepted and told.
+"""Settings that this server does not support: refused by name, or accepted with a notice.
 
-Refused is what would change answers; accepted, with a notice, what only changes how resources are used.
+A setting that would change answers is refused. One that only affects the use of resources is accepted with a notice.
 """
 
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
 from conch.triton_messages import ModelConfig as ConfigMessage
 
-# Backends to which requests are given one by one, in their own shapes.
+# Backends that receive each request separately, not as one batched tensor.
 _BY_REQUEST = ("python", "identity")
-# Backends with a scheduler of their own.
+# Backends whose engine has its own scheduler.
 _ENGINES = ("openvino_genai", "scripted", "tensorrtllm", "vllm")
 
 
 def refuse_unsupported(message: ConfigMessage) -> None:
-    """Raise ConfigError naming the first thing that cannot be served."""
+    """Raise ConfigError for the first unsupported setting."""
     for agent in message.model_repository_agents.agents:
         raise ConfigError(
             f"model_repository_agents ('{agent.name}') of model '{message.name}' is not supported by this version of "
@@ -25,7 +25,7 @@ def refuse_unsupported(message: ConfigMessage) -> None:
         )
     for tensor in (*message.input, *message.output):
         for field in ("is_shape_tensor", "is_non_linear_format_io"):
-            # Of other backends the rules for tensors say that it is for TensorRT.
+            # For other backends, `validate_tensors` says that the field is for TensorRT.
             if message.backend == "tensorrt" and getattr(tensor, field):
                 raise ConfigError(
                     f"{field} ('{tensor.name}') of model '{message.name}' is not supported by this version of Conch"
@@ -33,7 +33,7 @@ def refuse_unsupported(message: ConfigMessage) -> None:
 
 
 def refuse_namespaces(message: ConfigMessage) -> None:
-    """Raise ConfigError if a step gives a namespace: to be called where there are none."""
+    """Raise ConfigError if a step names a namespace; called where there are no namespaces."""
     for step in message.ensemble_scheduling.step:
         if step.model_namespace:
             raise ConfigError(
@@ -56,20 +56,20 @@ def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
     if message.backend in _BY_REQUEST:
         for field in ("batch_input", "batch_output"):
             if getattr(message, field):
-                yield field, f"backend '{message.backend}' gets each request as it is"
-    # What makes embeddings with an engine's library is batched, and says so by its max_batch_size.
+                yield field, f"backend '{message.backend}' receives each request separately"
+    # Embedding models of these backends have a max_batch_size and are batched by the server.
     if message.backend in _ENGINES and not message.max_batch_size and _batches(message):
-        yield "dynamic_batching", "engines batch by themselves; default_queue_policy.max_queue_size bounds what waits"
+        yield "dynamic_batching", "the engine batches; default_queue_policy.max_queue_size limits its queue"
     if message.backend == "vllm":
         yield from _vllm_parameters(message)
     if message.HasField("model_metrics"):
-        yield "model_metrics", "histogram buckets are the server's"
+        yield "model_metrics", "the server defines the histogram buckets"
     if message.model_operations.op_library_filename and message.backend != "onnxruntime":
         yield "model_operations", f"backend '{message.backend}' has no custom operations"
 
 
 def _batches(message: ConfigMessage) -> bool:
-    """Whether anything is said of how to batch, beyond how many may wait."""
+    """Whether any setting beyond the queue size is given."""
     batching = message.dynamic_batching
     return bool(
         batching.preferred_batch_size
@@ -80,14 +80,14 @@ def _batches(message: ConfigMessage) -> bool:
 
 
 def _vllm_parameters(message: ConfigMessage) -> Iterator[tuple[str, str]]:
-    """Parameters of Triton's vLLM backend."""
+    """Yield parameters of Triton's vLLM backend whose values have no effect."""
     given = {name: parameter.string_value.lower() for name, parameter in message.parameters.items()}
     if given.get("REPORT_CUSTOM_METRICS", "yes") not in ("yes", "true"):
-        yield "parameter REPORT_CUSTOM_METRICS", "metrics of models that generate are always there"
+        yield "parameter REPORT_CUSTOM_METRICS", "metrics of language models are always reported"
     if given.get("ENABLE_VLLM_HEALTH_CHECK", "true") not in ("yes", "true"):
-        yield "parameter ENABLE_VLLM_HEALTH_CHECK", "an engine that has died is always seen, and replaced"
+        yield "parameter ENABLE_VLLM_HEALTH_CHECK", "the server always detects and restarts a dead engine"
     if given.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes") not in ("yes", "true"):
-        yield "parameter FORCE_CPU_ONLY_INPUT_TENSORS", "prompts are never in a GPU's memory"
+        yield "parameter FORCE_CPU_ONLY_INPUT_TENSORS", "prompts are never in GPU memory"
 
 
 def _group_settings(message: ConfigMessage) -> Iterator[tuple[str, str]]:
@@ -103,7 +103,7 @@ def _state_memory(message: ConfigMessage) -> Iterator[tuple[str, str]]:
     for state in message.sequence_batching.state:
         for field in ("use_same_buffer_for_input_output", "use_growable_memory"):
             if getattr(state, field):
-                yield f"{field} of the state '{state.input_name}'", "state is handed on as it is, without a copy"
+                yield f"{field} of the state '{state.input_name}'", "states are passed on without a copy"
 
 
 def _optimizations(message: ConfigMessage) -> Iterator[tuple[str, str]]:
@@ -112,14 +112,14 @@ def _optimizations(message: ConfigMessage) -> Iterator[tuple[str, str]]:
     optimization = message.optimization
     for field in ("priority", "gather_kernel_buffer_threshold", "eager_batching"):
         if getattr(optimization, field):
-            yield f"optimization.{field}", "no backend here makes use of it"
+            yield f"optimization.{field}", "no backend uses it"
     if optimization.HasField("cuda"):
-        yield "optimization.cuda", "no backend here makes CUDA graphs"
+        yield "optimization.cuda", "no backend uses CUDA graphs"
     if optimization.HasField("graph") and message.backend != "onnxruntime":
         yield "optimization.graph", f"backend '{message.backend}' has no levels of graph optimization"
     for field in ("input_pinned_memory", "output_pinned_memory"):
         if optimization.HasField(field) and not getattr(optimization, field).enable:
-            yield f"optimization.{field}", "the frameworks manage device memory themselves"
+            yield f"optimization.{field}", "the frameworks manage device memory"
     accelerators: Any = optimization.execution_accelerators
     if message.backend != "onnxruntime" and (
         accelerators.gpu_execution_accelerator or accelerators.cpu_execution_accelerator

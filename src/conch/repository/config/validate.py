@@ -1,7 +1,8 @@
-"""The rules that a configuration must keep, checked on it alone.
+"""Validation rules of a configuration that need no other model.
 
-Texts begin as Triton's do, and go on to name the field. `validate_configuration` holds from the file on (Triton finds
-these while polling); `validate_tensors` holds once the model has completed the configuration (found while loading).
+Messages begin with Triton's text, which clients match, and continue with the field. `validate_configuration` is for the
+file as it is read (Triton checks these rules while polling); `validate_tensors` is for the configuration after
+auto-completion (Triton checks these while loading).
 """
 
 from collections import Counter
@@ -22,7 +23,7 @@ _TENSORRT = "tensorrt_plan"
 
 
 def validate_configuration(message: ConfigMessage) -> None:
-    """Check what does not depend on the model's own inputs and outputs. Raises ConfigError at the first rule broken."""
+    """Check the rules that do not depend on inputs and outputs. Raises ConfigError for the first broken rule."""
     name = message.name
     if message.platform == ENSEMBLE_PLATFORM and message.backend:
         raise ConfigError(
@@ -47,7 +48,7 @@ def validate_configuration(message: ConfigMessage) -> None:
 
 
 def validate_tensors(message: ConfigMessage) -> None:
-    """Check inputs, outputs and instance groups of a completed configuration. Raises as `validate_configuration`."""
+    """Check inputs, outputs and instance groups of a completed configuration. Raises ConfigError."""
     for field, tensors in (("input", message.input), ("output", message.output)):
         for index, tensor in enumerate(tensors):
             _validate_tensor(tensor, f"{field}[{index}]", message)
@@ -161,14 +162,14 @@ def _validate_tensor(tensor: Any, at: str, message: ConfigMessage) -> None:
     where = f"for {message.name}: {at}"
     if not tensor.name:
         raise ConfigError(f"model {kind} must specify 'name' {where}")
-    whose = f"model {kind} '{tensor.name}'"
+    subject = f"model {kind} '{tensor.name}'"
     if not tensor.data_type:
-        raise ConfigError(f"{whose} must specify 'data_type' {where}")
+        raise ConfigError(f"{subject} must specify 'data_type' {where}")
     if not tensor.dims:
-        raise ConfigError(f"{whose} must specify 'dims' {where}")
-    _validate_dims(tensor.dims, f"{whose} dimension", f"{where}.dims")
+        raise ConfigError(f"{subject} must specify 'dims' {where}")
+    _validate_dims(tensor.dims, f"{subject} dimension", f"{where}.dims")
     if tensor.HasField("reshape"):
-        _validate_reshape(tensor, whose, where, batching=message.max_batch_size > 0)
+        _validate_reshape(tensor, subject, where, batching=message.max_batch_size > 0)
     if tensor.is_shape_tensor and message.platform != _TENSORRT:
         raise ConfigError(f"shape tensors are only supported for TensorRT platform {where}.is_shape_tensor")
     if tensor.is_non_linear_format_io and message.platform != _TENSORRT:
@@ -187,22 +188,22 @@ def _validate_dims(dims: Sequence[int], what: str, where: str) -> None:
             )
 
 
-def _validate_reshape(tensor: Any, whose: str, where: str, *, batching: bool) -> None:
+def _validate_reshape(tensor: Any, subject: str, where: str, *, batching: bool) -> None:
     dims, shape = list(tensor.dims), list(tensor.reshape.shape)
     if not shape and not batching:
         raise ConfigError(
-            f"{whose} cannot have empty reshape for non-batching model as scalar tensors are not supported {where}"
+            f"{subject} cannot have empty reshape for non-batching model as scalar tensors are not supported {where}"
         )
-    _validate_dims(shape, f"{whose} reshape dimensions", f"{where}.reshape.shape")
+    _validate_dims(shape, f"{subject} reshape dimensions", f"{where}.reshape.shape")
     sides = f"{where}.dims is {dims}, reshape.shape is {shape}"
     if dims.count(-1) != shape.count(-1):
-        raise ConfigError(f"{whose} has different number of variable-size dimensions for dims and reshape {sides}")
+        raise ConfigError(f"{subject} has different number of variable-size dimensions for dims and reshape {sides}")
     if _element_counts(dims) != _element_counts(shape):
-        raise ConfigError(f"{whose} has different size for dims and reshape {sides}")
+        raise ConfigError(f"{subject} has different size for dims and reshape {sides}")
 
 
 def _element_counts(dims: Iterable[int]) -> list[int]:
-    """Element counts of the runs of fixed dimensions between the variable ones: [2, 4, -1, 6] → [8, 6]."""
+    """Return the element counts of the runs of fixed dimensions between the variable ones: [2, 4, -1, 6] → [8, 6]."""
     runs: list[list[int]] = [[]]
     for dim in dims:
         if dim == -1:
@@ -213,12 +214,12 @@ def _element_counts(dims: Iterable[int]) -> list[int]:
 
 
 def _validate_instance_group(group: Any, message: ConfigMessage) -> None:
-    whose = f"instance group {group.name} of model {message.name}"
+    subject = f"instance group {group.name} of model {message.name}"
     if group.kind in (ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL) and group.gpus:
         kind = ModelInstanceGroup.Kind.Name(group.kind)
-        raise ConfigError(f"{whose} has kind {kind} but specifies one or more GPUs: {list(group.gpus)}")
+        raise ConfigError(f"{subject} has kind {kind} but specifies one or more GPUs: {list(group.gpus)}")
     if group.profile and message.platform != _TENSORRT:
         raise ConfigError(
-            f"{whose} and platform {message.platform} specifies profile field which is only supported for "
+            f"{subject} and platform {message.platform} specifies profile field which is only supported for "
             "TensorRT models"
         )

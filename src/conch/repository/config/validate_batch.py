@@ -1,4 +1,4 @@
-"""The rules for `batch_input` and `batch_output`, which go with ragged batches. Texts begin as Triton's do."""
+"""Validation rules of `batch_input` and `batch_output`, used with ragged batches. Messages begin with Triton's text."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _DATATYPES = (schema.TYPE_INT32, schema.TYPE_FP32)
 
 
 def validate_batch_tensors(message: ConfigMessage) -> None:
-    """Check them in a completed configuration. Raises ConfigError at the first rule broken."""
+    """Check both fields in a completed configuration. Raises ConfigError for the first broken rule."""
     inputs = {tensor.name for tensor in message.input}
     outputs = {tensor.name for tensor in message.output}
     targets: set[str] = set()
@@ -21,7 +21,7 @@ def validate_batch_tensors(message: ConfigMessage) -> None:
             raise ConfigError(f"batch input data type must be TYPE_INT32 or TYPE_FP32 {where}")
         for name in _targets(each, "input", where):
             if name in inputs | targets:
-                raise ConfigError(f"batch input '{name}' is made by the server, so nothing else may be it {where}")
+                raise ConfigError(f"batch input '{name}' is created by the server; the name is used elsewhere {where}")
             targets.add(name)
     targets.clear()
     for index, each in enumerate(message.batch_output):
@@ -29,7 +29,7 @@ def validate_batch_tensors(message: ConfigMessage) -> None:
         _validate_source(each, "output", schema.BatchOutput.Kind, inputs, where)
         for name in _targets(each, "output", where):
             if name not in outputs:
-                raise ConfigError(f"unknown target output name '{name}' {where}; there are: {_list(outputs)}")
+                raise ConfigError(f"unknown target output name '{name}' {where}; known: {_list(outputs)}")
             if name in targets:
                 raise ConfigError(f"target output name '{name}' can only be specified once {where}")
             targets.add(name)
@@ -40,7 +40,7 @@ def _validate_source(each: Any, side: str, kinds: Any, inputs: set[str], where: 
         kind = kinds.Name(each.kind) if each.kind in kinds.values() else each.kind
         raise ConfigError(f"batch {side} kind '{kind}' expects 1 source input, got {len(each.source_input)} {where}")
     if each.source_input[0] not in inputs:
-        raise ConfigError(f"unknown source input name '{each.source_input[0]}' {where}; there are: {_list(inputs)}")
+        raise ConfigError(f"unknown source input name '{each.source_input[0]}' {where}; known: {_list(inputs)}")
 
 
 def _targets(each: Any, side: str, where: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""The rules of an ensemble's graph that need no other model: every tensor is written once, and read or handed out.
+"""Validation rules of an ensemble's graph that need no other model: each tensor is written once and used.
 
-Whether the tensors of two stages fit each other is checked where the stages are known.
+Whether the tensors of two steps match is checked in `core/ensembles/contract.py`, where the models are known.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from conch.triton_messages import ModelConfig as ConfigMessage
 
 
 def validate_ensemble(message: ConfigMessage) -> None:
-    """Check an ensemble; nothing is asked of other models. Raises ConfigError at the first rule broken."""
+    """Check an ensemble without its models. Raises ConfigError for the first broken rule."""
     name, is_ensemble = message.name, message.platform == ENSEMBLE_PLATFORM
     if message.HasField("ensemble_scheduling") != is_ensemble:
         raise ConfigError(
@@ -52,18 +52,18 @@ def _validate_flow(message: ConfigMessage) -> None:
         for tensor in sorted(set(step.input_map.values()) - inputs - writers.keys()):
             raise ConfigError(
                 f"ensemble tensor '{tensor}' of ensemble '{name}' is read by step {index} ('{step.model_name}'), but "
-                "it is no input of the ensemble and no step writes it"
+                "it is not an input of the ensemble and no step writes it"
             )
     for tensor in sorted(writers.keys() - read - outputs):
         raise ConfigError(
             f"ensemble tensor '{tensor}' is unused in ensemble '{name}': step {writers[tensor]} "
-            f"('{steps[writers[tensor]].model_name}') writes it, nothing reads it; leave it out of the output_map"
+            f"('{steps[writers[tensor]].model_name}') writes it, nothing reads it; remove it from the output_map"
         )
     _validate_order(name, steps, inputs)
 
 
 def _writers(message: ConfigMessage, inputs: set[str]) -> dict[str, int]:
-    """Which step writes each tensor."""
+    """Return the step that writes each tensor. Raises ConfigError for a tensor with two writers."""
     writers: dict[str, int] = {}
     for index, step in enumerate(message.ensemble_scheduling.step):
         for tensor in step.output_map.values():
@@ -81,7 +81,7 @@ def _writers(message: ConfigMessage, inputs: set[str]) -> dict[str, int]:
 
 
 def _validate_order(name: str, steps: Any, inputs: set[str]) -> None:
-    """Run the graph on paper: what never gets all its inputs waits for itself, since every tensor has a writer."""
+    """Raise ConfigError for a cycle: simulate the graph; a step that never gets all its inputs waits for itself."""
     missing = [set(step.input_map.values()) - inputs for step in steps]
     readers: dict[str, list[int]] = {}
     for index, tensors in enumerate(missing):
@@ -96,5 +96,5 @@ def _validate_order(name: str, steps: Any, inputs: set[str]) -> None:
                 if not missing[index]:
                     ready.append(index)
     if waiting:
-        circle = ", ".join(f"{index} ('{step.model_name}')" for index, step in waiting.items())
-        raise ConfigError(f"circular dependency in ensemble '{name}': the steps {circle} wait for each other's outputs")
+        cycle = ", ".join(f"{index} ('{step.model_name}')" for index, step in waiting.items())
+        raise ConfigError(f"circular dependency in ensemble '{name}': the steps {cycle} wait for each other's outputs")

@@ -1,4 +1,4 @@
-"""The rules of `sequence_batching`, checked on the configuration alone. Texts begin as Triton's do."""
+"""Validation rules of `sequence_batching`. Messages begin with Triton's text."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +14,7 @@ _FORMS = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
 
 
 def validate_sequence_batching(message: ConfigMessage) -> None:
-    """Check a model's `sequence_batching`, if it has one. Raises ConfigError at the first rule broken."""
+    """Check a model's `sequence_batching`, if it has one. Raises ConfigError for the first broken rule."""
     if not message.HasField("sequence_batching"):
         return
     batching, name = message.sequence_batching, message.name
@@ -84,40 +84,41 @@ def _validate_state(state: Any, name: str) -> None:
     for field in ("input_name", "output_name", "data_type"):
         if not getattr(state, field):
             raise ConfigError(f"sequence batching state must specify '{field}' for {name}")
-    whose = f"state input '{state.input_name}'"
+    subject = f"state input '{state.input_name}'"
     if any(dim < 1 and dim != -1 for dim in state.dims):
-        raise ConfigError(f"dims of {whose} for {name} must be integers >= 1, or -1, they are {list(state.dims)}")
+        raise ConfigError(f"dims of {subject} for {name} must be integers >= 1, or -1, they are {list(state.dims)}")
     if len(state.initial_state) > 1:
         raise ConfigError(
-            f"initial_state field for {whose} must contain exactly one or zero element. "
+            f"initial_state field for {subject} must contain exactly one or zero element. "
             f"Found '{len(state.initial_state)}' elements."
         )
     for initial in state.initial_state:
-        _validate_initial_state(initial, state, whose, name)
+        _validate_initial_state(initial, state, subject, name)
 
 
-def _validate_initial_state(initial: Any, state: Any, whose: str, name: str) -> None:
+def _validate_initial_state(initial: Any, state: Any, subject: str, name: str) -> None:
     if initial.data_type != state.data_type:
         raise ConfigError(
             f"The data type used for 'initial_state' field of state '{state.input_name}' does not match the state "
             f"data type, for {name}"
         )
     if not initial.name:
-        raise ConfigError(f"Field 'name' must be set when using initial_state for {whose} for {name}")
+        raise ConfigError(f"Field 'name' must be set when using initial_state for {subject} for {name}")
     if len(initial.dims) != len(state.dims):
         raise ConfigError(
-            f"Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for {whose}. "
+            f"Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for {subject}. "
             f"{len(initial.dims)} != {len(state.dims)}, for {name}"
         )
-    for dim, wanted in zip(initial.dims, state.dims, strict=True):
+    for dim, declared in zip(initial.dims, state.dims, strict=True):
         if dim < 1:
-            raise ConfigError(f"'initial_state' field for {whose} contains variable dimensions, for {name}")
-        if wanted not in (-1, dim):
+            raise ConfigError(f"'initial_state' field for {subject} contains variable dimensions, for {name}")
+        if declared not in (-1, dim):
             raise ConfigError(
-                f"'initial_state' dim for {whose} doesn't match 'state' dim description. {dim} != {wanted}, for {name}"
+                f"'initial_state' dim for {subject} doesn't match 'state' dim description. {dim} != {declared}, "
+                f"for {name}"
             )
     if initial.WhichOneof("state_data") is None:
-        raise ConfigError(f"initial_state setting expects {whose} to have state_data set, for {name}")
+        raise ConfigError(f"initial_state setting expects {subject} to have state_data set, for {name}")
 
 
 def _validate_names(batching: Any, message: ConfigMessage) -> None:
@@ -131,8 +132,8 @@ def _validate_names(batching: Any, message: ConfigMessage) -> None:
     for own in inputs:
         if own in declared:
             raise ConfigError(
-                f"'{own}' of {name} is an input and a control or state of sequence_batching: "
-                "the server gives it to the model, leave it out of the inputs that clients give"
+                f"'{own}' of {name} is both an input and a control or state of sequence_batching: "
+                "the server supplies it, so remove it from the inputs"
             )
 
 

@@ -1,4 +1,4 @@
-"""Model repositories that are not on this machine: object stores, archives behind HTTP, images in OCI registries.
+"""Remote model repositories: object stores, archives behind HTTP, images in OCI registries.
 
-A `Mirror` looks at one of them and makes local folders of its models; what was fetched once stays in a cache.
+A `Mirror` scans one of them and creates local folders for its models; fetched files stay in a cache.
 """

@@ -1,7 +1,7 @@
-"""Archives and layers of images, taken apart into objects of the cache.
+"""Unpack archives and image layers into objects of the cache.
 
-What comes from elsewhere may be meant to harm: paths that climb, links that lead out, devices, and archives that grow
-without end. All of it is refused, whole.
+Archives are untrusted. One with a path or link that leads out, a device, or an expansion above the limits is refused
+as a whole.
 """
 
 import lzma
@@ -30,7 +30,7 @@ _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOF
 
 
 class Unpacker:
-    """Takes archives apart. `where` is for messages."""
+    """Unpacks archives into a cache. `where` is for messages."""
 
     def __init__(self, cache: Cache, where: str, limits: ArchiveLimits | None = None) -> None:
         self._cache = cache
@@ -38,10 +38,10 @@ class Unpacker:
         self._limits = limits or ArchiveLimits()
 
     def unpack(self, file: Path, suffix: str) -> list[RemoteFile]:
-        """Put the files of an archive into the cache, by the SHA-256 of their contents, and return its entries.
+        """Store the files of an archive in the cache, by the SHA-256 of their contents, and return its entries.
 
-        A link becomes what it points to. Raises ConfigError for an archive that is broken or not to be trusted,
-        Unavailable if the cache is full.
+        A link is replaced by its target. Raises ConfigError for a damaged or unsafe archive, Unavailable if the cache
+        cannot be written.
         """
         found: dict[str, RemoteFile] = {}
         links: dict[str, str] = {}
@@ -55,11 +55,11 @@ class Unpacker:
                     with stream:
                         found[path] = self._store(path, stream, budget)
         except _BROKEN as error:
-            raise ConfigError(f"{self._where}: the archive is truncated or damaged: {_said(error)}") from error
+            raise ConfigError(f"{self._where}: the archive is truncated or damaged: {_message(error)}") from error
         except (OSError, RuntimeError, NotImplementedError, ValueError, OverflowError) as error:
-            # gzip says OSError of what is no gzip, zipfile RuntimeError of what is encrypted.
-            raise ConfigError(f"{self._where}: the archive cannot be read: {_said(error)}") from error
-        # Of two entries with one path the later one counts, as when they are written out.
+            # gzip raises OSError for other formats, zipfile RuntimeError for encrypted members.
+            raise ConfigError(f"{self._where}: the archive cannot be read: {_message(error)}") from error
+        # Of two entries with the same path the later one counts, as in an extraction.
         entries = found | {entry.path: entry for entry in self._followed(links, found, budget)}
         self._check_folders(entries)
         return list(entries.values())
@@ -103,7 +103,7 @@ class Unpacker:
         return str(inside(name, self._where))
 
     def _target(self, path: str, target: str) -> str:
-        """Return where a link points to, which must be inside, as a path from the top."""
+        """Return the target of a link, relative to the archive. Raises ConfigError if it leads out."""
         if len(target) > 2 * MAX_PATH_BYTES:
             raise ConfigError(f"{self._where}: the link '{path}' leads to a path of {len(target)} characters")
         resolved = normpath(target)
@@ -136,8 +136,7 @@ class Unpacker:
             while target in links and target not in seen:
                 if len(seen) > MAX_LINK_CHAIN:
                     raise ConfigError(
-                        f"{self._where}: the link '{path}' leads to more than {MAX_LINK_CHAIN} other links, one after "
-                        "the other"
+                        f"{self._where}: the link '{path}' leads through a chain of more than {MAX_LINK_CHAIN} links"
                     )
                 seen.add(target)
                 target = links[target]
@@ -154,14 +153,14 @@ class Unpacker:
                 yield RemoteFile(self._path(path + known[len(target) :]), entry.key, entry.size)
 
     def _check_folders(self, entries: Mapping[str, RemoteFile]) -> None:
-        """Raise ConfigError if something lies below what is a file."""
+        """Raise ConfigError if an entry lies below a file."""
         for path in entries:
             above = path.rpartition("/")[0]
             while above:
                 if above in entries and not entries[above].is_folder:
-                    raise ConfigError(f"{self._where}: '{above}' is a file and a folder")
+                    raise ConfigError(f"{self._where}: '{above}' is both a file and a folder")
                 above = above.rpartition("/")[0]
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return ascii(str(error))[1:-1][:300]

@@ -1,12 +1,12 @@
-"""The local copies: objects by key, complete or not there at all, and the folders that loads make of them.
+"""Local cache of remote files: complete objects by key, and folders of hard links to them for loads.
 
     objects/<key>            a complete file, read-only
-    partial/<key>            a file that is being fetched, and <key>.parts, what of it is there
-    indexes/<key>.json       what an archive or a layer of an image was found to hold
+    partial/<key>            a file that is being fetched, and <key>.parts, the journal of its parts
+    indexes/<key>.json       listing of an archive or image layer
     loads/<process>/<n>      folder of one load: hard links to objects
 
 A load's folder never changes and stays until its model is unloaded: a file that changes remotely becomes another
-object. An object that nothing refers to any more has one link and may go. Several servers can share a cache.
+object. An object with a single link is unused and may be removed. Several servers can share a cache.
 """
 
 import errno
@@ -25,12 +25,12 @@ from conch.errors import Unavailable
 from conch.repository.remote.listing import RemoteFile, inside
 
 _READ_ONLY = 0o444
-_WRITTEN = 946_684_800  # the time of modification of all objects, so that any later change shows
-_NEW = "new-"  # begins the name of a file that is being written
+_OBJECT_MTIME_S = 946_684_800  # the modification time of all objects, so that a later change is detected
+_NEW = "new-"  # prefix of files that are being written
 
 
 class Cache:
-    """The copies of one remote repository below `directory`. For use by several threads."""
+    """The cache of one remote repository below `directory`. Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -38,7 +38,7 @@ class Cache:
         self._loads: Path | None = None
 
     def open(self) -> None:
-        """Make the folders, and remove those of loads whose process is gone. Raises Unavailable."""
+        """Create the folders, and remove load folders of processes that have ended. Raises Unavailable."""
         if self._loads is not None:
             return
         with self.writing():
@@ -47,43 +47,43 @@ class Cache:
             loads = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self._directory / "loads"))
             lock = os.open(loads / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # Held as long as this object is there, and no longer than the process.
+            # Held until this object is collected or the process ends.
             weakref.finalize(self, os.close, lock)
             self._loads = loads
         self._remove_abandoned_loads()
 
     def has(self, key: str) -> bool:
-        """Whether an object is there, complete and as it was written: a model may have changed what is linked to it."""
+        """Whether an object is in the cache and unchanged: a model could have written to its hard link."""
         try:
-            return self.object(key).stat().st_mtime == _WRITTEN
+            return self.object(key).stat().st_mtime == _OBJECT_MTIME_S
         except FileNotFoundError:
             return False
 
     def object(self, key: str) -> Path:
-        """Return where an object is or would be."""
+        """Return the path of an object, which need not exist."""
         return self._directory / "objects" / key
 
     def partial(self, key: str) -> Path:
-        """Return where an object is while it is being fetched."""
+        """Return the path of an object while it is being fetched."""
         return self._directory / "partial" / key
 
     def index(self, key: str) -> Path:
-        """Return where the contents of an archive are written down."""
+        """Return the path of the listing of an archive."""
         return self._directory / "indexes" / f"{key}.json"
 
     def commit(self, file: Path, target: Path) -> None:
-        """Make a written file the complete one, durably: whoever finds it by its name finds all of it."""
+        """Rename a written file to its final name, durably: under that name it is always complete."""
         with self.writing():
             with file.open("rb+") as stream:
                 os.fsync(stream.fileno())
             file.chmod(_READ_ONLY)
-            os.utime(file, (_WRITTEN, _WRITTEN))
+            os.utime(file, (_OBJECT_MTIME_S, _OBJECT_MTIME_S))
             file.replace(target)
             _sync_folder(target.parent)
 
     @contextmanager
     def new_file(self) -> Iterator[tuple[Path, BinaryIO]]:
-        """Give a file to write into, removed at the end unless it was committed."""
+        """Yield a new file for writing, which is removed at the end unless it was committed."""
         with self.writing():
             descriptor, name = tempfile.mkstemp(dir=self._directory / "partial", prefix=_NEW)
         path = Path(name)
@@ -94,10 +94,10 @@ class Cache:
             path.unlink(missing_ok=True)
 
     def assemble(self, model: str, entries: Iterable[RemoteFile], where: str) -> Path:
-        """Make the folder of a load and return it. All objects must be there.
+        """Create the folder of a load from cached objects and return it.
 
         Raises ConfigError for a path that leads out, FileNotFoundError if another process has removed an object,
-        Unavailable if there is no room.
+        Unavailable if there is no space.
         """
         if self._loads is None:
             raise AssertionError("the cache is not open")
@@ -117,16 +117,16 @@ class Cache:
             raise
         return folder
 
-    def prune(self, wanted: Collection[str]) -> None:
-        """Remove objects and rests of objects that are not wanted, that no load has linked and nobody is fetching."""
+    def prune(self, kept: Collection[str]) -> None:
+        """Remove complete and partial objects, except those in `kept`, linked by a load, or being fetched."""
         for kind in ("objects", "partial"):
             for path in (self._directory / kind).iterdir():
-                if path.name.partition(".")[0] not in wanted and not path.name.startswith(_NEW):
+                if path.name.partition(".")[0] not in kept and not path.name.startswith(_NEW):
                     _remove_unused(path)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Say of what the file system refuses that it was the cache. What is missing is left to the caller."""
+        """Convert OSError to an Unavailable that names the cache, except FileNotFoundError, which callers handle."""
         try:
             yield
         except FileNotFoundError:
@@ -134,7 +134,7 @@ class Cache:
         except OSError as error:
             raise Unavailable(
                 f"the repository cache '{self._directory}' cannot be written: {error.strerror or error}; "
-                "--repository-cache can name another directory"
+                "set --repository-cache to another directory"
             ) from error
 
     def _remove_abandoned_loads(self) -> None:
@@ -143,7 +143,7 @@ class Cache:
                 with (folder / "lock").open("rb") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
-            except OSError:  # in use, or just being made
+            except OSError:  # in use, or being created
                 continue
 
 
@@ -151,7 +151,7 @@ def _link(source: Path, target: Path) -> None:
     try:
         target.hardlink_to(source)
     except OSError as error:
-        # A file system without hard links, or with no room for more of them to this file.
+        # A file system without hard links, or with too many of them to this file.
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
             raise
         shutil.copyfile(source, target)
@@ -163,7 +163,7 @@ def _remove_unused(path: Path) -> None:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.stat().st_nlink == 1:
                 path.unlink()
-    except OSError:  # it is being fetched, or another process has removed it
+    except OSError:  # being fetched, or removed by another process
         return
 
 

@@ -1,7 +1,6 @@
-"""Where the credentials of object stores are found: Triton's file, the usual environment, shared files of AWS.
+"""Find credentials of object stores: Triton's credential file, environment variables, AWS profiles.
 
-Pure but for the files that are read. What the object store's client finds for itself (its own variables, the
-credentials of the machine or the pod) is left to it.
+Sources that the client library reads itself (its variables, credentials of the machine or the pod) are left to it.
 """
 
 import configparser
@@ -18,7 +17,7 @@ _TRITON_FILE = "TRITON_CLOUD_CREDENTIAL_PATH"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AwsSettings:
-    """What is known about S3. "" for what is left to the client."""
+    """Settings of S3. "" leaves a setting to the client library."""
 
     key_id: str = ""
     secret_key: str = ""
@@ -28,26 +27,26 @@ class AwsSettings:
 
 
 def triton_credential(scheme: str, url: str, environ: Mapping[str, str]) -> Any:
-    """Return the entry of Triton's credential file for a repository: that of the longest fitting prefix, or None.
+    """Return the entry of Triton's credential file with the longest matching prefix, None if there is none.
 
-    Raises ConfigError for a file that cannot be read; its contents are not repeated.
+    Raises ConfigError for a file that cannot be read, without quoting its contents.
     """
     path = environ.get(_TRITON_FILE)
     if not path:
         return None
     try:
         entries = json.loads(Path(path).read_text(encoding="utf-8")).get(scheme, {})
-        fitting = [prefix for prefix in entries if url.startswith(prefix)]
-        return entries[max(fitting, key=len)] if fitting else None
+        matching = [prefix for prefix in entries if url.startswith(prefix)]
+        return entries[max(matching, key=len)] if matching else None
     except OSError as error:
         raise ConfigError(f"{_TRITON_FILE}: '{path}' cannot be read: {error.strerror}") from error
     except (ValueError, AttributeError, TypeError) as error:
         form = '{"s3": {"s3://bucket": {"key_id": "…", "secret_key": "…"}}, "gs": {…}, "as": {…}}'
-        raise ConfigError(f"{_TRITON_FILE}: '{path}' is no JSON of the form {form}") from error
+        raise ConfigError(f"{_TRITON_FILE}: '{path}' is not JSON of the form {form}") from error
 
 
 def aws_settings(url: str, environ: Mapping[str, str]) -> AwsSettings:
-    """Return what is configured for an S3 repository: Triton's file before the environment before a profile."""
+    """Return the settings of an S3 repository, in order of precedence: Triton's file, environment, AWS profile."""
     entry = triton_credential("s3", url, environ)
     if entry is not None and not isinstance(entry, Mapping):
         raise ConfigError(f"{_TRITON_FILE}: an entry of 's3' must be an object with key_id and secret_key, or profile")
@@ -60,7 +59,7 @@ def aws_settings(url: str, environ: Mapping[str, str]) -> AwsSettings:
             region=str(entry.get("region") or region),
         )
     if not entry and environ.get("AWS_ACCESS_KEY_ID"):
-        return AwsSettings(region=region)  # the client reads the variables itself
+        return AwsSettings(region=region)  # the client library reads the variables
     profile = str((entry or {}).get("profile") or environ.get("AWS_PROFILE") or "")
     found = _aws_profile(profile or "default", environ)
     if profile and not found:
@@ -75,7 +74,7 @@ def aws_settings(url: str, environ: Mapping[str, str]) -> AwsSettings:
 
 
 def _aws_profile(name: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return a profile's settings; those of the credentials file win."""
+    """Return a profile's settings; the credentials file takes precedence over the config file."""
     home = Path(environ.get("HOME", "~")).expanduser() / ".aws"
     config = environ.get("AWS_CONFIG_FILE") or home / "config"
     credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials"
@@ -92,6 +91,6 @@ def _section(path: Path, name: str) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"AWS configuration '{path}' cannot be read: {error}") from error
     except configparser.Error as error:
-        # The error's text has the line, which may hold a key.
-        raise ConfigError(f"AWS configuration '{path}' is no INI file: {type(error).__name__}") from error
+        # The error's text quotes the line, which may contain a key.
+        raise ConfigError(f"AWS configuration '{path}' is not an INI file: {type(error).__name__}") from error
     return dict(parser[name]) if parser.has_section(name) else {}

@@ -1,7 +1,7 @@
-"""Objects into the cache: several at a time, large ones in parts, and complete or not at all.
+"""Download objects into the cache: concurrently, large ones in parts that can be resumed.
 
-What was fetched of a large object is kept when the fetch breaks off, and the next one continues. The journal that says
-which parts are there counts only until the machine is started anew, for until then no write is lost.
+An interrupted download of a large object keeps its parts, and the next one resumes. The journal of parts is valid only
+until the machine reboots, because parts are not synced to disk.
 """
 
 import fcntl
@@ -23,22 +23,22 @@ _CONNECTIONS = 8
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 Buffer: TypeAlias = bytes | memoryview
-Progress: TypeAlias = Callable[[int], None]  # so many bytes more have come
+Progress: TypeAlias = Callable[[int], None]  # called with the size of each received chunk in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """An object to be fetched. `read` gives the bytes from `start` to `end`, or raises what says why it cannot."""
+    """An object to be fetched. `read` yields the bytes from `start` to `end`, or raises ConchError."""
 
     key: str
     name: str  # for messages
     size: int
     read: Callable[[int, int], Iterable[Buffer]]
-    in_parts: bool = True  # whether `read` can begin and end anywhere
+    in_parts: bool = True  # whether `read` supports any range
 
 
 class Downloader:
-    """Fetches into one cache. `progress` is told, from several threads, how many bytes have come."""
+    """Downloads into one cache. `progress` is called from several threads."""
 
     def __init__(self, cache: Cache, *, part_bytes: int = PART_BYTES, progress: Progress | None = None) -> None:
         self._cache = cache
@@ -46,7 +46,7 @@ class Downloader:
         self._progress = progress or (lambda _count: None)
 
     def fetch(self, downloads: Iterable[Download]) -> None:
-        """Return when every object is in the cache. Raises what `read` raises, Unavailable for a short or full one."""
+        """Fetch missing objects. Raises the errors of `read`, Unavailable for a wrong size or a full disk."""
         missing = {one.key: one for one in downloads if not self._cache.has(one.key)}
         large = [one for one in missing.values() if one.in_parts and one.size > self._part_bytes]
         small = [one for one in missing.values() if one not in large]
@@ -63,13 +63,13 @@ class Downloader:
 
     def _parts(self, one: Download, pool: ThreadPoolExecutor, stop: threading.Event) -> None:
         with self._partial(one) as (path, descriptor):
-            if self._cache.has(one.key):  # another process has been at it
+            if self._cache.has(one.key):  # fetched by another process in the meantime
                 return
             journal = _Journal(path.with_name(f"{one.key}.parts"), one.size, self._part_bytes)
             done = journal.read() if os.fstat(descriptor).st_size == one.size else set()
             with self._cache.writing():
                 journal.begin(done)
-                # Now rather than after half of it: whether there is room.
+                # A full disk fails here, not in the middle of the download.
                 os.posix_fallocate(descriptor, 0, one.size)
 
             def fetch(index: int) -> None:
@@ -84,13 +84,13 @@ class Downloader:
             journal.remove()
 
     def _copy(self, one: Download, descriptor: int, start: int, end: int, stop: threading.Event) -> None:
-        """Write the bytes from `start` to `end` where they belong. Raises Unavailable if it is not exactly those."""
+        """Write the bytes from `start` to `end` at their offsets. Raises Unavailable for more or fewer bytes."""
         position = start
         for chunk in one.read(start, end):
             if stop.is_set():
-                raise Unavailable(f"{one.name}: given up, for another file could not be fetched")
+                raise Unavailable(f"{one.name}: cancelled, because another file could not be fetched")
             if position + len(chunk) > end:
-                raise Unavailable(f"{one.name}: more than the {end - start} bytes came that were to come")
+                raise Unavailable(f"{one.name}: the server sent more than the expected {end - start} bytes")
             with self._cache.writing():
                 _write(descriptor, chunk, position)
             position += len(chunk)
@@ -100,13 +100,13 @@ class Downloader:
 
     @contextmanager
     def _partial(self, one: Download) -> Iterator[tuple[Path, int]]:
-        """Open the file of what is there of an object. Nobody else writes into it meanwhile."""
+        """Open the partial file of an object and lock it against other writers."""
         path = self._cache.partial(one.key)
         while True:
             with self._cache.writing():
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Who held it may have finished or removed it meanwhile.
+            # The previous holder of the lock may have renamed or removed the file.
             if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
                 break
             os.close(descriptor)
@@ -117,7 +117,7 @@ class Downloader:
 
 
 class _Journal:
-    """Which parts of a file are there: a first line that says of which file, in which parts, since which boot."""
+    """The journal of the fetched parts of a file. Its first line has the file's size, part size and boot id."""
 
     def __init__(self, path: Path, size: int, part_bytes: int) -> None:
         self._path = path
@@ -126,7 +126,7 @@ class _Journal:
         self._lock = threading.Lock()
 
     def read(self) -> set[int]:
-        """Return the numbers of the parts that are there."""
+        """Return the numbers of the fetched parts."""
         try:
             head, *lines = self._path.read_text().splitlines(keepends=True)
         except (FileNotFoundError, ValueError):
@@ -134,21 +134,21 @@ class _Journal:
         return {int(line) for line in lines if line.endswith("\n")} if head == self._head else set()
 
     def begin(self, done: set[int]) -> None:
-        """Write the journal anew, with these parts in it."""
+        """Rewrite the journal with these parts."""
         self._path.write_text(self._head + "".join(f"{index}\n" for index in sorted(done)))
 
     def add(self, index: int) -> None:
-        """Write down that a part is there."""
+        """Record a fetched part."""
         with self._lock, self._path.open("a") as stream:
             stream.write(f"{index}\n")
 
     def remove(self) -> None:
-        """Forget it: the file is complete."""
+        """Remove the journal of a complete file."""
         self._path.unlink(missing_ok=True)
 
 
 def _all(pool: ThreadPoolExecutor, stop: threading.Event, tasks: Sequence[Callable[[], None]]) -> None:
-    """Run tasks until all are done or one fails; then the others stop early and its error is raised."""
+    """Run all tasks. After a failure the others stop early, and the first error is raised."""
     failures: list[BaseException] = []
 
     def run(task: Callable[[], None]) -> None:
@@ -156,7 +156,7 @@ def _all(pool: ThreadPoolExecutor, stop: threading.Event, tasks: Sequence[Callab
             if not stop.is_set():
                 task()
         except BaseException as error:
-            failures.append(error)  # the first one is the cause, those after it may be its effects
+            failures.append(error)  # the first one is the cause; the others may be its effects
             stop.set()
 
     wait([pool.submit(run, task) for task in tasks])

@@ -1,4 +1,4 @@
-"""Repositories that are one archive behind HTTP: fetched when its ETag has changed, files kept by their contents."""
+"""Repositories in an archive behind HTTP, which is fetched again when its ETag changes."""
 
 import re
 import threading
@@ -23,7 +23,7 @@ _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What the server says about the archive now."""
+    """The archive's state by the headers of the server."""
 
     etag: str  # strong, or ""
     weak_etag: str
@@ -33,14 +33,14 @@ class _State:
 
     @property
     def condition(self) -> dict[str, str]:
-        """The headers under which an answer is of this state."""
+        """Request headers that make the server refuse if the state has changed."""
         if self.etag:
             return {"If-Match": self.etag}
         return {"If-Unmodified-Since": self.modified} if self.modified else {}
 
 
 class ArchiveSource:
-    """One archive. It is fetched whole, as soon as it has changed; what is unpacked of it is remembered."""
+    """One archive. It is fetched whole when it has changed; its listing and files are cached."""
 
     def __init__(
         self, location: ArchiveLocation, cache: Cache, downloader: Downloader, limits: ArchiveLimits | None = None
@@ -56,8 +56,8 @@ class ArchiveSource:
         self._client = HttpClient()
         self._lock = threading.Lock()
 
-    def contents(self, model: str | None = None) -> Contents:  # noqa: ARG002 - an archive comes whole
-        """Ask whether the archive has changed, and fetch and unpack it if so. Raises ConfigError, Unavailable."""
+    def contents(self, model: str | None = None) -> Contents:  # noqa: ARG002 - an archive is fetched whole
+        """Fetch and unpack the archive if it has changed. Raises ConfigError, Unavailable."""
         with self._lock:
             state = self._look()
             key = key_of(str(self._location), state.etag or state.weak_etag or state.modified, str(state.size))
@@ -68,22 +68,22 @@ class ArchiveSource:
             return models
 
     def fetch(self, model: str, entries: Sequence[RemoteFile]) -> None:
-        """Do nothing but see whether all is still there. Raises ChangedMeanwhile."""
+        """Check that all files are in the cache. Raises ChangedMeanwhile."""
         if not all(one.is_folder or self._cache.has(one.key) for one in entries):
-            raise ChangedMeanwhile(f"the copy of {self._location}, model '{model}',")
+            raise ChangedMeanwhile(f"the cache of {self._location}, model '{model}',")
 
     def _look(self) -> _State:
-        # The first byte in place of a HEAD, which a signed URL would not allow.
+        # The first byte instead of a HEAD request, which a signed URL does not allow.
         with self._client.open("GET", self._url, {**self._headers, "Range": "bytes=0-0"}) as answer:
             self._check(answer)
             etag = answer.headers.get("etag", "")
             total = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
             length = total[1] if total else answer.headers.get("content-length", "")
             if not length.isdigit():
-                raise Unavailable(f"{self._location}: the server does not say how long the archive is")
+                raise Unavailable(f"{self._location}: the server sends no Content-Length")
             modified = answer.headers.get("last-modified", "")
             if not etag and not modified:
-                raise Unavailable(f"{self._location}: the server gives neither ETag nor Last-Modified")
+                raise Unavailable(f"{self._location}: the server sends neither ETag nor Last-Modified")
             weak = etag.startswith("W/")
             in_parts = answer.status == 206
             return _State("" if weak else etag, etag if weak else "", modified, int(length), in_parts)
@@ -94,7 +94,7 @@ class ArchiveSource:
             name=str(self._location),
             size=state.size,
             read=lambda start, end: self._read(state, start, end),
-            # Without a validator that is exact, parts of two archives could be put together.
+            # Without a strong validator, parts of two archives could be mixed.
             in_parts=state.in_parts and bool(state.etag),
         )
         self._downloader.fetch([download])
@@ -117,12 +117,12 @@ class ArchiveSource:
             if answer.status == 412 or (state.etag and etag and etag != state.etag):
                 raise ChangedMeanwhile(str(self._location))
             if part and answer.status != 206:
-                raise Unavailable(f"{self._location}: the server gave the whole archive in place of a part")
+                raise Unavailable(f"{self._location}: the server sent the whole archive instead of a part")
             yield from answer.stream()
 
     def _check(self, answer: HttpResponse) -> None:
         if answer.status in (200, 206, 412):
             return
-        words = {401: "access denied: 401", 403: "access denied: 403", 416: "is empty"}
+        causes = {401: "access denied: 401", 403: "access denied: 403", 416: "is empty"}
         kind = NotFound if answer.status in (404, 410) else Unreachable if answer.status >= 500 else Unavailable
-        raise kind(f"{self._location}: {words.get(answer.status, f'the server answered {answer.status}')}")
+        raise kind(f"{self._location}: {causes.get(answer.status, f'the server answered {answer.status}')}")

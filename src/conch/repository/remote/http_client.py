@@ -1,6 +1,6 @@
-"""A client for HTTP: proxies from the environment, redirects that keep credentials at home, errors that name no secret.
+"""HTTP client: proxies from the environment, safe redirects, errors without secrets.
 
-The only module that knows `urllib3`.
+The only module that imports `urllib3`.
 """
 
 import json
@@ -19,15 +19,15 @@ from conch.repository.remote.location import without_secrets
 from conch.repository.remote.source import Unreachable
 
 _CHUNK_BYTES = 1024 * 1024
-_DOCUMENT_BYTES = 16 * 1024 * 1024  # the most that is taken of an answer that is read whole
-_REDIRECTS = 5
+_MAX_DOCUMENT_BYTES = 16 * 1024 * 1024  # of a body that is read whole
+_MAX_REDIRECTS = 5
 _TIMEOUT = urllib3.Timeout(connect=10, read=60)
 _RETRIES = urllib3.Retry(connect=2, read=2, status=2, status_forcelist=(429, 502, 503, 504), backoff_factor=0.2,
                          redirect=0, raise_on_redirect=False, raise_on_status=False)  # fmt: skip
 
 
 class HttpResponse:
-    """An answer whose body has not been read. Use as a context manager: the connection is given back at the end."""
+    """A response whose body has not been read. A context manager that returns the connection to the pool."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str) -> None:
         self._response = response
@@ -42,34 +42,34 @@ class HttpResponse:
         self._response.close()
 
     def stream(self) -> Iterator[bytes]:
-        """Yield the body as it comes, not decompressed. Raises Unreachable if it breaks off."""
+        """Yield the body as it is received, not decompressed. Raises Unreachable if the connection breaks."""
         try:
             yield from self._response.stream(_CHUNK_BYTES, decode_content=False)
         except HTTPError as error:
             raise Unreachable(f"{without_secrets(self.url)}: {cause_of(error)}") from error
 
     def read(self) -> bytes:
-        """Return the whole body of a small answer. Raises Unavailable if it breaks off or is large."""
+        """Return the whole body. Raises Unavailable if the connection breaks or the body exceeds the limit."""
         body = bytearray()
         for chunk in self.stream():
             body += chunk
-            if len(body) > _DOCUMENT_BYTES:
-                raise Unavailable(f"{without_secrets(self.url)}: an answer of more than {_DOCUMENT_BYTES} bytes")
+            if len(body) > _MAX_DOCUMENT_BYTES:
+                raise Unavailable(f"{without_secrets(self.url)}: a response of more than {_MAX_DOCUMENT_BYTES} bytes")
         return bytes(body)
 
     def json(self) -> Any:
-        """Return the body as a JSON value. Raises Unavailable if it is none."""
+        """Return the body as a JSON value. Raises Unavailable if it is not valid JSON."""
         try:
             return json.loads(self.read())
         except (ValueError, RecursionError) as error:
-            raise Unavailable(f"{without_secrets(self.url)}: the answer is not JSON") from error
+            raise Unavailable(f"{without_secrets(self.url)}: the response is not JSON") from error
 
 
 class HttpClient:
-    """Connections that are kept. For use by several threads."""
+    """A pool of connections. Thread-safe."""
 
     def __init__(self) -> None:
-        # It warns of every attempt that failed, with the whole URL, which may be signed.
+        # Its warnings about failed attempts contain the whole URL, which may be signed.
         logging.getLogger("urllib3").setLevel(logging.ERROR)
         self._proxies = urllib.request.getproxies()
         self._pools: dict[str, urllib3.PoolManager] = {}
@@ -81,24 +81,24 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | Iterable[bytes] | None = None,
     ) -> HttpResponse:
-        """Send a request and return the answer, whatever its status. Raises Unreachable if there is none, Unavailable.
+        """Send a request and return the response of any status. Raises Unreachable without a response, Unavailable.
 
         Redirects are followed, with the Authorization header only to the same host, and never from HTTPS to HTTP.
         """
         sent = dict(headers or {})
-        for _ in range(_REDIRECTS):
+        for _ in range(_MAX_REDIRECTS):
             answer = HttpResponse(self._request(method, url, sent, body), url)
             target = answer.headers.get("location")
             if answer.status not in (301, 302, 303, 307, 308) or not target:
                 return answer
             answer.__exit__()
-            following = urljoin(url, target)
-            if urlsplit(url).scheme == "https" and urlsplit(following).scheme != "https":
-                raise Unavailable(f"{without_secrets(url)}: redirects from HTTPS to {without_secrets(following)}")
-            if urlsplit(url).netloc != urlsplit(following).netloc:
+            next_url = urljoin(url, target)
+            if urlsplit(url).scheme == "https" and urlsplit(next_url).scheme != "https":
+                raise Unavailable(f"{without_secrets(url)}: redirects from HTTPS to {without_secrets(next_url)}")
+            if urlsplit(url).netloc != urlsplit(next_url).netloc:
                 sent.pop("Authorization", None)
-            url = following
-        raise Unavailable(f"{without_secrets(url)}: more than {_REDIRECTS} redirects")
+            url = next_url
+        raise Unavailable(f"{without_secrets(url)}: more than {_MAX_REDIRECTS} redirects")
 
     def _request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | Iterable[bytes] | None
@@ -122,18 +122,18 @@ class HttpClient:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return in a few words why there is no answer; the library's own text has the whole URL in it."""
+    """Return a short cause of a failed request; urllib3's message contains the whole URL."""
     reason: object = error
     while isinstance(inner := getattr(reason, "reason", None), BaseException):
         reason = inner
-    for kind, words in (
-        (NameResolutionError, "the name of the host cannot be resolved"),
+    for kind, text in (
+        (NameResolutionError, "the host name cannot be resolved"),
         (NewConnectionError, "connection refused or host unreachable"),
         (SSLError, "the certificate of the server is not trusted, or TLS failed"),
         (ReadTimeout, "timed out"),
-        (OSError, "the connection broke off"),
-        (HTTPError, "the connection broke off before all of the answer had come"),
+        (OSError, "the connection was closed"),
+        (HTTPError, "the connection was closed before the end of the response"),
     ):
         if isinstance(reason, kind):
-            return words
+            return text
     return type(reason).__name__

@@ -1,4 +1,4 @@
-"""What a remote repository holds: files by model, each with a key that changes when the file does. Values only."""
+"""Listings of remote repositories: the files of each model, with keys that change when the files do."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from conch.repository.model_folders import is_model_name
 from conch.repository.watch import Fingerprint
 
 MAX_PATH_BYTES = 2048
-MAX_NAME_BYTES = 255  # of a file, on any file system in use
+MAX_NAME_BYTES = 255  # of a file, on common file systems
 MAX_PATH_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file, or an empty folder, which has no key. `path` is relative to the model, or to the repository."""
+    """A file, or a folder, which has no key. `path` is relative to the model or to the repository."""
 
     path: str
     key: str  # of the object in the cache: hexadecimal, "" for a folder
     size: int
-    etag: str = ""  # as the server writes it, where it has one
+    etag: str = ""  # as sent by the server, "" if it sends none
 
     @property
     def is_folder(self) -> bool:
-        """Whether this is a folder that the source names for itself."""
+        """Whether this is a folder that the source lists explicitly."""
         return not self.key
 
 
@@ -34,12 +34,12 @@ Contents: TypeAlias = Mapping[str, tuple[RemoteFile, ...]]  # model → its entr
 
 
 def key_of(*parts: str) -> str:
-    """Return the key of an object that is known by where it is and which state of it this is."""
+    """Return the key of an object, a hash of its location and state."""
     return sha256("\0".join(parts).encode()).hexdigest()
 
 
 def by_model(entries: Iterable[RemoteFile]) -> dict[str, tuple[RemoteFile, ...]]:
-    """Sort the entries of a repository into its models: the folders at its top, but for those of other uses."""
+    """Group the entries of a repository by model, that is, by top-level folder; see `is_model_name` for exceptions."""
     models: dict[str, list[RemoteFile]] = {}
     for entry in entries:
         name, slash, path = entry.path.partition("/")
@@ -49,7 +49,7 @@ def by_model(entries: Iterable[RemoteFile]) -> dict[str, tuple[RemoteFile, ...]]
 
 
 def fingerprint_of(entries: Iterable[RemoteFile]) -> Fingerprint:
-    """Return a fingerprint in which the key stands where a file on disk has its time of modification."""
+    """Return a fingerprint that has a part of the key in place of the modification time."""
     return tuple(
         (f"{entry.path}/", 0, 0) if entry.is_folder else (entry.path, int(entry.key[:15], 16), entry.size)
         for entry in entries
@@ -57,10 +57,9 @@ def fingerprint_of(entries: Iterable[RemoteFile]) -> Fingerprint:
 
 
 def inside(path: str, where: str) -> PurePosixPath:
-    """Return a path that was named by a peer.
+    """Validate and return a path that a remote repository named.
 
-    Raises ConfigError if it leads out of the folder that it is for, is not UTF-8, or is longer or deeper than file
-    systems and what walks through folders can take.
+    Raises ConfigError if it leads out of its folder, is not UTF-8, or is longer or deeper than the limits.
     """
     shown = ascii(path[:200])[1:-1]
     try:
@@ -72,10 +71,11 @@ def inside(path: str, where: str) -> PurePosixPath:
         raise ConfigError(f"{where}: the path '{shown}' leads out of the repository")
     if size > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in relative.parts):
         raise ConfigError(
-            f"{where}: the path '{shown}…' has {size} bytes; {MAX_PATH_BYTES} are the most, {MAX_NAME_BYTES} of a name"
+            f"{where}: the path '{shown}…' has {size} bytes; the limits are {MAX_PATH_BYTES}, and {MAX_NAME_BYTES} for "
+            "each name in it"
         )
     if len(relative.parts) > MAX_PATH_DEPTH:
         raise ConfigError(
-            f"{where}: the path '{shown}…' is {len(relative.parts)} folders deep; {MAX_PATH_DEPTH} are the most"
+            f"{where}: the path '{shown}…' is {len(relative.parts)} folders deep; the limit is {MAX_PATH_DEPTH}"
         )
     return relative

@@ -1,7 +1,4 @@
-"""The URLs of repositories: what Triton writes for object stores, archives behind HTTP, references of OCI images.
-
-Pure functions of text; nothing is asked.
-"""
+"""Parse URLs of remote repositories: object stores (Triton's forms), archives behind HTTP, OCI images. No I/O."""
 
 import ipaddress
 import re
@@ -27,18 +24,18 @@ class ObjectStoreLocation:
     scheme: str  # s3, gs or as
     bucket: str
     prefix: str  # without slashes at its ends
-    endpoint: str = ""  # of S3, with its scheme; "" for the usual one
+    endpoint: str = ""  # of S3, with its scheme; "" for the default one
     account: str = ""  # of Azure
 
     def __str__(self) -> str:
-        # Without what is meant anyway, so that it looks as people write it, in Triton's credential file for one.
+        # Without the default scheme, as in Triton's credential file.
         parts = (self.endpoint.removeprefix("http://"), self.account, self.bucket, self.prefix)
         return f"{self.scheme}://{'/'.join(part for part in parts if part)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLocation:
-    """An archive behind HTTP. `url` may hold secrets; `str` of the location does not."""
+    """An archive behind HTTP. `url` may contain secrets; `str` of the location does not."""
 
     url: str
     suffix: str  # one of ARCHIVE_SUFFIXES
@@ -48,7 +45,7 @@ class ArchiveLocation:
 
     @property
     def stem(self) -> str:
-        """The name of the archive without its suffix: that of the model, where it holds no more than one."""
+        """The file name without suffix, used as the name of the model if the archive is a single model."""
         return urlsplit(self.url).path.rpartition("/")[2][: -len(self.suffix)]
 
 
@@ -67,18 +64,18 @@ class ImageLocation:
 
     @property
     def reference(self) -> str:
-        """What the registry is asked for: the digest if one is given, else the tag."""
+        """The reference to request from the registry: the digest if given, else the tag."""
         return self.digest or self.tag
 
     @property
     def stem(self) -> str:
-        """The last part of the name: that of the model, where the image holds no more than one."""
+        """The last part of the name, used as the name of the model if the image is a single model."""
         return self.name.rpartition("/")[2]
 
     @property
     def url(self) -> str:
-        """Where the registry's API for this image begins. Plain HTTP is for registries on this machine only."""
-        # The host behind the name under which Docker's own registry is known.
+        """The base URL of the registry's API for this image. Plain HTTP is used only for registries on this machine."""
+        # The API host of Docker Hub, whose images are named docker.io/….
         host = "registry-1.docker.io" if self.registry == "docker.io" else self.registry
         return f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{self.name}"
 
@@ -87,7 +84,7 @@ Location: TypeAlias = ObjectStoreLocation | ArchiveLocation | ImageLocation
 
 
 def parse_location(text: str) -> Location:
-    """Return what a URL of a repository names. Raises ConfigError saying what would be right."""
+    """Return the location that a URL names. Raises ConfigError saying what would be right."""
     scheme, _, rest = text.partition("://")
     if scheme == "s3":
         return _s3(text, rest)
@@ -103,28 +100,30 @@ def parse_location(text: str) -> Location:
         return parse_image(rest)
     if scheme in ("http", "https"):
         return _archive(text)
-    raise ConfigError(f"model repository '{text}': '{scheme}://' is no kind of repository")
+    raise ConfigError(
+        f"model repository '{text}': unknown scheme '{scheme}://'; known: s3, gs, as, oci, http and https"
+    )
 
 
 def parse_image(text: str) -> ImageLocation:
-    """Return the image of a reference such as `localhost:5000/team/models:1`; without a tag it is `latest`."""
+    """Return the image of a reference such as `localhost:5000/team/models:1`; the default tag is `latest`."""
     match = _IMAGE.fullmatch(text.removeprefix("oci://"))
-    # As for Docker: a first part that is no host would be a name in a registry that nobody has named.
+    # As in Docker, the first part is the registry only if it looks like a host. There is no default registry.
     if match is None or not ("." in match["registry"] or ":" in match["registry"] or match["registry"] == "localhost"):
         raise ConfigError(
-            f"'{without_secrets(text)}' is no image: expected registry/name:tag, such as "
-            "registry.example.com/team/models:1, name in lower case"
+            f"'{without_secrets(text)}' is not a valid OCI image reference: expected registry/name:tag with the name "
+            "in lower case, such as registry.example.com/team/models:1"
         )
     tag = match["tag"] or ("" if match["digest"] else "latest")
     return ImageLocation(match["registry"], match["name"], tag, match["digest"] or "")
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL without user and password and without its query, which may be a signature."""
+    """Return a URL without user, password and query, which may contain a signature."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "a URL that cannot be read"
+        return "invalid URL"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
@@ -142,7 +141,7 @@ def is_loopback(host: str) -> bool:
 def _s3(text: str, rest: str) -> ObjectStoreLocation:
     endpoint = ""
     if match := _S3_ENDPOINT.match(rest):
-        # As in Triton: an endpoint that does not say how it is reached is reached by plain HTTP.
+        # As in Triton, an endpoint without a scheme uses plain HTTP.
         endpoint = f"{match['scheme'] or 'http://'}{match['host']}:{match['port']}"
         rest = rest[match.end() :]
     elif rest.startswith(("http://", "https://")):
@@ -163,7 +162,7 @@ def _archive(text: str) -> ArchiveLocation:
     suffix = next((suffix for suffix in ARCHIVE_SUFFIXES if usable and parts.path.endswith(suffix)), "")
     if not suffix:
         raise ConfigError(
-            f"model repository '{without_secrets(text)}' is no archive: expected a URL whose path ends with "
+            f"model repository '{without_secrets(text)}' is not an archive: expected a URL whose path ends with "
             f"{', '.join(ARCHIVE_SUFFIXES)}"
         )
     return ArchiveLocation(text, suffix)

@@ -1,56 +1,60 @@
-"""A remote repository as one of the server's roots: looks there, and makes a local folder for each load of a model."""
+"""Mirror a remote repository: scan it, and create a local folder for each load of a model."""
 
+import os
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from logging import getLogger
 from pathlib import Path
 from time import monotonic
 
-from conch.errors import NotFound, Unavailable
+from conch.errors import ConfigError, NotFound, Unavailable
 from conch.repository.remote.cache import Cache
+from conch.repository.remote.download import Downloader, Progress
 from conch.repository.remote.listing import Contents, RemoteFile, fingerprint_of, inside
-from conch.repository.remote.offline_index import Copies
+from conch.repository.remote.location import ArchiveLocation, ImageLocation, Location, parse_location
+from conch.repository.remote.offline_index import OfflineIndex
 from conch.repository.remote.source import ChangedMeanwhile, RemoteSource, Unreachable
 from conch.repository.roots import ModelLocation
 from conch.repository.watch import Fingerprint
 
 _log = getLogger(__name__)
 
-# How often a fetch begins anew because something has changed meanwhile.
-_ATTEMPTS = 3
-# Where it takes longer than this to learn that nobody answers, that is not asked for each model of a start. In seconds.
-_SLOW_S = 5.0
+# How often a fetch is tried if files change while they are fetched.
+_MAX_ATTEMPTS = 3
+# If a request fails only after this time, the next one is delayed, so that a start does not wait for every model.
+_SLOW_FAILURE_S = 5.0
 
 
 class Mirror:
     """One remote repository. `where` is its URL without secrets.
 
-    With `most_bytes`, larger files are left empty where they can be: enough to tell what a model is, not to run it.
-    Until the repository has answered for the first time, what earlier processes have fetched of it stands in for it:
-    models of which all files are there. One that has answered is waited for: what is served is served on.
+    With `max_file_bytes`, larger files are not fetched but created empty: enough to show a model, not to run it. Until
+    the repository answers for the first time, models are served from the cache if all of their files are in it. After
+    that, a repository that does not answer is an error, and the server keeps the loaded models.
     """
 
-    def __init__(self, where: str, source: RemoteSource, cache: Cache, most_bytes: int | None = None) -> None:
+    def __init__(self, where: str, source: RemoteSource, cache: Cache, max_file_bytes: int | None = None) -> None:
         self._where = where
         self._source = source
         self._cache = cache
-        self._most_bytes = most_bytes
+        self._max_file_bytes = max_file_bytes
         self._known: Contents = {}
-        self._copies = Copies(cache, where)
+        self._offline_index = OfflineIndex(cache, where)
         self._answered = False
-        self._cause = ""  # why it has not
-        self._ask_from = 0.0  # in monotonic seconds
+        self._cause = ""  # of the last failure before the first answer
+        self._retry_at_s = 0.0  # monotonic
 
     def __str__(self) -> str:
         return self._where
 
     def names(self) -> list[str]:
-        """Return the models that the last look found."""
+        """Return the models that the last scan found."""
         return list(self._known)
 
     def look(self) -> Mapping[str, Fingerprint]:
-        """Look at the whole repository. Raises NotFound if nothing is there, ConfigError, Unavailable.
+        """Scan the whole repository. Raises NotFound if it is empty, ConfigError, Unavailable.
 
-        That all models are gone is no reason to unload them: more likely somebody is about to write them anew.
+        An empty repository is an error, so that nothing is unloaded: probably its files are being replaced.
         """
         self._cache.open()
         found = self._contents()
@@ -58,31 +62,32 @@ class Mirror:
             raise NotFound(f"there are no models in {self._where}")
         self._known = found
         if self._answered:
-            self._copies.note(found)
-            self._cache.prune(self._copies.keys() | {entry.key for entries in found.values() for entry in entries})
+            self._offline_index.update(found)
+            keys = {entry.key for entries in found.values() for entry in entries}
+            self._cache.prune(self._offline_index.keys() | keys)
         return {name: fingerprint_of(entries) for name, entries in found.items()}
 
     def fingerprint(self, name: str) -> Fingerprint:
-        """Look at one model; () if it is not there. Raises Unavailable."""
+        """Scan one model and return its fingerprint, () if it does not exist. Raises Unavailable."""
         self._cache.open()
         return fingerprint_of(self._contents(name).get(name, ()))
 
-    def check_answers(self, name: str) -> None:
-        """Raise Unreachable with the cause if what was told last of a model is of its copy."""
+    def check_reachable(self, name: str) -> None:
+        """Raise Unreachable with the cause if a model is served from the cache."""
         if not self._answered and name in self._known:
-            raise Unreachable(f"{self._cause}; model '{name}' is its copy")
+            raise Unreachable(f"{self._cause}; model '{name}' is served from the cache")
 
     def has(self, name: str) -> bool:
-        """Whether there is a model of this name, by the last look or by another one. Raises Unavailable."""
+        """Whether a model of this name exists, by the last scan or a new one. Raises Unavailable."""
         return name in self._known or bool(self.fingerprint(name))
 
     def find(self, name: str) -> ModelLocation | None:
-        """Fetch what has changed of a model and make a folder of it, for one load. None if it is not there.
+        """Fetch the changed files of a model and create a folder for one load. None if the model does not exist.
 
         Raises Unavailable if it cannot be fetched or keeps changing.
         """
         self._cache.open()
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             entries = self._contents(name).get(name, ())
             if not entries:
                 return None
@@ -90,49 +95,91 @@ class Mirror:
             try:
                 folder = self._assemble(name, entries)
             except (ChangedMeanwhile, FileNotFoundError) as error:
-                _log.info("%s: model '%s' is fetched anew: %s", self._where, name, error)
+                _log.info("%s: model '%s' changed while it was fetched; retrying: %s", self._where, name, error)
                 continue
             if self._answered:
-                self._copies.note_model(name, entries)
+                self._offline_index.update_model(name, entries)
             else:
-                _log.info("model '%s' is loaded from its copy: %s", name, self._cause)
+                _log.info("model '%s' is loaded from the cache: %s", name, self._cause)
             return ModelLocation(folder, fingerprint_of(entries), temporary=True)
         raise Unavailable(f"model '{name}' of {self._where} kept changing while it was being fetched")
 
     def _contents(self, name: str | None = None) -> Contents:
-        """Look at all of the repository or, where that is less work, at one model."""
+        """List the whole repository or, where that is less work, one model; from the cache until the first answer."""
         if self._answered:
             return self._source.contents(name)
-        begun = monotonic()
-        if begun < self._ask_from:
-            return self._stand_in()
+        started_s = monotonic()
+        if started_s < self._retry_at_s:
+            return self._offline_contents()
         try:
             found = self._source.contents(name)
         except Unreachable as error:
             self._cause = error.message
-            took = monotonic() - begun
-            self._ask_from = begun + 2 * took if took > _SLOW_S else 0.0
-            return self._stand_in()
+            duration_s = monotonic() - started_s
+            self._retry_at_s = started_s + 2 * duration_s if duration_s > _SLOW_FAILURE_S else 0.0
+            return self._offline_contents()
         self._answered = True
         return found
 
-    def _stand_in(self) -> Contents:
-        """Return what can be served without the repository. Raises Unreachable if that is nothing."""
-        copy = self._copies.read()
-        if not copy.models:
+    def _offline_contents(self) -> Contents:
+        """Return the models that can be served from the cache. Raises Unreachable if there are none."""
+        cached = self._offline_index.read()
+        if not cached.models:
             raise Unreachable(self._cause)
         if not self._known:
-            _log.warning("%s; until it answers, copies are served: %s", self._cause, copy)
-        return copy.models
+            _log.warning("%s; until it answers, models are served from the cache: %s", self._cause, cached)
+        return cached.models
 
     def _assemble(self, name: str, entries: Sequence[RemoteFile]) -> Path:
-        most = self._most_bytes
-        wanted = [one for one in entries if most is None or one.size <= most]
-        self._source.fetch(name, wanted)
-        folder = self._cache.assemble(name, wanted, self._where)
+        limit = self._max_file_bytes
+        fetched = [one for one in entries if limit is None or one.size <= limit]
+        self._source.fetch(name, fetched)
+        folder = self._cache.assemble(name, fetched, self._where)
         for one in entries:
-            if most is not None and one.size > most:
+            if limit is not None and one.size > limit:
                 target = folder / inside(one.path, self._where)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.touch()
         return folder
+
+
+def open_mirror(
+    url: str, cache: str = "", *, progress: Progress | None = None, max_file_bytes: int | None = None
+) -> Mirror:
+    """Return the mirror of a repository; `cache` is a directory, "" for the default one. Raises ConfigError.
+
+    `progress` is called with the number of bytes of each received chunk; `max_file_bytes` is that of `Mirror`.
+    """
+    location = parse_location(url)
+    objects = Cache(_directory(location, cache, os.environ))
+    downloader = Downloader(objects, progress=progress)
+    return Mirror(str(location), _source(location, objects, downloader), objects, max_file_bytes)
+
+
+def _source(location: Location, cache: Cache, downloader: Downloader) -> RemoteSource:
+    # Each source imports another client library, so only the one that is needed is imported.
+    if isinstance(location, ArchiveLocation):
+        from conch.repository.remote.http_archive import ArchiveSource
+
+        return ArchiveSource(location, cache, downloader)
+    if isinstance(location, ImageLocation):
+        from conch.repository.remote.oci.image import ImageSource
+
+        return ImageSource(location, cache, downloader)
+    from conch.repository.remote.object_store import ObjectStoreSource
+
+    return ObjectStoreSource(location, downloader)
+
+
+def _directory(location: Location, cache: str, environ: Mapping[str, str]) -> Path:
+    # From the URL without secrets: a new password must not invalidate the cache.
+    digest = sha256(str(location).encode()).hexdigest()[:16]
+    scheme = str(location).partition("://")[0]
+    return (Path(cache) if cache else _default_directory(environ)) / f"{scheme}-{digest}"
+
+
+def _default_directory(environ: Mapping[str, str]) -> Path:
+    try:
+        return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "conch" / "repositories"
+    except RuntimeError as error:  # a user without an entry in the system's user database, as in containers
+        raise ConfigError("no home directory for the repository cache; set --repository-cache") from error

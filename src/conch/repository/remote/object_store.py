@@ -1,6 +1,6 @@
-"""Repositories in object stores: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
+"""Repositories in object stores: S3 and compatible ones, Google Cloud Storage, Azure Blob Storage.
 
-The only module that knows `obstore`.
+The only module that imports `obstore`.
 """
 
 import os
@@ -25,7 +25,7 @@ except ImportError as missing:
     ) from missing
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-# A part of an object in this time, or it is begun again.
+# Of a request for a part of an object, which is retried then.
 _TIMEOUT = timedelta(seconds=120)
 _RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
 
@@ -33,12 +33,11 @@ _STATUS = re.compile(r"status code: (\d{3}[ \w]*)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _URL = re.compile(r"https?://\S+")
 _CAUSES = {
-    "169.254.169.254": "no credentials were found, and this machine has none of its own; see docs/repositories.md",
-    "metadata.google.internal": "no credentials were found, and this machine has none of its own; see "
-    "docs/repositories.md",
+    "169.254.169.254": "no credentials were found, and the machine provides none; see docs/repositories.md",
+    "metadata.google.internal": "no credentials were found, and the machine provides none; see docs/repositories.md",
     "onnection refused": "connection refused",
     "ConnectionRefused": "connection refused",
-    "dns error": "the name of the host cannot be resolved",
+    "dns error": "the host name cannot be resolved",
     "ertificate": "the certificate of the server is not trusted",
     "timed out": "timed out",
     "TimedOut": "timed out",
@@ -46,7 +45,7 @@ _CAUSES = {
 
 
 class ObjectStoreSource:
-    """The objects below a prefix. Credentials are read anew for every look, so that they may be renewed."""
+    """The objects below a prefix. Credentials are read again for every listing, so that they can be renewed."""
 
     def __init__(
         self, location: ObjectStoreLocation, downloader: Downloader, environ: Mapping[str, str] = os.environ
@@ -56,7 +55,7 @@ class ObjectStoreSource:
         self._environ = environ
 
     def contents(self, model: str | None = None) -> Contents:
-        """List the whole repository, or one model of it. Raises ConfigError, Unavailable, NotFound."""
+        """List the whole repository or one model. Raises ConfigError, Unavailable, NotFound."""
         opened = self._open()
         below = f"{model}/" if model else None
         try:
@@ -85,8 +84,8 @@ class ObjectStoreSource:
         for path, one in zip(paths, listed, strict=True):
             inside(path, str(self._location))
             size, etag = int(one["size"]), one["e_tag"] or str(one["last_modified"])
-            # How consoles keep an empty folder: an object without contents, its name ending with a slash, which the
-            # client leaves out. A version directory has no other reason to be named like that.
+            # Consoles represent an empty folder by an empty object whose name ends with a slash, which the client
+            # strips. An empty object with a number as its name is therefore a version directory.
             marker = size == 0 and (path in folders or path.rpartition("/")[2].isdigit())
             key = "" if marker else key_of(str(self._location), path, etag, str(size))
             yield RemoteFile(path, key, size, str(one["e_tag"] or ""))
@@ -98,7 +97,7 @@ class ObjectStoreSource:
                 options["range"] = (start, end)
             try:
                 result = obstore.get(opened, path, options=options)
-                # A server that does not know conditions answers all the same.
+                # A server without support for conditions ignores if_match.
                 if etag and result.meta["e_tag"] not in (etag, None):
                     raise ChangedMeanwhile(f"{self._location}/{path}")
                 for chunk in result.stream(_CHUNK_BYTES):
@@ -111,7 +110,7 @@ class ObjectStoreSource:
         return read
 
     def _failure(self, error: Exception, path: str) -> Exception:
-        """Return what an error of the client says about the repository, without what may be a secret in it."""
+        """Convert an error of the client to one about the repository, without secrets."""
         where = f"{self._location}/{path}" if path else str(self._location)
         if isinstance(error, exceptions.PreconditionError | FileNotFoundError) and path:
             return ChangedMeanwhile(where)
@@ -134,7 +133,7 @@ class ObjectStoreSource:
             return self._gcs() if self._location.scheme == "gs" else self._azure()
         except ConchError:
             raise
-        except Exception as error:  # a key of an unexpected form, a credential file that is none
+        except Exception as error:  # a malformed key or credential file
             reason = type(error).__name__ if isinstance(error, ValueError) else str(error).partition("\n")[0]
             raise ConfigError(f"{self._location}: cannot be opened: {reason}") from error
 
@@ -175,12 +174,12 @@ class ObjectStoreSource:
         key = entry.get("account_key") or self._environ.get("AZURE_STORAGE_KEY")
         client = entry.get("client_id") or self._environ.get("AZURE_STORAGE_CLIENT_ID")
         endpoint = self._environ.get("AZURE_STORAGE_ENDPOINT", "")
-        wanted = {"account_name": entry.get("account_str") or self._location.account, "account_key": key}
-        wanted |= {"client_id": client, "endpoint": endpoint}
+        options = {"account_name": entry.get("account_str") or self._location.account, "account_key": key}
+        options |= {"client_id": client, "endpoint": endpoint}
         return store.AzureStore(
             self._location.bucket,
             prefix=self._location.prefix or None,
-            config={name: value for name, value in wanted.items() if value},  # type: ignore[arg-type]
+            config={name: value for name, value in options.items() if value},  # type: ignore[arg-type]
             client_options=_client(endpoint),
             retry_config=_RETRIES,
         )

@@ -1,7 +1,7 @@
-"""What is remembered of a remote repository from one process to the next: models that the cache holds whole.
+"""Index of the models in the cache that are complete, to serve them while the remote repository does not answer.
 
-A model's files are noted when all of them are there: a version that was fetched in part is never among them, and an
-older one that is whole is forgotten only when a newer one is.
+The index is kept on disk between processes. A state of a model enters it only when all of its files are cached, and
+stays until a newer state is complete.
 """
 
 import json
@@ -20,8 +20,8 @@ _log = getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """Models whose files are in the cache, as the repository had them when it last answered."""
+class CachedModels:
+    """Models whose files are all in the cache, in their state of the repository's last answer."""
 
     models: Contents
     answered: float  # seconds since 1970
@@ -31,38 +31,40 @@ class Copy:
         return f"{', '.join(repr(name) for name in self.models)} as of {when:%Y-%m-%d %H:%M:%S} UTC"
 
 
-class Copies:
-    """The notes of one repository, in its cache, which other processes may share."""
+class OfflineIndex:
+    """The index of one repository, in its cache, which other processes may share."""
 
     def __init__(self, cache: Cache, where: str) -> None:
         self._cache = cache
         self._path = cache.index(key_of(where))
 
-    def read(self) -> Copy:
-        """Return the models of which every file is still there, unchanged."""
-        noted = self._read()
-        models = {name: entries for name, entries in noted.items() if complete(self._cache, {name: entries})}
-        return Copy(models, self._path.stat().st_mtime if models else 0.0)
+    def read(self) -> CachedModels:
+        """Return the models whose files are all still in the cache, unchanged."""
+        indexed = self._read()
+        models = {name: entries for name, entries in indexed.items() if complete(self._cache, {name: entries})}
+        return CachedModels(models, self._path.stat().st_mtime if models else 0.0)
 
     def keys(self) -> set[str]:
-        """Return the keys of all objects that are noted."""
+        """Return the keys of all indexed objects."""
         return {entry.key for entries in self._read().values() for entry in entries}
 
-    def note(self, found: Contents) -> None:
-        """Note what the repository holds now: all of its models."""
-        noted = self._read()
-        self._write({name: self._whole(entries, noted.get(name)) for name, entries in found.items()}, noted)
+    def update(self, found: Contents) -> None:
+        """Update the index with the current contents of the repository."""
+        indexed = self._read()
+        self._write({name: self._complete(entries, indexed.get(name)) for name, entries in found.items()}, indexed)
 
-    def note_model(self, name: str, entries: Iterable[RemoteFile]) -> None:
-        """Note what the repository holds of one model now."""
-        noted = self._read()
-        self._write({**noted, name: self._whole(tuple(entries), noted.get(name))}, noted)
+    def update_model(self, name: str, entries: Iterable[RemoteFile]) -> None:
+        """Update the index with the current contents of one model."""
+        indexed = self._read()
+        self._write({**indexed, name: self._complete(tuple(entries), indexed.get(name))}, indexed)
 
-    def _whole(self, entries: tuple[RemoteFile, ...], noted: tuple[RemoteFile, ...] | None) -> tuple[RemoteFile, ...]:
-        """Return the newest state of a model that is whole, () if there is none."""
-        if entries == noted or complete(self._cache, {"": entries}):
+    def _complete(
+        self, entries: tuple[RemoteFile, ...], indexed: tuple[RemoteFile, ...] | None
+    ) -> tuple[RemoteFile, ...]:
+        """Return the newest complete state of a model, () if there is none."""
+        if entries == indexed or complete(self._cache, {"": entries}):
             return entries
-        return noted or ()
+        return indexed or ()
 
     def _read(self) -> dict[str, tuple[RemoteFile, ...]]:
         try:
@@ -71,16 +73,20 @@ class Copies:
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
 
-    def _write(self, models: Contents, noted: Contents) -> None:
+    def _write(self, models: Contents, indexed: Contents) -> None:
         kept = {name: entries for name, entries in sorted(models.items()) if entries}
         try:
-            if kept != noted:
+            if kept != indexed:
                 self._replace(kept)
             if kept:
                 with self._cache.writing():
                     os.utime(self._path)
-        except (Unavailable, FileNotFoundError) as error:  # what there is can be served all the same
-            _log.warning("what the repository cache holds cannot be noted: %s", error)
+        except (Unavailable, FileNotFoundError) as error:  # the models can still be served
+            _log.warning(
+                "the index of the repository cache cannot be written; models may be unavailable while the repository "
+                "does not answer: %s",
+                error,
+            )
 
     def _replace(self, models: Contents) -> None:
         document = {

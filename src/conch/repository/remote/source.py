@@ -1,4 +1,4 @@
-"""What a mirror wants of the place where a repository is."""
+"""The interface between a mirror and the kinds of remote repositories."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,24 +8,24 @@ from conch.repository.remote.listing import Contents, RemoteFile
 
 
 class ChangedMeanwhile(Unavailable):
-    """What was listed is not there any more as it was: it has to be listed again."""
+    """A listed file has changed or disappeared: the repository must be listed again."""
 
     def __init__(self, where: str) -> None:
         super().__init__(f"{where} was changed while it was being fetched")
 
 
 class Unreachable(Unavailable):
-    """The place gives no answer, or one that it is out of order. One that refuses is reached."""
+    """The repository does not answer or reports an internal error. A refusal is not Unreachable."""
 
 
 class RemoteSource(Protocol):
-    """A repository elsewhere. Methods block, and are called by several threads."""
+    """A remote repository. Methods block, and are called by several threads."""
 
     def contents(self, model: str | None = None) -> Contents:
-        """Look what there is; where that is less work, at one model only.
+        """List the whole repository or, where that is less work, one model.
 
-        Raises ConfigError, NotFound, Unavailable, and among these Unreachable.
+        Raises ConfigError, NotFound, Unavailable (Unreachable if the repository does not answer).
         """
 
     def fetch(self, model: str, entries: Sequence[RemoteFile]) -> None:
-        """Bring these objects of a model into the cache. Raises ChangedMeanwhile, Unavailable."""
+        """Fetch these files of a model into the cache. Raises ChangedMeanwhile, Unavailable."""

@@ -1,4 +1,4 @@
-"""Trees of files that came at once, in an archive or an image: which models they are, and a note of what was found."""
+"""Trees of files from archives and images: find the models in them, merge image layers, and cache their listings."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,35 +25,35 @@ def models_of(entries: Iterable[RemoteFile], stem: str) -> Contents:
     return models
 
 
-def merged(layers: Iterable[Sequence[RemoteFile]], where: str, most: int = 200_000) -> list[RemoteFile]:
-    """Lay the layers of an image over each other, lowest first: a later file wins, and a whiteout removes.
+def merged(layers: Iterable[Sequence[RemoteFile]], where: str, max_entries: int = 200_000) -> list[RemoteFile]:
+    """Merge the layers of an image, lowest first: a later file overrides, a whiteout file removes.
 
-    Raises ConfigError if there are more than `most` entries.
+    Raises ConfigError for more than `max_entries` entries.
     """
     tree: dict[str, RemoteFile] = {}
     for layer in layers:
-        gone, emptied = set(), set()
+        removed, emptied = set(), set()
         for entry in layer:
             folder, _, name = entry.path.rpartition("/")
             if name == _OPAQUE:
                 emptied.add(folder)
             elif name.startswith(_WHITEOUT):
-                gone.add(f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
-        if gone or emptied:
-            tree = {path: entry for path, entry in tree.items() if not _is_gone(path, gone, emptied)}
+                removed.add(f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
+        if removed or emptied:
+            tree = {path: entry for path, entry in tree.items() if not _is_removed(path, removed, emptied)}
         tree |= {entry.path: entry for entry in layer if not entry.path.rpartition("/")[2].startswith(_WHITEOUT)}
-        if len(tree) > most:
-            raise ConfigError(f"{where}: more than {most} files")
+        if len(tree) > max_entries:
+            raise ConfigError(f"{where}: more than {max_entries} files")
     return list(tree.values())
 
 
 def complete(cache: Cache, contents: Contents) -> bool:
-    """Whether all of these models is in the cache."""
+    """Whether all files of these models are in the cache."""
     return all(one.is_folder or cache.has(one.key) for entries in contents.values() for one in entries)
 
 
 def read_index(cache: Cache, key: str) -> list[RemoteFile] | None:
-    """Return what was found in an archive, None if that is not known. It may not be in the cache any more."""
+    """Return the cached listing of an archive, None if there is none. The files may no longer be in the cache."""
     try:
         rows = json.loads(cache.index(key).read_text(encoding="utf-8"))
         return [RemoteFile(str(path), str(object_key), int(size)) for path, object_key, size in rows]
@@ -62,7 +62,7 @@ def read_index(cache: Cache, key: str) -> list[RemoteFile] | None:
 
 
 def write_index(cache: Cache, key: str, entries: Iterable[RemoteFile]) -> None:
-    """Write down what was found in an archive, once all of it is in the cache. Raises Unavailable."""
+    """Cache the listing of an archive whose files are all in the cache. Raises Unavailable."""
     with cache.new_file() as (file, stream):
         rows = [[one.path, one.key, one.size] for one in entries]
         with cache.writing():
@@ -72,17 +72,17 @@ def write_index(cache: Cache, key: str, entries: Iterable[RemoteFile]) -> None:
 
 
 def _is_model(entries: Iterable[RemoteFile]) -> bool:
-    """Whether a folder is a model: it has a configuration or a version in it."""
+    """Whether a folder is a model: it contains a configuration or a version."""
     tops: Mapping[str, None] = {Path(one.path).parts[0]: None for one in entries}
     return _CONFIG_FILE in tops or any(top.isdigit() for top in tops)
 
 
-def _is_gone(path: str, gone: set[str], emptied: set[str]) -> bool:
+def _is_removed(path: str, removed: set[str], emptied: set[str]) -> bool:
     """Whether a path, or a folder above it, is removed."""
-    if path in gone:
+    if path in removed:
         return True
     while path:
         path = path.rpartition("/")[0]
-        if path in gone or path in emptied:
+        if path in removed or path in emptied:
             return True
     return False

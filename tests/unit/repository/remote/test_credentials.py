@@ -19,7 +19,7 @@ def test_the_longest_prefix_of_tritons_file_counts(tmp_path: Path) -> None:
     assert [triton_credential("gs", url, environ) for url in urls] == ["any.json", "b.json", "deep.json"]
     assert triton_credential("s3", "s3://a", environ) is None
     file.write_text('{"s3": "hush"}')
-    with pytest.raises(ConfigError, match="is no JSON of the form") as raised:
+    with pytest.raises(ConfigError, match="is not JSON of the form") as raised:
         triton_credential("s3", "s3://a", environ)
     assert "hush" not in str(raised.value)
 
@@ -48,7 +48,7 @@ def test_keys_of_the_environment_go_before_a_profile(tmp_path: Path) -> None:
 def test_a_broken_file_is_named_and_not_repeated(tmp_path: Path) -> None:
     file = tmp_path / "credentials"
     file.write_text("aws_secret_access_key = hush\n")
-    with pytest.raises(ConfigError, match=r"'.*credentials' is no INI file") as raised:
+    with pytest.raises(ConfigError, match=r"'.*credentials' is not an INI file") as raised:
         aws_settings("s3://a", {"HOME": str(tmp_path), "AWS_SHARED_CREDENTIALS_FILE": str(file)})
     assert "hush" not in str(raised.value)
 
@@ -67,7 +67,7 @@ def test_logins_of_registries(tmp_path: Path) -> None:
     docker = registry_login("docker.io", environ)
     assert docker is not None
     assert docker.identity_token == "t"
-    with pytest.raises(ConfigError, match="leaves the login of host:5000 to a credential helper"):
+    with pytest.raises(ConfigError, match="delegates the login of host:5000 to a credential helper"):
         registry_login("host:5000", environ)
     config.write_text('{"auths": {"host.example": {"auth": "&&"}}}')
     with pytest.raises(ConfigError, match=r"config\.json' cannot be read"):

@@ -53,7 +53,7 @@ def test_what_names_nothing(text: str) -> None:
 
 def test_a_location_is_shown_without_secrets() -> None:
     assert str(parse_location("https://me:secret@host/a.zip?X-Signature=secret#x")) == "https://host/a.zip"
-    assert without_secrets("https://[broken") == "a URL that cannot be read"
+    assert without_secrets("https://[broken") == "invalid URL"
 
 
 def test_plain_http_is_for_registries_of_this_machine() -> None:

@@ -1,4 +1,4 @@
-"""Credentials for registries, where Docker and its kin keep them."""
+"""Read logins of registries from Docker's config.json."""
 
 import json
 from base64 import b64decode
@@ -11,7 +11,7 @@ from conch.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RegistryLogin:
-    """A user and a password, or a token in its place."""
+    """A user and a password, or an identity token."""
 
     user: str = ""
     password: str = ""
@@ -21,7 +21,7 @@ class RegistryLogin:
 def registry_login(registry: str, environ: Mapping[str, str]) -> RegistryLogin | None:
     """Return the login of a registry from Docker's config.json, None if there is none.
 
-    Raises ConfigError for a file that cannot be read, or that leaves the login to a credential helper.
+    Raises ConfigError for a file that cannot be read or delegates the login to a credential helper.
     """
     folder = environ.get("DOCKER_CONFIG") or str(Path(environ.get("HOME", "~")).expanduser() / ".docker")
     path = Path(folder) / "config.json"
@@ -37,7 +37,10 @@ def registry_login(registry: str, environ: Mapping[str, str]) -> RegistryLogin |
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"the credentials in '{path}' cannot be read: {type(error).__name__}") from error
     if helped:
-        raise ConfigError(f"'{path}' leaves the login of {registry} to a credential helper, which is not supported")
+        raise ConfigError(
+            f"'{path}' delegates the login of {registry} to a credential helper, which is not supported; "
+            "add an entry to 'auths'"
+        )
     return None
 
 

@@ -1,4 +1,4 @@
-"""Models as the layers of an OCI image: one each, the same bytes for the same files, so that only changes are sent."""
+"""Pack models into an OCI image: one reproducible layer for each model, so that only changed models are pushed."""
 
 import json
 import os
@@ -17,13 +17,13 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _TITLE = "org.opencontainers.image.title"
 _CHUNK_BYTES = 1024 * 1024
-_BYTECODE = "__pycache__"  # an interpreter leaves it beside a Python model
+_BYTECODE = "__pycache__"  # written by the interpreter beside a Python model
 
 
 class ModelLayer:
-    """A model's folder as a tar file that is made while it is read. Weights do not compress, so nothing is compressed.
+    """A model's folder as a streamed tar file. It is not compressed, because weights hardly compress.
 
-    Owners, times and modes are left out: they differ from machine to machine, and mean nothing to a model.
+    Owners, times and modes are left out, so that the same files give the same digest on any machine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,7 +31,7 @@ class ModelLayer:
         self.name = folder.name
 
     def content(self) -> Iterator[bytes]:
-        """Yield the bytes of the tar file. Raises ConfigError for a file that cannot be read or is of no use."""
+        """Yield the bytes of the tar file. Raises ConfigError for a file that cannot be read."""
         yield _header(self.name, directory=True)
         for path in self._paths():
             name = f"{self.name}/{path.relative_to(self._folder).as_posix()}"
@@ -58,7 +58,7 @@ class ModelLayer:
         return size, f"sha256:{digest.hexdigest()}"
 
     def _paths(self) -> list[Path]:
-        """Return what is below the folder, sorted, links followed."""
+        """Return the files and folders below the folder, sorted, with links followed."""
         found: list[Path] = []
         for folder, folders, files in os.walk(self._folder, followlinks=True):
             folders[:] = [name for name in folders if name != _BYTECODE]

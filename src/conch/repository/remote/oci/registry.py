@@ -1,6 +1,6 @@
-"""The protocol of OCI registries: manifests and blobs of one image, read and written, with what they ask for to let us.
+"""Client of OCI registries: read and write manifests and blobs of one image, with authentication.
 
-Plain HTTP is for registries of this machine; see `ImageLocation.url`.
+Plain HTTP is used only for registries on this machine; see `ImageLocation.url`.
 """
 
 import os
@@ -28,7 +28,7 @@ _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Registry:
-    """One image's place in a registry. For use by several threads."""
+    """One image in a registry. Thread-safe."""
 
     def __init__(
         self, location: ImageLocation, *, writes: bool = False, environ: Mapping[str, str] = os.environ
@@ -44,15 +44,15 @@ class Registry:
         """Return a manifest's bytes and their digest. Raises NotFound, Unavailable."""
         with self._open("GET", f"/manifests/{reference}", {"Accept": ", ".join(_MANIFESTS)}) as answer:
             self._check(answer, 200)
-            body, told = answer.read(), answer.headers.get("docker-content-digest", "")
+            body, header = answer.read(), answer.headers.get("docker-content-digest", "")
         digest = f"sha256:{sha256(body).hexdigest()}"
-        expected = reference if reference.startswith("sha256:") else told
+        expected = reference if reference.startswith("sha256:") else header
         if expected.startswith("sha256:") and expected != digest:
-            raise Unavailable(f"{self._location}: the manifest is damaged: it is {digest} and not {expected}")
+            raise Unavailable(f"{self._location}: the manifest is damaged: its digest is {digest}, not {expected}")
         return body, digest
 
-    def gives_parts(self, digest: str) -> bool:
-        """Whether the registry, or where it keeps its blobs, gives parts of one."""
+    def supports_ranges(self, digest: str) -> bool:
+        """Whether the registry, or its blob storage, supports range requests for a blob."""
         with self._open("GET", f"/blobs/{digest}", {"Range": "bytes=0-0"}) as answer:
             self._check(answer, 200, 206)
             return answer.status == 206
@@ -74,7 +74,7 @@ class Registry:
             return True
 
     def write_blob(self, digest: str, size: int, content: Callable[[], Iterable[bytes]]) -> None:
-        """Send a blob. `content` gives its bytes. Raises Unavailable."""
+        """Upload a blob. `content` returns an iterator of its bytes. Raises Unavailable."""
         with self._open("POST", "/blobs/uploads/", {"Content-Length": "0"}) as answer:
             self._check(answer, 202)
             target = urljoin(answer.url, answer.headers.get("location", ""))
@@ -86,7 +86,7 @@ class Registry:
             self._check(answer, 201)
 
     def write_manifest(self, reference: str, body: bytes) -> str:
-        """Put a manifest under a tag and return its digest. Raises Unavailable."""
+        """Upload a manifest with a tag and return its digest. Raises Unavailable."""
         with self._open("PUT", f"/manifests/{reference}", {"Content-Type": OCI_MANIFEST}, body) as answer:
             self._check(answer, 201)
         return f"sha256:{sha256(body).hexdigest()}"
@@ -106,29 +106,32 @@ class Registry:
         return {"Authorization": self._authorization} if self._authorization else {}
 
     def _authorize(self, challenge: str) -> str:
-        """Return the Authorization header that a challenge asks for. Raises Unavailable if we have none."""
+        """Return the Authorization header for a challenge. Raises Unavailable without a login."""
         login = registry_login(self._location.registry, self._environ)
         kind = challenge.partition(" ")[0].lower()
         if kind == "basic" and login is not None:
             return _basic(login)
         if kind == "bearer":
             return f"Bearer {self._token(dict(_PARAMETER.findall(challenge)), login)}"
-        raise Unavailable(f"{self._location}: access denied: no login for {self._location.registry} in Docker's config")
+        raise Unavailable(
+            f"{self._location}: access denied: no login for {self._location.registry} in Docker's config; "
+            "run 'docker login'"
+        )
 
     def _token(self, challenge: Mapping[str, str], login: RegistryLogin | None) -> str:
         realm = challenge.get("realm", "")
         parts = urlsplit(realm)
         if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.netloc)):
-            raise Unavailable(f"{self._location}: the registry sends for a token to a place without TLS")
+            raise Unavailable(f"{self._location}: the registry names a token server without TLS")
         scope = f"repository:{self._location.name}:{self._actions}"
-        asked = {"service": challenge.get("service", ""), "scope": scope}
+        parameters = {"service": challenge.get("service", ""), "scope": scope}
         if login is not None and login.identity_token:
-            asked |= {"grant_type": "refresh_token", "refresh_token": login.identity_token, "client_id": "conch"}
+            parameters |= {"grant_type": "refresh_token", "refresh_token": login.identity_token, "client_id": "conch"}
             headers = {"Content-Type": "application/x-www-form-urlencoded"}
-            answer = self._client.open("POST", realm, headers, urlencode(asked).encode())
+            answer = self._client.open("POST", realm, headers, urlencode(parameters).encode())
         else:
             headers = {"Authorization": _basic(login)} if login is not None else {}
-            query = urlencode(asked, quote_via=quote)
+            query = urlencode(parameters, quote_via=quote)
             answer = self._client.open("GET", f"{realm}{'&' if parts.query else '?'}{query}", headers)
         with answer:
             if answer.status != 200:
@@ -136,18 +139,21 @@ class Registry:
             document = answer.json()
         token = document.get("token") or document.get("access_token") if isinstance(document, dict) else None
         if not isinstance(token, str):
-            raise Unavailable(f"{self._location}: {parts.netloc} gave no token")
+            raise Unavailable(f"{self._location}: {parts.netloc} returned no token")
         return token
 
-    def _check(self, answer: HttpResponse, *wanted: int) -> None:
-        if answer.status in wanted:
+    def _check(self, answer: HttpResponse, *expected: int) -> None:
+        if answer.status in expected:
             return
         if answer.status in (401, 403):
             raise Unavailable(f"{self._location}: access denied: {answer.status}")
         if answer.status == 404:
-            raise NotFound(f"{self._location}: there is no such image, or a part of it is gone")
+            raise NotFound(f"{self._location}: the image or a part of it does not exist")
         if answer.status == 400:
-            raise ConfigError(f"{self._location}: the registry refused it as wrong (400); did a file change meanwhile?")
+            raise ConfigError(
+                f"{self._location}: the registry refused the request as invalid (400); a file may have changed during "
+                "the upload"
+            )
         kind = Unreachable if answer.status >= 500 else Unavailable
         raise kind(f"{self._location}: the registry answered {answer.status}")
 

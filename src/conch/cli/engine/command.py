@@ -23,7 +23,7 @@ def engine(arguments: Sequence[str]) -> int:
 
 
 def _plan(given: Namespace) -> int:
-    from conch.cli.engine_plan import print_json, print_plan
+    from conch.cli.engine.plan_output import print_json, print_plan
     from conch.errors import InvalidRequest
     from conch.llm.planning.checkpoint import read_checkpoint
     from conch.llm.planning.gpus import detect_gpus, parse_gpus

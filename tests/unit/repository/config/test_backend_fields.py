@@ -65,7 +65,7 @@ def test_by_the_name_of_the_model() -> None:
     ("text", "said"),
     [
         ("", "Could not determine backend for model 'm' with no backend in model configuration."),
-        ("", "in the version directory, which holds weights.bin."),
+        ("", "in the version directory, which contains weights.bin."),
         ('default_model_filename: "net.bin"', "Could not determine backend for model 'm'"),
         ('platform: "keras"', "unexpected platform type 'keras' for m; known: tensorrt_plan,"),
         (
@@ -93,7 +93,7 @@ def test_what_tells_no_backend(text: str, said: str) -> None:
         (("resnet.onnx", "labels.txt"), "Rename 'resnet.onnx' to 'model.onnx'."),
         (("net.xml", "net.bin"), "Rename 'net.xml' to 'model.xml'."),
         (("modle.py",), "Rename 'modle.py' to 'model.py'."),  # codespell:ignore
-        (("a.onnx", "b.onnx"), "which holds a.onnx, b.onnx."),
+        (("a.onnx", "b.onnx"), "which contains a.onnx, b.onnx."),
     ],
 )
 def test_files_of_other_formats_and_names_get_a_hint(names: tuple[str, ...], hint: str) -> None:

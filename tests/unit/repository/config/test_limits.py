@@ -44,15 +44,15 @@ def identity(extra: str, batch: int = 0) -> str:
         (identity("instance_group { gpus: [" + ",".join(["0"] * 2000) + "] }"), "on each of 2000 GPUs"),
         (
             identity("sequence_batching { direct { } }", BIG),
-            f"max_batch_size of model 'm' is {BIG}; with the direct strategy .* 4096 are the most",
+            f"max_batch_size of model 'm' is {BIG}; with the direct strategy .* the limit is 4096",
         ),
         (identity("sequence_batching { }", BIG), "with the direct strategy"),
         (
             identity("sequence_batching { oldest { max_candidate_sequences: -1 } }", 4),
             "max_candidate_sequences of model 'm' must not be negative, it is -1",
         ),
-        (identity(WARMUP.format(2**32 - 1, 1, ONE), 4), "batch_size is 4294967295; 4096 is the most"),
-        (identity(WARMUP.format(4, 2**32 - 1, ONE), 4), "makes 17179869180 requests; 100000 are the most"),
+        (identity(WARMUP.format(2**32 - 1, 1, ONE), 4), "batch_size is 4294967295; the limit is 4096"),
+        (identity(WARMUP.format(4, 2**32 - 1, ONE), 4), "makes 17179869180 requests; the limit is 100000"),
         (
             identity(WARMUP.format(1, 1, f"data_type: TYPE_FP32 dims: {2**62} random_data: true")),
             rf"input 'IN' with dims \[{2**62}\] brings a batch of 1 to {2**64} bytes",
@@ -82,7 +82,7 @@ def identity(extra: str, batch: int = 0) -> str:
         (identity(f'metric_tags {{ key: "a" value: "{"x" * 4096}" }}'), "metric_tags of model 'm' have 4097 bytes"),
         (
             'platform: "ensemble" ensemble_scheduling { ' + f'step {{ model_name: "x" {MAPS} }}' * 257 + " }",
-            "ensemble_scheduling.step of model 'm' has 257 entries; 256 are the most",
+            "ensemble_scheduling.step of model 'm' has 257 entries; the limit is 256",
         ),
         ("#" * (MAX_CONFIG_BYTES + 1), f"has {MAX_CONFIG_BYTES + 1} bytes; a configuration has at most"),
     ],

@@ -85,7 +85,7 @@ def test_protobuf_takes_the_document_back() -> None:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ({"foo_bar_baz": 1}, "here: unknown field 'foo_bar_baz' in ModelConfig; it has: name,"),
+        ({"foo_bar_baz": 1}, "here: unknown field 'foo_bar_baz' in ModelConfig; known fields: name,"),
         ({"max_batchsize": 1}, "here: unknown field 'max_batchsize' in ModelConfig; did you mean 'max_batch_size'?"),
         ({"input": [{"foo": 1}]}, "here: ModelConfig.input[0]: unknown field 'foo' in ModelInput"),
         (

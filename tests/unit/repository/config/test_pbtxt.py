@@ -54,7 +54,7 @@ def test_empty_text_is_an_empty_configuration() -> None:
             'name: "m"\nmax_queue_delay_microseconds: 3',
             ":2:1: unknown field 'max_queue_delay_microseconds' in ModelConfig; it is a field of 'dynamic_batching'",
         ),
-        ("zzz: 1", "1:1: unknown field 'zzz' in ModelConfig; it has: name, platform, backend,"),
+        ("zzz: 1", "1:1: unknown field 'zzz' in ModelConfig; known fields: name, platform, backend,"),
         (
             'parameters { key: "a" value { int_value: 3 } }',
             "unknown field 'int_value' in ModelParameter; did you mean 'string_value'?",
@@ -67,7 +67,7 @@ def test_empty_text_is_an_empty_configuration() -> None:
         ("input { data_type: TYPE_FP23 }", "did you mean TYPE_FP32?"),
         (
             'input { data_type: "TYPE_FP32" }',
-            'unknown value "TYPE_FP32" of DataType; it is written without quotes: TYPE_FP32',
+            'unknown value "TYPE_FP32" of DataType; write it without quotes: TYPE_FP32',
         ),
         ("instance_group { kind: GPU }", "did you mean KIND_GPU? Allowed: KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL"),
         ("instance_group { kind: zzzz }", "unknown value zzzz of ModelInstanceGroup.Kind; allowed: KIND_AUTO,"),
@@ -78,11 +78,11 @@ def test_empty_text_is_an_empty_configuration() -> None:
         ("backend: onnxruntime", "1:10: 'backend' is a string: write it in quotes, \"onnxruntime\""),
         ("model_transaction_policy { decoupled: yes }", "expected true or false for 'decoupled', found 'yes'"),
         ('name: "a" name: "b"', "'name' is given twice in ModelConfig"),
-        ("dynamic_batching {} sequence_batching {}", "'sequence_batching' and 'dynamic_batching' exclude each other"),
-        ("version_policy { latest {} all {} }", "'all' and 'latest' exclude each other"),
+        ("dynamic_batching {} sequence_batching {}", "'sequence_batching' and 'dynamic_batching' are mutually exclusive"),
+        ("version_policy { latest {} all {} }", "'all' and 'latest' are mutually exclusive"),
         (
             'input [ { name: "a" }, ]',
-            "expected another element after ',', found ']'; the last element of a list has no comma",
+            "expected another element after ',', found ']'; remove the comma after the last element",
         ),
         (
             'input [ { name: "a" } { name: "b" } ]',
@@ -95,7 +95,7 @@ def test_empty_text_is_an_empty_configuration() -> None:
         ('parameters { key: "a" value: "b" }', 'expected \'{\', found "b"; write `value: { string_value: "…" }`'),
         ("input [ [", "expected '{', found '['"),
         ("max_batch_size 8", "expected ':' and a value after 'max_batch_size', found '8'"),
-        ('input { name: "a" ', "the text ends where '}' is expected; a bracket is not closed"),
+        ('input { name: "a" ', "expected '}', found the end of the text; a bracket is not closed"),
         ("input { name: 'a' ]", "expected the name of a field, found ']'"),
         ('{ name: "a" }', "expected the name of a field, found '{'"),
         ('name: "abc', "String missing ending quote"),

@@ -13,7 +13,7 @@ _QUOTED = re.compile(r"'([^']+)'")
 _OPEN = {"{": "}", "<": ">"}
 
 
-class Places:
+class PbtxtIndex:
     """The fields of a text by their paths, and its strings by their values; as offsets of characters."""
 
     def __init__(self, text: str) -> None:

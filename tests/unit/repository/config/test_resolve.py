@@ -135,7 +135,7 @@ def test_gpu_without_gpus_runs_on_the_cpu_and_says_so() -> None:
     result = finished("instance_group { kind: KIND_GPU count: 1 gpus: 0 }")
     assert result.config.instance_groups == (InstanceGroup("m_0", InstanceKind.CPU, 1),)
     assert result.notices == (
-        "instance group 'm_0' of model 'm' asks for KIND_GPU, but no GPUs are available: it runs on the CPU",
+        "instance group 'm_0' of model 'm' has KIND_GPU, but no GPUs are available: it runs on the CPU",
     )
 
 
@@ -226,8 +226,8 @@ def test_every_part_of_the_value() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('input { name: "a" data_type: 99 dims: 1 }', "99 is no value of DataType; allowed: TYPE_INVALID, TYPE_BOOL"),
-        ("instance_group { kind: 7 count: 1 }", "7 is no value of Kind; allowed: KIND_AUTO"),
+        ('input { name: "a" data_type: 99 dims: 1 }', "99 is not a value of DataType; allowed: TYPE_INVALID, TYPE_BOOL"),
+        ("instance_group { kind: 7 count: 1 }", "7 is not a value of Kind; allowed: KIND_AUTO"),
     ],
 )
 def test_numbers_that_are_no_enum(text: str, said: str) -> None:

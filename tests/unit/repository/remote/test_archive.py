@@ -65,7 +65,7 @@ def zip_link(name: str, target: bytes) -> bytes:
     [
         (
             header("x", tarfile.XHDTYPE, size=1 << 30),
-            "has 1073741824 bytes of names .*; 65536 are the most",
+            "has 1073741824 bytes of names .*; the limits are 65536",
         ),
         (header("x", tarfile.XGLTYPE, size=1 << 30), "names and attributes"),
         (header("x", tarfile.GNUTYPE_LONGNAME, size=1 << 30), "names and attributes"),
@@ -74,7 +74,7 @@ def zip_link(name: str, target: bytes) -> bytes:
         ((header("x", tarfile.GNUTYPE_LONGNAME, size=2) + b"ab".ljust(512, b"\0")) * 5_000, "cannot be read"),
         (header("m/1/w", tarfile.GNUTYPE_SPARSE, size=0), "'m/1/w' is a sparse file"),
         (sparse_pax(), "is a sparse file"),
-        (links((f"m/{n}", f"{n + 1}") for n in range(2_000)), "to more than 40 other links, one after the other"),
+        (links((f"m/{n}", f"{n + 1}") for n in range(2_000)), "through a chain of more than 40 links"),
         (links((f"m/{n}", f"m/{n + 1}") for n in range(2_000)), "leads to"),
         (links([("m/a", "b"), ("m/b", "a")]), "leads to 'm/.*', which is not in the archive"),
         (links([("m/a", "../../etc")]), "the link 'm/a' leads out of the repository"),
@@ -88,9 +88,9 @@ def zip_link(name: str, target: bytes) -> bytes:
         (header("m/d", tarfile.FIFOTYPE), "is a device or pipe"),
         (header("m/d", b"Z"), "is a device or pipe|damaged"),
         (header("../m"), "leads out of the repository"),
-        (header("/".join("a" * 300)), "is 300 folders deep; 64 are the most"),
-        (header("m/" + "a" * 300), "has 302 bytes; 2048 are the most, 255 of a name"),
-        (header("m/a") + header("m/a/b"), "'m/a' is a file and a folder"),
+        (header("/".join("a" * 300)), "is 300 folders deep; the limit is 64"),
+        (header("m/" + "a" * 300), "has 302 bytes; the limits are 2048, and 255 for each name"),
+        (header("m/a") + header("m/a/b"), "'m/a' is both a file and a folder"),
         (b"\x1f\x8b" + bytes(100), "damaged|cannot be read"),
         (b"\xfd7zXZ\0" + bytes(100), "damaged"),
         (b"BZh9" + bytes(100), "damaged|cannot be read"),
@@ -112,7 +112,7 @@ def test_what_harms_is_refused(tmp_path: Path, data: bytes, complaint: str) -> N
     [
         (zip_link("m/a", b"\xff\xfe"), "is not UTF-8"),
         (zip_link("m/a", b"/etc/passwd"), "leads out of the repository"),
-        (zip_link("m/a", b"x" * 5_000), "2048 are the most, 255 of a name"),
+        (zip_link("m/a", b"x" * 5_000), "the limits are 2048, and 255 for each name"),
         (
             zipped(lambda archive: archive.writestr("m/a", b"x" * 100, zipfile.ZIP_LZMA)),
             "there: 'm/a' is compressed with LZMA",
@@ -145,7 +145,7 @@ def test_headers_are_bounded_together(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(bounded_tar, "MAX_EXTENSIONS_BYTES", 3_000)
     long = header("x", tarfile.GNUTYPE_LONGNAME, size=200) + b"m/name".ljust(512, b"\0") + header("y")
     assert unpacked(tmp_path, long * 15) == ["m/name"]
-    with pytest.raises(ConfigError, match="3000 of all members together"):
+    with pytest.raises(ConfigError, match="3000 for all members together"):
         unpacked(tmp_path, long * 16)
 
 
@@ -178,4 +178,4 @@ def test_whiteouts_take_time_by_their_number() -> None:
     assert merged([files, [RemoteFile("m/.wh..wh..opq", "00", 0)]], "there") == []
     assert monotonic() - began < 30
     with pytest.raises(ConfigError, match="there: more than 100 files"):
-        merged([files[:60], [RemoteFile(f"n/{number}", "00", 0) for number in range(60)]], "there", most=100)
+        merged([files[:60], [RemoteFile(f"n/{number}", "00", 0) for number in range(60)]], "there", max_entries=100)

@@ -69,7 +69,7 @@ def test_what_others_have_made_is_left_alone(temporary: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "complaint"),
     [
-        ("1/" + "a/" * 2_000 + "model.py", "is 2002 folders deep; 2048 bytes and 64 folders are the most"),
+        ("1/" + "a/" * 2_000 + "model.py", "is 2002 folders deep; the limits are 2048 bytes and 64 folders"),
         ("1/" + "a/" * 80 + "model.py", "is 82 folders deep"),
         ("1/" + "a" * 5_000, "has 5002 bytes"),
         ("1/" + "a" * 300, "cannot be written: File name too long"),
@@ -87,8 +87,8 @@ def test_paths_are_bounded(path: str, complaint: str) -> None:
 
 def test_number_and_size_of_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     folders = UploadFolders()
-    with pytest.raises(ConfigError, match="has 10001 'file:' parameters; 10000 are the most"):
+    with pytest.raises(ConfigError, match="has 10001 'file:' parameters; the limit is 10000"):
         folders.write("m", {f"1/{number}": b"" for number in range(10_001)})
     monkeypatch.setattr(override, "MAX_FILES_BYTES", 10)
-    with pytest.raises(ConfigError, match="its files have 11 bytes; 10 are the most"):
+    with pytest.raises(ConfigError, match="its files have 11 bytes; the limit is 10"):
         folders.write("m", {"1/a": b"12345", "1/b": b"123456"})

@@ -78,7 +78,10 @@ def test_empty_text_is_an_empty_configuration() -> None:
         ("backend: onnxruntime", "1:10: 'backend' is a string: write it in quotes, \"onnxruntime\""),
         ("model_transaction_policy { decoupled: yes }", "expected true or false for 'decoupled', found 'yes'"),
         ('name: "a" name: "b"', "'name' is given twice in ModelConfig"),
-        ("dynamic_batching {} sequence_batching {}", "'sequence_batching' and 'dynamic_batching' are mutually exclusive"),
+        (
+            "dynamic_batching {} sequence_batching {}",
+            "'sequence_batching' and 'dynamic_batching' are mutually exclusive",
+        ),
         ("version_policy { latest {} all {} }", "'all' and 'latest' are mutually exclusive"),
         (
             'input [ { name: "a" }, ]',

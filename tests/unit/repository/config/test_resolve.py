@@ -226,7 +226,10 @@ def test_every_part_of_the_value() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('input { name: "a" data_type: 99 dims: 1 }', "99 is not a value of DataType; allowed: TYPE_INVALID, TYPE_BOOL"),
+        (
+            'input { name: "a" data_type: 99 dims: 1 }',
+            "99 is not a value of DataType; allowed: TYPE_INVALID, TYPE_BOOL",
+        ),
         ("instance_group { kind: 7 count: 1 }", "7 is not a value of Kind; allowed: KIND_AUTO"),
     ],
 )

@@ -95,7 +95,10 @@ def test_what_is_right_passes(text: str) -> None:
             STATE.format("") + STATE.format("").replace('"i"', '"j"'),
             "state output 'o' is specified more than once for m",
         ),
-        (STATE.format("").replace('"i"', '"x"'), "'x' of m is both an input and a control or state of sequence_batching"),
+        (
+            STATE.format("").replace('"i"', '"x"'),
+            "'x' of m is both an input and a control or state of sequence_batching",
+        ),
         (
             STATE.format(INITIAL.format("5, 2", "zero_data: true") * 2),
             "initial_state field for state input 'i' must contain exactly one or zero element. Found '2' elements.",

@@ -155,7 +155,7 @@ class Server:
         models, as in Triton.
         """
         mode = self._options.model_control_mode
-        report = StartReport(wanted=0)
+        report = StartReport(requested=0)
         if removed := await asyncio.to_thread(remove_abandoned):
             _log.info("removed the uploaded files of %d killed servers", removed)
         try:

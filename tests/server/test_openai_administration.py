@@ -144,7 +144,7 @@ def test_an_idle_engine_is_stopped_and_comes_back_when_asked(tmp_path: Path) -> 
             return f"vllm:engine_sleep_state{{{labels}}} 1" in server.metrics()
 
         assert not idle("sleeper")
-        server.until_logged("'sleeper' was idle for 1 s; its engine is stopped")
+        server.until_logged("'sleeper' was idle for 1 s; stopping its engine")
         assert idle("sleeper")
         assert not idle("other")
         server.until("/v2/models/sleeper/ready")

@@ -302,7 +302,7 @@ def test_verbosity_shows_requests_instances_and_reloads_and_can_be_changed(tmp_p
             '"request" .*protocol="http" model="m" version=1 status="OK".*requests_in_batch=1 .*total_us='
         )
         post(server, "/v2/repository/models/m/load")
-        server.until_logged("nothing of model 'm' has changed: it is not reloaded")
+        server.until_logged("model 'm' is unchanged; not reloading")
         post(server, "/v2/logging", {"log_verbose_level": 0})
         lines = len(server.text.splitlines())
         infer(server, "m")

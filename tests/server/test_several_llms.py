@@ -58,7 +58,7 @@ def test_a_full_model_refuses_and_the_others_continue(server: ConchProcess, clie
         assert int(refusal.response.headers["retry-after"]) >= 1
         body: Any = refusal.body
         assert body["type"] == "server_overloaded"
-        assert "computes 1 sequences side by side, and 2 wait, of 2 that may" in body["message"]
+        assert "computes 1 sequences concurrently; 2 wait, the maximum is 2" in body["message"]
     metrics = server.metrics()
     assert figure(metrics, "nv_inference_request_failure", "narrow", 'reason="REJECTED"') == len(refusals)
     assert figure(metrics, "nv_inference_request_failure", "patient", 'reason="REJECTED"') == 0

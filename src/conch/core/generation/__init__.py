@@ -1,1 +1,1 @@
-"""Models that generate, and idle engines."""
+"""Generative models and idle engines."""

@@ -1,7 +1,7 @@
-"""One served version of a model that generates: admission, the books, and the engine that does the work.
+"""A generative model version: admission, statistics, and the engine that executes its requests.
 
-There is no queue here: an engine batches continuously and must know of every request to do it well. What is bounded is
-how many it may hold beyond those that it computes side by side.
+There is no queue here: an engine batches continuously and needs every request for that. The bound is on the requests
+that it holds beyond those that it computes concurrently.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ from conch.model_config import ModelConfig, QueuePolicy
 from conch.observability.metrics.generation import GenerationStatistics
 from conch.request import InferRequest, InferResponse, Respond
 
-# Characters that no token of a usual vocabulary has more of: those of 128 spaces.
-_LONGEST_TOKEN = 128
-# And of a prompt, whatever the context: what engines are sent is bounded.
-_LONGEST_PROMPT = 12 * 2**20
+# Characters of the longest token of common vocabularies: 128 spaces.
+_MAX_TOKEN_CHARS = 128
+# Characters or tokens of a prompt, whatever the context: messages to engines are bounded.
+_MAX_PROMPT_LENGTH = 12 * 2**20
 
 
 class GenerativeModel(ServedModel):
-    """A model version with an engine. Requests come as prompts, by `generate`, or as tensors, by `submit`."""
+    """A model version with an engine. Requests arrive as prompts, by `generate`, or as tensors, by `submit`."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class GenerativeModel(ServedModel):
         *,
         max_queue_size: int = 0,
     ) -> None:
-        """Assign. `max_queue_size` bounds what waits where the configuration does not; 0 does not either."""
+        """Assign. `max_queue_size` bounds the queue where the configuration does not; 0 is unbounded."""
         super().__init__(config, version, labels)
         self.engine = engine
         self.stats = GenerationStatistics(config.name, version, lambda: engine.load, lambda: engine.info)
         self.statistics.generation = self.stats
         policy = config.dynamic_batching.default_queue_policy if config.dynamic_batching else QueuePolicy()
         self._max_queue_size = policy.max_queue_size or max_queue_size
-        self._held = 0  # sequences of the requests that the engine has
-        self._pace = ServiceRate()
-        self._live: set[_Live] = set()
+        self._held = 0  # sequences of the requests that the engine holds
+        self._service_rate = ServiceRate()
+        self._live: set[_LiveRequest] = set()
 
     def __repr__(self) -> str:
         return f"<GenerativeModel {self.config.name}/{self.version} {len(self._live)} live>"
@@ -62,17 +62,17 @@ class GenerativeModel(ServedModel):
         self.statistics.load_duration_s = (monotonic_ns() - started) / 1e9
 
     def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
-        """Admit a request or raise: InvalidRequest, Unsupported, QueueFull, Unavailable.
+        """Admit a request. Raises InvalidRequest, Unsupported, QueueFull, Unavailable.
 
-        Admitted, its listener is told exactly once that it has ended, whoever ends it.
+        `on_deltas` is called exactly once with the end of an admitted request.
         """
         request.params.check()
-        self._check_honoured(request)
+        self._check_supported(request)
         self._check_length(request)
         self.refuse_when_full(request.timeline)
         if request.span is not None:
             request.timeline.queued = request.timeline.queued or monotonic_ns()
-        live = _Live(self, request, on_deltas)
+        live = _LiveRequest(self, request, on_deltas)
         self._live.add(live)
         self._held += request.params.n
         self.enter()
@@ -98,16 +98,16 @@ class GenerativeModel(ServedModel):
         return pending
 
     def settled(self, pending: Pending, answer: InferResponse | ConchError | None, previous: State) -> None:
-        """Do nothing: the generation is in the books, not the form in which it came."""
+        """Do nothing: the generation is counted, not its tensor form."""
 
     def refusal(self, now: int) -> QueueFull | None:
         running = self.engine.info.max_running
         if not self._max_queue_size or self._held < running + self._max_queue_size:
             return None
         return QueueFull(
-            f"Exceeds maximum queue size: model '{self.config.name}' computes {running} sequences side by side, and "
-            f"{self._held - running} wait, of {self._max_queue_size} that may",
-            retry_after_s=self._pace.seconds_for(self._held - running, now) or 1.0,
+            f"Exceeds maximum queue size: model '{self.config.name}' computes {running} sequences concurrently; "
+            f"{self._held - running} wait, the maximum is {self._max_queue_size}",
+            retry_after_s=self._service_rate.seconds_for(self._held - running, now) or 1.0,
         )
 
     async def stop(self) -> None:
@@ -118,11 +118,11 @@ class GenerativeModel(ServedModel):
     async def kill(self) -> None:
         await self.engine.kill()
 
-    def ended(self, live: "_Live", end: Usage | ConchError) -> None:
-        """Write a request that has ended into the books. Called once for each that was admitted."""
+    def ended(self, live: "_LiveRequest", end: Usage | ConchError) -> None:
+        """Count a request that has ended. Called once for each that was admitted."""
         self._live.discard(live)
         self._held -= live.request.params.n
-        self._pace.taken += live.request.params.n
+        self._service_rate.taken += live.request.params.n
         self.leave()
         timeline = live.request.timeline
         if not timeline.started:
@@ -148,24 +148,24 @@ class GenerativeModel(ServedModel):
             self.statistics.first_response.add(first - timeline.received)
 
     def _check_length(self, request: GenerationRequest) -> None:
-        """Refuse what is far too long before the engine spends the others' time on cutting it into tokens."""
+        """Raise InvalidRequest for a prompt that is far too long, before tokenizing it delays other requests."""
         prompt, whole = request.prompt, request.prompt_only or request.params.truncate_prompt_tokens is not None
         context = self.engine.info.context_length
         if isinstance(prompt, str):
-            size, most, what = (
+            size, limit, unit = (
                 len(prompt),
-                _LONGEST_PROMPT if whole else min(context * _LONGEST_TOKEN, _LONGEST_PROMPT),
+                _MAX_PROMPT_LENGTH if whole else min(context * _MAX_TOKEN_CHARS, _MAX_PROMPT_LENGTH),
                 "characters",
             )
         else:
-            size, most, what = len(prompt), _LONGEST_PROMPT if whole else context, "tokens"
-        if size > most:
+            size, limit, unit = len(prompt), _MAX_PROMPT_LENGTH if whole else context, "tokens"
+        if size > limit:
             raise InvalidRequest(
-                f"This model's maximum context length is {context} tokens. However, your prompt has {size} {what}. "
+                f"This model's maximum context length is {context} tokens. However, your prompt has {size} {unit}. "
                 "Please reduce the length of the prompt."
             )
 
-    def _check_honoured(self, request: GenerationRequest) -> None:
+    def _check_supported(self, request: GenerationRequest) -> None:
         info = self.engine.info
         for name in request.params.unusual():
             if name not in info.supported_params:
@@ -173,28 +173,28 @@ class GenerativeModel(ServedModel):
         logprobs = max(request.params.logprobs or 0, request.params.prompt_logprobs or 0)
         if logprobs > info.max_logprobs:
             raise InvalidRequest(
-                f"engine '{info.engine}' of model '{self.config.name}' gives the log probabilities of "
-                f"{info.max_logprobs} alternatives to each token at most, not of {logprobs}"
+                f"engine '{info.engine}' of model '{self.config.name}' supports the log probabilities of "
+                f"at most {info.max_logprobs} alternatives to each token, got {logprobs}"
             )
         if request.priority and not info.priorities:
             raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support 'priority'")
 
 
-class _Live:
-    """An admitted request; a `Generation` to whoever sent it."""
+class _LiveRequest:
+    """An admitted request: the `Generation` that its caller gets."""
 
-    __slots__ = ("_listen", "_model", "finished", "generation", "last_token", "request")
+    __slots__ = ("_deliver", "_model", "finished", "generation", "last_token", "request")
 
     def __init__(self, model: GenerativeModel, request: GenerationRequest, on_deltas: DeltaCallback) -> None:
         self.request = request
         self.generation: Generation | None = None
-        self.last_token = 0  # when the last one came, monotonic ns
-        self.finished: list[FinishReason] = []  # of each sequence that has ended
+        self.last_token = 0  # when the last token arrived, monotonic ns
+        self.finished: list[FinishReason] = []  # one for each sequence that has ended
         self._model: GenerativeModel | None = model
-        self._listen = on_deltas
+        self._deliver = on_deltas
 
     def on_deltas(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
-        """Hear from the engine, and pass it on."""
+        """Count what the engine generates, and deliver it to the caller."""
         model = self._model
         if model is None:
             return
@@ -220,10 +220,10 @@ class _Live:
             elif isinstance(end, Cancelled):
                 model.stats.aborted(self.finished, self.request.params.n)
             self.generation = None
-        self._listen(deltas, end)
+        self._deliver(deltas, end)
 
     def abort(self) -> None:
-        """End it: nobody wants the rest."""
+        """Cancel the request."""
         if self.generation is not None:
             self.generation.abort()
 

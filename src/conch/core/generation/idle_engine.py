@@ -1,7 +1,7 @@
-"""An engine that is stopped when nobody has asked it for a while, and started again by the next request.
+"""Idle engines: an engine is stopped after a time without requests, and restarted by the next one.
 
-A model stays listed and ready while its engine sleeps: a request would be answered, it only takes longer. What belongs
-to the engine (queue, metrics, admission) is not told apart either.
+The model of a stopped engine stays listed and ready: a request would be answered, it only takes longer. Queue, metrics
+and admission do not distinguish a stopped engine from a running one.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from conch.generation import Delta, DeltaCallback, Generation, GenerationRequest
 from conch.model_config import ModelConfig
 
 PARAMETER = "idle_unload_secs"
-# How long a request waits for the engine at most.
-WAIT_LIMIT_S = 300.0
+# How long a request waits for the start of the engine.
+START_TIMEOUT_S = 300.0
 
 _log = getLogger(__name__)
 
 
 def idle_seconds(config: ModelConfig, default: int) -> int:
-    """Return after how many seconds without requests a model's engine is stopped, 0 for never. Raises ConfigError."""
+    """Return the idle time in seconds after which a model's engine is stopped, 0 for never. Raises ConfigError."""
     text = config.parameters.get(PARAMETER, str(default))
     if not (text.isascii() and text.isdecimal()):
         raise ConfigError(f"parameter {PARAMETER} of model '{config.name}' must be a number of seconds, got '{text}'")
@@ -31,59 +31,59 @@ def idle_seconds(config: ModelConfig, default: int) -> int:
 
 
 class IdleEngine(Engine):
-    """Runs `engine` while it is wanted.
+    """Runs `engine` while there are requests.
 
-    After `idle_s` seconds without a request it is stopped. The next request has it started and waits for that, for
-    `wait_s` at most, as do those that come meanwhile. If it cannot be started, those are told, the model turns not
-    ready, and it is tried again until it is up, as after a crash.
+    After `idle_s` seconds without a request the engine is stopped. The next request starts it and waits for that, for
+    at most `wait_s`, as do requests that arrive in the meantime. If the start fails, they fail, the model becomes not
+    ready, and the start is retried until it succeeds, as after a crash.
     """
 
-    def __init__(self, engine: Engine, name: str, idle_s: float, *, wait_s: float = WAIT_LIMIT_S) -> None:
+    def __init__(self, engine: Engine, name: str, idle_s: float, *, wait_s: float = START_TIMEOUT_S) -> None:
         self.load = engine.load
         self._engine = engine
         self._name = name
         self._idle_s = idle_s
         self._wait_s = wait_s
-        self._awake = False
-        self._ended = False
-        self._failure = ""  # why it could not be started again
+        self._running = False
+        self._closed = False
+        self._failure = ""  # why the last start has failed
         self._retry_s = 0.0
-        self._busy = 0  # requests that the engine holds
-        self._waiting: dict[_Visit, GenerationRequest] = {}
+        self._in_flight = 0  # requests that the engine holds
+        self._waiting: dict[_EngineRequest, GenerationRequest] = {}
         self._idle_since = 0.0
-        self._alarm: asyncio.TimerHandle | None = None
-        self._falling_asleep: asyncio.Task[None] | None = None
-        self._waking: asyncio.Task[None] | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<IdleEngine {self._name} {'awake' if self._awake else 'asleep'} {self._engine!r}>"
+        return f"<IdleEngine {self._name} {'running' if self._running else 'stopped'} {self._engine!r}>"
 
     @property
     def ready(self) -> bool:
-        return self._engine.ready if self._awake else not self._failure and not self._ended
+        return self._engine.ready if self._running else not self._failure and not self._closed
 
     async def start(self) -> None:
-        self._engine.on_ready_change = self._changed
+        self._engine.on_ready_change = self._report_ready_change
         await self._engine.start()
-        self._woken()
+        self._engine_started()
 
     def generate(self, request: GenerationRequest, on_deltas: DeltaCallback) -> Generation:
-        """Begin a request, or have it wait for the engine. Raises Unavailable if that is known to be in vain."""
+        """Start a request, or queue it for the start of the engine. Raises Unavailable if the last start has failed."""
         if self._failure:
             raise Unavailable(self._failure, retry_after_s=self._retry_s)
-        visit = _Visit(self, on_deltas)
-        if self._awake:
-            self._admit(visit, request)
-            return visit
-        visit.limit = asyncio.get_running_loop().call_later(self._wait_s, self._waited_long, visit)
-        self._waiting[visit] = request
+        held = _EngineRequest(self, on_deltas)
+        if self._running:
+            self._admit(held, request)
+            return held
+        held.timeout = asyncio.get_running_loop().call_later(self._wait_s, self._time_out, held)
+        self._waiting[held] = request
         self.load.waiting = len(self._waiting)
-        if self._waking is None:
-            self._waking = asyncio.get_running_loop().create_task(self._wake())
-        return visit
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_task(self._start_engine())
+        return held
 
     async def stop(self) -> None:
-        """Stop the engine; what waits for it is told."""
+        """Stop the engine; requests that wait for it fail."""
         await self._end_transitions()
         await self._engine.stop()
 
@@ -92,143 +92,141 @@ class IdleEngine(Engine):
         await self._end_transitions()
         await self._engine.kill()
 
-    def left(self, visit: "_Visit") -> None:
-        """Note the end of a request."""
-        if visit.generation is None:
-            self._waiting.pop(visit, None)
+    def remove(self, held: "_EngineRequest") -> None:
+        """Remove a request that has ended."""
+        if held.generation is None:
+            self._waiting.pop(held, None)
             self.load.waiting = len(self._waiting)
             return
-        self._busy -= 1
-        if not self._busy and self._awake:
-            self._rest()
+        self._in_flight -= 1
+        if not self._in_flight and self._running:
+            self._begin_idle()
 
-    def _admit(self, visit: "_Visit", request: GenerationRequest) -> None:
-        visit.generation = self._engine.generate(request, visit.on_deltas)
-        self._busy += 1
+    def _admit(self, held: "_EngineRequest", request: GenerationRequest) -> None:
+        held.generation = self._engine.generate(request, held.on_deltas)
+        self._in_flight += 1
 
-    def _rest(self) -> None:
-        """Begin to count: nobody wants anything."""
+    def _begin_idle(self) -> None:
+        """Start the idle time."""
         loop = asyncio.get_running_loop()
         self._idle_since = loop.time()
-        if self._alarm is None:
-            self._alarm = loop.call_later(self._idle_s, self._look)
+        if self._idle_timer is None:
+            self._idle_timer = loop.call_later(self._idle_s, self._check_idle)
 
-    def _look(self) -> None:
-        """Stop the engine if it has been idle for long enough; the alarm is not set anew for each request."""
+    def _check_idle(self) -> None:
+        """Stop the engine if it has been idle for `idle_s`; else set the timer to the rest, once for many requests."""
         loop = asyncio.get_running_loop()
-        self._alarm = None
-        if self._busy:
+        self._idle_timer = None
+        if self._in_flight:
             return
-        left = self._idle_since + self._idle_s - loop.time()
-        if left > 0:
-            self._alarm = loop.call_later(left, self._look)
+        remaining = self._idle_since + self._idle_s - loop.time()
+        if remaining > 0:
+            self._idle_timer = loop.call_later(remaining, self._check_idle)
             return
-        self._awake = False
+        self._running = False
         self.load.asleep = True
-        self._falling_asleep = loop.create_task(self._fall_asleep())
+        self._stopping = loop.create_task(self._stop_engine())
 
-    async def _fall_asleep(self) -> None:
-        _log.info(
-            "model '%s' was idle for %g s; its engine is stopped until the next request", self._name, self._idle_s
-        )
+    async def _stop_engine(self) -> None:
+        _log.info("model '%s' was idle for %g s; stopping its engine until the next request", self._name, self._idle_s)
         await self._engine.stop()
 
-    async def _wake(self) -> None:
-        """Start the engine, however often it takes, and hand it what waits."""
-        if self._falling_asleep is not None:
-            await asyncio.wait([self._falling_asleep])
-            self._falling_asleep = None
-        _log.info("starting the engine of model '%s', which is wanted again", self._name)
+    async def _start_engine(self) -> None:
+        """Start the engine, with retries, and submit the requests that wait."""
+        if self._stopping is not None:
+            await asyncio.wait([self._stopping])
+            self._stopping = None
+        _log.info("starting the engine of model '%s' for a new request", self._name)
         backoff = Backoff()
         while True:
             try:
                 await self._engine.start()
             except Exception as error:
-                await self._failed(load_error(error), backoff.delay(worked=False))
+                await self._start_failed(load_error(error), backoff.delay(worked=False))
             else:
                 break
-        self._waking = None
-        self._woken()
+        self._starting = None
+        self._engine_started()
 
-    async def _failed(self, error: ConchError, delay: float) -> None:
-        """Tell what waits, and be not ready until the next attempt has succeeded."""
-        _log.error("starting the engine of model '%s' again: %s", self._name, error)
-        self._failure = f"model '{self._name}' was idle, and its engine cannot be started again: {error}"
+    async def _start_failed(self, error: ConchError, delay: float) -> None:
+        """Fail the requests that wait, and be not ready until a retry succeeds."""
+        _log.error("the engine of model '%s' cannot be started again: %s; retrying in %.1f s", self._name, error, delay)
+        self._failure = f"the engine of model '{self._name}', which was idle, cannot be started again: {error}"
         self._retry_s = max(delay, 1.0)
-        for visit in list(self._waiting):
-            visit.on_deltas((), Unavailable(self._failure, retry_after_s=self._retry_s))
-        self._changed()
+        for held in list(self._waiting):
+            held.on_deltas((), Unavailable(self._failure, retry_after_s=self._retry_s))
+        self._report_ready_change()
         await asyncio.sleep(delay)
 
-    def _woken(self) -> None:
+    def _engine_started(self) -> None:
         self.info = self._engine.info
         self.load.asleep = False
-        self._awake = True
+        self._running = True
         if self._failure:
             self._failure = ""
-            self._changed()
+            self._report_ready_change()
         waiting, self._waiting = self._waiting, {}
         self.load.waiting = 0
-        for visit, request in waiting.items():
-            visit.wait_no_more()
+        for held, request in waiting.items():
+            held.cancel_timeout()
             try:
-                self._admit(visit, request)
-            except ConchError as error:  # it has died already
-                visit.on_deltas((), error)
-        if not self._busy:
-            self._rest()
+                self._admit(held, request)
+            except ConchError as error:  # it may have died already
+                held.on_deltas((), error)
+        if not self._in_flight:
+            self._begin_idle()
 
-    def _waited_long(self, visit: "_Visit") -> None:
-        text = f"model '{self._name}' was idle, and loading it again takes longer than {self._wait_s:g} s"
-        visit.on_deltas((), Unavailable(text, retry_after_s=self._wait_s))
+    def _time_out(self, held: "_EngineRequest") -> None:
+        text = f"the engine of model '{self._name}', which was idle, takes longer than {self._wait_s:g} s to start"
+        held.on_deltas((), Unavailable(text, retry_after_s=self._wait_s))
 
-    def _changed(self) -> None:
+    def _report_ready_change(self) -> None:
         self.on_ready_change()
 
     async def _end_transitions(self) -> None:
-        """Neither fall asleep nor wake up any more."""
-        self._ended, self._awake = True, False
-        if self._alarm is not None:
-            self._alarm.cancel()
-        if self._waking is not None:
-            self._waking.cancel()
-            await asyncio.wait([self._waking])
-        if self._falling_asleep is not None:
-            await asyncio.wait([self._falling_asleep])
-        for visit in list(self._waiting):
-            visit.on_deltas((), Unavailable(f"model '{self._name}' was unloaded before the request was finished"))
+        """Cancel a start, await a stop, and begin neither of them any more."""
+        self._closed, self._running = True, False
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self._stopping is not None:
+            await asyncio.wait([self._stopping])
+        for held in list(self._waiting):
+            held.on_deltas((), Unavailable(f"model '{self._name}' was unloaded before the request was finished"))
 
 
-class _Visit:
-    """One request; a `Generation` to whoever sent it."""
+class _EngineRequest:
+    """One request, before and while the engine has it: the `Generation` that its caller gets."""
 
-    __slots__ = ("_engine", "_listen", "generation", "limit")
+    __slots__ = ("_deliver", "_engine", "generation", "timeout")
 
     def __init__(self, engine: IdleEngine, on_deltas: DeltaCallback) -> None:
         self._engine: IdleEngine | None = engine
-        self._listen = on_deltas
+        self._deliver = on_deltas
         self.generation: Generation | None = None  # once the engine has it
-        self.limit: asyncio.TimerHandle | None = None
+        self.timeout: asyncio.TimerHandle | None = None
 
     def on_deltas(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
-        """Pass on what the engine says, or that it will say nothing. Nothing is said after the end."""
+        """Deliver what the engine generates, or the end; a no-op after the end."""
         engine = self._engine
         if engine is None:
             return
         if end is not None:
             self._engine = None
-            self.wait_no_more()
-            engine.left(self)
-        self._listen(deltas, end)
+            self.cancel_timeout()
+            engine.remove(self)
+        self._deliver(deltas, end)
 
-    def wait_no_more(self) -> None:
-        """Let go of the clock."""
-        if self.limit is not None:
-            self.limit.cancel()
-            self.limit = None
+    def cancel_timeout(self) -> None:
+        """Cancel the timeout of the start."""
+        if self.timeout is not None:
+            self.timeout.cancel()
+            self.timeout = None
 
     def abort(self) -> None:
-        """End it: nobody wants the rest."""
+        """Cancel the request."""
         if self.generation is not None:
             self.generation.abort()
         else:

@@ -1,1 +1,1 @@
-"""Loading, reloading and unloading models."""
+"""Load, reload, unload and poll models."""

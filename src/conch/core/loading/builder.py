@@ -1,4 +1,4 @@
-"""From the files of a model to its served versions: complete the configuration, make instances, bring them up."""
+"""Builds the versions of a model from its files: completes the configuration, makes instances, starts them."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -39,35 +39,35 @@ from conch.repository.versions import chosen_versions
 
 _log = getLogger(__name__)
 
-# Of the reasons why steps are missing, so many are told, and so much of each.
-_CAUSES = 10
+# Of the causes in the error for missing steps: how many, and the length of each.
+_MAX_CAUSES = 10
 _MAX_CAUSE_CHARS = 1000
 
 
 @dataclass(slots=True)
 class Built:
-    """The versions of a model after a load: up and running, those `kept` from before among them, or why not."""
+    """The versions of a model after a load: the started ones, with those `kept` from before, and the failures."""
 
     served: dict[int, ServedModel] = field(default_factory=dict)
     failures: dict[int, ConchError] = field(default_factory=dict)
     kept: dict[int, ServedModel] = field(default_factory=dict)
 
     async def discard(self) -> None:
-        """Stop what was brought up; what was kept stays as it was."""
+        """Stop the versions that were started; kept ones continue."""
         await asyncio.gather(*(each.stop() for version, each in self.served.items() if version not in self.kept))
 
 
 class ModelBuilder:
-    """Builds models; keeps none of them.
+    """Builds models; holds none of them.
 
     `settings` gives a backend's `--backend-config` values by its name; `gpus` are the devices that models may use,
     known before the first load;
-    `max_queue_size` bounds the queues of models whose configuration does not, 0 not at all;
-    `idle_unload_secs` is when engines are stopped for want of requests if nothing else is configured, 0 for never;
-    `cache` is for the models whose configuration asks for it, None where the server has none;
-    `limiter` is asked before each execution, None where nothing limits them;
+    `max_queue_size` bounds the queues of models whose configuration does not, 0 is unbounded;
+    `idle_unload_secs` is the default idle time after which engines are stopped, 0 for never;
+    `cache` is for the models whose configuration enables it, None if the server has none;
+    `limiter` admits each execution, None without --rate-limit;
     `allow_native_extensions`: whether configurations may name libraries for the server's process;
-    `summaries`: whether quantiles of latencies are kept.
+    `summaries`: whether latency quantiles are kept.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class ModelBuilder:
         return [gpu.number for gpu in self.gpus]
 
     async def configure(self, files: ModelFiles) -> ModelConfig:
-        """Return the complete configuration, the model itself having been asked. Raises ConfigError, ModelLoadError."""
+        """Return the configuration completed by the model itself. Raises ConfigError, ModelLoadError."""
         if files.config.is_ensemble:
             resolved = await asyncio.to_thread(resolve, files.document, backend=None, gpus=self._gpu_numbers)
         else:
             backend = await self._backends.get(files.config.backend)
             document: Mapping[str, Any] = files.document
             if self._auto_complete and files.versions_on_disk:
-                source = self._source(files, files.config, _version_to_ask(files))
+                source = self._source(files, files.config, _completing_version(files))
                 if self.gpus and backend.can_use_gpus:
                     source = source_on(source, self.gpus, InstanceKind.GPU, self.gpus[0].number)
                 document = await backend.complete(source)
@@ -128,10 +128,10 @@ class ModelBuilder:
     async def build(
         self, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, ServedModel] | None = None
     ) -> Built:
-        """Bring up every version that the policy chooses.
+        """Start every version that the version policy selects.
 
-        Those that are served from `unchanged` files are kept if their configuration is the same, too.
-        Raises ModelLoadError or ConfigError if that cannot begin.
+        Versions that are served from `unchanged` files are kept if their configuration is the same, too.
+        Raises ModelLoadError or ConfigError if none can be started.
         """
         versions = await asyncio.to_thread(chosen_versions, config, files.versions_on_disk, files.directory)
         labels = await asyncio.to_thread(read_labels, config, files.directory)
@@ -139,7 +139,7 @@ class ModelBuilder:
         if config.is_ensemble:
             try:
                 configs = self._step_configs(config, files.namespace)
-                fit, notices = await asyncio.to_thread(_fit, config, configs)
+                fit, notices = await asyncio.to_thread(_check_flow, config, configs)
             except ConfigError as error:
                 raise ConfigError(f"{error.message} ({files.config_source})") from error
             for notice in notices:
@@ -148,16 +148,16 @@ class ModelBuilder:
             if fit.depth:
                 config = _decoupled(config)
         candidates = unchanged or {}
-        kept = {v: candidates[v] for v in versions if v in candidates and _stays(candidates[v], config, flow)}
+        kept = {v: candidates[v] for v in versions if v in candidates and _is_current(candidates[v], config, flow)}
         built = Built(served=dict(kept), kept=kept)
         new = [version for version in versions if version not in kept]
         await asyncio.gather(*(self._build_version(built, files, config, version, labels, flow) for version in new))
         return built
 
     async def rearrange(self, files: ModelFiles, old: ModelFiles, served: Mapping[int, ServedModel]) -> bool:
-        """Give served versions the instances that a configuration asks for now, if nothing else has changed.
+        """Change the instances of served versions, if nothing else of the model has changed.
 
-        Returns whether that is so, and done. Raises ConchError, OSError; then not all of them may have been changed.
+        Returns False if something else has. Raises ConchError, OSError; then some of the versions may have changed.
         """
         if not _same_but_configuration(files, old):
             return False
@@ -174,9 +174,9 @@ class ModelBuilder:
         return True
 
     def check_steps(self, config: ModelConfig, namespace: str) -> Flow:
-        """Return how responses flow through an ensemble of a namespace.
+        """Return the flow of responses through an ensemble of a namespace.
 
-        Raises ConfigError unless the models of its steps are there and fit together.
+        Raises ConfigError unless the models of its steps are served and fit together.
         """
         configs = self._step_configs(config, namespace)
         check_ensemble(config, configs)
@@ -194,7 +194,7 @@ class ModelBuilder:
             except (NotFound, InvalidRequest) as error:
                 missing.append(step.model_name)
                 model = ModelId(step.model_namespace or namespace, step.model_name)
-                cause = self._why_not_there(model) or error.message + self._suggestion(model.name)
+                cause = self._reasons_not_served(model) or error.message + self._suggestion(model.name)
                 causes.append(f"step {number}: {cause}")
         if missing:
             names = ", ".join(dict.fromkeys(missing))
@@ -204,8 +204,8 @@ class ModelBuilder:
             )
         return configs
 
-    def _why_not_there(self, model: ModelId) -> str:
-        """Return the reasons for which the versions of a model are not served; none for one that is unknown."""
+    def _reasons_not_served(self, model: ModelId) -> str:
+        """Return why the versions of a model are not served; "" for a served or unknown model."""
         if self._catalog.served(model):
             return ""
         records = self._catalog.records().get(model, {}).items()
@@ -237,9 +237,7 @@ class ModelBuilder:
                 served = self._scheduler(config, version, labels, instances, files.directory)
             served.statistics.namespace = files.namespace
             if self._summaries:
-                from conch.observability.metrics.summaries import (
-                    LatencySummaries,  # and its library, for who wants them
-                )
+                from conch.observability.metrics.summaries import LatencySummaries  # imports a library
 
                 served.statistics.summaries = LatencySummaries()
             if self._cache is not None and config.response_cache:
@@ -273,35 +271,37 @@ class ModelBuilder:
         return ModelSource(config, version, files.directory, settings, files.namespace, self._allow_native_extensions)
 
 
-def _fit(config: ModelConfig, configs: Sequence[ModelConfig]) -> tuple[Flow, list[str]]:
-    """Return how responses flow through an ensemble, and what its owner should be told. Raises ConfigError."""
+def _check_flow(config: ModelConfig, configs: Sequence[ModelConfig]) -> tuple[Flow, list[str]]:
+    """Return the flow of responses through an ensemble, and warnings. Raises ConfigError."""
     check_ensemble(config, configs)
     return flow_of(config, configs), list(misfit_notices(config, configs))
 
 
-def _stays(served: ServedModel, config: ModelConfig, flow: Flow | None) -> bool:
-    """Whether a served version does what this configuration asks for."""
+def _is_current(served: ServedModel, config: ModelConfig, flow: Flow | None) -> bool:
+    """Whether a served version already matches this configuration."""
     if isinstance(served, EnsembleModel) and (served.misfit or served.flow != flow):
         return False
     return served.config.document == config.document
 
 
-def _version_to_ask(files: ModelFiles) -> int:
-    """Return the version that completes a configuration: the newest one that is served."""
+def _completing_version(files: ModelFiles) -> int:
+    """Return the version that completes a configuration: the newest one that will be served."""
     try:
         return chosen_versions(files.config, files.versions_on_disk)[-1]
-    except ModelLoadError:  # raised again when versions are built
+    except ModelLoadError:  # `build` raises it again
         return files.versions_on_disk[-1]
 
 
 def _shortened(causes: Sequence[str]) -> list[str]:
-    """Return the first causes, each without what makes it long: one of an ensemble has those of its steps in it."""
-    shown = [cause if len(cause) <= _MAX_CAUSE_CHARS else f"{cause[:_MAX_CAUSE_CHARS]}…" for cause in causes[:_CAUSES]]
-    return [*shown, f"and {len(causes) - _CAUSES} more"] if len(causes) > _CAUSES else shown
+    """Return the first causes, each shortened: that of an ensemble contains those of its steps."""
+    shown = [
+        cause if len(cause) <= _MAX_CAUSE_CHARS else f"{cause[:_MAX_CAUSE_CHARS]}…" for cause in causes[:_MAX_CAUSES]
+    ]
+    return [*shown, f"and {len(causes) - _MAX_CAUSES} more"] if len(causes) > _MAX_CAUSES else shown
 
 
 def _same_but_configuration(files: ModelFiles, old: ModelFiles) -> bool:
-    """Whether two states of a model differ in no file but the configuration's."""
+    """Whether two states of a model differ at most in the configuration file."""
     one, other = ([entry for entry in each.fingerprint if not entry[0].endswith(".pbtxt")] for each in (files, old))
     return one == other and not files.temporary and not old.temporary
 
@@ -313,7 +313,7 @@ def _differ_in_instances(one: ModelConfig, other: ModelConfig) -> bool:
 
 
 def _decoupled(ensemble: ModelConfig) -> ModelConfig:
-    """Return the configuration of an ensemble one of whose steps is decoupled: it is decoupled itself."""
+    """Return the configuration of an ensemble with a decoupled step, which makes it decoupled itself."""
     if ensemble.response_cache:
         raise ConfigError(
             f"Response Cache does not currently support model {ensemble.name} with 'decoupled' transaction policy, "

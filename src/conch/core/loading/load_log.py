@@ -1,4 +1,4 @@
-"""What the log says about loads and unloads, in Triton's words."""
+"""Log lines of loads, in Triton's words."""
 
 from collections.abc import Iterable, Mapping
 from logging import getLogger
@@ -19,12 +19,12 @@ class LoadLog:
         self._started = monotonic()
 
     def loading(self, versions: Iterable[int]) -> None:
-        """Log that versions are being brought up."""
+        """Log that versions are being started."""
         for version in versions:
             _log.info("loading: %s:%d", self._model, version)
 
     def loaded(self, versions: Iterable[int], kept: Iterable[int]) -> None:
-        """Log that versions are served now, and which of them were not restarted."""
+        """Log that versions are served, and which of them were kept unchanged."""
         unchanged = _joined(kept)
         _log.info(
             "successfully loaded '%s' version %s in %.3f s%s",
@@ -35,16 +35,15 @@ class LoadLog:
         )
 
     def rearranged(self, versions: Iterable[int]) -> None:
-        """Log that versions have other instances now."""
+        """Log that the instances of versions were changed."""
         seconds = monotonic() - self._started
         _log.info("rearranged the instances of '%s' version %s in %.3f s", self._model, _joined(versions), seconds)
 
     def failed(self, failures: Mapping[int, ConchError], *, still_served: bool) -> None:
-        """Log why versions could not be brought up, and whether those from before stay in service."""
+        """Log why versions could not be started, and whether the previous ones stay in service."""
         for version, error in sorted(failures.items()):
-            said = f"{code_name(error)}: {error.message}"
-            _log.error("failed to load '%s' version %d: %s", self._model, version, said)
-        consequence = "; it is served as before" if still_served else ""
+            _log.error("failed to load '%s' version %d: %s: %s", self._model, version, code_name(error), error.message)
+        consequence = "; the previous versions stay in service" if still_served else ""
         _log.info("failed to load '%s' after %.3f s%s", self._model, monotonic() - self._started, consequence)
 
 

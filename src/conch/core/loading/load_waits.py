@@ -1,7 +1,7 @@
-"""Which loads wait for which: an ensemble's for those of its steps, a model's for what it loads in `initialize`.
+"""Deadlock detection among loads that wait for each other.
 
-Loads of one model follow each other, so loads that wait for each other in a circle would wait for ever. The one that
-would close a circle is refused.
+The load of an ensemble waits for those of its steps, the load of a model for those that its `initialize` requests.
+Loads of one model are serialized, so a cycle would never end. The load that would close one is rejected.
 """
 
 from collections.abc import Iterator
@@ -12,18 +12,18 @@ from conch.repository.namespaces import ModelId
 
 
 class LoadWaits:
-    """The loads under way that wait, and what for."""
+    """The loads in progress that wait for others."""
 
     def __init__(self) -> None:
-        self._waits: list[tuple[ModelId, ModelId]] = []  # (who waits, for whom)
+        self._waits: list[tuple[ModelId, ModelId]] = []  # (waiter, awaited)
 
     @contextmanager
     def waiting(self, waiter: ModelId, awaited: ModelId) -> Iterator[None]:
-        """Wait inside of the block. Raises ModelLoadError, naming the circle, if that would be for ever."""
+        """Within the block, `waiter` waits for `awaited`. Raises ModelLoadError, naming the cycle, for a deadlock."""
         path = self._path(awaited, waiter)
         if path:
-            circle = " → ".join(map(str, (waiter, *path)))
-            raise ModelLoadError(f"circular dependency: a load would wait for itself: {circle}", Code.INVALID_ARG)
+            cycle = " → ".join(map(str, (waiter, *path)))
+            raise ModelLoadError(f"circular dependency: a load would wait for itself: {cycle}", Code.INVALID_ARG)
         self._waits.append((waiter, awaited))
         try:
             yield
@@ -31,8 +31,8 @@ class LoadWaits:
             self._waits.remove((waiter, awaited))
 
     def _path(self, start: ModelId, goal: ModelId) -> tuple[ModelId, ...]:
-        """Return the models from one to another, each waiting for the next; () if there is no such way."""
-        before = {start: start}  # the models that are reached, and from where
+        """Return a path of models, each waiting for the next; () if there is none."""
+        before = {start: start}  # the reached models, each with its predecessor
         reached = [start]
         for model in reached:
             if model == goal:

@@ -1,6 +1,6 @@
-"""What one load does: read the model's files, bring its versions up, put them in the place of those before.
+"""One load of a model: read its files, start its versions, replace the previous ones.
 
-The caller holds the model's lock, so that loads of one model follow each other.
+The caller holds the model's lock, which serializes the loads of one model.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ _IN_VERSION = re.compile(r"[1-9][0-9]*/")
 
 
 class Loader:
-    """Loads models and remembers from which files.
+    """Loads models; `loaded` has the files of those that are served.
 
-    `slots` bounds the loads that run at the same time; `retries` are further attempts at versions that fail.
+    `slots` bounds the concurrent loads; `retries` is the number of further attempts after a failure.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Loader:
         self.loaded: dict[ModelId, ModelFiles] = {}
 
     async def read(self, model: ModelId, override: Override | None) -> ModelFiles:
-        """Read a model's files. Raises NotFound, InvalidRequest, ModelLoadError, and logs them."""
+        """Read a model's files. Logs and raises NotFound, InvalidRequest, ModelLoadError."""
         try:
             return await asyncio.to_thread(self._repositories.read, model, override)
         except NotFound as error:
@@ -60,14 +60,14 @@ class Loader:
             raise logged(self._unreadable(model, override, load_error(error))) from error
 
     async def apply(self, model: ModelId, files: ModelFiles, log: LoadLog) -> bool:
-        """Serve a model from these files; return False if they have changed meanwhile, and nothing has been done.
+        """Serve a model from these files; return False, without effect, if they have changed during the load.
 
-        Raises ModelLoadError; what was served before then stays in service.
+        Raises ModelLoadError; then the previous versions stay in service.
         """
-        return await self._rearranged(model, files, log) or await self._replace(model, files, log)
+        return await self._rearrange(model, files, log) or await self._replace(model, files, log)
 
-    async def _rearranged(self, model: ModelId, files: ModelFiles, log: LoadLog) -> bool:
-        """Start and stop instances of what is served, if that is all that the files want; whether it was."""
+    async def _rearrange(self, model: ModelId, files: ModelFiles, log: LoadLog) -> bool:
+        """Start and stop instances of the served versions; False if the files need more than that."""
         old, served = self.loaded.get(model), self._catalog.served(model)
         if old is None or not served:
             return False
@@ -84,15 +84,14 @@ class Loader:
         return done
 
     async def _replace(self, model: ModelId, files: ModelFiles, log: LoadLog) -> bool:
-        """Bring the model up from its files and put it in the place of what is served now.
+        """Start the versions of these files and replace the served ones.
 
-        Returns whether that is how it stands: False if the files were changed meanwhile. Then nothing is served of what
-        may be half from the old ones and half from the new ones.
+        Returns False if the files have changed during the load: a mix of old and new files must not be served.
         """
         before = self._catalog.served(model)
-        wanted = _wanted(files)
-        log.loading(wanted)
-        for version in wanted:
+        versions = _selected_versions(files)
+        log.loading(versions)
+        for version in versions:
             if version not in before:
                 self._catalog.note(model, version, VersionState.LOADING)
         built = await self._build(model, files)
@@ -126,22 +125,22 @@ class Loader:
                 unchanged = _unchanged_versions(self._catalog.served(model), self.loaded.get(model), files)
                 return await self._builder.build(files, config, unchanged)
         except Exception as error:
-            return Built(failures=dict.fromkeys(_wanted(files) or (1,), load_error(error)))
+            return Built(failures=dict.fromkeys(_selected_versions(files) or (1,), load_error(error)))
 
     def _publish(self, model: ModelId, built: Built, files: ModelFiles) -> None:
         previous = self.loaded.get(model)
         self.loaded[model] = files
         newest = built.served[max(built.served)]
         old = self._catalog.publish(model, built.served)
-        gone = [served for served in old if built.served.get(served.version) is not served]
+        removed = [served for served in old if built.served.get(served.version) is not served]
         for served in old:
-            heirs = {served.version, newest.version if served is old[-1] else served.version}
-            for version in heirs:
-                if (heir := built.served.get(version, newest)) is not served:
-                    heir.take_over(served)
+            successors = {served.version, newest.version if served is old[-1] else served.version}
+            for version in successors:
+                if (successor := built.served.get(version, newest)) is not served:
+                    successor.take_over(served)
             if served.version not in built.served:
                 self._catalog.note(model, served.version, VersionState.UNAVAILABLE, UNLOADED)
-        self._retirement.retire(gone, previous, None)
+        self._retirement.retire(removed, previous, None)
         self._links.check_users(model)
 
     async def _discard(self, built: Built, files: ModelFiles) -> None:
@@ -149,12 +148,12 @@ class Loader:
         await asyncio.to_thread(files.discard)
 
     async def _has_changed(self, model: ModelId, files: ModelFiles) -> bool:
-        """Whether what the model is made from is not what it was when its configuration was read."""
+        """Whether the sources of the model have changed since its configuration was read."""
         now = await asyncio.to_thread(self._repositories.fingerprint, model)
         return sources(now) != sources(files.fingerprint)
 
     def _unreadable(self, model: ModelId, override: Override | None, error: ConchError) -> ConchError:
-        """Name the cause of a configuration that cannot be read: the client's who sent it, else the repository's."""
+        """Return the error of an unreadable configuration: of the client that sent it, or of the repository."""
         text = f"failed to load '{model}', failed to poll from model repository: {error.message}"
         unavailable = error.code is Code.UNAVAILABLE
         if override is not None and not unavailable:
@@ -164,15 +163,15 @@ class Loader:
         return ModelLoadError(text, Code.UNAVAILABLE if unavailable else None)
 
     def refused(self, model: ModelId, files: ModelFiles, error: ModelLoadError) -> ModelLoadError:
-        """Note and log why a model whose files could be read is not loaded; return the error."""
-        for version in _wanted(files):
+        """Note and log why a readable model is not loaded, and return the error."""
+        for version in _selected_versions(files):
             if version not in self._catalog.served(model):
                 self._catalog.note(model, version, VersionState.UNAVAILABLE, error.message)
         return logged(error)
 
 
-def _wanted(files: ModelFiles) -> tuple[int, ...]:
-    """Return the versions that the policy chooses; none if it chooses none, which the load reports."""
+def _selected_versions(files: ModelFiles) -> tuple[int, ...]:
+    """Return the versions that the version policy selects; () on an error, which the load reports."""
     try:
         return chosen_versions(files.config, files.versions_on_disk)
     except ModelLoadError:
@@ -182,10 +181,10 @@ def _wanted(files: ModelFiles) -> tuple[int, ...]:
 def _unchanged_versions(
     served: Mapping[int, ServedModel], old: ModelFiles | None, new: ModelFiles
 ) -> dict[int, ServedModel]:
-    """Return the served versions with the same files in both states of a model's folder.
+    """Return the served versions whose files are the same in both states of a model's folder: a reload keeps them.
 
-    A file outside of the version folders, such as labels, belongs to every version. Configurations are left out: they
-    are compared when they are complete. Nothing is known of files that a load request or a remote repository brought.
+    A file outside the version folders, such as labels, belongs to every version. Configurations are compared elsewhere,
+    after completion. Temporary files, of a load request or a remote repository, cannot be compared.
     """
     if old is None or old.temporary or new.temporary or old.directory != new.directory:
         return {}

@@ -1,7 +1,7 @@
-"""Models come and go: load, unload, reload and poll, without losing a request.
+"""Load, reload, unload and poll models without losing a request.
 
-A reload brings the new version up first, publishes it in one step, and only then drains and stops the old one. Loads of
-one model follow each other; loads of different models run side by side. Nothing here blocks the event loop.
+A reload starts the new version first, publishes it atomically, and only then drains and stops the old one. Loads of one
+model are serialized; loads of different models run concurrently. Nothing here blocks the event loop.
 """
 
 import asyncio
@@ -42,28 +42,28 @@ _SETTLE_S = 2.0
 MAX_UPLOADED_MODELS = 1000
 _MAX_REPORTED_NAMES = 10
 ALL_MODELS = "*"
-# The models that a round of loads has tried, each with its error if it failed.
+# The models that one round of loads has attempted, each with its error if it failed.
 _Tried: TypeAlias = dict[ModelId, ConchError | None]
 
 
 @dataclass(frozen=True, slots=True)
 class StartReport:
-    """`wanted` models were to be loaded; the `failed` ones were not, or not all of their versions."""
+    """The result of the loads at start: `requested` is the number of models, `failed` those without all versions."""
 
-    wanted: int
+    requested: int
     failed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """How many failed, and which. Triton's "failed to load all models" stands only where all of them did."""
+        """How many failed, and which. Triton's "failed to load all models" is used only if all of them did."""
         names = ", ".join(f"'{name}'" for name in self.failed[:_MAX_REPORTED_NAMES])
         more = f" and {len(self.failed) - _MAX_REPORTED_NAMES} others" if len(self.failed) > _MAX_REPORTED_NAMES else ""
-        if len(self.failed) == self.wanted:
+        if len(self.failed) == self.requested:
             return f"failed to load all models: {names}{more}"
-        return f"failed to load {len(self.failed)} of {self.wanted} models: {names}{more}"
+        return f"failed to load {len(self.failed)} of {self.requested} models: {names}{more}"
 
 
 class ModelManager:
-    """Keeps the catalog true to the repository, by order or by polling.
+    """Loads and unloads models, on request or by polling the repository.
 
     `explicit` is Triton's control mode EXPLICIT, the only one in which clients may load and unload.
     """
@@ -86,7 +86,7 @@ class ModelManager:
         self._slots = asyncio.Semaphore(load_threads)
         self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
         self._waits = LoadWaits()
-        self._steps_of_loads: dict[ModelId, set[ModelId]] = {}  # of the ensembles that are being loaded
+        self._steps_of_loads: dict[ModelId, set[ModelId]] = {}  # models of the steps of ensembles that are being loaded
         self._watch = _RepositoryWatch(repositories)
         self._retirement = Retirement()
         self._uploaded = _UploadedModels(catalog)
@@ -100,10 +100,10 @@ class ModelManager:
             retries=load_retries,
         )
 
-    # ── what clients may ask for ──
+    # ── requests of clients ──
 
     def index(self, ready_only: bool) -> list[IndexEntry]:
-        """Return every model of the repository and every version that was asked for, by name and version.
+        """Return every model of the repository and every version that was ever requested, by name and version.
 
         Raises Unavailable if the server could not read its repository at start.
         """
@@ -114,18 +114,17 @@ class ModelManager:
     async def load(
         self, name: str, config: str | None, files: Mapping[str, bytes], waiting: ModelId | None = None
     ) -> None:
-        """Load or reload a model; with `config` (JSON) and `files` ("<version>/<path>") in place of what lies on disk.
+        """Load or reload a model; `config` (JSON) and `files` ("<version>/<path>") replace what lies on disk.
 
-        Of several models of that name, each in a namespace of its own, all are meant, as in Triton. `waiting` is the
-        model whose own load waits for this one.
-        Raises Unavailable outside explicit mode, or if the repository of a served model gives no answer; NotFound or
-        ModelLoadError with the cause, most with Triton's code INTERNAL. A model that was served before and
-        fails to reload is served on as it was.
+        Loads the models of that name in all namespaces, as in Triton. `waiting` is the model whose own load waits for
+        this one. If a reload fails, the previous versions stay in service.
+        Raises Unavailable outside explicit mode, or if the repository of a served model does not respond; NotFound or
+        ModelLoadError with the cause, mostly with Triton's code INTERNAL.
         """
         self._require_explicit("load", name)
         override = Override(config, files) if config is not None or files else None
-        models = await self._named(name)
-        if self._repositories.namespaced:  # a namesake that is gone must not go on standing for the name
+        models = await self._models_named(name)
+        if self._repositories.namespaced:  # one that was removed must not keep serving the name
             gone = [model for model in self._loader.loaded if model.name == name and model not in models]
             await asyncio.gather(*map(self._unload, gone))
         ordered = waiting is None
@@ -138,10 +137,10 @@ class ModelManager:
         raise_failures(results)
 
     async def unload(self, name: str, unload_dependents: bool, waiting: ModelId | None = None) -> None:
-        """Take a model out of service; what it has admitted is still answered. An unknown model is no error.
+        """Take a model out of service; admitted requests are still answered. An unknown model is ignored.
 
-        With `unload_dependents` an ensemble takes along the models of its steps that no other ensemble uses. `waiting`
-        is the model whose load waits for this. Raises Unavailable outside explicit mode.
+        `unload_dependents` also unloads the models of an ensemble's steps that no other ensemble uses. `waiting` is the
+        model whose load waits for this. Raises Unavailable outside explicit mode.
         """
         self._require_explicit("unload", name)
         models = [model for model in {*self._loader.loaded, *self._locks.keys()} if model.name == name]
@@ -150,45 +149,45 @@ class ModelManager:
             await asyncio.gather(*unloads)
 
     async def retired(self, name: str) -> None:
-        """Return when nothing is left of what was unloaded under this name."""
+        """Wait until the unloaded models of this name have been stopped."""
         await self._retirement.wait(name)
 
-    # ── what the server does by itself ──
+    # ── start, polling and stop ──
 
     async def load_at_start(self, names: Iterable[str]) -> StartReport:
-        """Load these models, `*` being all. Failures are written into the catalog and the log.
+        """Load these models, `*` being all. Failures go to the catalog and the log.
 
         Raises ConfigError, NotFound, Unavailable if the repository cannot be read.
         """
-        # Before any model is read: changes from here on show up at the first poll.
+        # The first snapshot precedes all reads, so that the first poll finds later changes.
         found = await self._watch.begin()
-        wanted: dict[ModelId, None] = {}
+        requested: dict[ModelId, None] = {}
         unknown: list[str] = []
         for name in dict.fromkeys(names):
             try:
-                wanted |= dict.fromkeys(found if name == ALL_MODELS else await self._named(name))
+                requested |= dict.fromkeys(found if name == ALL_MODELS else await self._models_named(name))
             except NotFound as error:
                 unknown.append(name)
                 _log.error("%s", error)
-        failed = await self._try_loads(wanted)
-        return StartReport(len(wanted) + len(unknown), tuple(sorted([*map(str, failed), *unknown])))
+        failed = await self._try_loads(requested)
+        return StartReport(len(requested) + len(unknown), tuple(sorted([*map(str, failed), *unknown])))
 
     async def poll(self, interval_s: float) -> None:
-        """Look at the repository every so often and load, reload and unload what has changed. Runs until cancelled.
+        """Poll the repository and load, reload and unload what has changed. Runs until cancelled.
 
-        While it cannot be looked at, everything stays as it is, and that is logged once.
+        While the repository cannot be read, nothing changes; each error is logged once.
         """
-        complaint = ""
+        last_error = ""
         while True:
             await asyncio.sleep(interval_s)
             try:
-                difference = await self._watch.look(interval_s)
+                difference = await self._watch.changes_since_last(interval_s)
             except Exception as error:
-                if complaint != str(error):
-                    complaint = str(error)
-                    _log.error("polling the model repository: %s", load_error(error))
+                if last_error != str(error):
+                    last_error = str(error)
+                    _log.error("polling the model repository failed, models stay as they are: %s", load_error(error))
                 continue
-            complaint = ""
+            last_error = ""
             self._catalog.start_failed = False
             await self._follow(difference)
 
@@ -214,10 +213,10 @@ class ModelManager:
         await self._retirement.wait()
 
     async def abandon(self) -> None:
-        """End every model without waiting for answers: the time to stop gracefully is over."""
-        await asyncio.gather(*(model.kill() for model in [*self._catalog, *self._retirement.give_up()]))
+        """Kill every model without waiting for responses, after the timeout of `stop`."""
+        await asyncio.gather(*(model.kill() for model in [*self._catalog, *self._retirement.abandon()]))
 
-    # ── the steps ──
+    # ── steps ──
 
     def _require_explicit(self, action: str, name: str) -> None:
         self._catalog.check_started()
@@ -233,9 +232,9 @@ class ModelManager:
             _log.error("%s", error)
             return []
 
-    async def _named(self, name: str) -> list[ModelId]:
+    async def _models_named(self, name: str) -> list[ModelId]:
         """Return all models of a name. Raises NotFound."""
-        if not self._repositories.namespaced:  # at once: of orders for one model, the last counts
+        if not self._repositories.namespaced:  # without a thread: of requests for one model, the last one counts
             return self._repositories.named(name)
         try:
             return await asyncio.to_thread(self._repositories.named, name)
@@ -243,11 +242,11 @@ class ModelManager:
             raise logged(not_polled(name, error)) from error
 
     async def _try_loads(self, models: Iterable[ModelId]) -> list[ModelId]:
-        """Load models and return those that failed. A transient failure is retried at the next poll."""
-        wanted = list(models)
+        """Load models and return those that failed. The next poll retries transient failures."""
+        requested = list(models)
         tried: _Tried = {}
-        errors = await asyncio.gather(*(self._try_load(model, tried) for model in wanted))
-        failed = {model: error for model, error in zip(wanted, errors, strict=True) if error is not None}
+        errors = await asyncio.gather(*(self._try_load(model, tried) for model in requested))
+        failed = {model: error for model, error in zip(requested, errors, strict=True) if error is not None}
         self._watch.forget({model for model, error in failed.items() if error.code is Code.UNAVAILABLE})
         return list(failed)
 
@@ -257,21 +256,21 @@ class ModelManager:
             await self._load(model, None, tried=tried)
         except ConchError as error:
             return error
-        except Exception as error:  # of one model: the others are still to be loaded
+        except Exception as error:  # must not end the loads of other models
             _log.exception("loading model '%s' failed unexpectedly", model)
             return ModelLoadError(str(error))
         return None
 
     @asynccontextmanager
     async def _waited_for(self, waiting: ModelId | None, models: Iterable[ModelId]) -> AsyncIterator[None]:
-        """Act on models inside of the block while a load waits for that. Raises ModelLoadError if for ever."""
+        """Within the block, `waiting` waits for loads of `models`. Raises ModelLoadError for a deadlock."""
         if waiting is None:
             yield
             return
         with ExitStack() as waits:
             for model in models:
                 waits.enter_context(self._waits.waiting(waiting, model))
-            self._slots.release()  # who waits loads nothing, and may wait for one who wants to
+            self._slots.release()  # a load that waits needs no slot, and the load that it waits for does
             try:
                 yield
             finally:
@@ -286,13 +285,13 @@ class ModelManager:
         tried: _Tried | None = None,
         depth: int = 0,
     ) -> None:
-        """Load a model and, before it, the models of its steps; `ordered` by a client.
+        """Load a model and, before it, the models of its steps; `ordered`: at the request of a client.
 
-        What has been `tried` in the same round is not tried again: ensembles of ensembles have the same models among
-        their steps over and over. `depth` is how many ensembles this load is a step of, one in the other.
+        Models that were `tried` in the same round are skipped: nested ensembles share steps. `depth` is the number of
+        ensembles around this load.
         """
         tried = {} if tried is None else tried
-        async with self._locks.setdefault(model, asyncio.Lock()), self._assembling(model):
+        async with self._locks.setdefault(model, asyncio.Lock()), self._keep_steps(model):
             if model in tried:
                 if (failure := tried[model]) is not None:
                     raise failure
@@ -308,9 +307,9 @@ class ModelManager:
         self, model: ModelId, override: Override | None, ordered: bool, tried: _Tried, depth: int
     ) -> None:
         if override is None and await self._unchanged(model):
-            if ordered:  # what is new was asked for, and that nobody can tell is no reason to say it is done
+            if ordered:  # success must not be reported if the repository cannot be read
                 self._repositories.check_reachable(model)
-            _log.debug("nothing of model '%s' has changed: it is not reloaded", model)
+            _log.debug("model '%s' is unchanged; not reloading", model)
             return
         log = LoadLog(model)
         for _ in range(_MAX_ATTEMPTS):
@@ -326,9 +325,9 @@ class ModelManager:
         raise self._loader.refused(model, files, kept_changing)
 
     async def _load_step(self, ensemble: ModelId, step: EnsembleStep, tried: _Tried, depth: int) -> None:
-        """See to it that a step's model is there. If it is not, the check of the ensemble will say so.
+        """Load the model of a step if it is not served. If that fails, the check of the ensemble reports it.
 
-        Raises ModelLoadError if the ensemble can only wait for itself.
+        Raises ModelLoadError for a deadlock, in which the ensemble waits for itself.
         """
         try:
             model = await asyncio.to_thread(
@@ -338,14 +337,14 @@ class ModelManager:
             _log.error("%s", error)
             return
         self._steps_of_loads[ensemble].add(model)
-        # What nests deeper is refused in any case, and each load on the way takes several frames of the stack.
+        # Deeper nesting is rejected in any case, and each level takes several stack frames.
         if not self._catalog.served(model) and depth <= MAX_ENSEMBLE_DEPTH:
             with self._waits.waiting(ensemble, model), suppress(ConchError):  # which is logged
                 await self._load(model, None, tried=tried, depth=depth + 1)
 
     @asynccontextmanager
-    async def _assembling(self, model: ModelId) -> AsyncIterator[None]:
-        """Keep the steps' models of an ensemble from being unloaded while it is loaded inside of the block."""
+    async def _keep_steps(self, model: ModelId) -> AsyncIterator[None]:
+        """Within the block, keep the models of an ensemble's steps from being unloaded."""
         self._steps_of_loads[model] = set()
         try:
             yield
@@ -355,9 +354,9 @@ class ModelManager:
     async def _unload(
         self, model: ModelId, *, with_steps: bool = False, if_unused: bool = False, waiting: ModelId | None = None
     ) -> None:
-        """Unload a model when no load of an ensemble needs it; `if_unused`: and if no ensemble that is served uses it.
+        """Unload a model once no load of an ensemble needs it; `if_unused`: unless a served ensemble uses it.
 
-        Raises ModelLoadError if such a load waits for the load that waits for this.
+        Raises ModelLoadError for a deadlock with such a load.
         """
         lock = self._locks.setdefault(model, asyncio.Lock())
         while True:
@@ -369,7 +368,7 @@ class ModelManager:
                 if if_unused and self._links.has_users(model):
                     return
                 if not self._loading_ensembles(model):
-                    loaded = self._withdraw(model)
+                    loaded = self._retire(model)
                     break
         if with_steps and loaded is not None:
             for step in {self._links.resolve(model.namespace, step) for step in loaded.config.ensemble_steps}:
@@ -379,8 +378,8 @@ class ModelManager:
     def _loading_ensembles(self, step: ModelId) -> list[ModelId]:
         return [ensemble for ensemble, steps in self._steps_of_loads.items() if step in steps]
 
-    def _withdraw(self, model: ModelId) -> ModelFiles | None:
-        """Take a model out of service; returns what it was made from, None if it was not served."""
+    def _retire(self, model: ModelId) -> ModelFiles | None:
+        """Take a model out of service and return its files, None if it was not served."""
         loaded = self._loader.loaded.pop(model, None)
         served = self._catalog.publish(model, {})
         for version, record in self._catalog.records().get(model, {}).items():
@@ -391,24 +390,24 @@ class ModelManager:
 
     def _note_unloaded(self, model: ModelId, version: int) -> None:
         record = self._catalog.records().get(model, {}).get(version)
-        # It may have been loaded again, or forgotten, in the meantime.
+        # It may have been loaded again or removed in the meantime.
         if record is not None and record.state is VersionState.UNLOADING:
             self._catalog.note(model, version, VersionState.UNAVAILABLE, UNLOADED)
 
     async def _unchanged(self, model: ModelId) -> bool:
-        """Whether a model is served from the files that are there now; an override stays in force while it is."""
+        """Whether a model is served from the current files; an override stays in force while they are unchanged."""
         loaded = self._loader.loaded.get(model)
         served = self._catalog.served(model)
         if loaded is None or not served:
             return False
         if any(isinstance(one, EnsembleModel) and one.misfit for one in served.values()):
             return False
-        if loaded.config.is_ensemble and not await asyncio.to_thread(self._linked, model, loaded):
+        if loaded.config.is_ensemble and not await asyncio.to_thread(self._links_unchanged, model, loaded):
             return False
         return loaded.fingerprint == await asyncio.to_thread(self._repositories.fingerprint, model)
 
-    def _linked(self, ensemble: ModelId, files: ModelFiles) -> bool:
-        """Whether every step means the model that a load of the ensemble would link it to now."""
+    def _links_unchanged(self, ensemble: ModelId, files: ModelFiles) -> bool:
+        """Whether every step uses the model that a load of the ensemble would link it to now."""
         for step in files.config.ensemble_steps:
             try:
                 found = self._repositories.step(step.model_name, step.model_namespace, ensemble.namespace)
@@ -420,19 +419,19 @@ class ModelManager:
 
 
 class _RepositoryWatch:
-    """Remembers the last look. Looks run off the event loop."""
+    """The last snapshot of the repository, and the changes since. Snapshots are taken in a thread."""
 
     def __init__(self, repositories: Repositories) -> None:
         self._repositories = repositories
         self._seen: Mapping[ModelId, Fingerprint] = {}
 
     async def begin(self) -> Mapping[ModelId, Fingerprint]:
-        """Take the first look and return the models. Raises ConfigError, NotFound, Unavailable."""
+        """Take the first snapshot and return the models. Raises ConfigError, NotFound, Unavailable."""
         self._seen = await asyncio.to_thread(self._repositories.snapshot)
         return self._seen
 
-    async def look(self, interval_s: float) -> Changes[ModelId]:
-        """Look again and return the changes, without files that are still being written. Raises as `begin`."""
+    async def changes_since_last(self, interval_s: float) -> Changes[ModelId]:
+        """Take a snapshot and return the changes, without files that are still being written. Raises as `begin`."""
         now: Mapping[ModelId, Fingerprint] = await asyncio.to_thread(self._repositories.snapshot)
         if changes(self._seen, now):
             await asyncio.sleep(min(interval_s, _SETTLE_S))
@@ -442,19 +441,19 @@ class _RepositoryWatch:
         return difference
 
     def forget(self, models: Collection[ModelId]) -> None:
-        """Report these models as new at the next look."""
+        """Report these models as new at the next poll."""
         self._seen = {model: seen for model, seen in self._seen.items() if model not in models}
 
 
 class _UploadedModels:
-    """Bounds what the catalog keeps of them. Belongs to the event loop's thread."""
+    """Models without a repository, made of uploaded files: bounds how many of them the catalog keeps."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._models: dict[ModelId, None] = {}  # the oldest first
 
     def add(self, models: Iterable[ModelId]) -> None:
-        """Note models; beyond the bound the oldest of those that are not served are forgotten."""
+        """Add models; beyond the bound, drop the oldest of those that are not served."""
         self._models |= dict.fromkeys(models)
         for model in list(self._models)[: max(len(self._models) - MAX_UPLOADED_MODELS, 0)]:
             states = {record.state for record in self._catalog.records().get(model, {}).values()}

@@ -1,4 +1,4 @@
-"""The repository index: what a client is told of every model and every version that was ever asked for."""
+"""The repository index: the state of every model and of every version that was ever requested."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass

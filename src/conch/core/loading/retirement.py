@@ -1,4 +1,4 @@
-"""Models that are not served any more: drained, then stopped, in the background of what goes on."""
+"""Models that are no longer served: drained, then stopped, in background tasks."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -12,25 +12,27 @@ _log = getLogger(__name__)
 
 
 class Retirement:
-    """Everything on its way out."""
+    """The models that are being drained and stopped."""
 
     def __init__(self) -> None:
         self._retiring: dict[asyncio.Task[None], list[ServedModel]] = {}
 
-    def retire(self, old: Iterable[ServedModel], files: ModelFiles | None, gone: Callable[[int], None] | None) -> None:
-        """Drain and stop versions of a model, then remove what only they needed and tell which are `gone`."""
+    def retire(
+        self, old: Iterable[ServedModel], files: ModelFiles | None, stopped: Callable[[int], None] | None
+    ) -> None:
+        """Drain and stop versions of a model, then discard their files and call `stopped` with each version."""
         models = list(old)
-        task = asyncio.create_task(_retire(models, files, gone))
+        task = asyncio.create_task(_retire(models, files, stopped))
         self._retiring[task] = models
         task.add_done_callback(self._retiring.pop)
 
     async def wait(self, name: str = "") -> None:
-        """Return when all of it is done, or what there is now of the models of a name."""
-        wanted = [task for task, models in self._retiring.items() if not name or _named(models, name)]
-        await asyncio.gather(*wanted)
+        """Wait until all of them, or those of one name, have been stopped."""
+        tasks = [task for task, models in self._retiring.items() if not name or _named(models, name)]
+        await asyncio.gather(*tasks)
 
-    def give_up(self) -> list[ServedModel]:
-        """Wait for no answers any more. Returns what has not been stopped."""
+    def abandon(self) -> list[ServedModel]:
+        """Cancel the wait for responses, and return the models that have not been stopped."""
         for task in self._retiring:
             task.cancel()
         return [model for models in self._retiring.values() for model in models]
@@ -40,7 +42,7 @@ def _named(models: list[ServedModel], name: str) -> bool:
     return any(model.config.name == name for model in models)
 
 
-async def _retire(models: list[ServedModel], files: ModelFiles | None, gone: Callable[[int], None] | None) -> None:
+async def _retire(models: list[ServedModel], files: ModelFiles | None, stopped: Callable[[int], None] | None) -> None:
     started = monotonic()
     await asyncio.gather(*(model.drain() for model in models))
     await asyncio.gather(*(model.stop() for model in models))
@@ -49,5 +51,5 @@ async def _retire(models: list[ServedModel], files: ModelFiles | None, gone: Cal
     for model in models:
         seconds = monotonic() - started
         _log.info("successfully unloaded '%s' version %d in %.3f s", model.id, model.version, seconds)
-        if gone is not None:
-            gone(model.version)
+        if stopped is not None:
+            stopped(model.version)

@@ -138,7 +138,7 @@ class _Refused:
     def drained(self) -> None:
         """There is nothing to send."""
 
-    def overdue(self) -> None:
+    def timed_out(self) -> None:
         """There is nothing to wait for."""
 
 

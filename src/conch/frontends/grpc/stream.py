@@ -80,15 +80,15 @@ class StreamCall:
         """Go on sending."""
         self.inference.drained()
 
-    def overdue(self) -> None:
+    def timed_out(self) -> None:
         """Nothing: a stream may rest."""
 
     # For InferStream.
 
     @property
-    def clear(self) -> bool:
+    def flushed(self) -> bool:
         """Whether a message may be sent."""
-        return self._stream.clear
+        return self._stream.flushed
 
     def send(self, message: Sequence[Buffer]) -> None:
         """Send one message."""
@@ -135,7 +135,7 @@ class StreamCall:
                     data = self._unread.popleft()
                     self._unread_bytes -= len(data)
                     self._reader.add(data)
-                    self._stream.took(len(data))
+                    self._stream.consumed(len(data))
                 elif self._ended:
                     if self._reader.midway:
                         raise InvalidRequest("the call ends within a message")

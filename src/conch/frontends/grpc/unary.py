@@ -91,7 +91,7 @@ class UnaryCall(ABC):
     def drained(self) -> None:  # noqa: B027 - not to be overridden
         """Nothing follows an answer."""
 
-    def overdue(self) -> None:
+    def timed_out(self) -> None:
         """Refuse a request that does not come."""
         self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request has not come within the time allowed"))
 

@@ -9,21 +9,21 @@ from conch.frontends.http2.session import Http2Session
 from conch.frontends.http2.streams import StreamsOwner
 from conch.tensor import Buffer
 
-# How much may wait in the transport before the streams wait instead.
-_WRITE_AHEAD = 2**20
-# Up to this size what gathers is joined, which is cheaper than handing many parts to the kernel.
+# The transport's high-water mark; above it data stay in the streams' buffers.
+_HIGH_WATER_BYTES = 2**20
+# Up to this size buffered parts are joined, which is cheaper than handing many parts to the kernel.
 _JOIN_BYTES = 65_536
-# More than this is read as a view.
-_VIEW_FROM = 16_384
-# How long a client may go on sending after the last word was said. Closing at once would make its system throw away
-# that word.
+# Larger reads are parsed as a view.
+_MIN_VIEW_BYTES = 16_384
+# How long a client may continue to send after the last frame was sent. Closing at once would reset the connection, and
+# the client's system would discard that frame.
 _LINGER_S = 1.0
 
 
 class Http2ConnectionOwner(StreamsOwner[Any], Protocol):
     """What a connection needs of the server that accepted it."""
 
-    read_buffer: memoryview  # where all connections read to: what comes is used up before the next one reads
+    read_buffer: memoryview  # shared by all connections: a read is consumed before the next one
 
     def opened(self, connection: "Http2Connection") -> bool:
         """Count a connection in; False if there are too many."""
@@ -42,72 +42,72 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.session: Http2Session[Any] = Http2Session(owner, self)
         self.writable = True
         self._unwritable_since = 0.0
-        # What goes out in one system call: at the end of a read, or of the loop's turn. Each costs more than an answer.
-        self._gathered: list[Buffer] = []
-        self._gathered_bytes = 0
-        self._gathering = False
-        self._backlog = False  # whether data that were read are left for the next turn; nothing is read until then
-        self._closed_at: float | None = None  # when the last word was said
+        # Written in one system call at the end of a read or of the loop's turn: each call costs more than an answer.
+        self._buffered: list[Buffer] = []
+        self._buffered_bytes = 0
+        self._buffering = False
+        self._backlog = False  # whether data are left for the next turn; reading is paused until then
+        self._closed_at: float | None = None  # when the last frame was sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept a client."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no common class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's have no common base class
         self._loop = asyncio.get_running_loop()
-        self._transport.set_write_buffer_limits(high=_WRITE_AHEAD)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self.session.start()
         if not self._owner.opened(self):
             self.session.fail(ErrorCode.ENHANCE_YOUR_CALM, "too many connections")
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - why it left does not matter
-        """Let go of everything; whoever works for this client is told."""
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
+        """Release resources and cancel the calls of this client."""
         self._owner.closed(self)
         self._closed_at = self._owner.now
-        self.session.lost()
+        self.session.disconnected()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is one buffer
-        """Say where to read to."""
+        """Return the receive buffer."""
         return self._owner.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what came."""
+        """Parse what was received."""
         if self._closed_at is not None:
             return
         data: Buffer = self._owner.read_buffer[:nbytes]
-        # In small frames much is looked at, which is quicker in bytes; in large ones it is copied once, to its place.
-        if self._receive(data if nbytes > _VIEW_FROM else bytes(data)):
+        # Parsing many small frames is faster in bytes; payloads of large ones are copied once, from the view.
+        if self._receive(data if nbytes > _MIN_VIEW_BYTES else bytes(data)):
             self._backlog = True
             if not self._transport.is_closing():
                 self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._resume)
 
     def _receive(self, data: Buffer) -> bool:
-        """Have data read. Returns whether some of them are left for the next turn."""
-        self._gathering = True
+        """Parse data. Returns whether some are left for the next turn of the loop."""
+        self._buffering = True
         more = self.session.receive(data)
         self._flush()
         return more
 
-    def _go_on(self) -> None:
-        """Read what was left of earlier data."""
+    def _resume(self) -> None:
+        """Parse what earlier turns have left."""
         if self._closed_at is None and self._receive(b""):
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._resume)
             return
         self._backlog = False
         if self.writable and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def eof_received(self) -> None:
-        """Close: a client that has closed its side has, as a rule, gone."""
+        """Close: a client that has closed its side has, as a rule, disconnected."""
 
     def pause_writing(self) -> None:
-        """Hear that the client reads more slowly than it is answered: take no more from it either."""
+        """Pause reading while the write buffer is full (backpressure)."""
         self.writable = False
         self._unwritable_since = self._owner.now
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Hear that it has caught up."""
+        """Resume reading and sending."""
         self.writable = True
         if not self._transport.is_closing():
             if not self._backlog:
@@ -118,69 +118,69 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def write(self, data: Buffer) -> None:
         """Send one buffer."""
-        if self._gathering:
-            self._gather(data)
+        if self._buffering:
+            self._buffer(data)
         elif self._closed_at is None:
             self._transport.write(data)
 
     def write_soon(self, data: Buffer) -> None:
         """Send one buffer, with others that follow in the same turn of the loop."""
-        if not self._gathering and self._closed_at is None:
-            self._gathering = True
+        if not self._buffering and self._closed_at is None:
+            self._buffering = True
             self._loop.call_soon(self._flush)
-        self._gather(data)
+        self._buffer(data)
 
     def write_parts(self, parts: list[Buffer]) -> None:
         """Send several without joining them."""
-        if self._gathering:
+        if self._buffering:
             for part in parts:
-                self._gather(part)
-            if self._gathered_bytes > _WRITE_AHEAD:
+                self._buffer(part)
+            if self._buffered_bytes > _HIGH_WATER_BYTES:
                 self._flush()
         elif self._closed_at is None:
             self._transport.writelines(parts)
 
     def close(self) -> None:
-        """Close when everything written has gone out, and the client has had a moment to read it."""
+        """Close when everything written has been sent and the client has had time to read it."""
         if self._closed_at is not None:
             return
         self._flush()
         self._closed_at = self._owner.now
         if self._transport.can_write_eof():
-            with contextlib.suppress(OSError):  # the client has gone, and the loop has not seen it
+            with contextlib.suppress(OSError):  # the client has disconnected, and the loop has not noticed it
                 self._transport.write_eof()
         else:
             self._transport.close()
 
-    def _gather(self, data: Buffer) -> None:
-        self._gathered.append(data)
-        self._gathered_bytes += len(data)
+    def _buffer(self, data: Buffer) -> None:
+        self._buffered.append(data)
+        self._buffered_bytes += len(data)
 
     def _flush(self) -> None:
-        """Send what has gathered."""
-        self._gathering = False
-        gathered, size = self._gathered, self._gathered_bytes
-        if not gathered:
+        """Send the buffered parts."""
+        self._buffering = False
+        buffered, size = self._buffered, self._buffered_bytes
+        if not buffered:
             return
-        self._gathered = []
-        self._gathered_bytes = 0
+        self._buffered = []
+        self._buffered_bytes = 0
         if self._closed_at is not None:
             return
-        if len(gathered) == 1:
-            self._transport.write(gathered[0])
+        if len(buffered) == 1:
+            self._transport.write(buffered[0])
         elif size <= _JOIN_BYTES:
-            self._transport.write(b"".join(gathered))
+            self._transport.write(b"".join(buffered))
         else:
-            self._transport.writelines(gathered)
+            self._transport.writelines(buffered)
 
     # Called by the server.
 
     def abort(self) -> None:
-        """Close without regard to what is going on."""
+        """Close immediately, whatever is in flight."""
         self._transport.abort()
 
     def sweep(self) -> None:
-        """End what takes too long. Called every second or so."""
+        """Enforce the timeouts. Called about once a second."""
         now = self._owner.now
         stalled_write_s = self._owner.limits.stalled_write_s
         if not self.writable and now - self._unwritable_since > stalled_write_s:

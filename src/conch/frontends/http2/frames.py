@@ -29,12 +29,12 @@ MAX_FRAME_SIZE = 5
 MAX_HEADER_LIST_SIZE = 6
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEAD_SIZE = 9
-DEFAULT_WINDOW = 65_535
-DEFAULT_FRAME_SIZE = 16_384
-LARGEST_FRAME_SIZE = 2**24 - 1
-LARGEST_WINDOW = 2**31 - 1
-LARGEST_ID = 2**31 - 1
+HEAD_BYTES = 9
+DEFAULT_WINDOW_BYTES = 65_535
+DEFAULT_FRAME_BYTES = 16_384
+MAX_FRAME_BYTES = 2**24 - 1
+MAX_WINDOW_BYTES = 2**31 - 1
+MAX_STREAM_ID = 2**31 - 1
 
 # Length in 24 bits, as 8 and 16; type; flags; stream.
 HEAD = Struct(">BHBBL")
@@ -63,7 +63,7 @@ class ErrorCode(IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The peer broke a rule such that nothing after it on this connection can be trusted: it ends by GOAWAY."""
+    """The peer violated the protocol so that the connection must end, by GOAWAY."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(f"{code.name}: {reason}")
@@ -72,7 +72,7 @@ class ConnectionFault(Exception):
 
 
 class StreamFault(Exception):
-    """The peer broke a rule within one stream: that ends by RST_STREAM, and the others go on."""
+    """The peer violated the protocol within one stream: it ends by RST_STREAM, and other streams are not affected."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(f"{code.name}: {reason}")
@@ -85,7 +85,7 @@ def frame_head(size: int, kind: int, flags: int, stream: int) -> bytes:
 
 
 def settings_frame(values: dict[int, int]) -> bytes:
-    """Announce parameters."""
+    """Write SETTINGS with these parameters."""
     payload = b"".join(_SETTING.pack(key, value) for key, value in values.items())
     return frame_head(len(payload), SETTINGS, 0, 0) + payload
 
@@ -101,22 +101,22 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def window_update_frame(stream: int, increment: int) -> bytes:
-    """Allow so many more bytes; stream 0 is the connection."""
+    """Allow `increment` more bytes; stream 0 is the connection."""
     return frame_head(4, WINDOW_UPDATE, 0, stream) + _NUMBER.pack(increment)
 
 
 def reset_frame(stream: int, code: ErrorCode) -> bytes:
-    """End one stream."""
+    """Write RST_STREAM."""
     return frame_head(4, RST_STREAM, 0, stream) + _NUMBER.pack(code)
 
 
 def ping_frame(payload: bytes, flags: int = 0) -> bytes:
-    """Ask for eight bytes back, or give them back with ACK."""
+    """Write PING with eight bytes; `flags` is ACK in an answer."""
     return frame_head(8, PING, flags, 0) + payload
 
 
 def goaway_frame(last_stream: int, code: ErrorCode, reason: str = "") -> bytes:
-    """Say up to which stream anything was or will be done."""
+    """Write GOAWAY; streams above `last_stream` were not processed."""
     text = reason.encode("ascii", "replace")
     return frame_head(8 + len(text), GOAWAY, 0, 0) + _GOAWAY.pack(last_stream, code) + text
 

@@ -1,8 +1,8 @@
 """Header blocks: what clients send, decompressed by `hpack`, and what a server sends, which it does not compress.
 
-Clients repeat themselves: once their compression has learned the fields of a call, each further call is the same few
-bytes again. So what a block was found to say is remembered as long as the table that it refers to does not change.
-Blocks that are sent refer to nothing, so that one and the same serves all connections.
+Once a client's HPACK table has the fields of a call, the block of each further call is the same few bytes. So decoded
+blocks are cached until the dynamic table changes. Blocks that the server sends do not use the dynamic table, so one
+block serves all connections.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,14 +16,14 @@ from conch.frontends.http2.frames import ConnectionFault, ErrorCode, StreamFault
 Field = tuple[bytes, bytes]
 Head = TypeVar("Head")
 
-_MAX_REMEMBERED = 64
+_MAX_CACHED_BLOCKS = 64
 # Blocks of repeated calls are short: nearly every field is a reference.
-_MAX_REMEMBERED_BYTES = 1024
-_OF_A_CONNECTION = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
-_OF_A_REQUEST = frozenset({b":method", b":scheme", b":path", b":authority"})
+_MAX_CACHED_BLOCK_BYTES = 1024
+_CONNECTION_FIELDS = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
+_PSEUDO_FIELDS = frozenset({b":method", b":scheme", b":path", b":authority"})
 _NEW_TABLE_SIZE = 0x20
 # Changes of the table's size at the beginning of one block (RFC 7541, section 4.2).
-_MAX_NEW_SIZES = 2
+_MAX_SIZE_CHANGES = 2
 _STATUS_FIELD = 8  # index of `:status: 200` in the static table; the name alone is its index as well
 
 
@@ -37,49 +37,48 @@ class RequestHead(NamedTuple):
 
 
 class _Table(HeaderTable):
-    """A table that says whether an entry came in."""
+    """A dynamic table that records whether an entry was added."""
 
     def __init__(self) -> None:
         super().__init__()
         self.changed = False
 
     def add(self, name: bytes, value: bytes) -> None:
-        """Add an entry, which moves all others."""
         self.changed = True
         super().add(name, value)
 
 
 class HeaderBlocks(Generic[Head]):
-    """The decompression of one connection, and what is made of the fields by `interpret`."""
+    """Decodes the header blocks of one connection and caches what `interpret` makes of them."""
 
     def __init__(self, interpret: Callable[[RequestHead], Head], limit: int) -> None:
         """Assign. A list of fields above `limit` bytes ends the connection."""
         self._interpret = interpret
         self._decoder = Decoder(max_header_list_size=limit)
         self._table = self._decoder.header_table = _Table()
-        self._remembered: dict[bytes, Head] = {}
+        self._cache: dict[bytes, Head] = {}
 
     def request(self, block: bytes) -> Head:
-        """Return what a block says. Raises ConnectionFault if it cannot be read, StreamFault if it is no request."""
-        head = self._remembered.get(block)
+        """Return what `interpret` makes of a block. Raises ConnectionFault, and StreamFault for a malformed request."""
+        head = self._cache.get(block)
         if head is not None:
             return head
         head = self._interpret(_request_head(self._fields(block)))
-        if not self._table.changed and len(block) <= _MAX_REMEMBERED_BYTES:
-            if len(self._remembered) >= _MAX_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[block] = head
+        if not self._table.changed and len(block) <= _MAX_CACHED_BLOCK_BYTES:
+            if len(self._cache) >= _MAX_CACHED_BLOCKS:
+                self._cache.clear()
+            self._cache[block] = head
         return head
 
     def skip(self, block: bytes) -> None:
-        """Read a block for nothing but its effect on the table. Raises ConnectionFault."""
+        """Decode a block only for its effect on the dynamic table. Raises ConnectionFault."""
         self._fields(block)
 
     def _fields(self, block: bytes) -> Iterable[Field]:
         # A new size of the table can only stand at the beginning.
         self._table.changed = block[:1] != b"" and block[0] & 0xE0 == _NEW_TABLE_SIZE
         if self._table.changed:
-            _check_new_sizes(block)
+            _check_size_changes(block)
         try:
             return self._decoder.decode(block, raw=True)
         except OversizedHeaderListError:
@@ -88,21 +87,21 @@ class HeaderBlocks(Generic[Head]):
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"{type(error).__name__}") from None
         finally:
             if self._table.changed:
-                self._remembered.clear()
+                self._cache.clear()
 
 
 def _request_head(fields: Iterable[Field]) -> RequestHead:
-    """Part pseudo-fields from the others. Raises StreamFault for what RFC 9113, section 8.2 calls malformed."""
+    """Separate pseudo-fields from the others. Raises StreamFault for what RFC 9113, section 8.2 calls malformed."""
     pseudo: dict[bytes, bytes] = {}
     regular: list[Field] = []
     size = 0
     for name, value in fields:
         size += len(name) + len(value) + 32
         if name[:1] == b":":
-            if regular or name in pseudo or name not in _OF_A_REQUEST:
+            if regular or name in pseudo or name not in _PSEUDO_FIELDS:
                 raise StreamFault(ErrorCode.PROTOCOL_ERROR, "misplaced pseudo-field")
             pseudo[name] = value
-        elif not name or name != name.lower() or name in _OF_A_CONNECTION or not _is_text(name, value):
+        elif not name or name != name.lower() or name in _CONNECTION_FIELDS or not _is_text(name, value):
             raise StreamFault(ErrorCode.PROTOCOL_ERROR, "malformed field")
         elif name == b"te" and value != b"trailers":
             raise StreamFault(ErrorCode.PROTOCOL_ERROR, "te other than trailers")
@@ -114,14 +113,14 @@ def _request_head(fields: Iterable[Field]) -> RequestHead:
     return RequestHead(method, path, regular, size)
 
 
-def _check_new_sizes(block: bytes) -> None:
+def _check_size_changes(block: bytes) -> None:
     """Refuse a block that changes the size of the table more often than it may. Raises ConnectionFault."""
     position = changes = 0
     while position < len(block) and block[position] & 0xE0 == _NEW_TABLE_SIZE:
         changes += 1
-        if changes > _MAX_NEW_SIZES:
+        if changes > _MAX_SIZE_CHANGES:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "too many changes of the table's size")
-        if block[position] & 0x1F == 0x1F:  # the number goes on in the octets after it
+        if block[position] & 0x1F == 0x1F:  # the number continues in the next octets
             position += 1
             while position < len(block) and block[position] & 0x80:
                 position += 1

@@ -1,15 +1,15 @@
-"""Pings: those that ask whether a silent client is still there, and those of a client that asks too often."""
+"""Keepalive pings of the server, and the limit for pings of the client."""
 
 from enum import Enum
 
 from conch.frontends.http2.limits import Http2Limits
 
-# The least time between two pings of a client that has nothing to ask for (RFC 1122, 4.2.3.6, as gRPC has it).
-_IDLE_INTERVAL_S = 7200.0
+# The minimum time between two pings of a client without streams (RFC 1122, 4.2.3.6, as in gRPC).
+_MIN_IDLE_INTERVAL_S = 7200.0
 
 
 class Check(Enum):
-    """What is to be done about a connection."""
+    """What to do with a connection."""
 
     NOTHING = "nothing"
     PING = "ping"
@@ -25,11 +25,11 @@ class Keepalive:
         self._limits = limits
         self._pinged: float | None = None  # when the client's last ping came
         self._strikes = 0
-        self._waiting_since: float | None = None  # for the answer to a ping of ours
+        self._waiting_since: float | None = None  # for the acknowledgement of a ping that was sent
         self._sent = 0  # pings since there last was data to send
 
     def data_sent(self) -> None:
-        """Hear that something other than control was sent since this was last called: counting begins anew."""
+        """Reset the counts: headers or data were sent since the last call."""
         self._pinged = None
         self._strikes = 0
         self._sent = 0
@@ -39,27 +39,27 @@ class Keepalive:
         limits = self._limits
         interval = limits.ping_interval_s
         if not streams and not limits.keepalive_idle:
-            interval = max(interval, _IDLE_INTERVAL_S)
+            interval = max(interval, _MIN_IDLE_INTERVAL_S)
         early = self._pinged is not None and now < self._pinged + interval
         self._pinged = now
         if early:
             self._strikes += 1
         return not limits.ping_strikes or self._strikes <= limits.ping_strikes
 
-    def answered(self) -> None:
-        """Hear that the client has answered."""
+    def acknowledged(self) -> None:
+        """Note that the client has acknowledged a ping."""
         self._waiting_since = None
 
-    def check(self, now: float, heard: float, streams: int) -> Check:
-        """Decide what to do about a client that was last heard of at `heard`."""
+    def check(self, now: float, last_received: float, streams: int) -> Check:
+        """Decide what to do about a client whose last frame came at `last_received`."""
         limits = self._limits
         if self._waiting_since is not None:
-            if heard > self._waiting_since:
+            if last_received > self._waiting_since:
                 self._waiting_since = None
             elif now - self._waiting_since > limits.keepalive_timeout_s:
                 return Check.CLOSE
             return Check.NOTHING
-        if now - heard < limits.keepalive_s or not (streams or limits.keepalive_idle):
+        if now - last_received < limits.keepalive_s or not (streams or limits.keepalive_idle):
             return Check.NOTHING
         if limits.pings_without_data and self._sent >= limits.pings_without_data:
             return Check.NOTHING

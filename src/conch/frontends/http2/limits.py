@@ -1,4 +1,4 @@
-"""What a client may take of the server over HTTP/2, and what a connection announces."""
+"""Limits of HTTP/2 connections, as configured and as announced, and how they are enforced."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ from conch.frontends.http2 import frames
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """Bounds of one connection. Times are seconds, sizes bytes; 0 s means for ever.
+    """Bounds of one connection. Times are seconds, sizes bytes; 0 s means no limit.
 
-    The windows say how much may come in before somebody has taken it; that of the connection stays shut while more
-    than `held_bytes` of requests are not answered, or of answers not taken. A list of fields above `header_bytes` is
-    answered with a refusal; above `header_bytes_hard` the connection ends. `preface_s` is how long a client may take to
-    say a first word, `receive_grace_s` and `receive_bytes_per_s` how long for a request, `stalled_write_s` how long it
-    may leave unread what it asked for, `idle_s` how long it may ask for nothing.
+    The windows bound how much is received before it is consumed. The connection's window stays closed while more than
+    `held_bytes` belong to unanswered requests and unsent answers. A header list above `header_bytes` is refused; above
+    `header_bytes_hard` the connection ends. `preface_s` is the timeout for the preface, `receive_grace_s` plus the size
+    at `receive_bytes_per_s` that for a request, `stalled_write_s` that for a client that does not read its answers,
+    `idle_s` that for a connection without streams.
 
-    `keepalive_s` after the last frame came, a ping asks whether the client is there, and ends the connection if there
-    is no answer within `keepalive_timeout_s`; without streams only if `keepalive_idle` says so, and no more than
-    `pings_without_data` times between two frames of data (0: any number). A client's own pings must be
-    `ping_interval_s` apart while nothing is sent to it; beyond `ping_strikes` (0: any number) it is sent away.
+    `keepalive_s` after the last frame came, the server sends a ping, and ends the connection if it is not acknowledged
+    within `keepalive_timeout_s`; without streams only if `keepalive_idle` is set, and at most `pings_without_data`
+    times between two frames of data (0: any number). A client's own pings must be `ping_interval_s` apart while nothing
+    is sent to it; after more than `ping_strikes` violations (0: any number) the connection ends.
 
-    After `age_s` a connection takes no more requests; those that run get `age_grace_s`.
+    After `age_s` a connection takes no more requests; those in flight get `age_grace_s`.
     """
 
     connections: int = 16_384
@@ -53,7 +53,7 @@ class Http2Limits:
     age_grace_s: float = 0.0
 
     def settings(self) -> dict[int, int]:
-        """Return what the client is told of them."""
+        """Return the SETTINGS that are announced to the client."""
         return {
             frames.MAX_CONCURRENT_STREAMS: self.streams,
             frames.INITIAL_WINDOW_SIZE: self.stream_window,
@@ -63,44 +63,44 @@ class Http2Limits:
 
 
 class TokenBucket:
-    """A number of misdemeanours that is forgiven at once, and so many more each second."""
+    """Token bucket: `burst` events, refilled at `per_s`."""
 
-    __slots__ = ("_left", "_most", "_per_s", "_since")
+    __slots__ = ("_burst", "_left", "_per_s", "_since")
 
-    def __init__(self, most: int, per_s: float, now: float) -> None:
-        self._left = float(most)
-        self._most = float(most)
+    def __init__(self, burst: int, per_s: float, now: float) -> None:
+        self._left = float(burst)
+        self._burst = float(burst)
         self._per_s = per_s
         self._since = now
 
     def spend(self, now: float, what: str, cost: int = 1) -> None:
-        """Count one, or more by what it costs. Raises ConnectionFault if there were too many."""
-        self._left = min(self._most, self._left + (now - self._since) * self._per_s) - cost
+        """Spend `cost` tokens. Raises ConnectionFault, which names `what`, if there are not enough."""
+        self._left = min(self._burst, self._left + (now - self._since) * self._per_s) - cost
         self._since = now
         if self._left < 0:
             raise frames.ConnectionFault(frames.ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
 
 
 class ReceiveWindow:
-    """How much a client may still send, on a connection or a stream."""
+    """The flow-control window of a connection or a stream for what a client sends."""
 
-    __slots__ = ("_left", "_size", "_taken")
+    __slots__ = ("_consumed", "_left", "_size")
 
     def __init__(self, size: int) -> None:
         self._left = size
         self._size = size
-        self._taken = 0  # by us, and not yet given back to the client
+        self._consumed = 0  # and not yet given back to the client
 
     def receive(self, size: int) -> bool:
-        """Count what came; False if it is more than allowed."""
+        """Count received bytes; False if the window does not allow them."""
         self._left -= size
         return self._left >= 0
 
-    def take(self, size: int) -> int:
-        """Count what was used up. Returns by how much to open the window: seldom, and then by much."""
-        self._taken += size
-        if self._taken * 2 < self._size:
+    def consume(self, size: int) -> int:
+        """Count consumed bytes. Returns the increment of WINDOW_UPDATE, 0 until half of the window is consumed."""
+        self._consumed += size
+        if self._consumed * 2 < self._size:
             return 0
-        increment, self._taken = self._taken, 0
+        increment, self._consumed = self._consumed, 0
         self._left += increment
         return increment

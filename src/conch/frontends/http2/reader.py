@@ -1,7 +1,7 @@
-"""Cutting what a client sends into frames, and joining those that make up one header block.
+"""Parses HTTP/2 frames and joins those of one header block.
 
-A frame of data is passed on as it arrives, in pieces if need be, so that no frame's size makes anybody keep it; all
-other frames are small and are passed on whole.
+DATA frames are passed on in pieces as they arrive, so that a large frame is never buffered; all other frames are small
+and are passed on whole.
 """
 
 import time
@@ -14,7 +14,7 @@ from conch.frontends.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HEAD,
-    HEAD_SIZE,
+    HEAD_BYTES,
     HEADERS,
     PADDED,
     PREFACE,
@@ -26,15 +26,15 @@ from conch.frontends.http2.frames import (
 from conch.frontends.http2.limits import Http2Limits
 from conch.tensor import Buffer
 
-# So many frames are read between two looks at the clock, but for header blocks and large frames, which take longer.
-_FRAMES_PER_LOOK = 16
+# Frames that are read between two looks at the clock; header blocks and large frames, which take longer, count as all.
+_FRAMES_PER_CLOCK_READ = 16
 _SMALL_BYTES = 128
 # Below this size a copy is cheaper than a view.
 _VIEW_FROM = 4096
 
 
 class StreamTarget(Protocol):
-    """What hears of frames that belong to streams."""
+    """Receives frames that belong to streams."""
 
     def data(self, stream: int, data: Buffer, size: int, ended: bool) -> None:
         """Take a piece of data; `size` is what it counts in the windows, its share of padding included."""
@@ -44,7 +44,7 @@ class StreamTarget(Protocol):
 
 
 class FrameTarget(Protocol):
-    """What hears of all other frames."""
+    """Receives all other frames."""
 
     def frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
         """Take a whole frame."""
@@ -56,27 +56,27 @@ class FrameReader:
     __slots__ = (
         "_block",
         "_block_ends",
-        "_block_of",
         "_block_pieces",
+        "_block_stream",
         "_ends",
         "_limits",
         "_missing",
         "_padding",
+        "_partial",
         "_preface",
-        "_rest",
         "_stream",
         "_streams",
         "_target",
-        "greeted",
+        "ready",
     )
 
     def __init__(self, streams: StreamTarget, target: FrameTarget, limits: Http2Limits) -> None:
         self._streams = streams
         self._target = target
         self._limits = limits
-        self.greeted = False  # whether preface and SETTINGS have come
-        self._preface = PREFACE  # what of it has not come
-        self._rest = b""  # of a frame that is not complete
+        self.ready = False  # whether preface and SETTINGS have come
+        self._preface = PREFACE  # the part that has not come
+        self._partial = b""  # a frame that is not complete
         # The frame of data that is coming in.
         self._missing = 0
         self._padding = 0
@@ -84,36 +84,36 @@ class FrameReader:
         self._ends = False
         # The header block that is coming in, in several frames.
         self._block = bytearray()
-        self._block_of = 0  # its stream, 0 if there is none
+        self._block_stream = 0  # its stream, 0 if there is none
         self._block_ends = False
         self._block_pieces = 0
 
     def feed(self, data: Buffer, until: float = inf) -> bool:
         """Take what has arrived. Of a view, nothing is kept.
 
-        Returns whether some of it is left because the monotonic time `until` has passed; more must be fed then, if
-        only nothing.
+        Returns whether some of it is left because the monotonic time `until` has passed; call again then, if
+        only with b"".
         """
         if self._preface:
-            data = self._greet(bytes(data))
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
-        position = self._continue(data) if self._missing or self._padding else 0
+            data = self._take_preface(bytes(data))
+        if self._partial:
+            data = self._partial + data
+            self._partial = b""
+        position = self._pass_data(data) if self._missing or self._padding else 0
         end = len(data)
         frames = 0
         streams, limits = self._streams, self._limits
-        while end - position >= HEAD_SIZE:
+        while end - position >= HEAD_BYTES:
             frames += 1
-            if frames % _FRAMES_PER_LOOK == 0 and time.monotonic() > until:
-                self._rest = bytes(data[position:])
+            if frames % _FRAMES_PER_CLOCK_READ == 0 and time.monotonic() > until:
+                self._partial = bytes(data[position:])
                 return True
             high, low, kind, flags, stream = HEAD.unpack_from(data, position)
             size = high << 16 | low
             stream &= 0x7FFFFFFF
-            start = position + HEAD_SIZE
+            start = position + HEAD_BYTES
             following = start + size
-            if self._block_of or not self.greeted:
+            if self._block_stream or not self.ready:
                 self._check_order(kind)
             if kind == DATA:
                 if size > limits.frame_bytes:
@@ -123,10 +123,10 @@ class FrameReader:
                     position = following
                     streams.data(stream, whole, size, bool(flags & END_STREAM))
                     continue
-                begin = self._begin(data, start, size, flags, stream)
+                begin = self._begin_data(data, start, size, flags, stream)
                 if begin < 0:
                     break
-                position = self._continue(data, begin)
+                position = self._pass_data(data, begin)
                 continue
             if size > limits.header_bytes_hard:
                 raise _too_large(size)
@@ -135,7 +135,7 @@ class FrameReader:
             position = following
             payload = bytes(data[start:following])
             if kind == HEADERS or size > _SMALL_BYTES:
-                frames |= _FRAMES_PER_LOOK - 1
+                frames |= _FRAMES_PER_CLOCK_READ - 1
             if kind == HEADERS:
                 self._headers(stream, flags, payload)
             elif kind == CONTINUATION:
@@ -143,42 +143,42 @@ class FrameReader:
             else:
                 self._target.frame(kind, stream, flags, payload)
         if position < end:
-            self._rest = bytes(data[position:])
+            self._partial = bytes(data[position:])
         return False
 
     def clear(self) -> None:
         """Free what has come of a frame or a header block that is not complete."""
-        self._rest = b""
+        self._partial = b""
         self._block = bytearray()
 
-    def _greet(self, data: bytes) -> bytes:
-        """Take off the preface, or what has come of it."""
-        wanted = self._preface
-        if not data.startswith(wanted[: len(data)]):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2, and that was none")
-        self._preface = wanted[len(data) :]
-        return data[len(wanted) :]
+    def _take_preface(self, data: bytes) -> bytes:
+        """Check and remove the preface, or the part of it that has come."""
+        expected = self._preface
+        if not data.startswith(expected[: len(data)]):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "expected the HTTP/2 connection preface")
+        self._preface = expected[len(data) :]
+        return data[len(expected) :]
 
     def _check_order(self, kind: int) -> None:
         """Refuse anything within a header block, and before the client's SETTINGS."""
-        if kind != (CONTINUATION if self._block_of else SETTINGS):
+        if kind != (CONTINUATION if self._block_stream else SETTINGS):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"unexpected frame of type {kind}")
-        self.greeted = True
+        self.ready = True
 
     def _headers(self, stream: int, flags: int, payload: bytes) -> None:
         if not stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
         if flags & (PADDED | PRIORITISED):
-            payload = _bare(flags, payload)
+            payload = _unpadded(flags, payload)
         if flags & END_HEADERS:
             self._streams.headers(stream, payload, bool(flags & END_STREAM))
         else:
             self._block += payload
-            self._block_of, self._block_ends, self._block_pieces = stream, bool(flags & END_STREAM), 0
+            self._block_stream, self._block_ends, self._block_pieces = stream, bool(flags & END_STREAM), 0
 
     def _continuation(self, stream: int, flags: int, payload: bytes) -> None:
         limits = self._limits
-        if not stream or stream != self._block_of:
+        if not stream or stream != self._block_stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION of nothing")
         self._block += payload
         self._block_pieces += 1
@@ -186,10 +186,10 @@ class FrameReader:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
         if flags & END_HEADERS:
             block, self._block = bytes(self._block), bytearray()
-            self._block_of = 0
+            self._block_stream = 0
             self._streams.headers(stream, block, self._block_ends)
 
-    def _begin(self, data: Buffer, start: int, size: int, flags: int, stream: int) -> int:
+    def _begin_data(self, data: Buffer, start: int, size: int, flags: int, stream: int) -> int:
         """Enter a frame of data that is padded or not complete. Returns where its data begin, -1 if unknown yet."""
         self._padding = 0
         padding_size = 0
@@ -211,7 +211,7 @@ class FrameReader:
             self._streams.data(stream, b"", padding_size + self._padding, ended)
         return start + padding_size
 
-    def _continue(self, data: Buffer, position: int = 0) -> int:
+    def _pass_data(self, data: Buffer, position: int = 0) -> int:
         """Pass on what there is of the frame of data that is coming in. Returns the position behind it."""
         if self._missing:
             piece = memoryview(data)[position : position + self._missing]
@@ -229,8 +229,8 @@ def _too_large(size: int) -> ConnectionFault:
     return ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"frame of {size} bytes")
 
 
-def _bare(flags: int, payload: bytes) -> bytes:
-    """Take padding and priority off a HEADERS frame. Raises ConnectionFault."""
+def _unpadded(flags: int, payload: bytes) -> bytes:
+    """Remove padding and priority from a HEADERS frame. Raises ConnectionFault."""
     start, end = 0, len(payload)
     if flags & PADDED:
         start = 1

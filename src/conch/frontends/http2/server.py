@@ -1,7 +1,7 @@
-"""The HTTP/2 listener: what its connections share, and how it stops in order.
+"""The HTTP/2 listener: what its connections share, and its orderly shutdown.
 
-A listener of our own, since the library for gRPC costs several times the processor time of everything that a request
-needs besides. It knows HTTP/2 and nothing of gRPC.
+It replaces the gRPC library, which takes several times the processor time of everything else that a request needs. It
+implements HTTP/2 and nothing of gRPC.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from conch.frontends.listener import SWEEP_S, Listener
 
 Head = TypeVar("Head")
 
-_LEAST_SWEEP_S = 0.01
+_MIN_SWEEP_S = 0.01
 _READ_BYTES = 256 * 1024
 
 
@@ -36,7 +36,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
         tls: ssl.SSLContext | None = None,
         reuse_port: bool = False,
     ) -> None:
-        """Assign. `interpret` makes of a request's head what `accept` needs to open its stream.
+        """Assign. `interpret` turns a request's head into what `accept` needs to open its stream.
 
         Equal heads are interpreted once. `interpret` may raise StreamFault, `accept` must not raise.
         """
@@ -48,7 +48,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
             reuse_port=reuse_port,
             tls=tls,
             handshake_s=limits.preface_s,
-            sweep_s=min(SWEEP_S, max(_LEAST_SWEEP_S, shortest / 2)),
+            sweep_s=min(SWEEP_S, max(_MIN_SWEEP_S, shortest / 2)),
         )
         self.interpret = interpret
         self.accept = accept
@@ -56,9 +56,9 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more connections, let the open streams end within `grace_s` seconds, then cut them off."""
+        """Take no more connections, let the open streams end within `grace_s` seconds, then abort them."""
         for connection in self._close():
-            connection.session.leave_now()
+            connection.session.refuse_streams()
         await self._wait_until_closed(grace_s)
         for connection in tuple(self._connections):
             connection.session.fail(ErrorCode.NO_ERROR, "the server has stopped")

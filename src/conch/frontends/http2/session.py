@@ -1,7 +1,7 @@
 """One HTTP/2 connection without its socket: bytes in, streams opened and answered, bytes out.
 
-Every fault of the client ends where it belongs: a stream by RST_STREAM, the connection by GOAWAY. What costs a client
-little and the server much is counted: streams given up before they are answered, and frames that do nothing.
+A fault of the client ends the stream by RST_STREAM or the connection by GOAWAY. What costs a client little and the
+server much is limited by token buckets: stream resets, and frames without effect.
 """
 
 import logging
@@ -21,12 +21,12 @@ Head = TypeVar("Head")
 
 _log = logging.getLogger(__name__)
 
-_LEAVE_PING = b"goodbye?"
+_DRAIN_PING = b"goodbye?"
 _KEEPALIVE_PING = b"anybody?"
 # Parameters of this size cost as much as a small frame.
 _SETTINGS_PER_NOISE_FRAME_BYTES = 60
-# How long a client that does not answer the ping may go on asking after it was told not to.
-_LEAVE_S = 2.0
+# How long a client that does not acknowledge the ping may still open streams after GOAWAY.
+_DRAIN_TIMEOUT_S = 2.0
 
 
 class Http2Session(Generic[Head]):
@@ -37,14 +37,14 @@ class Http2Session(Generic[Head]):
         self._owner = owner
         self._limits = limits
         self._channel = channel
-        self._noise = TokenBucket(limits.noise_frames, limits.noise_frames_per_s, owner.now)
-        self._streams = Streams(owner, channel, self._noise, self._finish)
+        self._noise_bucket = TokenBucket(limits.noise_frames, limits.noise_frames_per_s, owner.now)
+        self._streams = Streams(owner, channel, self._noise_bucket, self._finish)
         self._reader = FrameReader(self._streams, self, limits)
         self._keepalive = Keepalive(limits)
-        self._since = self._heard = owner.now
-        self._age_s = limits.age_s * random.uniform(0.9, 1.1)  # noqa: S311 - so that not all leave at once
-        self._leaving: float | None = None  # since when the client knows that it is to leave
-        self._over = False
+        self._since = self._last_received = owner.now
+        self._age_s = limits.age_s * random.uniform(0.9, 1.1)  # noqa: S311 - so that not all expire at once
+        self._draining_since: float | None = None  # when the first GOAWAY was sent
+        self._closed = False
 
     @property
     def streams(self) -> int:
@@ -52,19 +52,19 @@ class Http2Session(Generic[Head]):
         return len(self._streams)
 
     def start(self) -> None:
-        """Announce the limits."""
+        """Send SETTINGS and open the connection's window."""
         limits = self._limits
-        more = limits.connection_window - frames.DEFAULT_WINDOW
+        more = limits.connection_window - frames.DEFAULT_WINDOW_BYTES
         self._channel.write(frames.settings_frame(limits.settings()) + frames.window_update_frame(0, more))
 
     def receive(self, data: Buffer) -> bool:
         """Take what has come from the client. Of a view, nothing is kept.
 
-        Returns whether some of it is left for the next turn of the loop; more must be received then, if only nothing.
+        Returns whether some of it is left for the next turn of the loop; call again then, if only with b"".
         """
-        if self._over:
+        if self._closed:
             return False
-        self._heard = self._owner.now
+        self._last_received = self._owner.now
         try:
             return self._reader.feed(data, self._owner.parse_budget.until())
         except ConnectionFault as fault:
@@ -75,60 +75,60 @@ class Http2Session(Generic[Head]):
         return False
 
     def resume(self) -> None:
-        """Hear that the client keeps up again with what is written."""
+        """Resume sending."""
         self._streams.send_scheduler.flush()
 
-    def leave(self) -> None:
-        """Ask the client to open no more streams; the connection closes when those that are open have ended."""
-        if self._over or self._leaving is not None:
+    def drain(self) -> None:
+        """Send GOAWAY; the connection closes when the open streams have ended."""
+        if self._closed or self._draining_since is not None:
             return
-        self._leaving = self._owner.now
-        # What the client opened before it reads this is still taken: until the ping has come back.
-        goaway = frames.goaway_frame(frames.LARGEST_ID, ErrorCode.NO_ERROR)
-        self._channel.write(goaway + frames.ping_frame(_LEAVE_PING))
+        self._draining_since = self._owner.now
+        # Streams that the client opens before it reads this are still accepted: until the ping is acknowledged.
+        goaway = frames.goaway_frame(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR)
+        self._channel.write(goaway + frames.ping_frame(_DRAIN_PING))
 
-    def leave_now(self) -> None:
-        """Take no more streams. What the client has opened and is not here yet is refused: it may try elsewhere."""
-        if self._over:
+    def refuse_streams(self) -> None:
+        """Refuse streams from now on, also those on their way; the client may retry them on another connection."""
+        if self._closed:
             return
-        if self._leaving is None:
-            self._leaving = self._owner.now
+        if self._draining_since is None:
+            self._draining_since = self._owner.now
         if not self._streams.refusing:
             self._streams.refusing = True
-            self._channel.write(frames.goaway_frame(self._streams.last, ErrorCode.NO_ERROR))
+            self._channel.write(frames.goaway_frame(self._streams.last_accepted, ErrorCode.NO_ERROR))
         if not self._streams:
             self._finish()
 
     def fail(self, code: ErrorCode, reason: str) -> None:
         """End the connection and everything on it."""
-        if self._over:
+        if self._closed:
             return
-        self._channel.write(frames.goaway_frame(self._streams.last, code, reason))
-        self.lost()
+        self._channel.write(frames.goaway_frame(self._streams.last_accepted, code, reason))
+        self.disconnected()
         self._channel.close()
 
-    def lost(self) -> None:
-        """Hear that the connection is gone, or make it so: whoever works for it is told."""
-        self._over = True
+    def disconnected(self) -> None:
+        """Cancel the calls and release resources: the connection has ended."""
+        self._closed = True
         self._reader.clear()
         self._streams.abort()
 
     def sweep(self) -> None:
-        """End what takes too long. Called every second or so."""
+        """Enforce the timeouts. Called about once a second."""
         now, limits = self._owner.now, self._limits
-        if not self._reader.greeted and now - self._since > limits.preface_s:
-            self.fail(ErrorCode.SETTINGS_TIMEOUT, "no HTTP/2 within the time allowed")
+        if not self._reader.ready and now - self._since > limits.preface_s:
+            self.fail(ErrorCode.SETTINGS_TIMEOUT, "no HTTP/2 preface within the time allowed")
             return
-        if self._leaving is None:
-            if self._outlived(now):
-                self.leave()
+        if self._draining_since is None:
+            if self._expired(now):
+                self.drain()
         else:
-            if now - self._leaving > _LEAVE_S:
-                self.leave_now()
-            if limits.age_s and limits.age_grace_s and now - self._leaving > limits.age_grace_s:
+            if now - self._draining_since > _DRAIN_TIMEOUT_S:
+                self.refuse_streams()
+            if limits.age_s and limits.age_grace_s and now - self._draining_since > limits.age_grace_s:
                 self.fail(ErrorCode.NO_ERROR, "max_age")
         self._note_data_sent()
-        check = self._keepalive.check(now, self._heard, len(self._streams))
+        check = self._keepalive.check(now, self._last_received, len(self._streams))
         if check is Check.PING:
             self._channel.write(frames.ping_frame(_KEEPALIVE_PING))
         elif check is Check.CLOSE:
@@ -139,7 +139,7 @@ class Http2Session(Generic[Head]):
         """Take a frame from the reader. Raises ConnectionFault."""
         match kind:
             case frames.WINDOW_UPDATE:
-                increment = frames.read_number(payload, "WINDOW_UPDATE") & frames.LARGEST_WINDOW
+                increment = frames.read_number(payload, "WINDOW_UPDATE") & frames.MAX_WINDOW_BYTES
                 self._streams.window_update(stream, increment)
             case frames.PING:
                 self._ping(stream, flags, payload)
@@ -152,7 +152,7 @@ class Http2Session(Generic[Head]):
                 if stream or len(payload) < 8:
                     raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "malformed GOAWAY")
                 self._count_noise("GOAWAY")
-                self.leave_now()
+                self.refuse_streams()
             case frames.PUSH_PROMISE:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client cannot push")
             case frames.PRIORITY:
@@ -160,26 +160,26 @@ class Http2Session(Generic[Head]):
             case _:
                 self._count_noise("frames of unknown types")
 
-    def _outlived(self, now: float) -> bool:
+    def _expired(self, now: float) -> bool:
         idle_s = self._limits.idle_s
-        if idle_s and not self._streams and now - self._heard > idle_s:
+        if idle_s and not self._streams and now - self._last_received > idle_s:
             return True
         return bool(self._age_s) and now - self._since > self._age_s
 
     def _settings(self, stream: int, flags: int, payload: bytes) -> None:
         if stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
-        self._noise.spend(self._owner.now, "SETTINGS", 1 + len(payload) // _SETTINGS_PER_NOISE_FRAME_BYTES)
+        self._noise_bucket.spend(self._owner.now, "SETTINGS", 1 + len(payload) // _SETTINGS_PER_NOISE_FRAME_BYTES)
         if flags & frames.ACK:
             if payload:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS acknowledged with a payload")
             return
-        # Of equal ones the last counts; the others would cost as much.
+        # Of equal parameters only the last is applied; each would cost as much.
         for key, value in dict(frames.read_settings(payload)).items():
             if key == frames.INITIAL_WINDOW_SIZE:
                 self._streams.initial_window(value)
             elif key == frames.MAX_FRAME_SIZE:
-                if not frames.DEFAULT_FRAME_SIZE <= value <= frames.LARGEST_FRAME_SIZE:
+                if not frames.DEFAULT_FRAME_BYTES <= value <= frames.MAX_FRAME_BYTES:
                     raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {value}")
                 self._streams.send_scheduler.frame_bytes = value
             elif key == frames.ENABLE_PUSH and value > 1:
@@ -193,9 +193,9 @@ class Http2Session(Generic[Head]):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes")
         self._count_noise("PING")
         if flags & frames.ACK:
-            self._keepalive.answered()
-            if payload == _LEAVE_PING and self._leaving is not None:
-                self.leave_now()
+            self._keepalive.acknowledged()
+            if payload == _DRAIN_PING and self._draining_since is not None:
+                self.refuse_streams()
             return
         self._note_data_sent()
         if not self._keepalive.pinged(self._owner.now, len(self._streams)):
@@ -204,13 +204,13 @@ class Http2Session(Generic[Head]):
 
     def _note_data_sent(self) -> None:
         send_scheduler = self._streams.send_scheduler
-        if send_scheduler.used:
-            send_scheduler.used = False
+        if send_scheduler.data_sent:
+            send_scheduler.data_sent = False
             self._keepalive.data_sent()
 
     def _count_noise(self, what: str) -> None:
-        self._noise.spend(self._owner.now, what)
+        self._noise_bucket.spend(self._owner.now, what)
 
     def _finish(self) -> None:
-        self._over = True
+        self._closed = True
         self._channel.close()

@@ -1,4 +1,4 @@
-"""The sending side: one stream's answer, the windows that bound it, and who may send next."""
+"""The sending side: one stream's answer, flow control, and the order in which streams send."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -6,13 +6,13 @@ from typing import Protocol
 
 from conch.frontends.http2.frames import (
     DATA,
-    DEFAULT_FRAME_SIZE,
-    DEFAULT_WINDOW,
+    DEFAULT_FRAME_BYTES,
+    DEFAULT_WINDOW_BYTES,
     END_HEADERS,
     END_STREAM,
     HEAD,
     HEADERS,
-    LARGEST_WINDOW,
+    MAX_WINDOW_BYTES,
     ErrorCode,
     frame_head,
 )
@@ -21,9 +21,10 @@ from conch.tensor import Buffer
 
 # Up to this size, copying parts together is cheaper than handing several to the kernel.
 _JOIN_BYTES = 32_768
-# What one stream may send before it is the next one's turn.
+# How much one stream may send before the next one's turn.
 _TURN_BYTES = 512 * 1024
-# Frames that open windows in answer to a write, and to so many bytes of one that windows hold back.
+# WINDOW_UPDATE frames that a client may send for one write, and bytes per further frame of a write that waits for
+# windows.
 _CREDIT_PER_WRITE = 4
 _BYTES_PER_CREDIT = 1024
 _LAST_HEADERS = END_HEADERS | END_STREAM
@@ -48,116 +49,116 @@ class Http2Channel(Protocol):
 
 
 class Receiver(Protocol):
-    """What becomes of one stream. No method may raise."""
+    """Callbacks for one stream; must not raise."""
 
     @property
     def no_receive_timeout(self) -> bool:
-        """Whether the client may take any time to send the rest."""
+        """Whether the request may take any time to arrive."""
 
     def data(self, data: Buffer, ended: bool) -> bool:
         """Take a piece of the client's data; a view must be copied to be kept. `ended` says that it was the last.
 
-        Returns whether the client may send as much again; if not, `Http2Stream.took` is to be called later.
+        Returns whether the data are consumed; if not, `Http2Stream.consumed` must be called later.
         """
 
     def aborted(self) -> None:
-        """Hear that the client wants or can take no answer any more."""
+        """Cancel: the client has reset the stream or disconnected."""
 
     def drained(self) -> None:
-        """Hear that all has been sent that was written; until then nothing more should be."""
+        """Write more: everything written so far has been sent."""
 
-    def overdue(self) -> None:
-        """Hear that the client takes too long to send its request; the stream must be answered."""
+    def timed_out(self) -> None:
+        """Answer the stream with an error: its request takes too long to arrive."""
 
 
 class StreamOwner(Protocol):
-    """What a stream tells its session."""
+    """The streams of a connection, as one of them sees them."""
 
     @property
     def alone(self) -> bool:
         """Whether no other stream is open: nothing else will be sent in this turn of the loop."""
 
     def sent(self, stream: "Http2Stream") -> None:
-        """The answer is complete."""
+        """Close a stream whose answer is complete."""
 
-    def give_up(self, stream: "Http2Stream", code: ErrorCode) -> None:
-        """The stream is to end without an answer, or without the rest of it."""
+    def reset_stream(self, stream: "Http2Stream", code: ErrorCode) -> None:
+        """End a stream by RST_STREAM, without an answer or the rest of it."""
 
-    def took(self, stream: "Http2Stream", size: int) -> None:
-        """So much of what was received has been used up."""
+    def consumed(self, stream: "Http2Stream", size: int) -> None:
+        """Give back `size` bytes of the windows: they have been consumed."""
 
 
 class SendScheduler:
-    """What the streams of a connection share: its window, the size of its frames, whose turn it is."""
+    """Sends for the streams of a connection in turn, within its window."""
 
-    def __init__(self, channel: Http2Channel, most_held: int, relieved: Callable[[], None]) -> None:
-        """Assign. `relieved` is called when no more than `most_held` bytes are held any longer."""
+    def __init__(self, channel: Http2Channel, max_held_bytes: int, on_room: Callable[[], None]) -> None:
+        """Assign. `on_room` is called when no more than `max_held_bytes` bytes are held any longer."""
         self.channel = channel
-        self._most_held = most_held
-        self._relieved = relieved
-        self._held = 0  # bytes of requests that are not answered, and of answers that are not sent
-        self.window = DEFAULT_WINDOW
-        self.initial_window = DEFAULT_WINDOW
-        self.frame_bytes = DEFAULT_FRAME_SIZE
-        self.window_credit = 0  # frames that the client may send to open windows, for the data that it was sent
-        self.used = False  # whether something other than control went out since this was last asked
+        self._max_held_bytes = max_held_bytes
+        self._on_room = on_room
+        self._held_bytes = 0  # bytes of unanswered requests and unsent answers
+        self.window = DEFAULT_WINDOW_BYTES
+        self.initial_window = DEFAULT_WINDOW_BYTES
+        self.frame_bytes = DEFAULT_FRAME_BYTES
+        self.window_credit = 0  # WINDOW_UPDATE frames that the client may send for the data that it was sent
+        self.data_sent = False  # whether headers or data were sent; reset by the session
         self._waiting: dict[int, Http2Stream] = {}
 
     @property
     def full(self) -> bool:
-        """Whether more is held for this client than is good for the server."""
-        return self._held > self._most_held
+        """Whether more than the limit is held for this client."""
+        return self._held_bytes > self._max_held_bytes
 
     def count(self, size: int) -> None:
-        """Count what is held from now on; what is no longer held is less than nothing."""
+        """Add `size` to the bytes that are held; negative when they are released."""
         was_full = self.full
-        self._held += size
+        self._held_bytes += size
         if was_full and not self.full:
-            self._relieved()
+            self._on_room()
 
     def wait(self, stream: "Http2Stream") -> None:
-        """Note that a stream has more to send than it may."""
+        """Queue a stream that has data to send."""
         self._waiting[stream.id] = stream
 
     def forget(self, stream: "Http2Stream") -> None:
-        """Note that it has not."""
+        """Remove a stream from the queue."""
         self._waiting.pop(stream.id, None)
 
-    def open(self, increment: int) -> bool:
+    def widen(self, increment: int) -> bool:
         """Widen the connection's window; False if that is more than the protocol allows."""
         was, self.window = self.window, self.window + increment
-        if self.window > LARGEST_WINDOW:
+        if self.window > MAX_WINDOW_BYTES:
             return False
-        if was <= 0:  # else it is not what streams wait for, of which there may be many
+        if was <= 0:  # otherwise streams do not wait for it, and there may be many
             self.flush()
         return True
 
     def flush(self) -> None:
-        """Send what windows and client allow, the streams in turn."""
+        """Send as much as windows and backpressure allow, the streams in turn."""
         progress = True
         while progress and self._waiting and self.window > 0:
             progress = False
             for stream in tuple(self._waiting.values()):
                 if not self.channel.writable or self.window <= 0:
                     return
-                if stream.send_some():
+                if stream.send_turn():
                     progress = True
-                    if not stream.clear:  # behind those that wait as well
+                    if not stream.flushed:  # behind the other streams
                         self._waiting[stream.id] = self._waiting.pop(stream.id)
 
 
 class Http2Stream:
     """One request and its answer: whole by `answer`, or in pieces by `begin`, `write`… and `end`.
 
-    Parts that are written must not change until they have gone out. Once the stream is closed, by the end of the answer
-    or by either side giving up, writing does nothing.
+    Parts must not change until they have been sent. Once the stream is closed, by the end of the answer or by a reset,
+    writing is a no-op.
     """
 
     __slots__ = (
         "_outgoing",
         "_outgoing_bytes",
-        "_outlet",
         "_owner",
+        "_scheduler",
         "_stalled",
         "_trailers",
         "_window",
@@ -169,56 +170,51 @@ class Http2Stream:
         "received",
         "receiver",
         "since",
-        "untaken",
+        "unconsumed",
     )
 
     receiver: Receiver  # set by the session, at once
 
-    def __init__(self, owner: StreamOwner, send_scheduler: SendScheduler, number: int, now: float) -> None:
+    def __init__(self, owner: StreamOwner, scheduler: SendScheduler, number: int, now: float) -> None:
         self._owner = owner
-        self._outlet = send_scheduler
+        self._scheduler = scheduler
         self.id = number
-        self._window = send_scheduler.initial_window
+        self._window = scheduler.initial_window
         self._outgoing: deque[memoryview] = deque()
         self._outgoing_bytes = 0
         self._trailers: bytes | None = None
-        self.ended = False  # the client has sent its last
+        self.ended = False  # the client has half-closed the stream
         self.closed = False
-        self.receive_window: ReceiveWindow | None = None  # made where a request does not come in one piece
+        self.receive_window: ReceiveWindow | None = None  # created for a request that comes in several pieces
         self.received = 0  # bytes, as all that follow
-        self.untaken = 0  # received, and not used up
-        self.held = 0  # of a request that is complete, until its answer is
+        self.unconsumed = 0  # received and not consumed
+        self.held = 0  # bytes of a complete request, until it is answered
         self.since = now  # monotonic seconds
-        self._stalled = 0.0  # when it was first seen that what waits does not go out, 0 if it does
+        self._stalled = 0.0  # when unsent data were first seen not to progress, 0 if they do
 
     # What is sent.
 
     @property
-    def clear(self) -> bool:
-        """Whether all that was written has been handed on."""
+    def flushed(self) -> bool:
+        """Whether everything written has been passed to the transport."""
         return not self._outgoing_bytes
 
     def answer(self, head: bytes, parts: Sequence[Buffer], size: int, trailers: bytes) -> None:
         """Send a whole answer: header block, `size` bytes in parts, block of trailers."""
-        send_scheduler = self._outlet
+        scheduler = self._scheduler
         if self.closed:
             return
-        if (
-            size > _JOIN_BYTES
-            or size > self._window
-            or size > send_scheduler.window
-            or size > send_scheduler.frame_bytes
-        ):
+        if size > _JOIN_BYTES or size > self._window or size > scheduler.window or size > scheduler.frame_bytes:
             self.begin(head)
             self.write(parts, size)
             self.end(trailers)
             return
         self._window -= size
-        send_scheduler.window -= size
-        send_scheduler.used = True
-        send_scheduler.window_credit += _CREDIT_PER_WRITE
+        scheduler.window -= size
+        scheduler.data_sent = True
+        scheduler.window_credit += _CREDIT_PER_WRITE
         number = self.id
-        write = send_scheduler.channel.write if self._owner.alone else send_scheduler.channel.write_soon
+        write = scheduler.channel.write if self._owner.alone else scheduler.channel.write_soon
         write(
             b"".join(
                 (
@@ -236,42 +232,42 @@ class Http2Stream:
     def answer_head(self, block: bytes) -> None:
         """Send an answer that is a header block and nothing else."""
         if not self.closed:
-            self._outlet.used = True
-            self._outlet.channel.write(frame_head(len(block), HEADERS, _LAST_HEADERS, self.id) + block)
+            self._scheduler.data_sent = True
+            self._scheduler.channel.write(frame_head(len(block), HEADERS, _LAST_HEADERS, self.id) + block)
             self._finish()
 
     def begin(self, head: bytes) -> None:
         """Send the header block of an answer."""
         if not self.closed:
-            self._outlet.used = True
-            self._outlet.channel.write_soon(frame_head(len(head), HEADERS, END_HEADERS, self.id) + head)
+            self._scheduler.data_sent = True
+            self._scheduler.channel.write_soon(frame_head(len(head), HEADERS, END_HEADERS, self.id) + head)
 
     def write(self, parts: Sequence[Buffer], size: int) -> None:
-        """Send `size` bytes of data, at once as far as windows allow."""
-        send_scheduler = self._outlet
+        """Send `size` bytes of data, immediately as far as windows allow."""
+        scheduler = self._scheduler
         if self.closed or not size:
             return
         if not (
             self._outgoing_bytes
-            or not send_scheduler.channel.writable
+            or not scheduler.channel.writable
             or size > _JOIN_BYTES
             or size > self._window
-            or size > send_scheduler.window
-            or size > send_scheduler.frame_bytes
+            or size > scheduler.window
+            or size > scheduler.frame_bytes
         ):
             self._window -= size
-            send_scheduler.window -= size
-            send_scheduler.used = True
-            send_scheduler.window_credit += _CREDIT_PER_WRITE
-            send_scheduler.channel.write_soon(b"".join((HEAD.pack(0, size, DATA, 0, self.id), *parts)))
+            scheduler.window -= size
+            scheduler.data_sent = True
+            scheduler.window_credit += _CREDIT_PER_WRITE
+            scheduler.channel.write_soon(b"".join((HEAD.pack(0, size, DATA, 0, self.id), *parts)))
             return
         waiting = self._outgoing_bytes
         self._outgoing.extend(memoryview(part) for part in parts if len(part))
         self._outgoing_bytes += size
-        send_scheduler.count(size)
-        send_scheduler.wait(self)
+        scheduler.count(size)
+        scheduler.wait(self)
         if not waiting:
-            send_scheduler.flush()
+            scheduler.flush()
 
     def end(self, trailers: bytes) -> None:
         """Send the block of trailers, after all data."""
@@ -280,63 +276,63 @@ class Http2Stream:
         if self._outgoing_bytes:
             self._trailers = trailers
             return
-        self._outlet.channel.write_soon(frame_head(len(trailers), HEADERS, _LAST_HEADERS, self.id) + trailers)
+        self._scheduler.channel.write_soon(frame_head(len(trailers), HEADERS, _LAST_HEADERS, self.id) + trailers)
         self._finish()
 
     def reset(self, code: ErrorCode) -> None:
-        """Give the stream up."""
+        """End the stream by RST_STREAM."""
         if not self.closed:
-            self._owner.give_up(self, code)
+            self._owner.reset_stream(self, code)
 
-    def took(self, size: int) -> None:
-        """Tell the client that so much of its data has been used up; it may send as much again."""
-        self._owner.took(self, size)
+    def consumed(self, size: int) -> None:
+        """Allow the client to send `size` bytes more: they have been consumed."""
+        self._owner.consumed(self, size)
 
     # For the session.
 
-    def open(self, increment: int) -> bool:
+    def widen(self, increment: int) -> bool:
         """Widen the window; False if that is more than the protocol allows."""
         self._window += increment
-        return self._window <= LARGEST_WINDOW
+        return self._window <= MAX_WINDOW_BYTES
 
     def flush(self) -> None:
-        """Send what its own window lets out."""
-        while self._outgoing_bytes and self._outlet.channel.writable and self.send_some():
+        """Send as much as the windows allow."""
+        while self._outgoing_bytes and self._scheduler.channel.writable and self.send_turn():
             pass
 
-    def stalled_for(self, now: float) -> float:
-        """Return for how many seconds the client has let nothing out of what waits."""
+    def stalled_s(self, now: float) -> float:
+        """Return for how many seconds windows have blocked what is unsent."""
         if not self._outgoing_bytes:
             return 0.0
         self._stalled = self._stalled or now
         return now - self._stalled
 
-    def send_some(self) -> bool:
-        """Send a turn's worth of what waits. Returns whether anything was sent."""
-        send_scheduler = self._outlet
-        allowed = min(self._window, send_scheduler.window, _TURN_BYTES, self._outgoing_bytes)
+    def send_turn(self) -> bool:
+        """Send one turn's worth of unsent data. Returns whether anything was sent."""
+        scheduler = self._scheduler
+        allowed = min(self._window, scheduler.window, _TURN_BYTES, self._outgoing_bytes)
         if allowed <= 0:
             return False
         self._window -= allowed
-        send_scheduler.window -= allowed
-        send_scheduler.used = True
+        scheduler.window -= allowed
+        scheduler.data_sent = True
         self._outgoing_bytes -= allowed
-        send_scheduler.count(-allowed)
+        scheduler.count(-allowed)
         self._stalled = 0.0
         parts: list[Buffer] = []
         sent = allowed
         while allowed:
-            size = min(allowed, send_scheduler.frame_bytes)
+            size = min(allowed, scheduler.frame_bytes)
             parts.append(frame_head(size, DATA, 0, self.id))
             self._move(size, parts)
             allowed -= size
         done = self._outgoing_bytes == 0
-        send_scheduler.window_credit += _CREDIT_PER_WRITE if done else sent // _BYTES_PER_CREDIT
+        scheduler.window_credit += _CREDIT_PER_WRITE if done else sent // _BYTES_PER_CREDIT
         if done:
-            send_scheduler.forget(self)
+            scheduler.forget(self)
             if self._trailers is not None:
                 parts += (frame_head(len(self._trailers), HEADERS, _LAST_HEADERS, self.id), self._trailers)
-        send_scheduler.channel.write_parts(parts)
+        scheduler.channel.write_parts(parts)
         if done:
             if self._trailers is not None:
                 self._finish()
@@ -344,13 +340,13 @@ class Http2Stream:
                 self.receiver.drained()
         return True
 
-    def forget(self) -> None:
-        """Close, and let go of what has not been sent."""
+    def close(self) -> None:
+        """Close, and drop unsent data."""
         self.closed = True
         self._outgoing.clear()
-        self._outlet.count(-self._outgoing_bytes)
+        self._scheduler.count(-self._outgoing_bytes)
         self._outgoing_bytes = 0
-        self._outlet.forget(self)
+        self._scheduler.forget(self)
 
     def _move(self, size: int, parts: list[Buffer]) -> None:
         outgoing = self._outgoing

@@ -38,7 +38,7 @@ class ResponseSink(Protocol):
     """How messages go out."""
 
     @property
-    def clear(self) -> bool:
+    def flushed(self) -> bool:
         """Whether all that was sent has gone; else `InferStream.drained` is called when it has."""
 
     def send(self, message: Sequence[Buffer]) -> None:
@@ -166,7 +166,7 @@ class InferStream:
 
     def send(self, message: Sequence[Buffer]) -> None:
         """Send a message, or queue it behind those that wait."""
-        if not self._unsent and self._sink.clear:
+        if not self._unsent and self._sink.flushed:
             self._sink.send(message)
             return
         self._unsent.append(message)
@@ -197,7 +197,7 @@ class InferStream:
     def _advance(self) -> None:
         """Send what may be sent; end the call if that was all; take more if there is room."""
         unsent = self._unsent
-        while unsent and self._sink.clear:
+        while unsent and self._sink.flushed:
             message = unsent.popleft()
             self._unsent_bytes -= sum(map(len, message)) + _MESSAGE_OVERHEAD
             self._sink.send(message)

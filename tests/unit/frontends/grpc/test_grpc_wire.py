@@ -247,7 +247,7 @@ async def test_a_deadline_ends_the_call_and_what_works_for_it(wire, inference):
 async def test_garbage_gets_a_reason_and_an_end(frontend):
     async with connected(frontend.port, greet=False) as wire:
         wire.send(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await wire.until(GOAWAY)).payload[8:] == b"this port speaks HTTP/2, and that was none"
+        assert (await wire.until(GOAWAY)).payload[8:] == b"expected the HTTP/2 connection preface"
         async with asyncio.timeout(20):
             assert await wire.reader.read() == b""
     await served(frontend.port)
@@ -261,7 +261,7 @@ async def test_rapid_resets_end_their_connection_alone(frontend, inference):
             wire.call(stream, request("held").SerializeToString())
             wire.send(frame(RST_STREAM, stream, struct.pack(">I", 8)))
         last = await wire.until(GOAWAY)
-        assert (last.number, last.payload[8:]) == (11, b"too many streams are given up")
+        assert (last.number, last.payload[8:]) == (11, b"too many stream resets")
         held.answer()
         assert await other.status(1) == (0, "")
     assert all(pending.done for pending in inference.admitted)

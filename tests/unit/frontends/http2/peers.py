@@ -72,7 +72,7 @@ class Recorder:
     def drained(self) -> None:
         self.drains += 1
 
-    def overdue(self) -> None:
+    def timed_out(self) -> None:
         self.late = True
         self.stream.answer_head(HEAD)
 

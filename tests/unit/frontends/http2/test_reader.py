@@ -14,7 +14,7 @@ from tests.unit.frontends.http2.peers import CONTINUATION, DATA, HEADERS, NO_SET
 LIMITS = Http2Limits(frame_bytes=20_000)
 
 
-class Heard:
+class FrameLog:
     """Remembers frames; pieces of one stream's data are one."""
 
     def __init__(self) -> None:
@@ -36,9 +36,9 @@ class Heard:
         self.frames.append((kind, stream, flags, payload))
 
 
-def heard(*pieces: bytes, views: bool = False) -> Heard:
+def parsed(*pieces: bytes, views: bool = False) -> FrameLog:
     """What is found in the pieces; `views` has them come in one and the same buffer, as from a socket."""
-    target = Heard()
+    target = FrameLog()
     reader = FrameReader(target, target, LIMITS)
     buffer = bytearray(max(map(len, pieces)))
     for piece in pieces:
@@ -81,28 +81,28 @@ def test_how_bytes_are_cut_up_makes_no_difference(sent, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=20)))
     edges = [0, *cuts, len(sent)]
     pieces = [sent[start:end] for start, end in pairwise(edges)]
-    whole, cut = heard(sent), heard(*pieces, views=data.draw(st.booleans()))
+    whole, cut = parsed(sent), parsed(*pieces, views=data.draw(st.booleans()))
     assert whole.frames == cut.frames
     assert whole.counted == cut.counted
 
 
 @given(st.lists(st.binary(max_size=200), max_size=10), st.booleans())
 def test_any_bytes_are_frames_or_a_fault(pieces, greeted):
-    target = Heard()
+    target = FrameLog()
     reader = FrameReader(target, target, LIMITS)
     with suppress(ConnectionFault):
         if greeted:
             reader.feed(PREFACE + NO_SETTINGS)
         for piece in pieces:
             reader.feed(piece)
-            assert len(reader._rest) <= LIMITS.header_bytes_hard + 9
+            assert len(reader._partial) <= LIMITS.header_bytes_hard + 9
 
 
-def test_reading_stops_when_the_time_is_up_and_goes_on_where_it_stopped() -> None:
+def test_reading_stops_when_the_time_is_up_and_resumes_there() -> None:
     sent = b"".join(frame(42, i + 1, b"x") + frame(DATA, i + 1, b"data") for i in range(100)) + frame(
         HEADERS, 201, b"", 5
     )
-    target, whole = Heard(), heard(PREFACE + NO_SETTINGS + sent)
+    target, whole = FrameLog(), parsed(PREFACE + NO_SETTINGS + sent)
     reader = FrameReader(target, target, LIMITS)
     turns = 1
     more = reader.feed(PREFACE + NO_SETTINGS + sent, 0.0)

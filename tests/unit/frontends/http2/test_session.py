@@ -251,7 +251,7 @@ def test_what_is_not_taken_is_not_asked_for_again():
     call = client.server.calls[0]
     call.takes = False
     assert client.send(frame(DATA, 1, bytes(1000))) == []
-    call.stream.took(1000)
+    call.stream.consumed(1000)
     (update,) = frames(client.server.take())
     assert (update.kind, update.stream, update.number) == (WINDOW_UPDATE, 1, 1000)
     (reset,) = client.send(frame(DATA, 1, bytes(1000)), frame(DATA, 1, b"x"))
@@ -290,7 +290,7 @@ def test_a_client_that_does_not_keep_up_is_sent_nothing_more():
     stream.begin(HEAD)
     client.server.take()
     stream.write([b"a" * 10], 10)
-    assert not stream.clear
+    assert not stream.flushed
     assert client.server.take() == b""
     client.server.writable = True
     client.server.session.resume()
@@ -643,7 +643,7 @@ def test_a_client_that_says_goodbye_gets_what_it_asked_for():
 def test_a_lost_connection_is_told_to_all():
     client = Client(Server())
     client.send(client.request(1), client.request(3))
-    client.server.session.lost()
+    client.server.session.disconnected()
     assert [call.gone for call in client.server.calls] == [True, True]
     client.server.calls[0].stream.answer(HEAD, [b"x"], 1, TRAILERS)
     assert client.server.take() == b""

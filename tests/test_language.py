@@ -26,7 +26,6 @@ NOT_YET: tuple[str, ...] = (
     "src/conch/backends",
     "src/conch/check",
     "src/conch/cli",
-    "src/conch/frontends",
     "src/conch/llm",
     "src/conch/observability",
     "src/conch/protocol",

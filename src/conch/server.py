@@ -31,7 +31,7 @@ from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import ConchError, ConfigError
 from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import BodyBudget
-from conch.frontends.file_limits import use_all_descriptors
+from conch.frontends.file_limits import raise_file_limit
 from conch.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, default_workers
 from conch.frontends.openai.chat_prompt import ChatPrompts
 from conch.frontends.services import Parts, Service, services
@@ -289,7 +289,7 @@ def run(options: ServerOptions, fork_server: ForkServer | None = None) -> int:
     """
     log = logs.configure(options)
     _log.info("Conch %s", build_line())
-    use_all_descriptors()
+    raise_file_limit()
     for notice in (*options.notices, *ineffective_settings(one.backend for one in options.backend_config)):
         _log.warning("%s", notice)
     status: int = uvloop.run(_serve(options, fork_server, log))

@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 
 INFER, MANAGE, METRICS = "infer", "manage", "metrics"
 SCOPES = (INFER, MANAGE, METRICS)
-# What a key of the OpenAI API may do: all of /v1, where no file says more precisely who may manage models.
+# The scopes of an OpenAI API key where there is no file with scopes.
 _OPENAI_SCOPES = frozenset((INFER, MANAGE))
 _WATCH_S = 1.0
 _BEARER = b"bearer"
 
 
 class ApiKey(NamedTuple):
-    """A key in the form in which it is kept."""
+    """An API key, of which only the digest is kept."""
 
     name: str
     scopes: frozenset[str]
@@ -38,14 +38,14 @@ class ApiKeys:
     """The keys of one server. Life: `load` → `watch`. Belongs to the event loop's thread."""
 
     def __init__(self, path: str = "", openai_keys: Iterable[str] = (), openai_path: str = "") -> None:
-        """Assign. `path` and `openai_path` are files, "" for none; `openai_keys` come from elsewhere."""
+        """Assign. `path` and `openai_path` are files, "" for none; `openai_keys` are further keys."""
         self._path = path
         self._openai_path = openai_path
         self._openai_keys = tuple(openai_keys)
-        # Keys are looked up by a hash that nobody can foresee, so that the time of a look-up tells nothing.
+        # Keys are looked up by a salted hash, so that the duration of a look-up reveals nothing.
         self._salt = secrets.token_bytes(32)
         self._keys: dict[bytes, ApiKey] = {}
-        self._seen: list[tuple[int, ...]] = []
+        self._file_stats: list[tuple[int, ...]] = []
         self.version = 0  # changes with the keys
 
     def __bool__(self) -> bool:
@@ -58,26 +58,26 @@ class ApiKeys:
 
     def load(self) -> None:
         """Read the files. Raises ConfigError."""
-        seen = self._stats()
+        stats = self._stats()
         keys = self._read()
         if not keys:
             raise ConfigError(f"--api-key-file: '{self._path or self._openai_path}' holds no key")
-        self._use(keys, seen)
+        self._replace(keys, stats)
 
     async def watch(self) -> None:
-        """Reload files that change; a file that is wrong leaves the keys as they are, an empty one leaves none."""
+        """Reload files that change; an invalid file leaves the keys unchanged, an empty one removes all."""
         while self._path or self._openai_path:
             await asyncio.sleep(_WATCH_S)
-            seen = await asyncio.to_thread(self._stats)
-            if seen == self._seen:
+            stats = await asyncio.to_thread(self._stats)
+            if stats == self._file_stats:
                 continue
             try:
                 keys = await asyncio.to_thread(self._read)
             except ConfigError as error:
-                self._seen = seen
+                self._file_stats = stats
                 _log.error("API keys not reloaded, the earlier ones stay valid: %s", error)
             else:
-                self._use(keys, seen)
+                self._replace(keys, stats)
                 _log.info("API keys reloaded: %d", len(keys))
 
     def find(self, authorization: bytes) -> ApiKey | None:
@@ -89,16 +89,16 @@ class ApiKeys:
             return None
         return key
 
-    def _use(self, keys: list[ApiKey], seen: list[tuple[int, ...]]) -> None:
+    def _replace(self, keys: list[ApiKey], stats: list[tuple[int, ...]]) -> None:
         self._keys = {key.digest: key for key in keys}
-        self._seen = seen
+        self._file_stats = stats
         self.version += 1
 
     def _digest(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._salt, digest_size=32).digest()
 
     def _stats(self) -> list[tuple[int, ...]]:
-        """Return what tells whether a file has changed."""
+        """Return time, size and inode of each file, which differ when it has changed."""
         stats: list[tuple[int, ...]] = []
         for path in (self._path, self._openai_path):
             try:
@@ -121,7 +121,7 @@ class ApiKeys:
         known = {key.digest for key in keys}
         for name, text in openai:
             digest = self._digest(text.encode())
-            if digest not in known:  # what the file with scopes says of a key counts
+            if digest not in known:  # the file with scopes has precedence
                 keys.append(ApiKey(name, scopes, digest))
         return keys
 

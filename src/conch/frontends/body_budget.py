@@ -1,7 +1,7 @@
 """One memory budget for request bodies, shared by all connections of a server, HTTP and gRPC alike.
 
-A body is charged as its bytes arrive, so that announcing a large one costs nobody else anything, and until the server
-has freed it. When the budget is exhausted, uploads that make no progress are evicted; if there are none, the request
+A body is charged from the arrival of its bytes, so that announcing a large one reserves nothing, until the server frees
+it. When the budget is exhausted, uploads that make no progress are evicted; if there are none, the request
 that wants more is refused.
 """
 
@@ -16,31 +16,31 @@ import numpy as np
 
 from conch.tensor import Buffer
 
-# Of a budget that nobody has set.
+# The limit where no option sets one.
 DEFAULT_LIMIT_BYTES = 2**30
-# Complete bodies up to this size are not charged: one per connection is small, and most requests are.
+# Complete bodies up to this size are not charged: most requests are small, and each connection has one at most.
 UNCHARGED_BYTES = 4096
 # From this size a body is charged until its memory is freed, else until it is answered.
 _TRACKED_BYTES = 65_536
 # An upload that is slower than this may be evicted when another request needs the memory.
 _MIN_BYTES_PER_S = 65_536
 _WINDOW_S = 2.0
-# What one eviction makes room for at least, as a share of the budget: looking for slow uploads takes time.
+# One eviction frees at least this fraction of the budget (1 / 16): searching for slow uploads takes time.
 _EVICTED_SHARE = 16
 
 
 class BodyBudget:
-    """The bytes that request bodies may occupy, and those that they do. Belongs to the event loop's thread."""
+    """Counts the bytes of request bodies against a limit. Belongs to the event loop's thread."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.refused = 0  # requests that there was no memory for
-        self.evicted = 0  # uploads that were ended for want of progress
+        self.refused = 0  # requests that did not fit
+        self.evicted = 0  # uploads that were ended because they made no progress
         self._used = 0
         self._uploads: set[BodyUpload] = set()
         self._tracked: dict[int, weakref.ref[Any]] = {}  # by serial number: arrays cannot be hashed
         self._serial = 0
-        self._freed: deque[int] = deque()  # filled by whichever thread frees a body
+        self._freed: deque[int] = deque()  # appended to by the thread that frees a body
 
     @property
     def used_bytes(self) -> int:
@@ -50,7 +50,7 @@ class BodyBudget:
             self._used -= freed.popleft()
         return self._used
 
-    def take(self, size: int) -> bool:
+    def charge(self, size: int) -> bool:
         """Charge `size` bytes. Returns False, and counts a refused request, if they do not fit."""
         if self.has_room(size):
             self._used += size
@@ -59,15 +59,15 @@ class BodyBudget:
         return False
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` more bytes fit, if need be after evicting uploads that make no progress."""
+        """Whether `size` more bytes fit, if necessary after evicting uploads that make no progress."""
         if self._used + size <= self.limit_bytes or self.used_bytes + size <= self.limit_bytes:
             return True
         if size <= self.limit_bytes:
             self._evict(size)
         return self.used_bytes + size <= self.limit_bytes
 
-    def give(self, size: int) -> None:
-        """Return bytes that `take` has charged."""
+    def discharge(self, size: int) -> None:
+        """Return bytes that `charge` has charged."""
         self._used -= size
 
     def upload(self, evict: Callable[[], None]) -> "BodyUpload":
@@ -76,10 +76,10 @@ class BodyBudget:
         self._uploads.add(upload)
         return upload
 
-    def keep(self, body: Buffer) -> Buffer | None:
+    def charge_until_freed(self, body: Buffer) -> Buffer | None:
         """Charge a complete body until its memory is freed. Returns it as a view, None if it does not fit."""
         size = len(body)
-        if not self.take(size):
+        if not self.charge(size):
             return None
         array = np.frombuffer(body, np.uint8)
         self.track(array, size)
@@ -91,8 +91,8 @@ class BodyBudget:
         self._serial = serial + 1
         self._tracked[serial] = weakref.ref(array, partial(self._on_freed, serial, size))
 
-    def forget(self, upload: "BodyUpload") -> None:
-        """Note that an upload is complete or over."""
+    def remove(self, upload: "BodyUpload") -> None:
+        """Remove an upload that is complete or has ended."""
         self._uploads.discard(upload)
 
     def _on_freed(self, serial: int, size: int, _array: "weakref.ref[Any]") -> None:
@@ -103,7 +103,7 @@ class BodyBudget:
     def _evict(self, size: int) -> None:
         """Evict uploads that make no progress, the largest first, until there is room."""
         now = time.monotonic()
-        stalled = sorted((one for one in self._uploads if one.stalled(now)), key=_size, reverse=True)
+        stalled = sorted((upload for upload in self._uploads if upload.stalled(now)), key=_size, reverse=True)
         target = self.limit_bytes - max(size, self.limit_bytes // _EVICTED_SHARE)
         for upload in stalled:
             if self.used_bytes <= target:
@@ -113,36 +113,36 @@ class BodyBudget:
 
 
 class BodyUpload:
-    """A request body that is being received, and what it is charged."""
+    """A request body that is being received, and the bytes charged for it."""
 
-    __slots__ = ("_budget", "_evict", "_grown", "_slow", "_window_bytes", "_window_since", "size")
+    __slots__ = ("_budget", "_evict", "_last_growth", "_slow", "_window_bytes", "_window_since", "size")
 
     def __init__(self, budget: BodyBudget, evict: Callable[[], None]) -> None:
         self._budget = budget
         self._evict: Callable[[], None] | None = evict
         self.size = 0
-        self._window_since = self._grown = time.monotonic()
+        self._window_since = self._last_growth = time.monotonic()
         self._window_bytes = 0
         self._slow = False  # in the window before this one
 
     def grow(self, size: int) -> bool:
         """Charge bytes that have arrived. Returns False if they do not fit; the body must be dropped then."""
-        if not self._budget.take(size):
+        if not self._budget.charge(size):
             return False
-        if self._evict is None:  # to make room for itself
-            self._budget.give(size)
+        if self._evict is None:  # evicted to make room for itself
+            self._budget.discharge(size)
             return False
         now = time.monotonic()
         self._roll(now)
-        self._grown = now
+        self._last_growth = now
         self._window_bytes += size
         self.size += size
         return True
 
     def stalled(self, now: float) -> bool:
-        """Whether the body arrives too slowly to keep memory that others need."""
+        """Whether the body arrives too slowly to keep memory that other requests need."""
         self._roll(now)
-        return self._slow or now - self._grown > _WINDOW_S
+        return self._slow or now - self._last_growth > _WINDOW_S
 
     def _roll(self, now: float) -> None:
         """Begin another window when this one is over."""
@@ -166,11 +166,11 @@ class BodyUpload:
         return body
 
     def release(self) -> None:
-        """Return what is charged. Does nothing the second time."""
+        """Return what is charged. Later calls are no-ops."""
         size, self.size = self.size, 0
         self._evict = None
-        self._budget.give(size)
-        self._budget.forget(self)
+        self._budget.discharge(size)
+        self._budget.remove(self)
 
     def evict(self) -> None:
         """Drop the body and refuse the request."""

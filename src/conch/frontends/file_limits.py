@@ -1,25 +1,25 @@
-"""File descriptors: every connection takes one, and so does all else that a server opens."""
+"""The limit of file descriptors, of which every connection takes one."""
 
 import resource
 
 # For models' files, the channels to their processes, listeners and logs.
 _RESERVED = 256
-# Without so many, a listener is of no use.
-_LEAST = 16
+# A listener with fewer is useless.
+_MIN_CONNECTIONS = 16
 
 
-def use_all_descriptors() -> None:
-    """Raise this process's limit as far as it may itself: the customary one is meant for programs without clients."""
+def raise_file_limit() -> None:
+    """Raise this process's soft limit to the hard limit: the usual soft limit of 1024 is too low for a server."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def affordable_connections(most: int) -> int:
-    """Return how many connections a listener may hold, at most `most`.
+def max_connections(configured: int) -> int:
+    """Return how many connections a listener may hold, at most `configured`.
 
-    There are two busy listeners. Beyond this number clients are still told so; without descriptors they could not be.
+    There are two busy listeners. Clients beyond this number get an error, which also takes a descriptor.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return most
-    return min(most, max((soft - _RESERVED) // 2, _LEAST))
+        return configured
+    return min(configured, max((soft - _RESERVED) // 2, _MIN_CONNECTIONS))

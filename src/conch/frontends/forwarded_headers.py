@@ -11,7 +11,7 @@ _CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie"})
 
 
 class ForwardedHeaders:
-    """Selects headers by name. Credentials are never forwarded: models, traces and logs would have them."""
+    """Selects headers by name. Credentials are never forwarded: they would reach models, traces and logs."""
 
     def __init__(
         self, pattern: str, reserved: Callable[[str], bool], *, flag: str = "", secret: Iterable[str] = ()
@@ -26,13 +26,13 @@ class ForwardedHeaders:
         try:
             self._pattern = compile_pattern(pattern) if pattern else None
         except ValueError as error:
-            raise ConfigError(f"{flag}: '{pattern}' is no regular expression: {error}") from None
+            raise ConfigError(f"{flag}: '{pattern}' is not a valid regular expression: {error}") from None
 
     def __bool__(self) -> bool:
         return self._pattern is not None
 
     def add(self, parameters: dict[str, ParameterValue], headers: Iterable[tuple[str, str | bytes]]) -> None:
-        """Add the headers to forward; values that are bytes stay behind.
+        """Add the headers to forward; values that are bytes are skipped.
 
         Raises InvalidRequest for a name that a parameter must not have.
         """

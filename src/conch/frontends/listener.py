@@ -1,4 +1,4 @@
-"""What every listener does: accepts connections, keeps their number and their patience in bounds, and lets them go."""
+"""The base class of listeners: accepts connections, limits their number, enforces timeouts, and shuts down."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import ssl
 from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
-from conch.frontends.file_limits import affordable_connections
+from conch.frontends.file_limits import max_connections
 from conch.frontends.loop_budget import ParseBudget
 
 SWEEP_S = 1.0
@@ -17,10 +17,10 @@ class Swept(Protocol):
     """A connection as its listener sees it."""
 
     def sweep(self) -> None:
-        """End what takes too long. Called every second or so."""
+        """Enforce the timeouts. Called about once a second."""
 
     def abort(self) -> None:
-        """Close without regard to what is going on."""
+        """Close immediately, whatever is in flight."""
 
 
 Connection = TypeVar("Connection", bound=Swept)
@@ -40,12 +40,12 @@ class Listener(ABC, Generic[Connection]):
         handshake_s: float | None = None,
         sweep_s: float = SWEEP_S,
     ) -> None:
-        """Assign. `connections` is how many there may be; `sweep_s` how often they are looked through."""
+        """Assign. `connections` is the maximum; `sweep_s` is the interval of the timeout checks."""
         self.parse_budget = ParseBudget()
         self.now = 0.0  # monotonic seconds, as of the last sweep
         self._host = host
         self._port = port
-        self._most_connections = connections
+        self._max_connections = connections
         self._reuse_port = reuse_port
         self._tls = tls
         self._handshake_s = handshake_s
@@ -61,7 +61,7 @@ class Listener(ABC, Generic[Connection]):
 
     @property
     def port(self) -> int:
-        """The port that is listened on, known from `start` on if the system was to choose it."""
+        """The port that is listened on; if the system chooses it, known after `start`."""
         return self._port
 
     @property
@@ -70,9 +70,9 @@ class Listener(ABC, Generic[Connection]):
         return len(self._connections)
 
     async def start(self) -> None:
-        """Listen. Raises OSError if the address cannot be had."""
+        """Listen. Raises OSError if the address is not available."""
         loop = asyncio.get_running_loop()
-        self._most_connections = affordable_connections(self._most_connections)
+        self._max_connections = max_connections(self._max_connections)
         self.now = loop.time()
         self._server = await loop.create_server(
             self._accept,
@@ -89,7 +89,7 @@ class Listener(ABC, Generic[Connection]):
     def opened(self, connection: Connection) -> bool:
         """Count a connection in; False if there are too many."""
         self._connections.add(connection)
-        return len(self._connections) <= self._most_connections
+        return len(self._connections) <= self._max_connections
 
     def closed(self, connection: Connection) -> None:
         """Count a connection out."""
@@ -98,25 +98,25 @@ class Listener(ABC, Generic[Connection]):
             self._all_closed.set()
 
     def stop_accepting(self) -> None:
-        """Take no more connections; those that there are go on."""
+        """Stop accepting connections; open ones are not affected."""
         if self._server is not None:
             self._server.close()
 
     def _close(self) -> tuple[Connection, ...]:
-        """Take no more connections; return those that there are."""
+        """Stop accepting connections; return the open ones."""
         self.stop_accepting()
         return tuple(self._connections)
 
     async def _wait_until_closed(self, timeout_s: float) -> None:
-        """Wait until no client is connected, or the time is over."""
+        """Wait until no client is connected, for at most `timeout_s`."""
         if self._connections:
             self._all_closed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._all_closed.wait()
 
-    async def _cut_off(self) -> None:
-        """End the connections that are left, and the sweeping."""
+    async def _abort_connections(self) -> None:
+        """Abort the remaining connections, and stop the timeout checks."""
         for connection in tuple(self._connections):
             connection.abort()
         if self._sweeper is not None:

@@ -1,7 +1,7 @@
-"""No more requests in one turn of the event loop than leave it time for the answers of models.
+"""Budgets for one turn of the event loop: requests that are admitted, and time for parsing.
 
-When hundreds of clients ask at once, all of them are heard in the same turn. Were all of them served in it, a model
-that is done would wait that long for its next batch, and idle while most of those clients are only refused.
+When hundreds of clients send requests at once, all of them arrive in the same turn. If all were served in it, a model
+that has finished its batch would idle that long before it gets the next one.
 """
 
 import asyncio
@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import Callable
 
 # About a millisecond's worth of refusals.
-_PER_TURN = 32
+_MAX_REQUESTS_PER_TURN = 32
 
 # How long the data of one connection are parsed in one turn, and how long while others have used up the turn.
 _SLICE_S = 0.002
 _SHORT_SLICE_S = 0.0002
-_SLICES_PER_TURN_S = 0.02
+_FULL_SLICES_PER_TURN_S = 0.02
 # How long all connections with more to serve than fits their slice are served in one turn.
 _POSTPONED_PER_TURN_S = 0.01
 
 
 class ParseBudget:
-    """How long each connection of a listener may parse in a turn of the loop, so that none delays the others.
+    """Bounds the time for which each connection of a listener parses in one turn, so that none delays the others.
 
     `slice_s` is the time for one connection in a turn, `short_slice_s` the time when others have used up the turn.
     """
@@ -33,18 +33,18 @@ class ParseBudget:
         self._turn = 0.0
         self._until = 0.0
         self._postponed: deque[Callable[[], None]] = deque()
-        self._scheduled = False  # whether those that are postponed have a turn
+        self._scheduled = False  # whether a turn for the postponed callbacks is scheduled
 
     def until(self) -> float:
-        """Return the monotonic time at which a connection that begins to parse now has to stop."""
+        """Return the monotonic time at which a connection that begins to parse now must stop."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         now = time.monotonic()
-        turn = loop.time()  # of uvloop: does not change within a turn
+        turn = loop.time()  # with uvloop, constant within a turn
         if turn != self._turn:
             self._turn = turn
-            self._until = now + _SLICES_PER_TURN_S
+            self._until = now + _FULL_SLICES_PER_TURN_S
         return now + (self._slice_s if now < self._until else self._short_slice_s)
 
     def postpone(self, serve: Callable[[], None]) -> None:
@@ -70,41 +70,41 @@ class ParseBudget:
 
 
 class LoopBudget:
-    """Says whether there is time for another request in this turn, and keeps the others, in order, for later ones."""
+    """Bounds the number of requests in one turn; postponed ones are served in order in later turns."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn = 0.0
-        self._left = 0
-        self._later: deque[Callable[[], None]] = deque()
+        self._remaining = 0
+        self._postponed: deque[Callable[[], None]] = deque()
 
-    def free(self) -> bool:
-        """Take a place in this turn, if there is one and nobody waits for it."""
+    def acquire(self) -> bool:
+        """Take a place in this turn; False if there is none, or other requests wait for one."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        turn = loop.time()  # of uvloop: does not change within a turn
+        turn = loop.time()  # with uvloop, constant within a turn
         if turn != self._turn:
             self._turn = turn
-            self._left = _PER_TURN
-        if not self._left or self._later:
+            self._remaining = _MAX_REQUESTS_PER_TURN
+        if not self._remaining or self._postponed:
             return False
-        self._left -= 1
+        self._remaining -= 1
         return True
 
-    def later(self, serve: Callable[[], None]) -> None:
-        """Have `serve`, which must not raise, called in one of the next turns."""
-        if not self._later:
+    def postpone(self, serve: Callable[[], None]) -> None:
+        """Call `serve`, which must not raise, in one of the next turns."""
+        if not self._postponed:
             assert self._loop is not None
-            self._loop.call_soon(self._go_on)
-        self._later.append(serve)
+            self._loop.call_soon(self._resume)
+        self._postponed.append(serve)
 
-    def _go_on(self) -> None:
-        later = self._later
+    def _resume(self) -> None:
+        postponed = self._postponed
         try:
-            for _ in range(min(len(later), _PER_TURN)):
-                later.popleft()()
-        finally:  # whatever becomes of one, the others have their turn
-            if later:
+            for _ in range(min(len(postponed), _MAX_REQUESTS_PER_TURN)):
+                postponed.popleft()()
+        finally:  # an error of one must not lose the others
+            if postponed:
                 assert self._loop is not None
-                self._loop.call_soon(self._go_on)
+                self._loop.call_soon(self._resume)

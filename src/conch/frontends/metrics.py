@@ -23,7 +23,7 @@ class MetricsHttp:
     """Handler of the metrics port."""
 
     def __init__(self, exposition: Callable[[], Iterator[bytes]], access: Access | None = None) -> None:
-        """Assign. `exposition` makes the text of a scrape (exposition format 0.0.4), piece by piece."""
+        """Assign. `exposition` yields the text of a scrape (exposition format 0.0.4) in pieces."""
         self._access = access or Access()
         self._exposition = exposition
 

@@ -1,6 +1,6 @@
-"""Groups of endpoints that answer only to clients who send a secret header.
+"""Restricted APIs: groups of endpoints that require a secret header.
 
-`--http-restricted-api` and `--grpc-restricted-protocol` read alike: `<category>[,<category>…]:<header>=<value>`.
+`--http-restricted-api` and `--grpc-restricted-protocol` share one form: `<category>[,<category>…]:<header>=<value>`.
 """
 
 import hmac
@@ -26,13 +26,13 @@ CATEGORIES = frozenset(
 
 
 class _Secret(NamedTuple):
-    header: str  # as it was configured, and shown to clients
+    header: str  # as configured, and as shown to clients
     key: str  # in lower case, as it arrives
     value: bytes
 
 
 class Restrictions:
-    """Which header each restricted category asks for."""
+    """The header that each restricted category requires."""
 
     def __init__(self, values: Iterable[str] = (), *, flag: str = "", prefix: str = "") -> None:
         """Read the values of a flag; `prefix` stands before the headers' names on the wire. Raises ConfigError."""
@@ -64,13 +64,13 @@ class Restrictions:
             header = prefix + name
             self._secrets[category] = _Secret(header, header.lower(), value.encode())
 
-    def missing(self, category: str, sent: Callable[[str], bytes]) -> str | None:
-        """Return the header that a client had to send rightly and did not, None if it may call.
+    def missing_header(self, category: str, sent: Callable[[str], bytes]) -> str | None:
+        """Return the required header that is missing or wrong, None if the client may call.
 
-        `sent` returns what the client sent under a name in lower case, b"" for nothing.
+        `sent` returns the value of a request header, b"" if it is missing; names are in lower case.
         """
         secret = self._secrets.get(category)
-        # Comparing in constant time tells nobody how much of a guess was right.
+        # Constant-time comparison: the duration does not reveal how much of a guess is right.
         if secret is None or hmac.compare_digest(sent(secret.key), secret.value):
             return None
         return secret.header
@@ -89,7 +89,7 @@ def grpc_restrictions(options: ServerOptions) -> Restrictions:
 
 
 def secret_headers(options: ServerOptions) -> frozenset[str]:
-    """Return the names of the headers that restrictions of either port ask for. Raises ConfigError.
+    """Return the names of the headers that restrictions of either port require. Raises ConfigError.
 
     Clients may send the headers of one port to the other.
     """

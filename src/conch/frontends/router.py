@@ -1,4 +1,4 @@
-"""What the HTTP port answers: Triton's protocol, below `/v1/` the OpenAI API, and the paths of vLLM's server beside it.
+"""The HTTP port: Triton's protocol, the OpenAI API below `/v1/`, and vLLM's own paths.
 
 Clients and probes written for vLLM find its paths on the port of its API, which is this one as well.
 """
@@ -22,11 +22,11 @@ class HttpRouter:
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:
         """Return why a request is refused whatever its body is; None if that depends on the body."""
-        return self._of(request).refusal(request)
+        return self._handler_for(request).refusal(request)
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
-        self._of(request)(request, reply)
+        self._handler_for(request)(request, reply)
 
-    def _of(self, request: HttpRequest) -> OpenAiPort | V2Http:
+    def _handler_for(self, request: HttpRequest) -> OpenAiPort | V2Http:
         return self._openai if request.path.startswith(PREFIX) or request.path in _VLLM else self._v2

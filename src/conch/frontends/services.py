@@ -1,4 +1,4 @@
-"""What listens: a service for each port that the options ask for."""
+"""The listeners of the server: one service for each port that the options enable."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from conch.options.server_options import ServerOptions
 
 
 class Service(NamedTuple):
-    """What listens: how its flags begin, its name in the log, the address asked for, and the listener."""
+    """A listener, with the prefix of its flags, its name in the log, and the configured address."""
 
     flags: str
     name: str
@@ -56,7 +56,7 @@ class Parts(NamedTuple):
 
 
 def services(parts: Parts) -> Iterator[Service]:
-    """Make the services. Each is to be started before the next is asked for."""
+    """Yield the services. Each must be started before the next is requested."""
     options = parts.options
     access = Access(http_restrictions(options), parts.keys)
     limits = HttpLimits(body_bytes=options.http_max_input_size)

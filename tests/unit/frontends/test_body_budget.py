@@ -33,10 +33,10 @@ def begun(budget: BodyBudget, size: int) -> tuple[BodyUpload, list[BodyUpload]]:
 
 def test_what_is_taken_is_given_back():
     budget = BodyBudget(100)
-    assert budget.take(60)
-    assert not budget.take(41)
-    assert budget.take(40)
-    budget.give(100)
+    assert budget.charge(60)
+    assert not budget.charge(41)
+    assert budget.charge(40)
+    budget.discharge(100)
     assert (budget.used_bytes, budget.refused) == (0, 1)
 
 
@@ -57,11 +57,11 @@ def test_a_body_that_grew_and_one_that_came_at_once():
     budget = BodyBudget(10**6)
     upload, _ = begun(budget, 70_000)
     body = upload.finish(bytearray(b"x" * 70_000))
-    kept = budget.keep(b"y" * 10_000)
+    kept = budget.charge_until_freed(b"y" * 10_000)
     assert kept is not None
     assert (bytes(body), bytes(kept)) == (b"x" * 70_000, b"y" * 10_000)
     assert budget.used_bytes == 80_000
-    assert budget.keep(bytes(10**6)) is None
+    assert budget.charge_until_freed(bytes(10**6)) is None
     del body, kept
     assert budget.used_bytes == 0
 
@@ -75,7 +75,7 @@ def test_a_small_body_is_not_charged_once_it_is_complete():
 
 def test_bodies_that_other_threads_free():
     budget = BodyBudget(10**9)
-    bodies = [[budget.keep(bytes(1000)) for _ in range(500)] for _ in range(4)]
+    bodies = [[budget.charge_until_freed(bytes(1000)) for _ in range(500)] for _ in range(4)]
     threads = [threading.Thread(target=one.clear) for one in bodies]
     for thread in threads:
         thread.start()
@@ -92,11 +92,11 @@ def test_uploads_without_progress_are_evicted_the_largest_first(clock):
     clock.now += 10
     busy, busy_evicted = begun(budget, 300_000)
     clock.now += 1
-    assert budget.take(400_000)
+    assert budget.charge(400_000)
     assert (large_evicted, small_evicted, busy_evicted) == ([large], [], [])
-    assert budget.take(250_000)
+    assert budget.charge(250_000)
     assert (small_evicted, busy_evicted) == ([small], [])
-    assert not budget.take(200_000)
+    assert not budget.charge(200_000)
     assert (budget.used_bytes, budget.evicted, budget.refused) == (950_000, 2, 1)
     assert busy.grow(50_000)
 
@@ -109,9 +109,9 @@ def test_a_byte_now_and_then_is_no_progress(clock):
     for _ in range(20):
         clock.now += 2.1
         slow.grow(1)
-    assert budget.take(200_000)
+    assert budget.charge(200_000)
     assert evicted
-    assert budget.take(800_000)
+    assert budget.charge(800_000)
     assert slow_evicted
 
 

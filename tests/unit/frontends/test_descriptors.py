@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from conch.frontends.file_limits import affordable_connections
+from conch.frontends.file_limits import max_connections
 
 
 @pytest.mark.parametrize(
@@ -14,4 +14,4 @@ def test_a_listener_takes_what_leaves_enough_for_the_rest(
     monkeypatch: pytest.MonkeyPatch, limit: int, allowed: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    assert affordable_connections(5000) == allowed
+    assert max_connections(5000) == allowed

@@ -8,15 +8,15 @@ from conch.frontends.restrictions import Restrictions
 
 def test_each_category_asks_for_its_header():
     restrictions = Restrictions(["health:Key=a=b", "metadata,statistics:Other=x"])
-    assert restrictions.missing("health", {"key": b"a=b"}.get) is None
-    assert restrictions.missing("statistics", {"key": b"a=b", "other": b"y"}.get) == "Other"
-    assert restrictions.missing("inference", lambda key: b"") is None
+    assert restrictions.missing_header("health", {"key": b"a=b"}.get) is None
+    assert restrictions.missing_header("statistics", {"key": b"a=b", "other": b"y"}.get) == "Other"
+    assert restrictions.missing_header("inference", lambda key: b"") is None
 
 
 def test_a_prefix_belongs_to_the_name_that_clients_send():
     restrictions = Restrictions(["health:Key=x"], prefix="triton-grpc-protocol-")
-    assert restrictions.missing("health", {"triton-grpc-protocol-key": b"x"}.get) is None
-    assert restrictions.missing("health", lambda key: b"") == "triton-grpc-protocol-Key"
+    assert restrictions.missing_header("health", {"triton-grpc-protocol-key": b"x"}.get) is None
+    assert restrictions.missing_header("health", lambda key: b"") == "triton-grpc-protocol-Key"
 
 
 def test_without_values_nothing_is_restricted():

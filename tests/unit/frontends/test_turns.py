@@ -14,10 +14,10 @@ def test_many_in_one_turn_are_spread_over_several_in_their_order() -> None:
     shares: list[int] = []
 
     def ask(turns: LoopBudget, number: int) -> None:
-        if turns.free():
+        if turns.acquire():
             seen.append(number)
         else:
-            turns.later(partial(seen.append, number))
+            turns.postpone(partial(seen.append, number))
 
     async def scenario() -> None:
         turns = LoopBudget()
@@ -42,10 +42,10 @@ def test_one_that_fails_keeps_no_other_waiting() -> None:
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         turns = LoopBudget()
-        while turns.free():
+        while turns.acquire():
             pass
-        turns.later(fail)
-        turns.later(partial(seen.append, 1))
+        turns.postpone(fail)
+        turns.postpone(partial(seen.append, 1))
         while not seen:
             await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""The form of what a call is answered: framed, compressed if the client can read that and the server is told to."""
+"""Framing of a call's answers, with compression if it is configured and the client accepts it."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ _HEAD = response_block(200, [CONTENT_TYPE, CODINGS])
 
 
 class AnswerForm:
-    """How answers to calls with equal heads are written."""
+    """Frames and compresses the answers to calls with equal heads."""
 
     __slots__ = ("_coding", "_level", "head")
 

@@ -1,4 +1,4 @@
-"""Which call is which: from the path of an HTTP/2 stream to what receives it."""
+"""Dispatches HTTP/2 streams to gRPC methods by path."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from conch.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata
 from conch.frontends.v2_grpc.service import INFERENCE_SERVICE, Method
 from conch.tensor import Buffer
 
-# Opens one call. Bound to what equal heads have in common.
+# Opens one call; the same opener serves all calls with equal heads.
 Opener: TypeAlias = Callable[[Http2Stream], Receiver]
 
 _log = getLogger(__name__)
@@ -35,7 +35,7 @@ _STREAM_INFER = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
 
 
 class Dispatcher:
-    """Every call that this server answers, by its path; any other is UNIMPLEMENTED."""
+    """Opens calls by their path; an unknown path is UNIMPLEMENTED."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Dispatcher:
         header_limit: int,
         budget: BodyBudget,
     ) -> None:
-        """Assign. `compression` is the level of answers, `header_limit` the most metadata in bytes."""
+        """Assign. `compression` is the level of answers, `header_limit` the maximum of metadata in bytes."""
         self._methods = methods
         self._endpoint = endpoint
         self._access = access
@@ -62,7 +62,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def interpret(self, head: RequestHead) -> Opener:
-        """Decide what calls with such a head are answered. Everything that depends on the head alone is done here."""
+        """Return the opener for calls with this head. Everything that depends on the head alone is done here."""
         opener = self._interpret(head)
         access = self._access
         if not access:
@@ -82,21 +82,21 @@ class Dispatcher:
         return self._opener(request, AnswerForm(self._compression, request.accepted))
 
     def stop_streams(self) -> None:
-        """Let the open streams answer what they have and end."""
+        """End the open streams after the answers to the requests that they have."""
         for stream in tuple(self._streams):
             stream.inference.stop()
 
     def _check(self, path: str, metadata: Metadata) -> None:
-        """Let a call pass or raise: Unavailable is the code that Triton answers with."""
+        """Check that a call may be made. Raises GrpcError, ConchError: as in Triton, Unavailable if restricted."""
         category = self._categories.get(path)
         if category is None:
             raise Unsupported(f"this server has no method '{path}'")
 
-        def sent(key: str) -> list[bytes]:
+        def values_of(key: str) -> list[bytes]:
             values = [value for name, value in metadata if name == key]
             return [value if isinstance(value, bytes) else value.encode("latin-1") for value in values]
 
-        denied = self._access.denied(category, sent)
+        denied = self._access.denied(category, values_of)
         if denied is None:
             return
         if denied.why is Denial.RESTRICTED:
@@ -124,22 +124,22 @@ class Dispatcher:
 
 
 class _Refused:
-    """Receives what is still on its way to a call that was answered at once."""
+    """Discards data for a call that was answered from its head."""
 
     no_receive_timeout = True
 
-    def data(self, data: Buffer, ended: bool) -> bool:  # noqa: ARG002 - nobody wants it
-        """Drop it."""
+    def data(self, data: Buffer, ended: bool) -> bool:  # noqa: ARG002 - discarded
+        """Discard the data."""
         return True
 
     def aborted(self) -> None:
-        """There is nothing to cancel."""
+        """No-op: nothing to cancel."""
 
     def drained(self) -> None:
-        """There is nothing to send."""
+        """No-op: nothing to send."""
 
     def timed_out(self) -> None:
-        """There is nothing to wait for."""
+        """No-op: the call is answered."""
 
 
 def _refuse(block: bytes) -> Opener:

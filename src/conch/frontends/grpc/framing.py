@@ -1,4 +1,4 @@
-"""Messages as gRPC frames them: one byte that says whether it is compressed, four of length, the message."""
+"""gRPC message framing: one byte for the compressed flag, four of length, the message."""
 
 import zlib
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from conch.errors import InvalidRequest
 from conch.frontends.grpc.status import GrpcError, Status
 from conch.tensor import Buffer
 
-# The largest message that gRPC can express, as in Triton: tensors are large, and the limit of 4 MiB is no protection.
+# The largest message that gRPC can frame, as in Triton: gRPC's default of 4 MiB is too small for tensors.
 MAX_MESSAGE_SIZE = 2**31 - 1
 
 PREFIX = Struct(">BL")
@@ -18,8 +18,8 @@ PREFIX_SIZE = PREFIX.size
 IDENTITY = b"identity"
 _WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 CODINGS = frozenset({IDENTITY, *_WINDOW_BITS})
-# What a compressed message may grow to. A client sends a thousandth of it, and the server does all the work.
-MAX_DECOMPRESSED = 256 * 2**20
+# A client sends as little as a thousandth of this, and the server does the work.
+MAX_DECOMPRESSED_BYTES = 256 * 2**20
 _MAX_INLINE_BYTES = 2**20
 
 
@@ -37,7 +37,7 @@ class Compressed:
 
 
 class MessageReader:
-    """Cuts the data of one stream into messages: `add` what came, then take messages by `next` until there is none."""
+    """Splits the data of one stream into messages: `add` data, then call `next` until it returns None."""
 
     __slots__ = ("_body", "_coding", "_compressed", "_data", "_filled", "_position", "_prefix", "_size")
 
@@ -54,7 +54,7 @@ class MessageReader:
 
     @property
     def held_bytes(self) -> int:
-        """How much is held: of a message that has not come whole, and of data from which messages are to be taken."""
+        """Bytes that are held: of an incomplete message, and of data that are not read yet."""
         left = len(self._data) - self._position
         return left if self._body is None else left + self._filled
 
@@ -66,16 +66,16 @@ class MessageReader:
 
     @property
     def midway(self) -> bool:
-        """Whether something has come that is not a whole message."""
+        """Whether part of a message has come."""
         return self._body is not None or bool(self._prefix) or self._position < len(self._data)
 
     def add(self, data: Buffer) -> None:
-        """Take data, of which nothing is copied before `next` is called. There must be none left of earlier data."""
+        """Take data, which `next` copies. All earlier data must have been read."""
         self._data = data
         self._position = 0
 
     def keep(self) -> None:
-        """Make what is left of the data last."""
+        """Copy the data that are left, whose buffer is about to be reused."""
         self._data = bytes(self._data[self._position :])
         self._position = 0
 
@@ -92,8 +92,8 @@ class MessageReader:
             if available >= size:
                 self._position = position + size
                 message = self._data[position : position + size]
-                return self._finished(message if isinstance(message, bytes) else bytes(message))
-            self._body = _room(size)
+                return self._decoded(message if isinstance(message, bytes) else bytes(message))
+            self._body = _allocate(size)
             self._filled = 0
         taken = min(size - self._filled, available)
         self._body[self._filled : self._filled + taken] = self._data[position : position + taken]
@@ -104,7 +104,7 @@ class MessageReader:
             self._position = 0
             return None
         body, self._body = self._body, None
-        return self._finished(body)
+        return self._decoded(body)
 
     def _read_prefix(self) -> bool:
         data, position = self._data, self._position
@@ -125,24 +125,24 @@ class MessageReader:
         self._compressed = bool(compressed)
         return True
 
-    def _finished(self, message: Buffer) -> "Buffer | Compressed":
+    def _decoded(self, message: Buffer) -> "Buffer | Compressed":
         if not self._compressed:
             return message
-        if _expands(message, self._coding):
+        if _expands_much(message, self._coding):
             return Compressed(message, self._coding)
         return decompress_message(message, self._coding)
 
 
-def _room(size: int) -> memoryview:
-    """Return memory for a message, which is taken when it is written to: an announcement costs the client nothing."""
+def _allocate(size: int) -> memoryview:
+    """Return memory for a message. It is allocated on write: a message that is announced and not sent costs nothing."""
     try:
         return np.empty(size, np.uint8).data
     except MemoryError:
         raise GrpcError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {size} bytes") from None
 
 
-def _expands(message: Buffer, coding: bytes) -> bool:
-    """Whether decompressing a message is too much for the event loop. Damaged ones are not, whatever their size."""
+def _expands_much(message: Buffer, coding: bytes) -> bool:
+    """Whether a message is too large, decompressed, for the event loop. False for a corrupt one, whatever its size."""
     window_bits = _WINDOW_BITS.get(coding)
     if window_bits is None:
         return False
@@ -160,12 +160,12 @@ def decompress_message(message: Buffer, coding: bytes) -> bytes:
     inflater = zlib.decompressobj(window_bits)
     try:
         # One byte more than allowed tells "too large" from "just fits".
-        plain = inflater.decompress(message, MAX_DECOMPRESSED + 1)
+        plain = inflater.decompress(message, MAX_DECOMPRESSED_BYTES + 1)
     except zlib.error as error:
         raise InvalidRequest(f"a message is not valid {coding.decode()} data: {error}") from None
-    if len(plain) > MAX_DECOMPRESSED:
+    if len(plain) > MAX_DECOMPRESSED_BYTES:
         raise GrpcError(
-            Status.RESOURCE_EXHAUSTED, f"decompressed message exceeds the maximum of {MAX_DECOMPRESSED} bytes"
+            Status.RESOURCE_EXHAUSTED, f"decompressed message exceeds the maximum of {MAX_DECOMPRESSED_BYTES} bytes"
         )
     if not inflater.eof or inflater.unused_data:
         raise InvalidRequest(f"a message is not one whole piece of {coding.decode()} data")

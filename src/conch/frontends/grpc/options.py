@@ -22,7 +22,7 @@ def http2_limits(options: ServerOptions) -> Http2Limits:
 
 
 def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
-    """Return what TLS is done with, None for plain text. Raises ConfigError for a file that is missing or wrong."""
+    """Return the TLS context, None for plain text. Raises ConfigError for a file that is missing or wrong."""
     if not options.grpc_use_ssl:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -30,7 +30,7 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
     context.set_alpn_protocols(["h2"])
     flags, paths = "--grpc-server-cert, --grpc-server-key", f"'{options.grpc_server_cert}', '{options.grpc_server_key}'"
     try:
-        # An empty password for an encrypted key: nobody is there to be asked for one.
+        # An empty password for an encrypted key: an error instead of a prompt.
         context.load_cert_chain(options.grpc_server_cert, options.grpc_server_key, password="")
         if options.grpc_use_ssl_mutual:
             flags, paths = "--grpc-root-cert", f"'{options.grpc_root_cert}'"

@@ -1,4 +1,4 @@
-"""What a gRPC call says before its first message: read from the fields of an HTTP/2 request, once for equal ones."""
+"""Reads the head of a gRPC call from the fields of an HTTP/2 request: metadata, timeout, codings."""
 
 import binascii
 import re
@@ -15,21 +15,21 @@ from conch.frontends.v2_grpc.infer import Metadata
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _PREFERRED = (b"gzip", b"deflate")
-# What belongs to the protocol and is no metadata of the call.
-_OWN = frozenset({b"te", b"content-type"})
-_OWN_PREFIX = b"grpc-"
+# Fields of the protocol, which are not metadata of the call.
+_PROTOCOL_FIELDS = frozenset({b"te", b"content-type"})
+_PROTOCOL_PREFIX = b"grpc-"
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcRequest:
-    """A call before its first message. `accepted` is the best coding that its answer may have."""
+    """A call before its first message. `accepted` is the preferred coding for its answer."""
 
     path: str
     metadata: Metadata
     timeout_s: float | None = None
     coding: bytes = IDENTITY
     accepted: bytes = IDENTITY
-    refusal: bytes | None = None  # the header block that answers it, if it is not to be served
+    refusal: bytes | None = None  # the header block that answers a call that is refused
 
 
 def read_request(head: RequestHead, header_limit: int, check: Callable[[str, Metadata], None]) -> GrpcRequest:
@@ -61,7 +61,7 @@ def read_request(head: RequestHead, header_limit: int, check: Callable[[str, Met
 def _metadata(fields: list[Field]) -> Metadata:
     metadata: list[tuple[str, str | bytes]] = []
     for name, value in fields:
-        if name in _OWN or name.startswith(_OWN_PREFIX):
+        if name in _PROTOCOL_FIELDS or name.startswith(_PROTOCOL_PREFIX):
             continue
         if name.endswith(b"-bin"):
             metadata += ((name.decode("latin-1"), _binary(name, one)) for one in value.split(b","))
@@ -73,7 +73,7 @@ def _metadata(fields: list[Field]) -> Metadata:
 def _binary(name: bytes, text: bytes) -> bytes:
     text = text.strip()
     try:
-        # Clients may leave out the padding.
+        # Clients may omit the padding.
         return binascii.a2b_base64(text + b"=" * (-len(text) % 4), strict_mode=True)
     except binascii.Error:
         raise InvalidRequest(f"metadata '{name.decode('latin-1')}' is not base64") from None
@@ -84,7 +84,9 @@ def _timeout_s(text: bytes | None) -> float | None:
         return None
     match = _TIMEOUT.fullmatch(text)
     if match is None:
-        raise InvalidRequest(f"grpc-timeout '{text.decode('ascii', 'backslashreplace')}' is no time")
+        raise InvalidRequest(
+            f"grpc-timeout '{text.decode('ascii', 'backslashreplace')}' is not a valid timeout, expected e.g. 500m"
+        )
     return int(match[1]) * _SECONDS[match[2]]
 
 

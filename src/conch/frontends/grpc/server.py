@@ -1,4 +1,4 @@
-"""The gRPC frontend: the service on an HTTP/2 listener, from opening its port to the last call."""
+"""The gRPC frontend: the service on an HTTP/2 listener, from opening the port to the last call."""
 
 import os
 
@@ -53,7 +53,7 @@ class GrpcFrontend:
     async def start(self) -> None:
         """Listen; afterwards `port` is the port that is listened on.
 
-        Raises OSError if the address cannot be had, ConfigError for files, patterns and restrictions that are wrong.
+        Raises OSError if the address is not available, ConfigError for invalid files, patterns and restrictions.
         """
         options = self._options
         limits = http2_limits(options)
@@ -103,7 +103,7 @@ class GrpcFrontend:
         return 0 if self._server is None else self._server.connections
 
     def stop_accepting(self) -> None:
-        """Take no more connections; those that there are go on."""
+        """Stop accepting connections; open ones are not affected."""
         if self._server is not None:
             self._server.stop_accepting()
 

@@ -1,4 +1,4 @@
-"""How gRPC says how a call went: status codes, texts in the form that a status can carry, header blocks with both."""
+"""Status codes of gRPC, and the trailers that carry a status and its message."""
 
 from enum import IntEnum
 from math import ceil
@@ -36,9 +36,9 @@ STATUS_CODES = {
     Code.CANCELLED: Status.CANCELLED,
 }
 
-# A status travels in the trailers, of which clients accept 8 KiB in all by default; more fails the call with a text of
-# the client's own. Bytes that are not printable ASCII, and '%', are written as three.
-_TEXT_LIMIT = 6000
+# Clients accept 8 KiB of trailers by default; with more the call fails with a message of the client library. Bytes that
+# are not printable ASCII, and '%', are written as three.
+_MAX_TEXT_BYTES = 6000
 _LEFT_OUT = " [… the rest is left out]"
 
 CONTENT_TYPE = (b"content-type", b"application/grpc")
@@ -47,7 +47,7 @@ OK_TRAILERS = trailers_block([(b"grpc-status", b"0")])
 
 
 class GrpcError(Exception):
-    """A call that ends with a status that is gRPC's own, and no error of the server."""
+    """An error with a status that only gRPC has."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -68,12 +68,12 @@ def _status(error: ConchError | GrpcError) -> Status:
 
 
 def error_fields(error: ConchError | GrpcError) -> list[tuple[bytes, bytes]]:
-    """Return the trailers that tell of an error, and where it is known of the time after which to try again."""
+    """Return the trailers of an error, with the time after which to retry where it is known."""
     status = _status(error)
     fields = [(b"grpc-status", b"%d" % status), (b"grpc-message", _percent_encoded(status_text(error.message)))]
     if isinstance(error, ConchError) and error.retry_after_s is not None:
         seconds = max(ceil(error.retry_after_s), 1)
-        # The first is what gRPC's own retries go by, the second says the same as its namesake in HTTP.
+        # The first is for gRPC's own retries, the second equals the HTTP header.
         fields += [(b"grpc-retry-pushback-ms", b"%d000" % seconds), (b"retry-after", b"%d" % seconds)]
     return fields
 
@@ -93,7 +93,7 @@ def status_text(text: str) -> str:
     size = 0
     for index, character in enumerate(text):
         size += 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
-        if size > _TEXT_LIMIT:
+        if size > _MAX_TEXT_BYTES:
             return text[:index] + _LEFT_OUT
     return text
 

@@ -1,4 +1,4 @@
-"""ModelStreamInfer on its HTTP/2 stream: messages in as fast as there is room for them, messages out as they come."""
+"""ModelStreamInfer on its HTTP/2 stream: reads messages while there is room, and sends responses as they come."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from conch.frontends.grpc.answer_form import AnswerForm
 from conch.frontends.grpc.framing import Compressed, MessageReader
 from conch.frontends.grpc.request import GrpcRequest
 from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_block, error_trailers, no_memory
-from conch.frontends.grpc.unary import unexpected
+from conch.frontends.grpc.unary import internal_error
 from conch.frontends.http2.stream import Http2Stream
 from conch.frontends.loop_budget import ParseBudget
 from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
@@ -23,7 +23,7 @@ _UNTIMED_MESSAGES = 8
 
 
 class StreamCall:
-    """One such call: the receiver of its stream, and what its `InferStream` sends by."""
+    """One call: the receiver of its HTTP/2 stream, and the sink of its `InferStream`."""
 
     no_receive_timeout = True
 
@@ -39,15 +39,15 @@ class StreamCall:
     ) -> None:
         self._budget = budget
         self._parse_budget = parse_budget
-        self._postponed = False  # whether what has come is read in a later turn
-        self._upload: BodyUpload | None = None  # of a message that has not come whole, and of what is not read
+        self._postponed = False  # whether reading resumes in a later turn of the loop
+        self._upload: BodyUpload | None = None  # of an incomplete message and of unread data
         self._form = form
         self._stream = stream
         self._closed = closed
         self._reader = MessageReader(request.coding)
-        self._unread: deque[Buffer] = deque()  # data that there was no room for
+        self._unread: deque[Buffer] = deque()  # data that wait for room
         self._unread_bytes = 0
-        self._ended = False  # the client's last data have come
+        self._ended = False  # the client has half-closed the stream
         self._begun = False
         self._reading = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -55,7 +55,7 @@ class StreamCall:
         if request.timeout_s is not None:
             self._deadline = asyncio.get_running_loop().call_later(request.timeout_s, self._expired)
 
-    # For the session.
+    # Called by the session.
 
     def data(self, data: Buffer, ended: bool) -> bool:
         """Take a piece of the client's messages; serve those that are complete while there is room."""
@@ -77,13 +77,13 @@ class StreamCall:
         self.inference.cancel()
 
     def drained(self) -> None:
-        """Go on sending."""
+        """Send more responses."""
         self.inference.drained()
 
     def timed_out(self) -> None:
-        """Nothing: a stream may rest."""
+        """No-op: a stream may be idle."""
 
-    # For InferStream.
+    # Called by InferStream.
 
     @property
     def flushed(self) -> bool:
@@ -108,12 +108,12 @@ class StreamCall:
         self._end(error)
 
     def resume(self) -> None:
-        """Hear that there is room again."""
+        """Read further messages: there is room for them."""
         self._read()
         self._charge_held()
 
     def _read(self) -> None:
-        """Serve what has come, as far as there is room and one slice of time allows."""
+        """Serve messages while there is room, for at most one slice of time."""
         if self._reading or self._postponed:
             return
         self._reading = True
@@ -125,7 +125,7 @@ class StreamCall:
                         until = self._parse_budget.until()
                     elif time.monotonic() > until:
                         self._postponed = True
-                        self._parse_budget.postpone(self._read_on)
+                        self._parse_budget.postpone(self._resume_reading)
                         break
                 message = self._reader.next()
                 if message is not None:
@@ -146,17 +146,17 @@ class StreamCall:
         except (ConchError, GrpcError) as error:
             self._stop(error)
         except Exception as error:
-            self._stop(unexpected(error))
+            self._stop(internal_error(error))
         finally:
             self._reading = False
 
-    def _read_on(self) -> None:
-        """Serve what the last slice has left."""
+    def _resume_reading(self) -> None:
+        """Continue after a slice of time."""
         self._postponed = False
         self.resume()
 
     def _stop(self, error: ConchError | GrpcError) -> None:
-        """End the call now, and all that is asked for on it."""
+        """End the call now, and cancel its requests."""
         self._release()
         self._end(error)
         self.inference.cancel()
@@ -176,23 +176,23 @@ class StreamCall:
     def _charged(self, message: Buffer | Compressed) -> Buffer | Compressed:
         """Charge a whole message until it is freed. Raises GrpcError."""
         if isinstance(message, Compressed):
-            message.data = self._kept(message.data)
+            message.data = self._charged_data(message.data)
             return message
-        return self._kept(message)
+        return self._charged_data(message)
 
-    def _kept(self, message: Buffer) -> Buffer:
+    def _charged_data(self, message: Buffer) -> Buffer:
         if len(message) <= UNCHARGED_BYTES:
             return message
         if self._upload is not None:
             self._upload.release()
             self._upload = None
-        kept = self._budget.keep(message)
+        kept = self._budget.charge_until_freed(message)
         if kept is None:
             raise no_memory()
         return kept
 
     def _charge_held(self) -> None:
-        """Charge what has come and is not a whole message, or not read; end the call if there is no memory for it."""
+        """Charge incomplete and unread messages; end the call if there is no memory for them."""
         held = self._reader.held_bytes + self._unread_bytes
         upload = self._upload
         if upload is not None and held < upload.size:
@@ -206,7 +206,7 @@ class StreamCall:
             self._stop(no_memory())
 
     def _evict(self) -> None:
-        """End a call that makes no progress while others need the memory."""
+        """End a call that makes no progress while other requests need the memory."""
         self._upload = None
         self._stop(no_memory())
 

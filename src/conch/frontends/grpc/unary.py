@@ -57,9 +57,9 @@ class UnaryCall(ABC):
 
     @abstractmethod
     def _cancel(self) -> None:
-        """Hear, once the stream is closed, that no answer is wanted any more."""
+        """Cancel the work for the answer. The stream is closed."""
 
-    # For the session.
+    # Called by the session.
 
     def data(self, data: Buffer, ended: bool) -> bool:
         """Take a piece of the request; answer it when it has come whole."""
@@ -68,11 +68,11 @@ class UnaryCall(ABC):
         try:
             message: Buffer | Compressed | None = None
             if ended and self._reader is None:
-                message = self._whole(data)
+                message = self._whole_message(data)
             if message is None:
-                message = self._assembled(data, ended)
+                message = self._assemble(data, ended)
             elif len(message) > UNCHARGED_BYTES:
-                if not self._budget.take(len(message)):
+                if not self._budget.charge(len(message)):
                     raise no_memory()
                 self._charged = len(message)
             if message is not None:
@@ -80,7 +80,7 @@ class UnaryCall(ABC):
         except (ConchError, GrpcError) as error:
             self._fail(error)
         except Exception as error:
-            self._fail(unexpected(error))
+            self._fail(internal_error(error))
         return True
 
     def aborted(self) -> None:
@@ -89,10 +89,10 @@ class UnaryCall(ABC):
         self._cancel()
 
     def drained(self) -> None:  # noqa: B027 - not to be overridden
-        """Nothing follows an answer."""
+        """No-op: nothing follows an answer."""
 
     def timed_out(self) -> None:
-        """Refuse a request that does not come."""
+        """Fail the call: the request takes too long to arrive."""
         self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request has not come within the time allowed"))
 
     # For the answer.
@@ -125,7 +125,7 @@ class UnaryCall(ABC):
             self._deadline.cancel()
             self._deadline = None
         if self._charged:
-            self._budget.give(self._charged)
+            self._budget.discharge(self._charged)
             self._charged = 0
         if self._upload is not None:
             self._upload.release()
@@ -134,7 +134,7 @@ class UnaryCall(ABC):
         self._message = None
 
     def _evict(self) -> None:
-        """Refuse a request that makes no progress while others need the memory."""
+        """Refuse a request that makes no progress while other requests need the memory."""
         self._upload = None
         self._fail(no_memory())
 
@@ -147,8 +147,8 @@ class UnaryCall(ABC):
             raise no_memory()
 
     @staticmethod
-    def _whole(data: Buffer) -> Buffer | None:
-        """Return the message that these data are, if they are one, and plain."""
+    def _whole_message(data: Buffer) -> Buffer | None:
+        """Return the message if the data are exactly one, uncompressed."""
         if len(data) < PREFIX_SIZE:
             return None
         compressed, size = PREFIX.unpack_from(data)
@@ -157,7 +157,7 @@ class UnaryCall(ABC):
         message = data[PREFIX_SIZE:]
         return message if isinstance(message, bytes) else bytes(message)
 
-    def _assembled(self, data: Buffer, ended: bool) -> Buffer | Compressed | None:
+    def _assemble(self, data: Buffer, ended: bool) -> Buffer | Compressed | None:
         reader = self._reader
         if reader is None:
             reader = self._reader = MessageReader(self._request.coding)
@@ -188,7 +188,7 @@ class UnaryCall(ABC):
 
 
 class InferCall(UnaryCall):
-    """ModelInfer: neither a task nor a future is made for it."""
+    """ModelInfer, without a task or a future."""
 
     __slots__ = ("_admitted", "_endpoint", "_loop_budget")
 
@@ -207,10 +207,10 @@ class InferCall(UnaryCall):
         self._admitted: Cancellable | None = None
 
     def _serve(self, message: Buffer | Compressed) -> None:
-        if self._loop_budget.free():
+        if self._loop_budget.acquire():
             self._infer(message)
         else:
-            self._loop_budget.later(partial(self._infer_late, message))
+            self._loop_budget.postpone(partial(self._infer_late, message))
 
     def _infer_late(self, message: Buffer | Compressed) -> None:
         if self._stream.closed:
@@ -220,7 +220,7 @@ class InferCall(UnaryCall):
         except ConchError as error:
             self._fail(error)
         except Exception as error:
-            self._fail(unexpected(error))
+            self._fail(internal_error(error))
 
     def _infer(self, message: Buffer | Compressed) -> None:
         admitted = self._endpoint.infer(message, self._request.metadata, self._answered)
@@ -238,7 +238,7 @@ class InferCall(UnaryCall):
 
 
 class TaskCall(UnaryCall):
-    """Any other: rare, and they may wait for something. What they do is finished, whether the client waits or not."""
+    """Any other method: rare, and run as a task, which is finished even if the client disconnects."""
 
     __slots__ = ("_method", "_tasks")
 
@@ -273,10 +273,10 @@ class TaskCall(UnaryCall):
         except ConchError as error:
             self._fail(error)
         except Exception as error:
-            self._fail(unexpected(error))
+            self._fail(internal_error(error))
 
 
-def unexpected(error: Exception) -> ConchError:
-    """Log a fault of the server, and return what the client is told of it."""
+def internal_error(error: Exception) -> ConchError:
+    """Log an unexpected exception, and return the error for the client."""
     _log.exception("gRPC: a call failed unexpectedly", exc_info=error)
     return ConchError(f"internal error: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: the one table of status codes, and the body that every error has."""
+"""Errors as HTTP answers: the table of status codes, and the bodies."""
 
 from math import ceil
 
@@ -12,7 +12,7 @@ from conch.protocol.v2_json import documents
 JSON = content_type(b"application/json")
 _KNOWN_CODINGS = header(b"Accept-Encoding", SUPPORTED)
 
-# Triton's: a request that cannot be right is 400, whichever of its codes says so.
+# As in Triton: every error of the request is 400, whatever its code.
 STATUS = {
     Code.UNKNOWN: 400,
     Code.INTERNAL: 500,

@@ -1,4 +1,4 @@
-"""What passes between the HTTP listener and a handler: requests, and the parts that answers are made of."""
+"""Requests, refusals and limits of the HTTP listener, and the parts of an answer's head."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,11 +16,11 @@ _CLOSE = b"Connection: close\r\n"
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one client may take of the server. Times are seconds, sizes bytes.
+    """Limits of one client. Times are seconds, sizes bytes.
 
-    A body larger than `body_bytes` is refused, unless the handler allows more to this request; where its size is
-    announced, before any of it is read. A request must arrive within `receive_grace_s` plus the time that its bytes
-    take at `receive_bytes_per_s`, which is what stops a sender of one byte a minute. `stalled_write_s` is how long a
+    A body larger than `body_bytes` is refused unless the handler allows more for this request, before it is read if its
+    size is announced. A request must arrive within `receive_grace_s` plus the time that its bytes
+    take at `receive_bytes_per_s`, which stops a client that sends one byte a minute. `stalled_write_s` is how long a
     client may leave an answer unread, `idle_s` how long a connection may wait for its next request.
     """
 
@@ -37,8 +37,8 @@ class HttpLimits:
 class HttpRequest:
     """One request, complete.
 
-    `method` is in upper case, `path` is as sent but for the query, which is cut off: nothing is unquoted. `fields` are
-    the header fields as they came, `headers` their values by lower-case name, the last one of equals.
+    `method` is in upper case, `path` is as sent without the query; nothing is unquoted. `fields` are
+    the header fields as they came, `headers` their values by lower-case name, the last one if a name is repeated.
     """
 
     __slots__ = ("body", "fields", "headers", "keep_alive", "method", "old_version", "path")
@@ -56,7 +56,7 @@ class HttpRequest:
         self.headers = {name.lower(): value for name, value in fields} if headers is None else headers
         self.body: Buffer = b""
         self.keep_alive = True
-        self.old_version = False  # HTTP/1.0: knows neither chunks nor, here, a second request
+        self.old_version = False  # HTTP/1.0: no chunks and, here, no second request
 
     def again(self, body: Buffer) -> "HttpRequest":
         """Return a request with the same head and another body."""
@@ -69,7 +69,7 @@ class HttpRequest:
 
 
 class HttpRefusal(Exception):
-    """The listener itself answers, and gives up the connection, since what follows on it cannot be trusted."""
+    """An error that the listener itself answers. It closes the connection, whose further bytes cannot be trusted."""
 
     def __init__(self, status: int, message: str, headers: bytes = b"", body: bytes | None = None) -> None:
         """Assign. `headers` are further header lines; `body` is a whole body, of which they give the type."""
@@ -125,7 +125,7 @@ def error_in_json(message: str) -> tuple[bytes, bytes]:
 
 
 def sized_head(status: int, headers: bytes, length: int, keep_alive: bool) -> bytes:
-    """Write everything that stands before a body of known size. Raises KeyError for a status that HTTP has not."""
+    """Write everything that stands before a body of known size. Raises KeyError for an unknown status."""
     line = _STATUS_LINES[status]
     return b"%s%s%sContent-Length: %d\r\n\r\n" % (line, headers, b"" if keep_alive else _CLOSE, length)
 

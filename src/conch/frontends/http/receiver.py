@@ -127,7 +127,7 @@ class HttpReceiver:
         """Refuse the request that is coming in: other requests need the memory."""
         self.refuse_now(no_memory())
 
-    def expected(self) -> None:
+    def send_continue(self) -> None:
         """Ask the client for the body that it announced by `Expect: 100-continue`."""
         self._sender.send_continue()
 

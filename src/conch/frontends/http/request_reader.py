@@ -16,33 +16,33 @@ from conch.tensor import Buffer
 _IN_PLACE_BYTES = 65_536
 # Chunks of one body that hold anything, as in Triton.
 _MAX_CHUNKS = 65_536
-# Fields that each reader may understand in another way if they are repeated.
+# Fields that must not be repeated: proxies and servers may use different ones of the values.
 _SINGLE_FIELDS = (b"host", b"authorization")
-# Of a head that has not come whole, method, version and ends of lines cannot be told from what counts: at most so many.
+# Method, version and line ends do not count for the limit of a head; at most this many bytes of an incomplete one.
 _UNCOUNTED_BYTES = 32
 
 
 class RequestSink(Protocol):
-    """What takes the requests of a reader."""
+    """Receives the requests of a reader."""
 
     def complete(self, request: HttpRequest) -> None:
         """Take a complete request."""
 
     def take_back(self) -> HttpRequest:
-        """Return the request that was taken last: its body is still to come."""
+        """Return the last complete request, whose body is still to come."""
 
     def refuse(self, refusal: HttpRefusal) -> None:
-        """Take nothing more from the client, and answer with this behind what is due."""
+        """Stop receiving; the refusal follows the answers that are due."""
 
     def evict(self) -> None:
-        """Refuse the request that is coming in, outside of `RequestReader.feed`: others need the memory."""
+        """Refuse the request that is coming in, outside of `RequestReader.feed`: other requests need the memory."""
 
-    def expected(self) -> None:
-        """Tell the client, which waits for that, that it may send a body."""
+    def send_continue(self) -> None:
+        """Ask the client for the body that it announced by `Expect: 100-continue`."""
 
 
 class RequestReader:
-    """Parses what a client sends. Belongs to the event loop's thread."""
+    """Parses requests. Belongs to the event loop's thread."""
 
     def __init__(self, context: ServerContext, sink: RequestSink) -> None:
         self._context = context
@@ -57,8 +57,8 @@ class RequestReader:
         self._body_size = 0  # as announced
         self._body_limit = 0
         self.received = 0  # bytes of the whole request, but for those read along with the one before
-        self._read = 0  # bytes of the last read
-        self._barren = 0  # bytes that came late and held nothing of its body
+        self._read_bytes = 0  # bytes of the last read
+        self._overhead_bytes = 0  # bytes after the head's limit that held nothing of its body
         self._chunks = 0
         self._upload: BodyUpload | None = None  # what its body is charged, once it has come in part
         self.in_place = False  # whether the rest of its body is to be received in place
@@ -71,12 +71,12 @@ class RequestReader:
     def close(self) -> None:
         """Release all resources."""
         self.drop()
-        self._parser = None  # which knows this reader: a cycle that the collector would find late
+        self._parser = None  # breaks a reference cycle, which the garbage collector would find late
 
     def feed(self, data: bytes) -> None:
-        """Parse what was read. What is wrong with it goes to the sink."""
-        self._read = len(data)
-        self.received += self._read
+        """Parse data. Errors go to the sink as refusals."""
+        self._read_bytes = len(data)
+        self.received += self._read_bytes
         parser = self._parser
         if parser is None:
             return
@@ -86,8 +86,8 @@ class RequestReader:
             if self._body:
                 self._charge(len(self._body))
             if self.received > self._limits.head_bytes and len(self._body) == size:
-                self._barren += len(data)
-                self._check_size(self._barren - _UNCOUNTED_BYTES)
+                self._overhead_bytes += len(data)
+                self._check_size(self._overhead_bytes - _UNCOUNTED_BYTES)
         except httptools.HttpParserUpgrade as upgrade:
             self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
@@ -101,7 +101,7 @@ class RequestReader:
             self.in_place = True
 
     def receiver(self, connection: asyncio.Protocol, received: Callable[[int], None]) -> BodyReceiver:
-        """Return what takes the connection's place until the body has come. Raises HttpRefusal."""
+        """Return the protocol that receives the rest of the body. Raises HttpRefusal."""
         self.in_place = False
         try:
             receiver = BodyReceiver(connection, self._body, self._body_size, received)
@@ -135,7 +135,7 @@ class RequestReader:
     # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """Note that a request has begun, even if all that has come of it was read along with the one before."""
+        """Note that a request has begun, even if its first bytes were read with the previous one."""
         self.received = self.received or 1
 
     def on_url(self, url: bytes) -> None:
@@ -143,16 +143,16 @@ class RequestReader:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field. Trailers, which nobody wants, are dropped."""
+        """Take a header field. Trailers are dropped."""
         if self._request is None:
             self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Decide, before any of the body is taken, whether and how it is."""
+        """Decide, before the body is received, whether and how to receive it."""
         fields = self._fields
         if len(fields) > self._limits.head_fields:
             raise HttpRefusal(431, f"more than {self._limits.head_fields} header fields")
-        if self.received > self._limits.head_bytes or self._read > self._limits.head_bytes:
+        if self.received > self._limits.head_bytes or self._read_bytes > self._limits.head_bytes:
             # What was read may hold more than the head. Each field has a colon, a space and an end of line beside it.
             self._check_size(len(self._url) + sum(len(name) + len(value) + 4 for name, value in fields))
         parser = self._parser
@@ -172,8 +172,8 @@ class RequestReader:
         size = headers.get(b"content-length")
         expects = b"expect" in headers
         announced = 0 if size is None else int(size)
-        if announced > self._read or expects or b"transfer-encoding" in headers:
-            # More of the body is to come: nothing of it is taken if the head alone is reason to refuse.
+        if announced > self._read_bytes or expects or b"transfer-encoding" in headers:
+            # More of the body is to come: refuse it now if the head alone is a reason.
             refusal = self._context.refusal(request) if self._context.refusal is not None else None
             if refusal is not None:
                 raise refusal
@@ -182,7 +182,7 @@ class RequestReader:
         elif announced:
             self._expect_body(request, announced)
         if expects and headers[b"expect"].lower() == b"100-continue":
-            self._sink.expected()
+            self._sink.send_continue()
 
     def on_body(self, data: bytes) -> None:
         """Take a piece of the body."""
@@ -204,7 +204,7 @@ class RequestReader:
             raise HttpRefusal(400, f"request body in more than {_MAX_CHUNKS} chunks")
 
     def on_message_complete(self) -> None:
-        """Hand on a request that is complete."""
+        """Pass the complete request to the sink."""
         request = self._request
         assert request is not None
         body = self._body
@@ -216,7 +216,7 @@ class RequestReader:
         self._request = None
         self._body = b""
         self._body_size = 0
-        self.received = self._barren = self._chunks = 0
+        self.received = self._overhead_bytes = self._chunks = 0
         self._sink.complete(request)
 
     # Limits.
@@ -232,7 +232,7 @@ class RequestReader:
         self._body_size = size
 
     def _allow_body(self, request: HttpRequest, size: int) -> None:
-        """Ask the handler whether this request may have a body larger than others."""
+        """Ask the handler whether this request may have a larger body."""
         default = self._limits.body_bytes
         limit = default if self._context.body_limit is None else self._context.body_limit(request)
         if size > limit:
@@ -259,7 +259,7 @@ class RequestReader:
             raise no_memory()
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Go on in HTTP/1.1. The parser has ended the request at its head; its body, if any, is in the rest."""
+        """Continue in HTTP/1.1. The parser has ended the request at its head; its body, if any, is in the rest."""
         request = self._sink.take_back()
         headers = request.headers
         if request.method == b"CONNECT" or b"transfer-encoding" in headers:
@@ -275,7 +275,7 @@ class RequestReader:
             return
         self.on_message_complete()
         if rest[size:]:
-            # Nothing can follow before the answer tells by which protocol.
+            # The client must wait for the answer, which decides the protocol.
             self._sink.refuse(HttpRefusal(400, "data behind a request to switch protocols"))
 
 

@@ -169,7 +169,7 @@ class HttpSender:
     def _charge(self, body: Buffer, size: int) -> bool:
         """Charge a complete body until it is answered, unless it is charged until it is freed; False for no room."""
         if not isinstance(body, memoryview):
-            if not self._context.budget.take(size):
+            if not self._context.budget.charge(size):
                 return False
             self._charged = size
         return True
@@ -177,7 +177,7 @@ class HttpSender:
     def _discharge(self) -> None:
         """Return what the request that was answered is charged."""
         if self._charged:
-            self._context.budget.give(self._charged)
+            self._context.budget.discharge(self._charged)
             self._charged = 0
 
 

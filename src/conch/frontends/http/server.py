@@ -1,7 +1,7 @@
-"""The HTTP/1.1 listener, and the turns in which what comes is handled.
+"""The HTTP/1.1 listener.
 
-A listener of our own on httptools, since on the inference path it is most of what a request costs: it knows HTTP/1.1
-and nothing of the protocols above it. A handler is called with a request and the reply to fill, and knows no socket.
+It is built on httptools because HTTP is most of the cost of a request on the inference path. It implements HTTP/1.1 and
+nothing of the protocols above it. A handler is called with a request and the reply to write.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ class HttpServer(Listener[HttpConnection]):
         budget: BodyBudget | None = None,
         reuse_port: bool = False,
     ) -> None:
-        """Assign. `body_limit` returns how large a body may be for a request that exceeds the limit of the others.
+        """Assign. `body_limit` returns the limit of a body that exceeds the default one.
 
-        `refusal` returns why a request is refused before any of its body is taken, None if it is not; `budget` is the
+        `refusal` returns why a request is refused before its body is received, None if it is not. `budget` is the
         memory for bodies, which servers may share.
         """
         self.limits = limits or HttpLimits()
@@ -46,11 +46,11 @@ class HttpServer(Listener[HttpConnection]):
         self.budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
 
     async def stop(self, timeout_s: float) -> None:
-        """Take no more connections, close the idle ones, let the rest finish for `timeout_s`, then cut them off."""
+        """Stop accepting connections, close the idle ones, let the rest finish for `timeout_s`, then abort them."""
         for connection in self._close():
             connection.finish()
         await self._wait_until_closed(timeout_s)
-        await self._cut_off()
+        await self._abort_connections()
 
     def _accept(self) -> asyncio.BaseProtocol:
         return HttpConnection(self).protocol
@@ -64,10 +64,10 @@ class _BudgetedHandler:
         self._loop_budget = LoopBudget()
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
-        if self._loop_budget.free():
+        if self._loop_budget.acquire():
             self._handler(request, reply)
         else:
-            self._loop_budget.later(partial(self._handle_later, request, reply))
+            self._loop_budget.postpone(partial(self._handle_later, request, reply))
 
     def _handle_later(self, request: HttpRequest, reply: HttpReply) -> None:
         if reply.open:

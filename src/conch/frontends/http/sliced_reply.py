@@ -1,4 +1,4 @@
-"""Answers that list every model: made piece by piece, with other requests between the pieces."""
+"""Answers that list every model: written in slices, between which the event loop serves other requests."""
 
 import asyncio
 import logging
@@ -11,17 +11,17 @@ from conch.frontends.http.reply import HttpReply
 
 _log = logging.getLogger(__name__)
 
-# How long one turn of the event loop is spent on an answer.
+# The time for one answer in one turn of the event loop.
 _SLICE_S = 0.005
 
 
 def send_in_slices(reply: HttpReply, headers: bytes, pieces: Iterator[bytes]) -> None:
-    """Answer 200 with all pieces: at once if making them takes no longer than a slice."""
-    _Slices(reply, headers, pieces).go_on()
+    """Answer 200 with all pieces, immediately if that takes no longer than a slice."""
+    _SlicedReply(reply, headers, pieces).write_slice()
 
 
-class _Slices:
-    """One such answer."""
+class _SlicedReply:
+    """One answer in slices."""
 
     def __init__(self, reply: HttpReply, headers: bytes, pieces: Iterator[bytes]) -> None:
         self._reply = reply
@@ -29,8 +29,8 @@ class _Slices:
         self._pieces = pieces
         self._made: list[bytes] = []
 
-    def go_on(self) -> None:
-        """Make pieces until the slice is over."""
+    def write_slice(self) -> None:
+        """Collect pieces until the slice is over; send the answer after the last."""
         if not self._reply.open:
             return
         until = monotonic() + _SLICE_S
@@ -38,7 +38,7 @@ class _Slices:
             for piece in self._pieces:
                 self._made.append(piece)
                 if monotonic() > until:
-                    asyncio.get_running_loop().call_soon(self.go_on)
+                    asyncio.get_running_loop().call_soon(self.write_slice)
                     return
         except Exception:
             _log.exception("writing an answer failed")

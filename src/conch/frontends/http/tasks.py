@@ -1,4 +1,4 @@
-"""Answers that take a while: the few that are coroutines, off the inference path."""
+"""Answers by coroutines, for requests that wait for something other than inference."""
 
 import asyncio
 import logging
@@ -13,26 +13,26 @@ _log = logging.getLogger(__name__)
 
 
 class ReplyTasks:
-    """Runs coroutines that fill replies, and holds on to them. A client that leaves does not stop them.
+    """Runs coroutines that write replies, and keeps references to them. They run on if the client disconnects.
 
-    `refuse` answers with an error, in the form of the protocol.
+    `report` answers with an error, in the form of the protocol.
     """
 
-    def __init__(self, refuse: Callable[[HttpReply, ConchError], None] = send_error) -> None:
-        self._refuse = refuse
+    def __init__(self, report: Callable[[HttpReply, ConchError], None] = send_error) -> None:
+        self._report = report
         self._running: set[asyncio.Task[None]] = set()
 
     def run(self, reply: HttpReply, work: Coroutine[Any, Any, None]) -> None:
-        """Start `work`, which sends the reply or raises what is to be sent."""
-        task = asyncio.get_running_loop().create_task(self._answered(reply, work))
+        """Start `work`, which sends the reply or raises the error to send."""
+        task = asyncio.get_running_loop().create_task(self._run(reply, work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _answered(self, reply: HttpReply, work: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, reply: HttpReply, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except ConchError as error:
-            self._refuse(reply, error)
+            self._report(reply, error)
         except Exception:
             _log.exception("answering an HTTP request failed")
-            self._refuse(reply, ConchError("internal error"))
+            self._report(reply, ConchError("internal error"))

@@ -1,4 +1,4 @@
-"""The beginning of a trace over HTTP: the W3C trace context is in two headers."""
+"""Begins the trace of an HTTP request, whose W3C trace context is in two headers."""
 
 from conch.frontends.http.message import HttpRequest
 from conch.observability.tracing.observer import Observer
@@ -7,6 +7,6 @@ from conch.request import Timeline
 
 
 def begin_trace(observer: Observer, request: HttpRequest, model: str, timeline: Timeline) -> Trace | None:
-    """Begin the trace of a request that has come; None if nobody wants to know of this one."""
+    """Begin the trace of a request; None if it is not sampled."""
     parent, state = request.headers.get(b"traceparent", b""), request.headers.get(b"tracestate", b"")
     return observer.begin("HTTP", model, timeline, parent.decode("latin-1"), state.decode("latin-1"))

@@ -63,7 +63,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
         for connection in tuple(self._connections):
             connection.session.fail(ErrorCode.NO_ERROR, "the server has stopped")
         await self._wait_until_closed(SWEEP_S)
-        await self._cut_off()
+        await self._abort_connections()
 
     def _accept(self) -> asyncio.BaseProtocol:
         return Http2Connection(self)

@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 MAX_WAITING_JOBS = 1024
 MAX_JOB_S = 60.0
 MAX_WORKER_MEMORY_BYTES = 6 * 2**30
-_START_LIMIT_S = 60.0
-# How soon a process that has died while it was idle is waited for.
+_START_TIMEOUT_S = 60.0
+# The interval of checks for an idle process that has died.
 _CHECK_INTERVAL_S = 2.0
 # What a worker needs of the server's environment: nothing that may be a secret.
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "VIRTUAL_ENV")
@@ -101,7 +101,7 @@ class OffloadPool:
         Positive `niceness` puts the event loop first where processors are short.
         """
         self._name = name
-        self._most = workers or default_workers()
+        self._max_workers = workers or default_workers()
         self._limit_s = limit_s
         self._idle_s = idle_s
         self._arguments = [str(memory_bytes), str(niceness)]
@@ -117,7 +117,7 @@ class OffloadPool:
             raise Unavailable("too many large messages wait to be read or written" if not self._stopped else "stopping")
         job = Job(name, args, parts, done)
         self._outstanding += 1
-        if self._outstanding > len(self._threads) < self._most:
+        if self._outstanding > len(self._threads) < self._max_workers:
             self._start_thread()
         self._jobs.put(job)
         return job
@@ -274,7 +274,7 @@ class _WorkerThread(threading.Thread):
         connection = self._connection = WorkerConnection(ours)
         if self._killed.is_set():  # before there was a process to kill
             raise WorkerWireError("stopped")
-        connection.deadline = monotonic() + _START_LIMIT_S
+        connection.deadline = monotonic() + _START_TIMEOUT_S
         if connection.take_byte() != READY:
             raise WorkerWireError("the worker has not started")
         return connection

@@ -24,9 +24,9 @@ from conch.protocol.openai.large import join_prompts
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.request import Admitted, InferRequest, InferResponse, Timeline
 
-# How many requests of one call the model may hold: enough to batch them and to keep instances busy, while a call of
-# many texts neither fills the queue nor keeps others waiting behind all of it.
-_AT_ONCE = 16
+# Requests of one call in flight: enough for full batches and busy instances, while a call of many texts neither fills
+# the queue nor delays other calls until all of it is done.
+_MAX_IN_FLIGHT = 16
 
 
 def makes_embeddings(model: ServedModel) -> bool:
@@ -104,9 +104,9 @@ class EmbeddingsEndpoint:
 
 
 class _Exchange:
-    """What is remembered of a call until all of its vectors are there.
+    """One call until all of its vectors have been computed.
 
-    The model is kept from being stopped: a call that began with one version ends with it.
+    The model cannot be stopped meanwhile: a call that began with one version ends with it.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class _Exchange:
         self._trace = trace
         self._span = trace.began(model.version) if trace is not None else None
         self._admitted: list[Admitted] = []
-        self._held = 0  # how many requests the model has that have not been answered
+        self._in_flight = 0  # requests of this call
         self._advancing = False
         self._ended = False
         self._vectors: list[npt.NDArray[np.float32]] = [np.empty(0, np.float32)] * len(call.inputs)
@@ -140,15 +140,15 @@ class _Exchange:
         self._model.enter()
         self._advance()
         if self._reply.open and not self._ended:
-            self._reply.on_disconnect = self._abandon
+            self._reply.on_disconnect = self._cancel
 
     def _advance(self) -> None:
         """Send requests as long as there are some and the model may hold them."""
-        if self._advancing:  # an answer that has come at once, from the cache; the loop below goes on
+        if self._advancing:  # called back at once, for a cached response; the loop below continues
             return
         self._advancing = True
         try:
-            while not self._ended and self._held < _AT_ONCE:
+            while not self._ended and self._in_flight < _MAX_IN_FLIGHT:
                 sent = next(self._requests, None)
                 if sent is None:
                     break
@@ -159,7 +159,7 @@ class _Exchange:
             self._advancing = False
 
     def _send(self, places: list[int], request: InferRequest) -> None:
-        self._held += 1
+        self._in_flight += 1
         admitted = self._model.submit_within(self._span, request, partial(self._answered, places, request))
         self._admitted = [*(pending for pending in self._admitted if not pending.cancelled), admitted]
 
@@ -168,9 +168,9 @@ class _Exchange:
     ) -> None:
         if self._ended or not final:
             return
-        self._held -= 1
+        self._in_flight -= 1
         try:
-            self._take(places, request, answer)
+            self._store(places, request, answer)
         except ConchError as error:
             self._fail(error)
         else:
@@ -179,7 +179,7 @@ class _Exchange:
             else:
                 self._finish()
 
-    def _take(self, places: list[int], request: InferRequest, answer: InferResponse | ConchError | None) -> None:
+    def _store(self, places: list[int], request: InferRequest, answer: InferResponse | ConchError | None) -> None:
         if isinstance(answer, ConchError):
             raise answer
         if answer is None:
@@ -198,7 +198,7 @@ class _Exchange:
         name, tokens, encoding = self._call.model, self._tokens, self._call.encoding
         if sum(vector.nbytes for vector in vectors) <= MAX_INLINE_BYTES:
             self._reply.send(200, JSON, embeddings(name, vectors, tokens, encoding))
-            self._note(None)
+            self._end_trace(None)
             return
         described = {"model": name, "tokens": tokens, "encoding": encoding}
         parts = [np.ascontiguousarray(vector, "<f4").data for vector in vectors]
@@ -206,31 +206,31 @@ class _Exchange:
             self._pool.submit("embeddings", described, parts, self._written)
         except ConchError as error:
             send_error(self._reply, error)
-            self._note(error)
+            self._end_trace(error)
 
     def _written(self, outcome: Outcome | ConchError) -> None:
         """Send the answer that a worker has written."""
         if isinstance(outcome, ConchError):
             send_error(self._reply, outcome)
-            self._note(outcome)
+            self._end_trace(outcome)
         else:
             self._reply.send(200, JSON, outcome.parts[0])
-            self._note(None)
+            self._end_trace(None)
 
     def _fail(self, error: ConchError) -> None:
         self._end(error)
         send_error(self._reply, error)
-        self._note(error)
+        self._end_trace(error)
 
-    def _abandon(self) -> None:
-        """Want no more vectors: the client has gone."""
+    def _cancel(self) -> None:
+        """Cancel: the client has disconnected."""
         if not self._ended:
             error = Cancelled("request was cancelled by the client")
             self._end(error)
-            self._note(error)
+            self._end_trace(error)
 
     def _end(self, error: ConchError | None) -> None:
-        """Let go of the model. After an error, what it has not begun need not be computed."""
+        """Release the model. After an error, cancel the requests in flight."""
         self._ended = True
         self._model.leave()
         if error is not None:
@@ -238,8 +238,8 @@ class _Exchange:
                 pending.cancel()
         self._admitted = []
 
-    def _note(self, error: ConchError | None) -> None:
-        """Note in the trace that the client has been answered."""
+    def _end_trace(self, error: ConchError | None) -> None:
+        """End the trace: the client has been answered."""
         if self._trace is not None:
             self._trace.root.prompt_tokens = self._tokens
             self._trace.answered(error)

@@ -1,7 +1,7 @@
 """One call of the OpenAI API while it generates: deltas in, an answer or a stream of chunks out.
 
-There is no task for a stream. An engine's step is told on the event loop, and what it has brought for a client is one
-write. A client that does not keep up is written nothing until it does: its deltas wait here, then go out in one chunk.
+There is no task for a stream. An engine's step is one callback on the event loop, and its deltas for a client are one
+write. While a client does not keep up, its deltas are queued here and then sent in one chunk.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from conch.protocol.openai import replies as openai_replies
 _log = logging.getLogger(__name__)
 
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
-# What waits for a slow client: so many deltas, or characters, become one chunk; so many bytes of chunks are the most.
-_COALESCED_DELTAS = 4096
-_COALESCED_TEXT = 2**20
-_UNSENT_LIMIT = 64 * 2**20
+# For a slow client: deltas, or characters, that are merged into one chunk, and the maximum of unsent chunks.
+_MAX_COALESCED_DELTAS = 4096
+_MAX_COALESCED_CHARACTERS = 2**20
+_MAX_UNSENT_BYTES = 64 * 2**20
 
 
 class Exchange:
@@ -53,8 +53,8 @@ class Exchange:
         self._generations: list[Generation] = []
         self._unfinished = prompts
         self._usage = Usage(0, 0, 0)
-        self._held: list[Delta] = []  # what a slow client has not been sent
-        self._held_text = 0  # characters of it
+        self._queued: list[Delta] = []  # for a slow client
+        self._queued_text = 0  # characters of it
         self._unsent = bytearray()  # chunks of what came before that
         self._catching_up: asyncio.Task[None] | None = None
 
@@ -62,7 +62,7 @@ class Exchange:
         """Start every generation; if one is refused, the others end. Raises what refuses it."""
         try:
             for number, start in enumerate(generate):
-                self._generations.append(start(partial(self._told, number)))
+                self._generations.append(start(partial(self._on_deltas, number)))
         except ConchError:
             self._unfinished = 0
             self.abort()
@@ -77,18 +77,18 @@ class Exchange:
         for generation in self._generations:
             generation.abort()
 
-    def _told(self, prompt: int, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+    def _on_deltas(self, prompt: int, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
         if not self._unfinished:
             return
         try:
-            self._take(prompt, deltas, end)
-        except Exception:  # of one answer: the engine that tells goes on with the others
-            self._break_off()
+            self._process(prompt, deltas, end)
+        except Exception:  # of one answer: must not reach the engine, which serves others
+            self._fail_unexpectedly()
         if self._trace is not None and not self._unfinished:
             trace, self._trace = self._trace, None
             trace.answered(end if isinstance(end, ConchError) else None)
 
-    def _take(self, prompt: int, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
+    def _process(self, prompt: int, deltas: Sequence[Delta], end: Usage | ConchError | None) -> None:
         if isinstance(end, ConchError):
             self._fail(end)
             return
@@ -116,7 +116,7 @@ class Exchange:
 
     def _send(self, deltas: Sequence[Delta]) -> None:
         if self._catching_up is not None:
-            self._hold(deltas)
+            self._queue(deltas)
             return
         chunks = self._chunks(deltas)
         if not self._reply.begun:
@@ -142,23 +142,23 @@ class Exchange:
             self._unsent.clear()
             self._send(())
         except Exception:
-            self._break_off()
+            self._fail_unexpectedly()
 
-    def _hold(self, deltas: Sequence[Delta]) -> None:
-        """Keep what the client does not take yet; if that is too much, it has had its chance."""
-        self._held += deltas
-        self._held_text += sum([len(delta.text) for delta in deltas])
-        if len(self._held) < _COALESCED_DELTAS and self._held_text < _COALESCED_TEXT:
+    def _queue(self, deltas: Sequence[Delta]) -> None:
+        """Queue deltas for a slow client; end its stream if more than `_MAX_UNSENT_BYTES` wait."""
+        self._queued += deltas
+        self._queued_text += sum([len(delta.text) for delta in deltas])
+        if len(self._queued) < _MAX_COALESCED_DELTAS and self._queued_text < _MAX_COALESCED_CHARACTERS:
             return
         self._coalesce()
-        if len(self._unsent) > _UNSENT_LIMIT:
+        if len(self._unsent) > _MAX_UNSENT_BYTES:
             text = f"the client reads too slowly: {len(self._unsent)} bytes were waiting for it"
             self._unsent.clear()
             self._fail(Unavailable(text))
 
     def _coalesce(self) -> None:
-        held, self._held, self._held_text = self._held, [], 0
-        self._unsent += self._chunks(_merged(held))
+        queued, self._queued, self._queued_text = self._queued, [], 0
+        self._unsent += self._chunks(_merged(queued))
 
     def _chunks(self, deltas: Sequence[Delta]) -> bytes:
         return b"".join([self._form.chunks(self._sequences[delta.index], delta) for delta in deltas])
@@ -169,8 +169,8 @@ class Exchange:
         self._answer_error(error)
         self.abort()
 
-    def _break_off(self) -> None:
-        """Say of a fault of this server what can be said of it."""
+    def _fail_unexpectedly(self) -> None:
+        """Log an unexpected exception, and end the answer with an error."""
         _log.exception("answering a call of the OpenAI API failed")
         self._fail(ConchError("internal error"))
 
@@ -178,7 +178,7 @@ class Exchange:
         if not self._reply.begun:
             send_error(self._reply, error)
         elif not isinstance(error, Cancelled):
-            # The status has been sent; an event is what is left to say it by.
+            # The status has been sent already: send the error as an event.
             self._reply.write(openai_replies.event(openai_replies.error(error)) + openai_replies.END_OF_STREAM)
             self._reply.end()
         else:

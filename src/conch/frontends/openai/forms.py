@@ -57,7 +57,7 @@ class ChatForm:
     def __init__(self, replies: ChatReplies, prefix: str = "") -> None:
         self._replies = replies
         self._prefix = prefix
-        # Chunks tell of tokens, then, those without text as well.
+        # Then chunks count tokens, and are sent even without text.
         self._detailed = replies.options.continuous_usage or replies.options.token_ids
         self.usage = replies.usage
         self.whole = replies.whole

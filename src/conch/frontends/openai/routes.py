@@ -1,4 +1,4 @@
-"""The OpenAI API over HTTP: which path means what, and who may call it."""
+"""Routes of the OpenAI API, and access to them."""
 
 import logging
 import time
@@ -149,7 +149,7 @@ class OpenAiHttp:
                     trace.refused(found)
                 elif trace is not None and not reply.open:
                     trace.refused(Cancelled("request was cancelled by the client"))
-                self._go_on(reply, begin, found)
+                self._continue(reply, begin, found)
 
             reply.on_disconnect = self._prompts.render(model, call, rendered).cancel
 
@@ -206,10 +206,10 @@ class OpenAiHttp:
             )
 
     def _read_large(self, job: str, request: HttpRequest, reply: HttpReply, then: Callable[[Outcome], None]) -> None:
-        """Have a worker read a large body, and go on when it has."""
-        reply.on_disconnect = self._pool.submit(job, {}, [request.body], partial(self._go_on, reply, then)).cancel
+        """Have a worker process decode a large body, then call `then`."""
+        reply.on_disconnect = self._pool.submit(job, {}, [request.body], partial(self._continue, reply, then)).cancel
 
-    def _go_on(self, reply: HttpReply, then: Callable[[_T], None], found: _T | ConchError) -> None:
+    def _continue(self, reply: HttpReply, then: Callable[[_T], None], found: _T | ConchError) -> None:
         """Continue a call that waited for a worker, unless the client has gone."""
         try:
             if isinstance(found, ConchError):

@@ -1,6 +1,6 @@
 """`POST /tokenize` and `/detokenize`, vLLM's: between texts, or conversations, and the token ids of a model.
 
-The engine's own tokenizer answers, by a request for its prompt alone. Load tools measure their prompts with it.
+A request with `prompt_only` runs the engine's own tokenizer. Load generators measure their prompts with these paths.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class TokensEndpoint:
             return tokenized(found, context, strings=call.token_strings)
 
         if call.chat is None:
-            self._ask(model, call.prompt, reply, answer, call)
+            self._tokenize(model, call.prompt, reply, answer, call)
             return
 
         def rendered(found: ChatPrompt | ConchError) -> None:
@@ -46,7 +46,7 @@ class TokensEndpoint:
                     raise found
                 if reply.open:
                     reply.on_disconnect = None
-                    self._ask(model, found.text, reply, answer, call)
+                    self._tokenize(model, found.text, reply, answer, call)
             except ConchError as error:
                 send_error(reply, error)
 
@@ -60,12 +60,12 @@ class TokensEndpoint:
         if not token_ids:
             reply.send(200, JSON, detokenized(PromptTokens(())))
         else:
-            self._ask(model, token_ids, reply, detokenized)
+            self._tokenize(model, token_ids, reply, detokenized)
 
     def _find(self, name: str) -> tuple[GenerativeModel, str]:
         return self._models.find(name) if name else self._models.only()
 
-    def _ask(
+    def _tokenize(
         self,
         model: GenerativeModel,
         prompt: str | Sequence[int],
@@ -84,7 +84,7 @@ class TokensEndpoint:
             return_prompt="text" if call is None or call.token_strings else "ids",
             prompt_only=True,
         )
-        generation = model.generate(request, partial(_told, reply, answer, []))
+        generation = model.generate(request, partial(_on_deltas, reply, answer, []))
         reply.on_disconnect = generation.abort
 
 
@@ -93,16 +93,16 @@ def _check_size(request: HttpRequest) -> None:
         raise InvalidRequest(f"a body of {len(request.body)} bytes exceeds the maximum of {MAX_REST_BYTES} bytes here")
 
 
-def _told(
+def _on_deltas(
     reply: HttpReply,
     answer: Callable[[PromptTokens], bytes],
-    heard: list[PromptTokens],
+    prompts: list[PromptTokens],
     deltas: Sequence[Delta],
     end: Usage | ConchError | None,
 ) -> None:
-    heard += [delta.prompt for delta in deltas if delta.prompt is not None]
+    prompts += [delta.prompt for delta in deltas if delta.prompt is not None]
     if isinstance(end, ConchError):
         if not isinstance(end, Cancelled):
             send_error(reply, end)
     elif end is not None:
-        reply.send(200, JSON, answer(heard[0]))
+        reply.send(200, JSON, answer(prompts[0]))

@@ -33,32 +33,32 @@ Reply: TypeAlias = Callable[[Sequence[Buffer] | ConchError], None]
 # Values up to this size are classified on the event loop.
 _MAX_CLASSIFIED_BYTES = 16 * 1024
 # The metadata of the W3C trace context.
-_CONTEXT = ("traceparent", "tracestate")
+_TRACE_CONTEXT_KEYS = ("traceparent", "tracestate")
 
 
 class Cancellable(Protocol):
-    """A request that is on its way to an answer."""
+    """A request in flight."""
 
     def cancel(self) -> None:
-        """End it: no answer is wanted."""
+        """Cancel: no answer is needed."""
 
 
 class _LargeCall:
-    """A request that a worker reads: cancelled before it is admitted, or afterwards."""
+    """A request that a worker process decodes. It can be cancelled before or after it is admitted."""
 
     def __init__(self) -> None:
         self.stage: Cancellable | None = None
         self.cancelled = False
 
     def cancel(self) -> None:
-        """End it."""
+        """Cancel the current stage."""
         self.cancelled = True
         if self.stage is not None:
             self.stage.cancel()
 
 
 class GrpcInferEndpoint:
-    """What ModelInfer and ModelStreamInfer share, and ModelInfer. Large messages are read by the `pool`."""
+    """Serves ModelInfer, and holds what it shares with ModelStreamInfer. Large messages are decoded by the `pool`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class GrpcInferEndpoint:
         self.responses = ProtoResponseCache()
 
     def read(self, data: Buffer) -> RequestMessage:
-        """Read a serialized request. Raises InvalidRequest if it is none."""
+        """Read a serialized request. Raises InvalidRequest if it is malformed."""
         return self._requests.read(data)
 
     def decode(
@@ -91,7 +91,7 @@ class GrpcInferEndpoint:
         return request, options
 
     def read_large(self, data: Buffer | Compressed, done: Callable[[RequestMessage | ConchError], None]) -> Job | None:
-        """Have a worker read a message that is much work, and call `done`; return None for any other message.
+        """Have a worker process decode a large message and call `done`; return None for any other message.
 
         Raises InvalidRequest for a message with too many fields, Unavailable.
         """
@@ -124,7 +124,7 @@ class GrpcInferEndpoint:
         """Charge what was decompressed until it is freed. Raises Exhausted."""
         if len(plain) <= UNCHARGED_BYTES:
             return plain
-        kept = self._budget.keep(plain)
+        kept = self._budget.charge_until_freed(plain)
         if kept is None:
             raise Exhausted(no_memory().message)
         return memoryview(kept)
@@ -151,7 +151,7 @@ class GrpcInferEndpoint:
         timeline: Timeline,
         found: RequestMessage | ConchError,
     ) -> None:
-        """Go on with a request that a worker has read."""
+        """Continue with a request that a worker process has decoded."""
         if call.cancelled:
             return
         try:
@@ -162,7 +162,7 @@ class GrpcInferEndpoint:
             reply(error)
 
     def _infer_message(self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline) -> Admitted:
-        trace = self.begin(message.model_name, metadata, timeline) if self.observer.on else None
+        trace = self.begin_trace(message.model_name, metadata, timeline) if self.observer.on else None
         try:
             return self._infer(message, metadata, reply, timeline, trace)
         except ConchError as error:
@@ -170,10 +170,10 @@ class GrpcInferEndpoint:
                 trace.refused(error)
             raise
 
-    def begin(self, model: str, metadata: Metadata, timeline: Timeline) -> Trace | None:
-        """Begin the trace of a request, if anybody wants to know of it."""
-        found = {key: value for key, value in metadata if key in _CONTEXT and isinstance(value, str)}
-        return self.observer.begin("GRPC", model, timeline, *(found.get(key, "") for key in _CONTEXT))
+    def begin_trace(self, model: str, metadata: Metadata, timeline: Timeline) -> Trace | None:
+        """Begin the trace of a request; None if it is not sampled."""
+        found = {key: value for key, value in metadata if key in _TRACE_CONTEXT_KEYS and isinstance(value, str)}
+        return self.observer.begin("GRPC", model, timeline, *(found.get(key, "") for key in _TRACE_CONTEXT_KEYS))
 
     def _infer(
         self, message: RequestMessage, metadata: Metadata, reply: Reply, timeline: Timeline, trace: Trace | None
@@ -218,7 +218,7 @@ class GrpcInferEndpoint:
     ) -> Sequence[Buffer] | ConchError:
         if isinstance(answer, InferResponse):
             try:
-                return self.responses.encode(as_wanted(answer, options))
+                return self.responses.encode(place_outputs(answer, options))
             except ConchError as error:
                 return error
         return answer or ConchError(f"model '{model.config.name}' ended the request without a response")
@@ -230,19 +230,19 @@ class GrpcInferEndpoint:
         options: ResponseOptions,
         done: Callable[[InferResponse | ConchError], None],
     ) -> None:
-        """Replace outputs by their classes and call `done`, now or, for many values, when a worker has done it."""
-        wanted = options.classification
+        """Replace outputs by their classes and call `done`: now or, for many values, later, by a worker process."""
+        requested = options.classification
         batched = model.config.max_batch_size > 0
-        large = sum(tensor.nbytes for tensor in response.outputs if tensor.name in wanted) > _MAX_CLASSIFIED_BYTES
+        large = sum(tensor.nbytes for tensor in response.outputs if tensor.name in requested) > _MAX_CLASSIFIED_BYTES
         try:
             if large:
-                chosen = [tensor for tensor in response.outputs if tensor.name in wanted]
+                chosen = [tensor for tensor in response.outputs if tensor.name in requested]
                 described = [
                     {
                         "name": tensor.name,
                         "datatype": tensor.datatype,
                         "shape": tensor.shape,
-                        "count": wanted[tensor.name],
+                        "count": requested[tensor.name],
                         "labels": [*model.labels.get(tensor.name, ())],
                     }
                     for tensor in chosen
@@ -256,9 +256,9 @@ class GrpcInferEndpoint:
             made: InferResponse | ConchError = _replaced(
                 response,
                 {
-                    tensor.name: classify(tensor, wanted[tensor.name], model.labels.get(tensor.name, ()), batched)
+                    tensor.name: classify(tensor, requested[tensor.name], model.labels.get(tensor.name, ()), batched)
                     for tensor in response.outputs
-                    if tensor.name in wanted
+                    if tensor.name in requested
                 },
             )
         except ConchError as error:
@@ -266,10 +266,10 @@ class GrpcInferEndpoint:
         done(made)
 
 
-def as_wanted(response: InferResponse, options: ResponseOptions) -> InferResponse:
-    """Return the response as it is to be sent: without what goes into shared memory.
+def place_outputs(response: InferResponse, options: ResponseOptions) -> InferResponse:
+    """Return the response to send: without the outputs that are written to shared memory.
 
-    Raises ConchError if an output does not fit its place.
+    Raises ConchError if an output does not fit its region.
     """
     if options.parts:
         response = placed(response, options.parts)
@@ -277,7 +277,7 @@ def as_wanted(response: InferResponse, options: ResponseOptions) -> InferRespons
 
 
 def _joined(outcome: Outcome, body: Buffer) -> InferMessage:
-    """Return the message that a worker has read."""
+    """Return the message that a worker process has decoded."""
     head, *rest = outcome.parts
     message = service_pb2.ModelInferRequest()
     message.ParseFromString(head)

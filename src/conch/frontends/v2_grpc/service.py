@@ -1,7 +1,6 @@
 """`inference.GRPCInferenceService` and `grpc.health.v1.Health`, without the wire: message bytes in, message bytes out.
 
-Here is what each call means; `grpc_server` and its kind know how bytes come and go. ModelInfer and ModelStreamInfer are
-in `v2_grpc_infer` and `v2_grpc_stream`.
+`frontends/grpc` transports the bytes. ModelInfer and ModelStreamInfer are in `infer.py` and `stream.py`.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from conch.protocol.v2_proto.inference import parse_version, split_fields
 from conch.tensor import Buffer
 from conch.triton_messages import service_pb2
 
-# Statistics of so many models are written in one turn of the event loop.
+# Models whose statistics are written in one turn of the event loop.
 _SLICE_MODELS = 64
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
@@ -61,7 +60,7 @@ class Method(NamedTuple):
 
 
 class InferenceService:
-    """The calls that ask about models and the server, and those that load and unload."""
+    """The methods for health, metadata, statistics, settings, and model control."""
 
     def __init__(
         self,
@@ -139,7 +138,7 @@ class InferenceService:
         models = self._inference.statistics(request.name, parse_version(request.version))
         answer = proto_documents.model_statistics(models[:_SLICE_MODELS])
         for start in range(_SLICE_MODELS, len(models), _SLICE_MODELS):
-            await asyncio.sleep(0)  # other requests have their turn
+            await asyncio.sleep(0)  # serve other requests in between
             answer.MergeFrom(proto_documents.model_statistics(models[start : start + _SLICE_MODELS]))
         return answer
 

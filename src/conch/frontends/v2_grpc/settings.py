@@ -1,4 +1,4 @@
-"""TraceSetting and LogSettings: what is in force, and how it is changed."""
+"""TraceSetting and LogSettings."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from conch.protocol.v2_proto import settings as settings_proto
 
 
 class SettingsCalls:
-    """The two calls."""
+    """The methods TraceSetting and LogSettings."""
 
     def __init__(self, inference: Inference, observer: Observer, log: LogSettings) -> None:
         self._inference = inference

@@ -1,15 +1,15 @@
-"""ModelStreamInfer without the wire: many requests in, their responses out, each at its time.
+"""ModelStreamInfer without the wire: many requests in, their responses out, in order or as they come.
 
-A transport calls `receive` for each message, `end` when the client has sent its last and `cancel` when it has gone; it
-gets what is to be sent by its `Sink`. How the responses are ordered:
+A transport calls `receive` for each message, `end` when the client has sent its last and `cancel` when it has
+disconnected; responses go to its `ResponseSink`. How the responses are ordered:
 
     ordinary models     as their requests came: a response waits until those before it are out
     decoupled models    as they come
 
 Memory is bounded twice. `full` holds back the reading of further requests, and with it the client by flow control,
-while what it has asked for and not taken could come to `_BUDGET` bytes by the size of the largest message so far. A
-decoupled model cannot be held back that way: when more than `_UNSENT_LIMIT` bytes wait for a client that does not
-read, its stream is ended and its requests are cancelled. Other streams notice nothing of either.
+while its unread responses could reach `_MAX_UNREAD_BYTES`, estimated by the largest message so far. A decoupled model
+cannot be throttled that way: when more than `_MAX_UNSENT_BYTES` wait for a client that does not read, its stream is
+ended and its requests are cancelled. Neither affects other streams.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from typing import Protocol
 from conch.core.served_model import ServedModel
 from conch.errors import ConchError, Unavailable
 from conch.frontends.grpc.framing import Compressed
-from conch.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata, as_wanted
+from conch.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata, place_outputs
 from conch.observability.tracing.request_trace import Trace
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.protocol.v2_proto.inference import ResponseOptions, encode_stream_error
@@ -27,10 +27,10 @@ from conch.protocol.v2_proto.request_cache import RequestMessage
 from conch.request import Admitted, InferRequest, InferResponse, Respond, Timeline
 from conch.tensor import Buffer
 
-_MOST_UNTAKEN = 256
-_BUDGET = 64 * 2**20
-_UNSENT_LIMIT = 256 * 2**20
-# What a waiting message costs beside its bytes.
+_MAX_UNREAD_MESSAGES = 256
+_MAX_UNREAD_BYTES = 64 * 2**20
+_MAX_UNSENT_BYTES = 256 * 2**20
+# The cost of a queued message beside its bytes.
 _MESSAGE_OVERHEAD = 128
 
 
@@ -48,7 +48,7 @@ class ResponseSink(Protocol):
         """End the call, well or with an error. Called once at most, and nothing after it."""
 
     def resume(self) -> None:
-        """Hear that there is room for requests again. Called often, and for nothing if none waits."""
+        """Read requests again: there is room for them. A no-op if none waits."""
 
 
 class InferStream:
@@ -64,26 +64,26 @@ class InferStream:
         self._decoupled: set[_Exchange] = set()  # for decoupled models, until their final response
         self._unsent: deque[Sequence[Buffer]] = deque()
         self._unsent_bytes = 0
-        self._largest = _BUDGET // _MOST_UNTAKEN
+        self._largest_bytes = _MAX_UNREAD_BYTES // _MAX_UNREAD_MESSAGES
         self._ended = False  # no request will follow
-        self.closed = False  # nothing more will be put in the queue
+        self.closed = False  # no further response is queued
         self._finished = False  # nothing more will be sent
-        self._error: ConchError | None = None  # how the call ends, if not well
-        self._reading: _Exchange | None = None  # whose request a worker reads; the next has to wait
+        self._error: ConchError | None = None  # the error that ends the call, if any
+        self._reading: _Exchange | None = None  # whose request a worker process decodes; the next has to wait
 
-    # ---- for the transport
+    # Called by the transport.
 
     @property
     def full(self) -> bool:
         """Whether the next request has to wait. One that is received all the same is served."""
-        untaken = len(self._ordered) + len(self._decoupled) + len(self._unsent)
-        return self._reading is not None or (untaken * self._largest >= _BUDGET and not self._ended)
+        unread = len(self._ordered) + len(self._decoupled) + len(self._unsent)
+        return self._reading is not None or (unread * self._largest_bytes >= _MAX_UNREAD_BYTES and not self._ended)
 
     def receive(self, data: Buffer | Compressed) -> None:
-        """Serve one request. What is wrong with it becomes a message of its own; the stream goes on."""
+        """Serve one request. An invalid one is answered by an error message; the stream stays open."""
         if self._ended:
             return
-        self.saw(len(data))
+        self.note_size(len(data))
         exchange = _Exchange(self)
         timeline = Timeline()
         try:
@@ -99,7 +99,7 @@ class InferStream:
             self._serve(exchange, message, timeline)
 
     def _read(self, exchange: "_Exchange", found: RequestMessage | ConchError, timeline: Timeline) -> None:
-        """Go on with a request that a worker has read."""
+        """Continue with a request that a worker process has decoded."""
         self._reading = None
         if self.closed:
             return
@@ -110,7 +110,7 @@ class InferStream:
         self._advance()
 
     def _refuse(self, exchange: "_Exchange", error: ConchError) -> None:
-        self._enter(exchange)
+        self._register(exchange)
         if exchange.trace is not None:
             exchange.trace.refused(error)
         exchange.refuse(error)
@@ -121,7 +121,7 @@ class InferStream:
         except ConchError as error:
             self._refuse(exchange, error)
             return
-        self._enter(exchange)
+        self._register(exchange)
         try:
             respond: Respond = exchange.respond
             if exchange.trace is not None:
@@ -138,31 +138,31 @@ class InferStream:
             exchange.cancel()
 
     def end(self) -> None:
-        """The client sends no more requests; those that are here are still answered."""
+        """Note that the client sends no more requests; the ones in flight are still answered."""
         self._ended = True
         self._advance()
 
     def stop(self) -> None:
-        """The server stops: take no more requests, answer those that are here, then say why."""
+        """Stop: take no more requests, answer the ones in flight, then end with UNAVAILABLE."""
         if not self._ended:
             self._error = Unavailable("the server is stopping")
             self.end()
 
     def cancel(self) -> None:
-        """The client has gone: cancel what it asked for and forget what it would have got."""
+        """Cancel all requests and drop unsent responses: the client has disconnected."""
         self._finished = True
         self._unsent.clear()
         self._close()
 
     def drained(self) -> None:
-        """What was sent has gone: send more, and take more."""
+        """Send and read more: everything sent so far has left."""
         self._advance()
 
-    # ---- for the exchanges
+    # Called by the exchanges.
 
-    def saw(self, size: int) -> None:
-        """Learn how large messages are."""
-        self._largest = max(self._largest, size)
+    def note_size(self, size: int) -> None:
+        """Record the size of a message, for `full`."""
+        self._largest_bytes = max(self._largest_bytes, size)
 
     def send(self, message: Sequence[Buffer]) -> None:
         """Send a message, or queue it behind those that wait."""
@@ -171,7 +171,7 @@ class InferStream:
             return
         self._unsent.append(message)
         self._unsent_bytes += sum(map(len, message)) + _MESSAGE_OVERHEAD
-        if self._unsent_bytes > _UNSENT_LIMIT:
+        if self._unsent_bytes > _MAX_UNSENT_BYTES:
             waiting = len(self._unsent)
             self._unsent.clear()
             self.fail(Unavailable(f"the client reads too slowly: {waiting} responses were waiting for it"))
@@ -181,7 +181,7 @@ class InferStream:
         return self.endpoint.responses.encode_streamed(response, final)
 
     def settle(self, exchange: "_Exchange") -> None:
-        """Note that a request is answered; release what was waiting for that."""
+        """Note that a request is answered; send the responses that waited for it."""
         self._decoupled.discard(exchange)
         ordered = self._ordered
         while ordered and ordered[0].done and not self.closed:
@@ -195,7 +195,7 @@ class InferStream:
         self._close()
 
     def _advance(self) -> None:
-        """Send what may be sent; end the call if that was all; take more if there is room."""
+        """Send what may be sent, then end the call if it is complete, else read more if there is room."""
         unsent = self._unsent
         while unsent and self._sink.flushed:
             message = unsent.popleft()
@@ -210,7 +210,7 @@ class InferStream:
     def _decode(self, message: RequestMessage, exchange: "_Exchange", timeline: Timeline) -> InferRequest:
         exchange.id = message.id
         if self.endpoint.observer.on:
-            exchange.trace = self.endpoint.begin(message.model_name, self._metadata, timeline)
+            exchange.trace = self.endpoint.begin_trace(message.model_name, self._metadata, timeline)
         exchange.model = self.endpoint.inference.model(message.model_name, message.version())
         exchange.decoupled = exchange.model.config.decoupled
         exchange.model.check_room(timeline)
@@ -219,7 +219,7 @@ class InferStream:
             exchange.trace.read(request, exchange.model.version)
         return request
 
-    def _enter(self, exchange: "_Exchange") -> None:
+    def _register(self, exchange: "_Exchange") -> None:
         if exchange.decoupled:
             self._decoupled.add(exchange)
         else:
@@ -236,11 +236,11 @@ class InferStream:
 
 
 class _Exchange:
-    """One request of a stream and what has come of it."""
+    """One request of a stream and its responses."""
 
     __slots__ = (
         "_classifying",
-        "_held",
+        "_queued",
         "_stream",
         "admitted",
         "decoupled",
@@ -261,12 +261,12 @@ class _Exchange:
         self.admitted: Admitted | None = None
         self.trace: Trace | None = None
         self._classifying = False
-        self._held: list[tuple[InferResponse | ConchError | None, bool]] = []  # what has come meanwhile
-        self.messages: list[Sequence[Buffer]] = []  # an ordinary model's, until it is their turn
+        self._queued: list[tuple[InferResponse | ConchError | None, bool]] = []  # responses that came meanwhile
+        self.messages: list[Sequence[Buffer]] = []  # of an ordinary model, until it is their turn
         self.done = False
 
     def cancel(self) -> None:
-        """Tell the core that nobody waits any more."""
+        """Cancel the request in the core, unless it is done."""
         if self.admitted is not None and not self.done:
             self.admitted.cancel()
 
@@ -275,9 +275,9 @@ class _Exchange:
         self._deliver(encode_stream_error(error.message, self.id, final=None), final=True)
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Take what the core says; see `request.Respond`."""
+        """Take a response; see `request.Respond`."""
         if self._classifying:
-            self._held.append((answer, final))
+            self._queued.append((answer, final))
         elif self.options.classification and isinstance(answer, InferResponse) and not self._stream.closed:
             assert self.model is not None  # nothing is admitted without
             self._classifying = True
@@ -290,8 +290,8 @@ class _Exchange:
     def _classified(self, answer: InferResponse | ConchError, final: bool) -> None:
         self._classifying = False
         self._respond(answer, final)
-        held, self._held = self._held, []
-        for one in held:
+        queued, self._queued = self._queued, []
+        for one in queued:
             self.respond(*one)
 
     def _respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
@@ -305,7 +305,7 @@ class _Exchange:
 
     def _deliver(self, message: Sequence[Buffer] | None, final: bool) -> None:
         if message is not None:
-            self._stream.saw(sum(map(len, message)))
+            self._stream.note_size(sum(map(len, message)))
             if self.decoupled:
                 self._stream.send(message)
             else:
@@ -323,7 +323,7 @@ class _Exchange:
             answer = InferResponse(model.config.name, model.version, [], id=self.id)
         try:
             if isinstance(answer, InferResponse):
-                return self._stream.encode(as_wanted(answer, self.options), final)
+                return self._stream.encode(place_outputs(answer, self.options), final)
         except ConchError as error:
             answer = error
         text = answer.message if answer else f"model '{model.config.name}' ended the request without a response"

@@ -153,7 +153,7 @@ class HttpInferEndpoint:
         """Charge what was decompressed until it is freed. Raises Unavailable."""
         if len(plain) <= UNCHARGED_BYTES:
             return plain
-        kept = self._budget.keep(plain)
+        kept = self._budget.charge_until_freed(plain)
         if kept is None:
             raise Unavailable(no_memory().message, retry_after_s=1.0)
         return kept

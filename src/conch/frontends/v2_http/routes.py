@@ -1,4 +1,4 @@
-"""The KServe v2 protocol and Triton's extensions of it over HTTP: which path means what.
+"""Routes of the KServe v2 protocol and of Triton's extensions of it over HTTP.
 
 Paths are compared as sent, like Triton's: no unquoting, no trailing slash, case matters, the query is ignored. What
 Triton offers at a path and this server does not is refused by name rather than not found.

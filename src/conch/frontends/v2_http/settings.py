@@ -1,4 +1,4 @@
-"""Trace and log settings over HTTP: what is in force, and how it is changed."""
+"""Trace and log settings over HTTP."""
 
 from conch.core.inference import Inference
 from conch.errors import InvalidRequest, NotFound
@@ -44,7 +44,7 @@ class SettingsEndpoints:
 
 
 def check_model(inference: Inference, name: str) -> None:
-    """Raise InvalidRequest for a model that is not served: settings of its own would be of no use."""
+    """Raise InvalidRequest for a model that is not served: its settings would have no effect."""
     try:
         inference.model(name, None)
     except NotFound:

@@ -72,7 +72,7 @@ def test_a_message_beyond_the_limit_is_refused():
 
 
 def test_a_small_message_does_not_grow_without_bound(monkeypatch):
-    monkeypatch.setattr(grpc_messages, "MAX_DECOMPRESSED", 1000)
+    monkeypatch.setattr(grpc_messages, "MAX_DECOMPRESSED_BYTES", 1000)
     assert read(MessageReader(b"gzip"), framed(gzip.compress(bytes(1000), mtime=0), 1)) == [bytes(1000)]
     with pytest.raises(GrpcError, match="exceeds the maximum of 1000"):
         read(MessageReader(b"gzip"), framed(gzip.compress(bytes(1001), mtime=0), 1))

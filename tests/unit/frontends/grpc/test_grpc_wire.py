@@ -148,7 +148,7 @@ async def test_what_is_no_grpc_gets_a_status_of_http(wire, fields, status):
     ("fields", "status", "text"),
     [
         ({"grpc_encoding": "br"}, 12, "grpc-encoding 'br' is not supported"),
-        ({"grpc_timeout": "soon"}, 3, "grpc-timeout 'soon' is no time"),
+        ({"grpc_timeout": "soon"}, 3, "grpc-timeout 'soon' is not a valid timeout, expected e.g. 500m"),
         ({"grpc_timeout": "0n"}, 4, "Deadline Exceeded"),
         ({"x_data_bin": "*"}, 3, "metadata 'x-data-bin' is not base64"),
         ({"x_much": "y" * 20_000}, 8, "exceeds the maximum of 16384"),

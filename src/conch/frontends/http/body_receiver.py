@@ -47,10 +47,13 @@ class BodyReceiver(asyncio.BufferedProtocol):
         """Close: the rest of the body will not come."""
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Delegate to the connection."""
         self._connection.connection_lost(error)
 
     def pause_writing(self) -> None:
+        """Delegate to the connection."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
+        """Delegate to the connection."""
         self._connection.resume_writing()

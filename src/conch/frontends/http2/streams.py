@@ -189,6 +189,7 @@ class Streams(Generic[Head]):
         return len(self._open) <= 1
 
     def sent(self, stream: Http2Stream) -> None:
+        """Close a stream whose answer is complete."""
         if not stream.ended:
             # The rest of the request is not needed.
             self._reset_ids.append(stream.id)
@@ -196,11 +197,13 @@ class Streams(Generic[Head]):
         self._closed(stream)
 
     def reset_stream(self, stream: Http2Stream, code: ErrorCode) -> None:
+        """End a stream by RST_STREAM."""
         self._reset_ids.append(stream.id)
         self._channel.write(frames.reset_frame(stream.id, code))
         self._drop(stream)
 
     def consumed(self, stream: Http2Stream, size: int) -> None:
+        """Give back `size` bytes of the windows."""
         size = min(size, stream.unconsumed)  # all is given back when a stream ends
         stream.unconsumed -= size
         # A client with too many unanswered requests or unsent answers gets no window (backpressure).

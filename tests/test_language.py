@@ -28,7 +28,6 @@ NOT_YET: tuple[str, ...] = (
     "src/conch/cli",
     "src/conch/llm",
     "src/conch/observability",
-    "src/conch/protocol",
     "src/conch/repository",
     "tests/accelerators",
     "tests/backends",

@@ -1,1 +1,1 @@
-"""Bytes and messages to values and back; no input or output."""
+"""Codecs of the wire protocols: KServe v2 in JSON and protobuf, and the OpenAI API. They do no I/O."""

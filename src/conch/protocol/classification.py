@@ -1,7 +1,7 @@
-"""The classification extension: an output's largest values, as text with their positions and labels.
+"""The classification extension: the largest values of an output with their indexes and labels.
 
-Elements are `value:index` or `value:index:label`, largest value first, ties by position; NaN counts as smallest.
-Integers are written plainly, floats with six digits behind the point, as Triton writes them.
+Elements are `value:index` or `value:index:label`, in descending order, ties by index; NaN is the smallest value.
+Floats have six decimal places, as in Triton.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from conch.tensor import BYTES, ITEM_SIZES, NUMPY_DTYPES, Tensor, pack_bytes
 def classify(tensor: Tensor, count: int, labels: Sequence[str], batched: bool) -> Tensor:
     """Return the `count` largest elements of an output as a BYTES tensor of the same name.
 
-    Its shape is [batch, min(count, n)] if `batched`, where the first dimension of the output is the batch, else
-    [min(count, n)]; n is the number of elements of one item. `labels` are those of the output, by position; empty or
-    missing ones are left out. Raises InvalidRequest for BYTES outputs and for such as do not fill their shape.
+    Its shape is [batch, min(count, n)] if `batched`, with the first dimension of the output as batch, else
+    [min(count, n)]; n is the number of elements of one item. `labels` are those of the output, by index; empty and
+    missing ones are omitted. Raises InvalidRequest for BYTES outputs and for data that do not match the shape.
     """
     if tensor.datatype == BYTES:
         raise InvalidRequest(
             "class result not available for output due to unsupported type 'BYTES'; "
-            f"classification needs a numeric output, '{tensor.name}' is none"
+            f"classification needs a numeric output, unlike '{tensor.name}'"
         )
     rows = _rows(tensor, batched)
     kept = min(count, rows.shape[1])
@@ -43,7 +43,7 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str], batched: bool) -
 def _rows(tensor: Tensor, batched: bool) -> npt.NDArray[np.generic]:
     """Return the values as [items, elements of one item]."""
     if tensor.nbytes != ITEM_SIZES[tensor.datatype] * prod(tensor.shape) or (batched and not tensor.shape):
-        raise InvalidRequest(f"class result not available for output '{tensor.name}': its data do not fill its shape")
+        raise InvalidRequest(f"class result not available for output '{tensor.name}': its data do not match its shape")
     items = tensor.shape[0] if batched else 1
     return _values(tensor).reshape(items, prod(tensor.shape[1:] if batched else tensor.shape))
 
@@ -58,10 +58,9 @@ def _values(tensor: Tensor) -> npt.NDArray[np.generic]:
 
 
 def _descending(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.intp]:
-    """Indices of each row from its largest to its smallest value, equal ones in their order."""
+    """Return the indexes that sort each row in descending order, stable."""
     keys = np.where(np.isnan(rows), -np.inf, rows) if rows.dtype.kind == "f" else rows
-    # Sorting the reversed row stably and reversing the result keeps equal values in order, without the negation that
-    # unsigned integers and the smallest signed one do not survive.
+    # Reversed twice instead of negated: unsigned integers and the smallest signed one have no negation.
     positions_in_reverse = np.argsort(keys[:, ::-1], axis=1, kind="stable")[:, ::-1]
     positions: npt.NDArray[np.intp] = rows.shape[1] - 1 - positions_in_reverse
     return positions

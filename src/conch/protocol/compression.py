@@ -1,4 +1,4 @@
-"""Content codings of HTTP bodies: gzip and deflate, which means the zlib container (RFC 9110, section 8.4.1)."""
+"""Content codings of HTTP bodies: gzip, and deflate in the zlib format (RFC 9110, section 8.4.1)."""
 
 import zlib
 from collections.abc import Iterable
@@ -7,23 +7,23 @@ from contextlib import suppress
 from conch.errors import InvalidRequest, Unsupported
 from conch.tensor import Buffer
 
-# What `Accept-Encoding` of a refusal says.
+# The `Accept-Encoding` header of a refusal.
 SUPPORTED = b"gzip, deflate"
 
 _WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
-# Tensors are large and compress poorly: the fastest level costs a quarter of the default's time.
+# Tensors are large and compress poorly; the fastest level takes a quarter of the default's time.
 _LEVEL = 1
 
 
 class UnknownCoding(Unsupported):
-    """A request body is encoded in a way that this server does not know."""
+    """The content coding of a request body is not supported."""
 
 
 def decompress(data: Buffer, coding: bytes, limit: int) -> Buffer:
-    """Undo one content coding; `identity` and none at all leave the data as they are.
+    """Decode one content coding: gzip, deflate or identity.
 
-    Raises UnknownCoding for other codings, and InvalidRequest if the data are damaged, incomplete, followed by other
-    bytes, or larger than `limit` bytes when decompressed. No more than `limit` bytes are ever held.
+    Raises UnknownCoding for other codings, and InvalidRequest for data that are damaged, incomplete, followed by other
+    bytes, or larger than `limit` bytes when decompressed. At most `limit` + 1 bytes are decompressed.
     """
     if coding == b"identity":
         return data
@@ -35,7 +35,7 @@ def decompress(data: Buffer, coding: bytes, limit: int) -> Buffer:
         raise InvalidRequest("nothing to be decompressed: the request body is empty")
     inflater = zlib.decompressobj(window_bits)
     try:
-        # One byte more than allowed tells "too large" from "just fits".
+        # One byte more than allowed, to detect data that are too large.
         plain = inflater.decompress(data, limit + 1)
     except zlib.error as error:
         raise InvalidRequest(f"request body is not valid {coding.decode()} data: {error}") from None
@@ -53,7 +53,7 @@ def decompress(data: Buffer, coding: bytes, limit: int) -> Buffer:
 
 
 def decompress_small(data: Buffer, coding: bytes, limit: int) -> Buffer | None:
-    """Undo one content coding if that yields no more than `limit` bytes; return None if it yields more.
+    """Decode one content coding, or return None if the result is larger than `limit` bytes.
 
     Raises as `decompress`.
     """
@@ -68,7 +68,7 @@ def decompress_small(data: Buffer, coding: bytes, limit: int) -> Buffer | None:
 
 
 def compress(parts: Iterable[Buffer], coding: bytes) -> list[bytes]:
-    """Apply `gzip` or `deflate` to a body given in parts. Raises KeyError for another coding."""
+    """Compress the parts of a body with `gzip` or `deflate`. Raises KeyError for another coding."""
     deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS[coding])
     compressed = [deflater.compress(part) for part in parts]
     compressed.append(deflater.flush())
@@ -76,9 +76,9 @@ def compress(parts: Iterable[Buffer], coding: bytes) -> list[bytes]:
 
 
 def preferred_coding(accept: bytes) -> bytes:
-    """Choose from an `Accept-Encoding` header: the known coding with the highest weight, the first of equals.
+    """Return the supported coding with the highest weight in an `Accept-Encoding` header, the first of equal ones.
 
-    `*` is ignored, as Triton does; what is not understood is passed over. Without a usable preference it is `identity`.
+    `*` is ignored, as in Triton, and so are invalid items. The default is `identity`.
     """
     best, best_weight = b"identity", 0.0
     for item in accept.split(b","):

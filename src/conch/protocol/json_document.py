@@ -1,8 +1,8 @@
-"""Reading JSON that a client has sent: parsing, and access to members with Triton's words for what is wrong.
+"""Parse clients' JSON and read its members, with Triton's error messages.
 
-Strict JSON goes through orjson. What Triton accepts beyond it takes a slower way: a byte order mark, the literals NaN
-and Infinity, and strings whose bytes are not UTF-8, which are legitimate only as elements of BYTES tensors. Of
-duplicate keys the last one counts.
+orjson parses strict JSON. A slower parser accepts what Triton accepts too: a byte order mark, the literals NaN and
+Infinity, and strings that are not UTF-8, which are valid only as elements of BYTES tensors. The last of duplicate keys
+applies.
 """
 
 import json
@@ -17,15 +17,14 @@ from conch.tensor import Buffer
 
 MAX_UINT64 = 2**64 - 1
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_DIGITS_OF_64_BITS = 20
+_MAX_DIGITS = 20  # of 64 bits
 _NO_PARAMETERS: dict[str, Any] = {}
 
 
 def parse(text: Buffer) -> Any:
     """Return the value of a JSON text. Raises InvalidRequest with the reason and the byte offset.
 
-    Strings may contain surrogates that stand for bytes which are not UTF-8 (`surrogateescape`): whoever passes on a
-    string as text takes it through `text`.
+    Strings may contain surrogates for bytes that are not UTF-8 (`surrogateescape`); `text` refuses them.
     """
     try:
         return orjson.loads(text)
@@ -49,8 +48,8 @@ def _parse_leniently(raw: bytes) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """Read an integer as orjson does: one of more than 64 bits is a float."""
-    if len(digits) <= _DIGITS_OF_64_BITS and -(2**63) <= (value := int(digits)) <= MAX_UINT64:
+    """Parse an integer as orjson does: more than 64 bits are a float."""
+    if len(digits) <= _MAX_DIGITS and -(2**63) <= (value := int(digits)) <= MAX_UINT64:
         return value
     return _finite(digits)
 
@@ -67,14 +66,14 @@ def _malformed(reason: str, position: int, raw: bytes) -> InvalidRequest:
 
 
 def member(parent: Any, key: str) -> Any:
-    """Return a member that must be there; `parent` may be any JSON value."""
+    """Return a required member; `parent` may be any JSON value."""
     if type(parent) is dict and key in parent:
         return parent[key]
     raise InvalidRequest(f"Unable to parse '{key}': attempt to access non-existing object member '{key}'")
 
 
 def text(value: Any, key: str) -> str:
-    """Return a string that is valid Unicode."""
+    """Check for a string of valid Unicode, and return it."""
     if type(value) is not str:
         raise mistyped(key, "string", value)
     if value.isascii():
@@ -87,28 +86,28 @@ def text(value: Any, key: str) -> str:
 
 
 def array(value: Any, key: str) -> list[Any]:
-    """Return an array."""
+    """Check for an array, and return it."""
     if type(value) is not list:
         raise mistyped(key, "array", value)
     return value
 
 
 def boolean(value: Any, key: str) -> bool:
-    """Return a boolean; numbers are none."""
+    """Check for a boolean, and return it; numbers are invalid."""
     if type(value) is not bool:
         raise mistyped(key, "boolean", value)
     return value
 
 
 def unsigned(value: Any, key: str, limit: int = MAX_UINT64) -> int:
-    """Return an integer between 0 and `limit`."""
+    """Check for an integer between 0 and `limit`, and return it."""
     if type(value) is not int or not 0 <= value <= limit:
         raise mistyped(key, "unsigned-integer", value)
     return value
 
 
 def parameters_of(parent: dict[str, Any]) -> dict[str, Any]:
-    """Return the `parameters` object of a request, an input or an output, empty if there is none."""
+    """Return the `parameters` object of a request, an input or an output; an empty one by default."""
     found = parent.get("parameters", _NO_PARAMETERS)
     if type(found) is not dict:
         raise InvalidRequest(
@@ -118,21 +117,21 @@ def parameters_of(parent: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def plainly(error: InvalidRequest, key: str) -> InvalidRequest:
-    """Reword an error of this module for the endpoints where Triton does not name the member first."""
+def key_at_end(error: InvalidRequest, key: str) -> InvalidRequest:
+    """Reword an error of this module for the endpoints where Triton's message does not begin with the key."""
     text = error.message.removeprefix(f"Unable to parse '{key}': ").removeprefix("failed to get request params.: ")
     return InvalidRequest(f"{text} ('{key}')")
 
 
-def mistyped(key: str, wanted: str, value: Any) -> InvalidRequest:
-    """Say that a member has the wrong type."""
+def mistyped(key: str, expected: str, value: Any) -> InvalidRequest:
+    """Return the error for a member of the wrong type."""
     return InvalidRequest(
-        f"Unable to parse '{key}': attempt to access JSON non-{wanted} as {wanted}; it is {shown(value)}"
+        f"Unable to parse '{key}': attempt to access JSON non-{expected} as {expected}; it is {shown(value)}"
     )
 
 
 def shown(value: Any) -> str:
-    """Quote a JSON value in a message: containers by their kind, scalars cut to a readable length."""
+    """Return a JSON value for a message: the kind of a container, or a scalar truncated to 60 characters."""
     if type(value) is dict:
         return "an object"
     if type(value) is list:

@@ -1,6 +1,6 @@
-"""What is wrong with a JSON text, in the words of RapidJSON, which Triton's clients know.
+"""Translate errors of orjson and the standard library's JSON parser to RapidJSON's, which Triton's clients match.
 
-orjson and the standard library find the problem; this module only names it. Runs on the error path alone.
+Runs on the error path only.
 """
 
 import re
@@ -14,7 +14,7 @@ _NO_COMMA_IN_ARRAY: Final = "Missing a comma or ']' after an array element."
 _BAD_ESCAPE: Final = "Invalid escape character in string."
 _EMPTY: Final = "The document is empty."
 
-# Reasons of orjson and of the standard library's parser that have one counterpart, at the same position.
+# Reasons of orjson and of the standard library's parser with one counterpart at the same position.
 _COUNTERPARTS: Final = {
     "unexpected content after document": "The document root must not be followed by other values.",
     "Extra data": "The document root must not be followed by other values.",
@@ -39,25 +39,25 @@ _COUNTERPARTS: Final = {
 }
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{},:]|[^\s"\[\]{},:]+', re.DOTALL)
 _CLOSED_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-# Longer texts are named by their position alone: the scan is a loop in Python.
+# Of longer texts only the position is reported, because the scan is a loop in Python.
 _MAX_SCANNED_BYTES: Final = 64 * 1024
 
 
 def describe(reason: str, position: int, text: bytes) -> str:
-    """Return "<RapidJSON's reason> at <offset>" for what a parser of Python said of `text`, with its own reason."""
-    named, offset = _named(reason, position, text)
-    own = reason.rstrip(".")
-    return f"{named} at {offset}" if own == named.rstrip(".") else f"{named} at {offset} ({own})"
+    """Return "<RapidJSON's reason> at <offset> (<reason>)" for a parser's `reason` and `position` in `text`."""
+    translated, offset = _translate(reason, position, text)
+    original = reason.rstrip(".")
+    return f"{translated} at {offset}" + ("" if original == translated.rstrip(".") else f" ({original})")
 
 
-def _named(reason: str, position: int, text: bytes) -> tuple[str, int]:
+def _translate(reason: str, position: int, text: bytes) -> tuple[str, int]:
     if not text.strip(b" \t\r\n") or text.startswith(b"\0"):
         return _EMPTY, len(text) if not text.startswith(b"\0") else 0
-    named = _COUNTERPARTS.get(reason)
-    if named is not None:
-        if named is _BAD_ESCAPE and text[position : position + 2] == b"\\u":
+    counterpart = _COUNTERPARTS.get(reason)
+    if counterpart is not None:
+        if counterpart is _BAD_ESCAPE and text[position : position + 2] == b"\\u":
             return "Incorrect hex digit after \\u escape in string.", position
-        return named, position
+        return counterpart, position
     if reason == "trailing comma is not allowed":
         rest = text[position + 1 :].lstrip(b" \t\r\n")
         return (_NO_NAME if rest.startswith(b"}") else _INVALID_VALUE), len(text) - len(rest)
@@ -73,7 +73,7 @@ def _named(reason: str, position: int, text: bytes) -> tuple[str, int]:
 
 
 def _matching(text: bytes) -> int:
-    """Return how many bytes of a misspelt `true`, `false` or `null` are right."""
+    """Return the length of the longest correct prefix of a misspelt `true`, `false` or `null`."""
     for literal in (b"true", b"false", b"null"):
         if text[:1] == literal[:1]:
             return next((at for at in range(len(literal)) if text[at : at + 1] != literal[at : at + 1]), len(literal))
@@ -86,7 +86,7 @@ def _missing_comma(text: bytes) -> str:
 
 
 def _truncated(text: bytes) -> str:
-    """Say what is missing where a text ends too early."""
+    """Return the reason for a text that ends too early."""
     containers, expected = _state(text)
     if expected:
         return expected
@@ -94,7 +94,7 @@ def _truncated(text: bytes) -> str:
 
 
 def _state(text: bytes) -> tuple[bytes, str]:
-    """Return the containers that are open at the end of a text, and what is missing there, "" after a value."""
+    """Return the open containers at the end of a text, and the reason of an error there, "" after a value."""
     if len(text) > _MAX_SCANNED_BYTES:
         return b"", _INVALID_VALUE
     containers = bytearray()

@@ -1,8 +1,8 @@
-"""Tensors in memory that a client shares with the server: what a request says of them, and how they come and go.
+"""Tensors in clients' shared memory: parameters of requests, and access to registered regions.
 
-A client registers a region of shared memory under a name. An input or output then names the region in place of its
-bytes: `shared_memory_region`, `shared_memory_byte_size` and `shared_memory_offset` are its parameters. What a region is
-and where its bytes lie, codecs do not know: they are given a look-up, and read and write through what it returns.
+A client registers a region of shared memory under a name. An input or output then has the parameters
+`shared_memory_region`, `shared_memory_byte_size` and `shared_memory_offset` instead of bytes. Codecs access regions
+through the protocol `Regions` only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,20 +18,20 @@ OFFSET: Final = "shared_memory_offset"
 
 
 class RegionBytes(Destination, Protocol):
-    """Some bytes of a region. It stays usable for as long as somebody has it, whatever becomes of the region's name."""
+    """A range of bytes of a region. It stays valid after the region is unregistered."""
 
 
 class Regions(Protocol):
     """The regions that clients have registered."""
 
     def part(self, region: str, offset: int, size: int) -> RegionBytes:
-        """Find bytes of a region. Raises NotFound for the region, InvalidRequest if they are not within it."""
+        """Return a range of a region. Raises NotFound for the region, InvalidRequest for a range outside it."""
 
 
 class _NoRegions:
-    """What a server looks in that shares no memory with clients."""
+    """The regions of a server that does not allow client shared memory."""
 
-    def part(self, region: str, offset: int, size: int) -> RegionBytes:  # noqa: ARG002 - there is none
+    def part(self, region: str, offset: int, size: int) -> RegionBytes:  # noqa: ARG002 - always an error
         raise not_allowed(f"'{REGION}', here '{region}',")
 
 
@@ -39,7 +39,7 @@ NO_REGIONS: Final[Regions] = _NoRegions()
 
 
 def not_allowed(what: str) -> Unsupported:
-    """Say that something needs a permission which the server was not given."""
+    """Return the error for the use of shared memory on a server without --allow-client-shm."""
     return Unsupported(
         f"{what} needs client shared memory, which this server does not allow; start it with --allow-client-shm=true"
     )
@@ -51,19 +51,16 @@ def nameless(kind: str) -> InvalidRequest:
 
 
 class Window(NamedTuple):
-    """Where a request says that a tensor is, or is to be put."""
+    """The range of a region that a request names for a tensor."""
 
     region: str
     offset: int
     size: int
 
     def input(self, regions: Regions, name: str, datatype: str, shape: Sequence[int], request: InferRequest) -> Tensor:
-        """Return the input that is there. Raises ConchError if it is not, or if its size is not that of the shape.
-
-        Its bytes stay in the region until they are asked for.
-        """
+        """Return an input whose source is this range. Raises ConchError for an invalid range or size."""
         part = regions.part(self.region, self.offset, self.size)
-        # Before the bytes are read: a region may be far larger than anything that was ever in it.
+        # Checked before the bytes are read: the region may be much larger than the tensor.
         if datatype != BYTES and self.size != (expected := byte_size(datatype, shape)):
             raise InvalidRequest(
                 f"[request id: {request.id or '<id_unknown>'}] input byte size mismatch for input '{name}' for model "
@@ -72,12 +69,12 @@ class Window(NamedTuple):
         return Tensor(name, datatype, shape, source=part)
 
     def output(self, regions: Regions) -> RegionBytes:
-        """Return where an output is to be put. Raises ConchError if there is no such place."""
+        """Return the destination of an output. Raises ConchError for an invalid range."""
         return regions.part(self.region, self.offset, self.size)
 
 
 def stray_key(parameters: Iterable[str], name: str) -> InvalidRequest | None:
-    """Return the error for a size or an offset in a region that is not named."""
+    """Return the error for a size or an offset without a region, if there is one."""
     for key in (BYTE_SIZE, OFFSET):
         if key in parameters:
             return InvalidRequest(f"'{key}' can not be specified without '{REGION}' parameter for tensor '{name}'")
@@ -85,29 +82,29 @@ def stray_key(parameters: Iterable[str], name: str) -> InvalidRequest | None:
 
 
 def sizeless(name: str) -> InvalidRequest:
-    """Return the error for a region without the size of the tensor that is in it."""
+    """Return the error for a region without a size."""
     return InvalidRequest(f"'{BYTE_SIZE}' must be specified along with '{REGION}' parameter for tensor '{name}'")
 
 
-def put(tensor: Tensor, part: RegionBytes) -> None:
-    """Write an output into shared memory. Raises BackendError if it is too large for its place, 500 as in Triton."""
+def write_output(tensor: Tensor, part: RegionBytes) -> None:
+    """Write an output to shared memory. Raises BackendError if it is too large, which is 500 as in Triton."""
     if tensor.nbytes > part.size:
         raise BackendError(
             f"shared memory size specified with the request for output '{tensor.name}' ({part.size} bytes) "
             f"should be at least {tensor.nbytes} bytes to hold the results"
         )
-    # It may be there already: its model's process has written it.
+    # The model's process may have written it already.
     if tensor.source is None or not part.begins_with(tensor.source):
         part.write(tensor.data)
 
 
-def placed(response: InferResponse, parts: Mapping[str, RegionBytes]) -> InferResponse:
-    """Write outputs into shared memory and return the response without their bytes. Raises ConchError."""
+def write_outputs(response: InferResponse, parts: Mapping[str, RegionBytes]) -> InferResponse:
+    """Write outputs to shared memory and return the response without their bytes. Raises ConchError."""
     outputs = []
     for tensor in response.outputs:
         part = parts.get(tensor.name)
         if part is not None:
-            put(tensor, part)
+            write_output(tensor, part)
             tensor = Tensor(tensor.name, tensor.datatype, tensor.shape, b"")
         outputs.append(tensor)
     return InferResponse(

@@ -1,4 +1,4 @@
-"""What a worker reads and writes is what the event loop would have read and written."""
+"""Workers decode and encode as the event loop does."""
 
 import gzip
 

@@ -15,7 +15,7 @@ from conch.frontends.offload.pool import Job, OffloadPool, Outcome
 from conch.observability.tracing.observer import Observer
 from conch.observability.tracing.request_trace import Trace
 from conch.protocol.classification import classify
-from conch.protocol.regions import NO_REGIONS, Regions, placed
+from conch.protocol.regions import NO_REGIONS, Regions, write_outputs
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.protocol.v2_proto.inference import InferMessage, ResponseOptions, split_fields
 from conch.protocol.v2_proto.large import is_large
@@ -272,7 +272,7 @@ def place_outputs(response: InferResponse, options: ResponseOptions) -> InferRes
     Raises ConchError if an output does not fit its region.
     """
     if options.parts:
-        response = placed(response, options.parts)
+        response = write_outputs(response, options.parts)
     return response
 
 

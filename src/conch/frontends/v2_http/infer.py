@@ -212,7 +212,7 @@ class _Response:
         kept = [
             None if output["sent"] else tensor.data
             for output, tensor in zip(described["outputs"], response.outputs, strict=True)
-            if output["binary"] and not output["elsewhere"]
+            if output["binary"] and not output["placed"]
         ]
         done = partial(self._encoded, kept, coding)
         self._call.reply.on_disconnect = self._pool.submit("infer_response", described, sent, done).cancel

@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings` of the OpenAI API: what a body asks for, and the answer."""
+"""Requests and responses of `POST /v1/embeddings` of the OpenAI API."""
 
 import base64
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ import orjson
 from conch.protocol.openai.fields import Fields, read_object
 from conch.tensor import Buffer
 
-# The API's own limit.
+# As in OpenAI's API.
 MAX_INPUTS = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingCall:
-    """What is asked for. `inputs` are texts, or texts as token ids; none is empty, and all are of one kind.
+    """A request for embeddings. `inputs` are not empty; all are texts, or all are token ids.
 
-    `truncate` is how many tokens of each are kept, the last ones if `keep_last`; -1 as many as the model takes.
+    `truncate` is the number of tokens to keep of each, the last ones if `keep_last`; -1 is the model's maximum.
     """
 
     model: str
@@ -32,7 +32,7 @@ class EmbeddingCall:
 
 
 def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = None) -> EmbeddingCall:
-    """Read the body of a request for embeddings, or what a worker has left of it beside the inputs.
+    """Decode the body of a request for embeddings. A worker may have split the `inputs` from it.
 
     Raises InvalidField.
     """
@@ -68,17 +68,17 @@ def read_embedding(body: Buffer, inputs: Sequence[str | Sequence[int]] | None = 
 
 
 def _read_extensions(fields: Fields) -> None:
-    """Read vLLM's further fields, whose defaults clients send: what is no default is refused by name."""
+    """Check vLLM's extensions. Clients send their defaults; other values are refused."""
     for name in ("user", "request_id", "mm_processor_kwargs"):
         fields.take(name)
-    fields.refuse("add_special_tokens", lambda value: value is True, "the model adds those that it needs")
-    fields.refuse("priority", lambda value: value == 0, "texts are embedded in their order")
-    fields.refuse("cache_salt", lambda value: value == "", "nothing is cached among requests")
-    fields.refuse("padding", lambda value: value == "do_not_pad", "the model pads where it needs to")
-    fields.refuse("embed_dtype", lambda value: value == "float32", "vectors are float32")
-    fields.refuse("endianness", lambda value: value in ("native", "little"), "base64 is little-endian")
+    fields.refuse("add_special_tokens", lambda value: value is True, "special tokens are always added")
+    fields.refuse("priority", lambda value: value == 0, "priorities of embeddings are not implemented")
+    fields.refuse("cache_salt", lambda value: value == "", "embeddings have no prefix cache")
+    fields.refuse("padding", lambda value: value == "do_not_pad", "padding is chosen by the engine")
+    fields.refuse("embed_dtype", lambda value: value == "float32", "vectors are always float32")
+    fields.refuse("endianness", lambda value: value in ("native", "little"), "base64 is always little-endian")
     for name in ("normalize", "use_activation"):
-        fields.refuse(name, lambda _: False, "the model decides about the length of its vectors")
+        fields.refuse(name, lambda _: False, "normalization depends on the model only")
 
 
 def embeddings(name: str, vectors: Sequence[npt.NDArray[np.float32]], prompt_tokens: int, encoding: str) -> bytes:

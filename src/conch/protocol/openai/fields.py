@@ -1,7 +1,4 @@
-"""Reading the fields of an OpenAI request one by one: each has a type, and a mistake names it.
-
-Source: the OpenAI API reference; the fields beyond it are vLLM's, under its names.
-"""
+"""Typed access to the fields of an OpenAI request, with errors that name the field."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,12 +8,12 @@ import orjson
 from conch.errors import InvalidRequest
 from conch.tensor import Buffer
 
-# Deeper than any schema or conversation, and what every encoder and template takes.
+# Deeper than any schema or conversation, and supported by all encoders and templates.
 _MAX_DEPTH = 64
 
 
 class InvalidField(InvalidRequest):
-    """A field of an OpenAI request is wrong; `param` names it, as their errors do."""
+    """The field `param` of an OpenAI request is invalid."""
 
     def __init__(self, param: str | None, message: str) -> None:
         super().__init__(message)
@@ -24,7 +21,7 @@ class InvalidField(InvalidRequest):
 
 
 def read_object(body: Buffer, *, checked: bool = False) -> dict[str, Any]:
-    """Return the JSON object that a body holds. Raises InvalidField. `checked`: its depth is known to be allowed."""
+    """Parse a body as a JSON object. `checked`: its depth has been checked already. Raises InvalidField."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -44,7 +41,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 class Fields:
-    """The fields of one request, read by name; `done` refuses what nobody has read."""
+    """The fields of one request, read by name; `done` refuses those that have not been read."""
 
     def __init__(self, document: Mapping[str, Any], prefix: str = "") -> None:
         self._document = document
@@ -52,7 +49,7 @@ class Fields:
         self._read: set[str] = set()
 
     def take(self, name: str) -> Any:
-        """Return a field as it is; None if it is missing or null."""
+        """Return a field without a check; None if it is missing or null."""
         self._read.add(name)
         return self._document.get(name)
 
@@ -62,7 +59,7 @@ class Fields:
         return value
 
     def required_text(self, name: str) -> str:
-        """Return a string that must be there."""
+        """Return a required string."""
         value = self.text(name)
         if value is None:
             raise self.wrong(name, f"you must provide a '{self._prefix}{name}' parameter")
@@ -74,7 +71,7 @@ class Fields:
         return default if value is None else bool(value)
 
     def integer(self, name: str) -> int | None:
-        """Return an integer; a number without a fraction is one."""
+        """Return an integer; 2.0 is valid too."""
         value = self.take(name)
         if value is None:
             return None
@@ -119,7 +116,7 @@ class Fields:
         return tuple(given)
 
     def prompts(self, name: str, limit: int) -> "Sequence[str | Sequence[int]]":
-        """Return what must be there: a text, or a text's token ids, or an array of up to `limit` of them."""
+        """Return a required prompt or array of up to `limit` prompts, each a text or token ids."""
         value = self.take(name)
         if isinstance(value, str):
             value = [value]
@@ -132,19 +129,19 @@ class Fields:
         return [each if isinstance(each, str) else self.token_ids(name, each) for each in value]
 
     def token_ids(self, name: str, value: Any) -> "Sequence[int]":
-        """Hold a part of a field to be token ids, and return it."""
+        """Check for an array of token ids in a field, and return it."""
         if isinstance(value, list) and all(type(each) is int and 0 <= each < 2**31 for each in value):
             return value
         raise self.wrong(name, f"'{self._prefix}{name}' must hold token ids, which are integers from 0")
 
-    def refuse(self, name: str, harmless: Callable[[Any], bool], why: str) -> None:
-        """Refuse a field that this server does not honour, unless its value is one that changes nothing."""
+    def refuse(self, name: str, harmless: Callable[[Any], bool], reason: str) -> None:
+        """Refuse an unsupported field, unless its value has no effect."""
         value = self.take(name)
         if value is not None and not harmless(value):
-            raise self.wrong(name, f"'{self._prefix}{name}' is not supported: {why}")
+            raise self.wrong(name, f"'{self._prefix}{name}' is not supported: {reason}")
 
     def done(self) -> None:
-        """Refuse fields that nobody has read: what is not known is not ignored either."""
+        """Refuse unknown fields: those that have not been read."""
         for name in self._document:
             if name not in self._read:
                 raise self.wrong(name, f"Unrecognized request argument supplied: {self._prefix}{name}")
@@ -153,13 +150,13 @@ class Fields:
         """Return the error for a field."""
         return InvalidField(f"{self._prefix}{name}", message)
 
-    def _typed(self, name: str, kind: type, wanted: str) -> Any:
+    def _typed(self, name: str, kind: type, expected: str) -> Any:
         value = self.take(name)
         if value is not None and not isinstance(value, kind):
-            raise self._mistyped(name, wanted, value)
+            raise self._mistyped(name, expected, value)
         return value
 
-    def _mistyped(self, name: str, wanted: str, value: Any) -> InvalidField:
+    def _mistyped(self, name: str, expected: str, value: Any) -> InvalidField:
         shown = orjson.dumps(value, default=str).decode()
         shown = shown if len(shown) <= 80 else shown[:80] + "…"
-        return self.wrong(name, f"'{self._prefix}{name}' must be {wanted}, got {shown}")
+        return self.wrong(name, f"'{self._prefix}{name}' must be {expected}, got {shown}")

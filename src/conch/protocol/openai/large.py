@@ -1,6 +1,6 @@
-"""Large bodies of the OpenAI API, as a worker process reads them: what makes them large is taken out and checked.
+"""Large bodies of the OpenAI API in a worker process: messages, prompts and inputs are split off and checked.
 
-The server reads the rest as it reads any body. Messages stay JSON, which goes on to the chat template; token ids become
+The server decodes the rest as it decodes a small body. Messages stay JSON for the chat template; token ids become
 32-bit integers.
 """
 
@@ -15,9 +15,9 @@ from conch.protocol.openai.fields import Fields, InvalidField, read_object
 from conch.protocol.openai.requests import MAX_PROMPTS, read_messages
 from conch.tensor import Buffer
 
-# What a body may hold beside messages, prompts or inputs: tools, schemas, biases.
+# Of a body without messages, prompts or inputs: tools, schemas, biases.
 MAX_REST_BYTES = 512 * 1024
-# Texts and token ids of one call.
+# Of one call.
 MAX_TEXT_BYTES = 16 * 2**20
 MAX_TOKEN_IDS = 2**20
 
@@ -25,7 +25,7 @@ _LIMITS = {"prompt": MAX_PROMPTS, "input": MAX_INPUTS}
 
 
 def split_chat(body: Buffer) -> list[bytes]:
-    """Return the body without its messages, and the messages as templates want them. Raises InvalidField."""
+    """Return the body without its messages, and the messages as JSON for the template. Raises InvalidField."""
     document = read_object(body)
     messages = orjson.dumps(read_messages(Fields(document)))
     del document["messages"]
@@ -33,9 +33,9 @@ def split_chat(body: Buffer) -> list[bytes]:
 
 
 def split_prompts(body: Buffer, name: str) -> tuple[dict[str, Any], list[Buffer]]:
-    """Return whether each prompt is a text; the body without them, then each as UTF-8 or 32-bit integers.
+    """Return metadata for `join_prompts`, and the body without the prompts, then each as UTF-8 or 32-bit integers.
 
-    Raises InvalidField, also for texts or token ids beyond what a call may hold.
+    Raises InvalidField, also for too many bytes of text or token ids.
     """
     document = read_object(body)
     prompts = Fields(document).prompts(name, _LIMITS[name])
@@ -53,7 +53,7 @@ def split_prompts(body: Buffer, name: str) -> tuple[dict[str, Any], list[Buffer]
 
 
 def join_prompts(meta: Mapping[str, Any], parts: Sequence[Buffer]) -> list[str | Sequence[int]]:
-    """Return the prompts that `split_prompts` has taken out; `parts` are those behind the body's rest."""
+    """Return the prompts that `split_prompts` has split off; `parts` are those after the rest of the body."""
     return [
         str(part, "utf-8") if is_text else np.frombuffer(part, "<i4").tolist()
         for is_text, part in zip(meta["texts"], parts, strict=True)
@@ -65,6 +65,6 @@ def _rest(document: dict[str, Any]) -> bytes:
     if len(rest) > MAX_REST_BYTES:
         raise InvalidField(
             None,
-            f"beside messages, prompts and inputs a request may have {MAX_REST_BYTES} bytes at most, got {len(rest)}",
+            f"a request without messages, prompts and inputs may have {MAX_REST_BYTES} bytes at most, got {len(rest)}",
         )
     return rest

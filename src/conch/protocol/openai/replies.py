@@ -1,6 +1,6 @@
-"""What the OpenAI API answers with: completions whole and in chunks, models, errors.
+"""Encode responses of the OpenAI API: completions, whole and in chunks, models and errors.
 
-A stream's chunks differ in little, so what they share is encoded once: a token costs the encoding of its text.
+The constant parts of a stream's chunks are encoded once per stream.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from conch.generation import Delta, FinishReason, InvalidParameter, PromptTokens
 from conch.llm.output import Part, ToolCall
 from conch.protocol.openai.fields import InvalidField
 
-# As vLLM's server has it, which grants everybody the same.
+# Constant, as in vLLM's server.
 _PERMISSION = {
     "object": "model_permission",
     "allow_create_engine": False,
@@ -44,7 +44,7 @@ def event(document: bytes) -> bytes:
 
 
 def error(cause: ConchError, *, code: str | None = None) -> bytes:
-    """Encode an error as the API does: message, type, the parameter that is wrong, and a code where there is one."""
+    """Encode an error: message, type, the invalid parameter and a code, if any."""
     document = {
         "message": cause.message,
         "type": _KINDS.get(cause.code, "server_error"),
@@ -56,7 +56,7 @@ def error(cause: ConchError, *, code: str | None = None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A model as clients see it. `parent` is the model that a LoRA adapter belongs to; times are of the epoch."""
+    """A model in the list of models. `parent` is the model of a LoRA adapter; times are of the epoch."""
 
     name: str
     created: int
@@ -76,12 +76,12 @@ def model(entry: ModelEntry) -> bytes:
 
 
 def unloaded(name: str) -> bytes:
-    """Encode the answer to unloading a model."""
+    """Encode the response to the unloading of a model."""
     return orjson.dumps({"status": "success", "model": name})
 
 
 def usage_document(usage: Usage) -> dict[str, Any]:
-    """Return a usage as the API has it."""
+    """Return the API's usage object."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -92,9 +92,9 @@ def usage_document(usage: Usage) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyOptions:
-    """What an answer has beside its text. `tokens_as_ids`: log probabilities name tokens as `token_id:<id>`."""
+    """Optional parts of a response. `tokens_as_ids`: log probabilities name tokens as `token_id:<id>`."""
 
-    include_usage: bool = False  # of a stream: in a chunk of its own at the end
+    include_usage: bool = False  # of a stream: in a last, separate chunk
     continuous_usage: bool = False  # of a stream: in every chunk
     token_ids: bool = False
     tokens_as_ids: bool = False
@@ -103,10 +103,10 @@ class ReplyOptions:
 
 @dataclass(slots=True)
 class ReplyChoice:
-    """One finished choice: everything that was generated for it.
+    """The generated parts of a choice.
 
-    `text` and `logprobs` begin with those of the prompt if it is echoed; an empty entry of `logprobs` is that of a
-    token which follows nothing.
+    `text` and `logprobs` begin with those of the prompt if it is echoed; the first token of a prompt has an empty
+    entry in `logprobs`.
     """
 
     text: str
@@ -117,25 +117,25 @@ class ReplyChoice:
     stop_reason: str | int | None = None
     token_ids: Sequence[int] = ()
     prompt: PromptTokens | None = None
-    pieces: Sequence[str] = ()  # the texts of the prompt's tokens, where `logprobs` has them
+    pieces: Sequence[str] = ()  # the texts of the prompt's tokens, if `logprobs` has them
 
 
 class ChatReplies:
-    """The forms of one chat completion."""
+    """Encoder of one chat completion."""
 
     object_name = "chat.completion"
 
     def __init__(self, id: str, model: str, created: int, options: ReplyOptions) -> None:  # noqa: A002 - the API's name
         self.options = options
         head = {"id": id, "object": f"{self.object_name}.chunk", "created": created, "model": model}
-        # Everything before and after what a chunk has of its own.
+        # The constant start and end of a chunk.
         self._prefix = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
         self._suffix = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
         self._head = {**head, "object": self.object_name}
         self._usage_prefix = self._prefix + b'],"usage":'
 
     def first(self, index: int, content: str, prompt: PromptTokens | None) -> bytes:
-        """Return the chunk that begins a choice. `content` is what is echoed."""
+        """Return the first chunk of a choice. `content` is the echo."""
         choice = b'{"index":%d,"delta":{"role":"assistant","content":%s},"logprobs":null,"finish_reason":null}' % (
             index,
             orjson.dumps(content),
@@ -146,7 +146,7 @@ class ChatReplies:
         return chunk
 
     def tail(self, prompt: PromptTokens | None, tokens: int) -> bytes:
-        """Return the end of a chunk of a choice that has so many tokens by now."""
+        """Return the end of a chunk of a choice with `tokens` tokens so far."""
         if not self.options.continuous_usage:
             return self._suffix
         return _usage_tail(prompt, tokens)
@@ -159,7 +159,7 @@ class ChatReplies:
         number_of_calls: int,
         tail: bytes | None = None,
     ) -> bytes:
-        """Return a chunk; `number_of_calls` is how many tool calls the choice has had before."""
+        """Return a chunk of a choice with `number_of_calls` tool calls so far."""
         if tail is not None:
             document = {
                 "index": delta.index,
@@ -186,11 +186,11 @@ class ChatReplies:
         return self._prefix + orjson.dumps(document) + self._suffix
 
     def usage(self, usage: Usage) -> bytes:
-        """Return the last chunk, that of the usage."""
+        """Return the last chunk, which has the usage."""
         return self._usage_prefix + orjson.dumps(usage_document(usage)) + b"}\n\n"
 
     def whole(self, choices: Sequence[ReplyChoice], usage: Usage) -> bytes:
-        """Return the answer of a call that does not stream."""
+        """Return the response without streaming."""
         listed = [
             {
                 "index": index,
@@ -210,7 +210,7 @@ class ChatReplies:
 
 
 class CompletionReplies:
-    """The forms of one text completion."""
+    """Encoder of one text completion."""
 
     def __init__(self, id: str, model: str, created: int, options: ReplyOptions) -> None:  # noqa: A002 - the API's name
         self.options = options
@@ -220,7 +220,7 @@ class CompletionReplies:
         self._usage_prefix = self._prefix + b'],"usage":'
 
     def chunk(self, index: int, delta: Delta, offset: int) -> bytes:
-        """Return a chunk of a choice whose text has `offset` characters so far."""
+        """Return a chunk of a choice with `offset` characters so far."""
         text = orjson.dumps(delta.text)
         if delta.finish_reason is None and not delta.logprobs:
             body = b'{"index":%d,"text":%s,"logprobs":null,"finish_reason":null}' % (index, text)
@@ -235,9 +235,9 @@ class CompletionReplies:
         return self._prefix + orjson.dumps(document) + self._suffix
 
     def detailed(self, index: int, choice: ReplyChoice, offset: int, tokens: int, *, first: bool, last: bool) -> bytes:
-        """Return a chunk of a choice that has `tokens` tokens by now; `choice` holds what is new of it.
+        """Return a chunk of a choice with `tokens` tokens so far; `choice` has the new ones.
 
-        The first chunk of a choice has the prompt, if that is asked for.
+        The first chunk of a choice has the requested parts of the prompt.
         """
         document = self._choice(index, choice, offset, whole=first)
         document["finish_reason"] = choice.finish_reason if last else None
@@ -245,7 +245,7 @@ class CompletionReplies:
         return self._prefix + orjson.dumps(document) + tail
 
     def usage(self, usage: Usage) -> bytes:
-        """Return the last chunk, that of the usage."""
+        """Return the last chunk, which has the usage."""
         return self._usage_prefix + orjson.dumps(usage_document(usage)) + b"}\n\n"
 
     def _choice(self, index: int, choice: ReplyChoice, offset: int, *, whole: bool) -> dict[str, Any]:
@@ -261,13 +261,13 @@ class CompletionReplies:
         }
 
     def whole(self, choices: Sequence[ReplyChoice], usage: Usage) -> bytes:
-        """Return the answer of a call that does not stream."""
+        """Return the response without streaming."""
         listed = [self._choice(index, choice, 0, whole=True) for index, choice in enumerate(choices)]
         return orjson.dumps({**self._head, "choices": listed, "usage": usage_document(usage)})
 
 
 def finish_reason(reason: FinishReason, *, called: bool) -> str:
-    """Return the API's word for why a choice has ended."""
+    """Return the API's finish reason."""
     return "tool_calls" if called and reason is FinishReason.STOP else reason.value
 
 
@@ -326,7 +326,7 @@ def _token(token: TokenLogprob) -> dict[str, Any]:
 def _completion_logprobs(
     tokens: Sequence[Sequence[TokenLogprob]], offset: int, pieces: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the log probabilities; `pieces` are the texts of the first tokens, which may have none."""
+    """Return the log probabilities; `pieces` are the texts of the first tokens, whose entries may be empty."""
     offsets, texts = [], []
     for place, token in enumerate(tokens):
         text = token[0].text if token else pieces[place]
@@ -342,7 +342,7 @@ def _completion_logprobs(
 
 
 def _named(tokens: Sequence[Sequence[TokenLogprob]], options: ReplyOptions) -> Sequence[Sequence[TokenLogprob]]:
-    """Return the tokens under the names that the client wants."""
+    """Return the tokens with their texts, or with their ids instead if the client requests it."""
     if not options.tokens_as_ids:
         return tokens
     return [
@@ -357,7 +357,7 @@ def _usage_tail(prompt: PromptTokens | None, tokens: int) -> bytes:
 
 
 def _prompt_fields(prompt: PromptTokens | None, options: ReplyOptions) -> dict[str, Any]:
-    """Return what an answer has of the prompt: its token ids, and their log probabilities by id, as vLLM does."""
+    """Return the prompt's token ids and log probabilities in vLLM's form, if requested."""
     found: dict[str, Any] = {}
     if prompt is None:
         return found

@@ -1,7 +1,7 @@
-"""Bodies of the OpenAI API → what they ask for. A field that is not honoured is refused by its name.
+"""Decode requests for completions and chat completions of the OpenAI API. Unsupported fields are refused.
 
-Fields beyond the API's own are vLLM's: top_k, min_p, repetition_penalty, min_tokens, ignore_eos and so on; those that
-are no sampling parameters are in `openai_extensions`.
+Sampling parameters that the API does not have are vLLM's: top_k, min_p, repetition_penalty, min_tokens, ignore_eos and
+so on. vLLM's other extensions are in `extensions.py`.
 """
 
 import re
@@ -16,8 +16,8 @@ from conch.protocol.openai.extensions import read_extensions
 from conch.protocol.openai.fields import Fields, InvalidField, read_object
 from conch.tensor import Buffer
 
-# What a completion without max_tokens may have, by the API's definition.
-_COMPLETION_TOKENS = 16
+# The API's default of max_tokens.
+_DEFAULT_COMPLETION_TOKENS = 16
 MAX_PROMPTS = 256
 _TOKEN_ID = re.compile("[0-9]{1,10}")
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -29,7 +29,7 @@ _TEXTS = ("truncation_side", "cache_salt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationCall:
-    """What every call that generates has."""
+    """Base of the requests for completions."""
 
     model: str
     params: SamplingParams
@@ -37,14 +37,14 @@ class GenerationCall:
     include_usage: bool
     continuous_usage: bool = False  # the usage so far with each chunk
     priority: int = 0
-    request_id: str = ""  # part of the answer's id
-    token_ids: bool = False  # the token ids of prompt and answer are returned
-    tokens_as_ids: bool = False  # of log probabilities, tokens are named by their ids
-    prompt_only: bool = False  # nothing is generated
+    request_id: str = ""  # part of the response's id
+    token_ids: bool = False  # return the token ids of prompt and completion
+    tokens_as_ids: bool = False  # show the ids of tokens with log probabilities
+    prompt_only: bool = False  # return the prompt without generating
 
     @property
     def return_prompt(self) -> Literal["", "ids", "text"]:
-        """What the answer has of the prompt as the engine has tokenized it."""
+        """The parts of the tokenized prompt that the response needs."""
         return _return_prompt(self)
 
 
@@ -62,7 +62,7 @@ class CompletionCall(GenerationCall):
 
     @property
     def return_prompt(self) -> Literal["", "ids", "text"]:
-        """An echo needs the text of token ids, and of what a truncation has left."""
+        """Also the text for an echo: the prompt may be token ids, or truncated."""
         return "text" if self.echo else _return_prompt(self)
 
 
@@ -70,11 +70,11 @@ class CompletionCall(GenerationCall):
 class ChatCall(GenerationCall):
     """`POST /v1/chat/completions`. `tool_choice` names a function, or is "auto", "none" or "required".
 
-    With `echo` the answer begins with the last message, if that is the assistant's; with `continue_final_message` the
-    model continues that message. `documents` are for the template.
+    With `echo` the response begins with the last message, if that is the assistant's; with `continue_final_message` the
+    model continues that message.
     """
 
-    messages: Sequence[Mapping[str, Any]] | Buffer  # as JSON where a worker has read them
+    messages: Sequence[Mapping[str, Any]] | Buffer  # as JSON if a worker has split them off
     tools: Sequence[Mapping[str, Any]] = ()
     tool_choice: str | Mapping[str, Any] = "none"
     parallel_tool_calls: bool = True
@@ -87,17 +87,17 @@ class ChatCall(GenerationCall):
 
 
 def read_completion(body: Buffer, prompts: Sequence[str | Sequence[int]] | None = None) -> CompletionCall:
-    """Read the body of a completion, or what a worker has left of it beside the prompts. Raises InvalidField."""
+    """Decode the body of a completion. A worker may have split the `prompts` from it. Raises InvalidField."""
     fields = Fields(read_object(body, checked=prompts is not None))
     model = fields.required_text("model")
     prompts = prompts or fields.prompts("prompt", MAX_PROMPTS)
-    fields.refuse("suffix", lambda value: value == "", "no engine of this server fills in the middle")
+    fields.refuse("suffix", lambda value: value == "", "insertions are not implemented")
     max_tokens = fields.integer("max_tokens")
     echo, logprobs = fields.boolean("echo"), _logprobs_of_completion(fields)
     prompt_only = echo and max_tokens == 0
     if prompt_only:
         max_tokens = 1
-    params = _params(fields, _COMPLETION_TOKENS if max_tokens is None else max_tokens, logprobs)
+    params = _params(fields, _DEFAULT_COMPLETION_TOKENS if max_tokens is None else max_tokens, logprobs)
     if echo and params.prompt_logprobs is None and logprobs is not None:
         params = replace(params, prompt_logprobs=logprobs)
     best_of = fields.integer("best_of")
@@ -117,23 +117,23 @@ def read_completion(body: Buffer, prompts: Sequence[str | Sequence[int]] | None 
 
 
 def read_chat(body: Buffer, messages: Buffer | None = None) -> ChatCall:
-    """Read the body of a chat completion, or what a worker has left of it beside the messages. Raises InvalidField."""
+    """Decode the body of a chat completion. A worker may have split the `messages` from it. Raises InvalidField."""
     fields = Fields(read_object(body, checked=messages is not None))
     model = fields.required_text("model")
     conversation = read_messages(fields) if messages is None else messages
     max_tokens = fields.integer("max_completion_tokens")
-    older = fields.integer("max_tokens")
-    params = _params(fields, older if max_tokens is None else max_tokens, _logprobs_of_chat(fields))
+    deprecated_max_tokens = fields.integer("max_tokens")
+    params = _params(fields, deprecated_max_tokens if max_tokens is None else max_tokens, _logprobs_of_chat(fields))
     tools = fields.list("tools") or []
     for tool in tools:
         _check_tool(fields, tool)
-    # A template is a program; a stranger's is not run.
-    fields.refuse("chat_template", lambda _: False, "the template is the model's")
+    # A template is a program, which clients cannot run on the server.
+    fields.refuse("chat_template", lambda _: False, "clients cannot replace the model's template")
     fields.refuse("functions", lambda value: value == [], "use 'tools'")
     fields.refuse("function_call", lambda value: value in ("none", "auto"), "use 'tool_choice'")
     for name in ("audio", "modalities", "web_search_options", "verbosity"):
-        fields.refuse(name, lambda value: value in (["text"], "medium"), "this server generates text alone")
-    fields.take("prediction")  # which only makes answers come sooner
+        fields.refuse(name, lambda value: value in (["text"], "medium"), "only text is generated")
+    fields.take("prediction")  # an optimization without an effect on the response
     continues, generates = fields.boolean("continue_final_message"), fields.take("add_generation_prompt")
     if continues and generates:
         text = "'continue_final_message' and 'add_generation_prompt' cannot both be true"
@@ -171,7 +171,7 @@ def _transport(fields: Fields) -> dict[str, Any]:
     if options is not None:
         include_usage = options.boolean("include_usage")
         continuous = options.boolean("continuous_usage_stats")
-        options.refuse("include_obfuscation", lambda value: value is False, "chunks are sent as they are")
+        options.refuse("include_obfuscation", lambda value: value is False, "chunks are not obfuscated")
         options.done()
         if not stream and (include_usage or continuous):
             raise fields.wrong("stream_options", "'stream_options' is allowed only together with 'stream'")
@@ -185,33 +185,33 @@ def _transport(fields: Fields) -> dict[str, Any]:
 
 
 def _params(fields: Fields, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-    given: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": logprobs, "stop": fields.texts("stop")}
+    arguments: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": logprobs, "stop": fields.texts("stop")}
     for names, read in ((_FLOATS, fields.number), (_INTEGERS, fields.integer)):
         for name in names:
             value = read(name)
             if value is not None:
-                given[name] = value
+                arguments[name] = value
     for name in _BOOLEANS:
         if fields.take(name) is not None:
-            given[name] = fields.boolean(name)
+            arguments[name] = fields.boolean(name)
     for name in _TEXTS:
         text = fields.text(name)
         if text is not None:
-            given[name] = text
+            arguments[name] = text
     for name in ("stop_token_ids", "allowed_token_ids"):
-        given[name] = tuple(fields.token_ids(name, fields.list(name) or []))
-    given["bad_words"] = fields.texts("bad_words")
+        arguments[name] = tuple(fields.token_ids(name, fields.list(name) or []))
+    arguments["bad_words"] = fields.texts("bad_words")
     prompt_logprobs = fields.integer("prompt_logprobs")
     if prompt_logprobs is not None:
         if fields.take("stream"):
             raise fields.wrong("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.")
-        given["prompt_logprobs"] = prompt_logprobs
-    given["logit_bias"] = _logit_bias(fields)
-    given["structured"] = _structured(fields)
-    if given.get("top_k") == -1:  # the other way to say all
-        given["top_k"] = 0
-    params = SamplingParams(**given)
-    params.check()  # before a template is rendered for nothing
+        arguments["prompt_logprobs"] = prompt_logprobs
+    arguments["logit_bias"] = _logit_bias(fields)
+    arguments["structured"] = _structured(fields)
+    if arguments.get("top_k") == -1:  # all, as 0
+        arguments["top_k"] = 0
+    params = SamplingParams(**arguments)
+    params.check()  # before the template is rendered
     return params
 
 
@@ -227,12 +227,12 @@ def _logit_bias(fields: Fields) -> dict[int, float]:
 
 
 def _logprobs_of_chat(fields: Fields) -> int | None:
-    wanted, top = fields.boolean("logprobs"), fields.integer("top_logprobs")
+    enabled, top = fields.boolean("logprobs"), fields.integer("top_logprobs")
     if top is not None and not 0 <= top <= MAX_LOGPROBS:
         raise fields.wrong("top_logprobs", f"'top_logprobs' must be between 0 and {MAX_LOGPROBS}, got {top}")
-    if top and not wanted:
+    if top and not enabled:
         raise fields.wrong("top_logprobs", "'top_logprobs' needs 'logprobs': true")
-    return (top or 0) if wanted else None
+    return (top or 0) if enabled else None
 
 
 def _logprobs_of_completion(fields: Fields) -> int | None:
@@ -257,13 +257,13 @@ def _structured(fields: Fields) -> StructuredOutput | None:
         elif kind != "text":
             raise form.wrong("type", f"'response_format.type' must be text, json_object or json_schema, got '{kind}'")
         form.done()
-    # vLLM's, as older releases spell them and as newer ones do.
+    # vLLM's fields, in older and in newer releases.
     found += _structures(fields, "guided_")
     newer = fields.inner("structured_outputs")
     if newer is not None:
         found += _structures(newer, "")
         for name in ("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"):
-            newer.refuse(name, lambda value: value is False, "the engine compiles the structure as it is")
+            newer.refuse(name, lambda value: value is False, "structures have no options")
         for name in ("backend", "disable_fallback"):
             newer.take(name)
         newer.done()
@@ -287,7 +287,7 @@ def _structures(fields: Fields, prefix: str) -> Iterator[StructuredOutput]:
 
 
 def read_messages(fields: Fields) -> list[dict[str, Any]]:
-    """Return the messages of a chat as templates want them. Raises InvalidField."""
+    """Return the messages of a chat in the form for templates. Raises InvalidField."""
     messages = fields.list("messages")
     if not messages:
         raise fields.wrong("messages", "'messages' must hold at least one message")
@@ -321,16 +321,14 @@ def _part(part: Any, where: str) -> str:
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         return str(part["text"])
     kind = part.get("type") if isinstance(part, dict) else None
-    raise InvalidField(
-        where, f"'{where}' must be of type text with a 'text', got {kind!r}: this server takes text alone"
-    )
+    raise InvalidField(where, f"'{where}' must be of type text with a 'text', got {kind!r}: only text is supported")
 
 
 def _tool_call(call: Any, where: str) -> dict[str, Any]:
-    """Return a call of an earlier turn as templates want it: the arguments as an object."""
+    """Return a call of an earlier turn in the form for templates: with the arguments as an object."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise InvalidField(where, f"'{where}' must hold calls with a function that has a name")
+        raise InvalidField(where, f"'{where}' must hold calls with a 'function' that has a 'name'")
     arguments = function.get("arguments") or "{}"
     if isinstance(arguments, str):
         try:
@@ -343,7 +341,7 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
 def _check_tool(fields: Fields, tool: Any) -> None:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or tool.get("type") != "function":
-        raise fields.wrong("tools", "each of 'tools' must be of type function, with a function that has a name")
+        raise fields.wrong("tools", "each of 'tools' must have the type 'function' and a 'function' with a 'name'")
 
 
 def _tool_choice(fields: Fields, tools: list[Any]) -> str | Mapping[str, Any]:

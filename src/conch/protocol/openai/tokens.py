@@ -1,4 +1,4 @@
-"""Bodies of vLLM's `/tokenize` and `/detokenize`, and the answers."""
+"""Requests and responses of vLLM's `/tokenize` and `/detokenize`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from conch.protocol.openai.fields import Fields, read_object
 from conch.protocol.openai.requests import ChatCall, read_chat
 from conch.tensor import Buffer
 
-# Fields of a conversation to be tokenized that those of a chat completion are, too.
+# Fields of a chat completion.
 _CHAT = (
     *("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs"),
     *("media_io_kwargs", "mm_processor_kwargs"),
@@ -19,7 +19,7 @@ _CHAT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeCall:
-    """What is to be tokenized: a text, or a conversation. `model` is "" where the only one is meant."""
+    """A text or a chat to tokenize. `model` is "" for the only model."""
 
     model: str
     prompt: str = ""
@@ -29,7 +29,7 @@ class TokenizeCall:
 
 
 def read_tokenize(body: Buffer) -> TokenizeCall:
-    """Read the body of `/tokenize`. Raises InvalidField."""
+    """Decode the body of `/tokenize`. Raises InvalidField."""
     document = read_object(body)
     fields = Fields(document)
     model, strings = fields.text("model") or "", fields.boolean("return_token_strs")
@@ -46,7 +46,7 @@ def read_tokenize(body: Buffer) -> TokenizeCall:
 
 
 def read_detokenize(body: Buffer) -> tuple[str, Sequence[int]]:
-    """Read the body of `/detokenize`: the model and the token ids. Raises InvalidField."""
+    """Decode the body of `/detokenize`: the model and the token ids. Raises InvalidField."""
     fields = Fields(read_object(body))
     model, tokens = fields.text("model") or "", fields.token_ids("tokens", fields.list("tokens"))
     fields.done()
@@ -54,7 +54,7 @@ def read_detokenize(body: Buffer) -> tuple[str, Sequence[int]]:
 
 
 def tokenized(prompt: PromptTokens, context_length: int, *, strings: bool) -> bytes:
-    """Encode the answer to `/tokenize`."""
+    """Encode the response of `/tokenize`."""
     return orjson.dumps(
         {
             "count": len(prompt.token_ids),
@@ -66,5 +66,5 @@ def tokenized(prompt: PromptTokens, context_length: int, *, strings: bool) -> by
 
 
 def detokenized(prompt: PromptTokens) -> bytes:
-    """Encode the answer to `/detokenize`."""
+    """Encode the response of `/detokenize`."""
     return orjson.dumps({"prompt": prompt.text})

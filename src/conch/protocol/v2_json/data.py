@@ -1,7 +1,7 @@
-"""Tensor data in JSON: the `data` arrays of inputs and outputs, to and from wire bytes.
+"""Convert the `data` arrays of inputs and outputs in JSON to and from wire bytes.
 
-Nesting says nothing, the shape does: [[1,2],[3,4]] and [1,2,3,4] are the same data. Numbers are checked for type and
-range without a loop in Python; only a refusal looks for the element at fault.
+Nesting is ignored: [[1,2],[3,4]] and [1,2,3,4] are the same data. Types and ranges are checked without a loop in
+Python; only an error searches for the invalid element.
 """
 
 import struct
@@ -18,7 +18,7 @@ from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes, unpack_bytes
 MAX_DEPTH = 100
 _MAX_INT64 = 2**63 - 1
 
-# Datatype → code of `struct`, for everything that JSON numbers and booleans can express.
+# Datatype → code of `struct`, for the datatypes of JSON numbers and booleans.
 _CODES = {
     "BOOL": "?",
     "UINT8": "B",
@@ -39,19 +39,19 @@ _STRING: frozenset[type] = frozenset({str})
 
 
 def pack(name: str, datatype: str, data: Any, count: int) -> bytes:
-    """Turn an input's `data` into `count` elements of wire bytes.
+    """Convert an input's `data` to the wire bytes of `count` elements.
 
-    Raises InvalidRequest if `data` is no array, has another number of elements, or an element that is not of the
-    datatype: integers must be written as such and fit, booleans are no numbers. A number beyond FP32 becomes infinity.
+    Raises InvalidRequest if `data` is not an array, has another number of elements, or an element of another type:
+    integers must not have a fraction and must be in range, and booleans are not numbers. FP32 overflows to infinity.
     """
     flat = array(data, "data")
-    # All elements at once, for a loop in Python would cost more than parsing them did.
+    # All elements at once: a loop in Python would take more time than the parser.
     types = set(map(type, flat))
     if list in types:
         flat = _flatten(flat, name)
         types = set(map(type, flat))
     allowed = _types(datatype)
-    # Triton leaves the number of strings to the check of the tensor, which names it.
+    # The validation of the tensor checks the number of strings, as in Triton.
     if len(flat) != count and datatype != BYTES:
         within = flat[:count]
         if not allowed.issuperset(map(type, within)):
@@ -67,23 +67,23 @@ def pack(name: str, datatype: str, data: Any, count: int) -> bytes:
     try:
         return struct.pack(f"<{count}{_CODES[datatype]}", *flat)
     except OverflowError:
-        return _pack_huge_numbers(datatype, flat)
+        return _pack_with_overflow(datatype, flat)
     except struct.error:
         raise _out_of_range(name, datatype, flat) from None
 
 
 def not_in_json(name: str, datatype: str) -> InvalidRequest:
-    """Return the error for an input whose datatype JSON does not carry."""
+    """Return the error for an input whose datatype has no JSON form."""
     return InvalidRequest(
         f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
     )
 
 
 def encode(tensor: Tensor) -> Any:
-    """Return an output's elements as something that orjson writes, with OPT_SERIALIZE_NUMPY, as a flat array.
+    """Return an output's elements as a value that orjson writes as a flat array, with OPT_SERIALIZE_NUMPY.
 
-    NaN and infinities are not covered: see `encode_exactly`. Raises InvalidRequest for FP16 and BF16, which JSON does
-    not carry, and ValueError if the data are not made of whole elements.
+    NaN and infinities become null: see `encode_exactly`. Raises InvalidRequest for FP16 and BF16, which have no JSON
+    form, and ValueError for incomplete elements.
     """
     if tensor.datatype == BYTES:
         try:
@@ -99,15 +99,15 @@ def encode(tensor: Tensor) -> Any:
 
 
 def encode_exactly(tensor: Tensor) -> orjson.Fragment:
-    """Return an output's elements as `written_exactly` does, for orjson."""
-    return orjson.Fragment(written_exactly(tensor))
+    """Return the result of `write_exactly` as a value for orjson."""
+    return orjson.Fragment(write_exactly(tensor))
 
 
-def written_exactly(tensor: Tensor) -> bytes:
-    """Write an output's elements as Triton does where JSON has no word for them.
+def write_exactly(tensor: Tensor) -> bytes:
+    """Write an output's elements in Triton's extended JSON.
 
-    NaN and infinities become the literals `NaN`, `Infinity` and `-Infinity`, and bytes that are not UTF-8 are sent as
-    they are. `data` must be of BYTES or a type that JSON carries.
+    NaN and infinities become the literals `NaN`, `Infinity` and `-Infinity`, and bytes that are not UTF-8 are written
+    unchanged. The datatype must not be FP16 or BF16.
     """
     if tensor.datatype == BYTES:
         elements = [_quoted(element) for element in unpack_bytes(tensor.data)]
@@ -127,7 +127,7 @@ def _quoted(element: bytes) -> bytes:
     try:
         return orjson.dumps(element.decode())
     except UnicodeDecodeError:
-        # What JSON escapes is ASCII, and no byte of a longer character is: bytes can be replaced one by one.
+        # Escaped characters are ASCII, which is never part of another UTF-8 character: replacing bytes is safe.
         for plain, escaped in _ESCAPES:
             if plain in element:
                 element = element.replace(plain, escaped)
@@ -135,7 +135,7 @@ def _quoted(element: bytes) -> bytes:
 
 
 def _escapes() -> list[tuple[bytes, bytes]]:
-    """Return what JSON escapes and how. The backslash comes first, since escapes contain it."""
+    """Return pairs of characters and their JSON escapes. The backslash is first, because escapes contain it."""
     characters = ["\\", '"', *map(chr, range(0x20))]
     return [(character.encode(), orjson.dumps(character)[1:-1]) for character in characters]
 
@@ -152,7 +152,7 @@ def _types(datatype: str) -> frozenset[type]:
 
 
 def _flatten(data: list[Any], name: str) -> list[Any]:
-    """Remove all nesting. Linear in the size of the text, however it is nested."""
+    """Remove all nesting, in a time linear in the size of the text."""
     for depth in range(MAX_DEPTH):
         types = set(map(type, data))
         if list not in types:
@@ -166,7 +166,7 @@ def _flatten(data: list[Any], name: str) -> list[Any]:
 
 
 def _gather(data: list[Any], flat: list[Any], depth: int, name: str) -> None:
-    """Append the leaves of arrays that hold values and arrays side by side."""
+    """Append the leaves of arrays that contain both values and arrays."""
     if depth >= MAX_DEPTH:
         raise _too_deep(name)
     for element in data:
@@ -185,18 +185,18 @@ def _pack_strings(name: str, strings: list[str]) -> bytes:
         return pack_bytes([element.encode("utf-8", "surrogateescape") for element in strings])
     except UnicodeEncodeError as error:
         raise InvalidRequest(
-            f"Unable to parse 'data': an element of input '{name}' has half a surrogate pair: {shown(error.object)}"
+            f"Unable to parse 'data': an element of input '{name}' has an unpaired surrogate: {shown(error.object)}"
         ) from None
 
 
-def _pack_huge_numbers(datatype: str, numbers: list[int | float]) -> bytes:
-    """Round as IEEE 754 does, to infinity beyond the largest value; `struct` refuses that."""
+def _pack_with_overflow(datatype: str, numbers: list[int | float]) -> bytes:
+    """Round to infinity beyond the largest value, as IEEE 754 does; `struct` refuses such values."""
     with np.errstate(over="ignore"):
         return np.array(numbers, np.float64).astype(NUMPY_DTYPES[datatype]).tobytes()
 
 
-def _wanted_by(datatype: str) -> str:
-    """What Triton calls the JSON value that a datatype asks for."""
+def _json_type(datatype: str) -> str:
+    """Return Triton's name of the JSON type of a datatype."""
     if datatype in ("FP32", "FP64"):
         return "number"
     if datatype == BYTES:
@@ -208,11 +208,11 @@ def _wanted_by(datatype: str) -> str:
 
 def _wrong_element(name: str, datatype: str, flat: list[Any], allowed: frozenset[type]) -> InvalidRequest:
     index = next(index for index, element in enumerate(flat) if type(element) not in allowed)
-    wanted = _wanted_by(datatype)
-    seen_as = "double" if wanted == "number" else wanted
+    expected = _json_type(datatype)
+    seen_as = "double" if expected == "number" else expected
     what = "JSON bytes array" if datatype == BYTES else "'data'"
     return InvalidRequest(
-        f"Unable to parse {what}: attempt to access JSON non-{wanted} as {seen_as}; "
+        f"Unable to parse {what}: attempt to access JSON non-{expected} as {seen_as}; "
         f"element {index} of input '{name}' ({datatype}) is {shown(flat[index])}"
     )
 
@@ -221,9 +221,9 @@ def _out_of_range(name: str, datatype: str, flat: list[int]) -> InvalidRequest:
     limits = np.iinfo(NUMPY_DTYPES[datatype])
     lowest, highest = int(limits.min), int(limits.max)
     index = next(index for index, element in enumerate(flat) if not lowest <= element <= highest)
-    wanted = _wanted_by(datatype)
+    expected = _json_type(datatype)
     is_other_type = flat[index] < 0 if lowest == 0 else flat[index] > _MAX_INT64
-    cause = f"attempt to access JSON non-{wanted} as {wanted}; " if is_other_type else ""
+    cause = f"attempt to access JSON non-{expected} as {expected}; " if is_other_type else ""
     return InvalidRequest(
         f"Unable to parse 'data': {cause}element {index} of input '{name}' is {shown(flat[index])}, "
         f"which does not fit {datatype} ({lowest} to {highest})"

@@ -1,6 +1,6 @@
-"""JSON bodies that describe the server and its models: metadata, configurations, statistics, the repository index.
+"""Encode metadata, configurations, statistics, the repository index and errors as JSON.
 
-All are compact JSON with Triton's member names, in its order.
+Members have Triton's names and order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from conch.model_config import ModelConfig, TensorSpec
 from conch.observability.metrics.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
 
 _SYSTEM_SHARED_MEMORY = "system_shared_memory"
-# Extensions of the v2 protocol that a server can have, by the names and in the order that Triton lists them.
+# Extensions of the v2 protocol, with Triton's names and order.
 _EXTENSIONS = (
     "classification",
     "sequence",
@@ -30,7 +30,7 @@ _EXTENSIONS = (
 
 
 class IndexRow(Protocol):
-    """One row of the repository index; empty members are left out."""
+    """One row of the repository index; empty members are omitted."""
 
     @property
     def name(self) -> str:
@@ -46,11 +46,11 @@ class IndexRow(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why it is in that state."""
+        """The reason of the state."""
 
 
 def error(message: str) -> bytes:
-    """Write an error body. Anything can be put into it: what is not valid Unicode is replaced."""
+    """Encode an error; invalid Unicode in the message is escaped."""
     try:
         return orjson.dumps({"error": message})
     except orjson.JSONEncodeError:
@@ -58,17 +58,17 @@ def error(message: str) -> bytes:
 
 
 def extensions(*, shared_memory: bool) -> list[str]:
-    """Return the extensions of a server that allows its clients shared memory, or does not."""
+    """Return the names of the extensions, with or without shared memory of clients."""
     return [name for name in _EXTENSIONS if shared_memory or name != _SYSTEM_SHARED_MEMORY]
 
 
 def server_metadata(name: str, version: str, *, shared_memory: bool) -> bytes:
-    """Write what the server says of itself."""
+    """Encode the server's metadata."""
     return orjson.dumps({"name": name, "version": version, "extensions": extensions(shared_memory=shared_memory)})
 
 
 def model_metadata(config: ModelConfig, versions: Iterable[int]) -> bytes:
-    """Write a model's metadata. Shapes show the batch dimension, as -1, where the model has one."""
+    """Encode a model's metadata. Shapes of batching models begin with -1."""
     return orjson.dumps(
         {
             "name": config.name,
@@ -81,37 +81,38 @@ def model_metadata(config: ModelConfig, versions: Iterable[int]) -> bytes:
 
 
 def model_config(config: ModelConfig) -> bytes:
-    """Write the whole `ModelConfig` message under its proto field names."""
+    """Encode the complete `ModelConfig` message with its proto field names."""
     return orjson.dumps(dict(config.document))
 
 
 def model_statistics(models: Iterable[ModelStatistics]) -> bytes:
-    """Write the statistics of model versions."""
+    """Encode the statistics of model versions."""
     return b"".join(statistics_pieces(models))
 
 
 def statistics_pieces(models: Iterable[ModelStatistics]) -> Iterator[bytes]:
-    """Write the statistics of model versions, one at a time."""
+    """Encode the statistics of model versions, one per piece."""
     yield from _listed(b'{"model_stats":[', (orjson.dumps(_statistics(model)) for model in models), b"]}")
 
 
 def repository_index(rows: Iterable[IndexRow]) -> bytes:
-    """Write the repository index. A model that was never loaded has nothing but its name."""
+    """Encode the repository index. A model that was never loaded has only a name."""
     return b"".join(index_pieces(rows))
 
 
 def index_pieces(rows: Iterable[IndexRow]) -> Iterator[bytes]:
-    """Write the repository index, one row at a time."""
+    """Encode the repository index, one row per piece."""
     members = ("name", "version", "state", "reason")
     written = (orjson.dumps({key: getattr(row, key) for key in members if getattr(row, key)}) for row in rows)
     yield from _listed(b"[", written, b"]")
 
 
-def _listed(before: bytes, elements: Iterable[bytes], behind: bytes) -> Iterator[bytes]:
+def _listed(start: bytes, elements: Iterable[bytes], end: bytes) -> Iterator[bytes]:
+    separator = start
     for element in elements:
-        yield before + element
-        before = b","
-    yield behind if before == b"," else before + behind
+        yield separator + element
+        separator = b","
+    yield end if separator == b"," else start + end
 
 
 def _tensor_metadata(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:

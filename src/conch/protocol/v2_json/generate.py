@@ -1,8 +1,8 @@
 """Triton's generate extension: flat JSON objects instead of tensors with names, shapes and types.
 
-A key that is the name of an input becomes that tensor, `id` the request's id, and every other key a parameter of the
-request; `parameters` is an object whose keys are read the same way. An answer has the outputs, the model's name and
-version and the response's parameters in one object, its keys sorted.
+A key with the name of an input becomes a tensor, `id` is the request's id, and other keys become parameters of the
+request. The same applies to the keys in the object `parameters`. A response has the outputs, the model's name and
+version and the response's parameters in one object, with sorted keys.
 """
 
 import json
@@ -24,12 +24,12 @@ from conch.request import InferRequest, InferResponse, Timeline
 from conch.tensor import BYTES, Buffer, Tensor
 
 _NO_PARAMETERS: dict[str, Any] = {}
-# All strings of a JSON text, and whether they are the key of an object.
+# All strings of a JSON text; keys have a second group.
 _STRINGS = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
 
 
 def decode_request(config: ModelConfig, version: int | None, body: Buffer, timeline: Timeline) -> InferRequest:
-    """Read the body of a generate request. Raises InvalidRequest, for keys that are given twice too."""
+    """Decode the body of a generate request. Raises InvalidRequest, also for duplicate keys."""
     request, parameters = _read(config, version, body, timeline)
     read_parameters(request, parameters)
     return request
@@ -38,7 +38,7 @@ def decode_request(config: ModelConfig, version: int | None, body: Buffer, timel
 def _read(
     config: ModelConfig, version: int | None, body: Buffer, timeline: Timeline
 ) -> tuple[InferRequest, dict[str, Any]]:
-    """Return the request without its parameters, and those."""
+    """Return the request without its parameters, and the parameters."""
     document = parse(body)
     if type(document) is not dict:
         raise InvalidRequest(
@@ -63,10 +63,12 @@ def _read(
                 raise InvalidRequest(f"Converting keyword: 'parameters': {error.message}", error.code) from None
         elif key != "id":
             _convert(request, {key: value}, inputs, parameters, batched=config.max_batch_size > 0)
-    # Objects elsewhere have been refused, so that every key of the text belongs to one of these two.
-    twice = _repeated_key(body, document, nested)
-    if twice is not None:
-        raise _given_twice(request, twice) if twice in inputs else InvalidRequest(f"key {shown(twice)} is given twice")
+    # Other objects have been refused, so every key of the text belongs to one of these two.
+    duplicate = _duplicate_key(body, document, nested)
+    if duplicate in inputs:
+        raise _duplicate_input(request, duplicate)
+    if duplicate is not None:
+        raise InvalidRequest(f"key {shown(duplicate)} is given twice")
     return request, parameters
 
 
@@ -78,40 +80,40 @@ def _convert(
     *,
     batched: bool,
 ) -> None:
-    """Turn members into tensors of the request, and the others into parameters."""
+    """Add members to the inputs of the request or to `parameters`."""
     for key, value in members.items():
         spec = inputs.get(key)
         if spec is None:
             parameters[key] = parameter(key, value)
         elif any(tensor.name == key for tensor in request.inputs):
-            raise _given_twice(request, key)
+            raise _duplicate_input(request, key)
         else:
             request.inputs.append(_tensor(spec, value, batched=batched))
 
 
-def _given_twice(request: InferRequest, name: str) -> InvalidRequest:
+def _duplicate_input(request: InferRequest, name: str) -> InvalidRequest:
     return InvalidRequest(f"[request id: {request.id or '<id_unknown>'}] input '{name}' already exists in request")
 
 
-def _repeated_key(body: Buffer, document: dict[str, Any], nested: dict[str, Any]) -> str | None:
-    """Return a key that an object of the body gives twice. The parser keeps only the last of them."""
-    written = [match[1] for match in _STRINGS.finditer(body) if match[2]]
-    if len(written) == len(document) + len(nested):
+def _duplicate_key(body: Buffer, document: dict[str, Any], nested: dict[str, Any]) -> str | None:
+    """Return a duplicate key of an object in the body, of which the parser keeps only the last."""
+    raw_keys = [match[1] for match in _STRINGS.finditer(body) if match[2]]
+    if len(raw_keys) == len(document) + len(nested):
         return None
-    # Names are compared as they are meant, whatever their escapes.
-    left = Counter([*document, *nested])
-    for raw in written:
+    # Parsed, since equal keys may have different escapes.
+    remaining = Counter([*document, *nested])
+    for raw in raw_keys:
         key = parse(b'"' + raw + b'"')
-        left[key] -= 1
-        if left[key] < 0:
+        remaining[key] -= 1
+        if remaining[key] < 0:
             return str(key)
     return None
 
 
 def pack_request(spec: Mapping[str, Any], body: Buffer) -> tuple[dict[str, Any], list[Buffer]]:
-    """Read a large body in a worker, for the model that `describe_model` has described; `unpack_request` goes on.
+    """Decode a large body in a worker, with a model's `describe_model`, for `unpack_request` in the server.
 
-    Raises InvalidRequest, also for more parameters than a request may have.
+    Raises InvalidRequest, also for too many parameters.
     """
     config = ModelConfig(
         name=spec["name"],
@@ -133,7 +135,7 @@ def pack_request(spec: Mapping[str, Any], body: Buffer) -> tuple[dict[str, Any],
 
 
 def describe_model(config: ModelConfig) -> dict[str, Any]:
-    """Return what `pack_request` needs to know of a model."""
+    """Return the properties of a model for `pack_request`."""
     return {
         "name": config.name,
         "max_batch_size": config.max_batch_size,
@@ -144,7 +146,7 @@ def describe_model(config: ModelConfig) -> dict[str, Any]:
 def unpack_request(
     config: ModelConfig, version: int | None, described: Mapping[str, Any], parts: Sequence[Buffer], timeline: Timeline
 ) -> InferRequest:
-    """Make the request that a worker has read. Raises InvalidRequest."""
+    """Return the request that a worker has decoded. Raises InvalidRequest."""
     tensors = [
         Tensor(name, datatype, shape, data)
         for (name, datatype, shape), data in zip(described["inputs"], parts, strict=True)
@@ -155,7 +157,7 @@ def unpack_request(
 
 
 def describe_response(response: InferResponse) -> tuple[dict[str, Any], list[Buffer]]:
-    """Return what `write_response` takes, to have a large response written by a worker."""
+    """Return the arguments of `write_response` in a worker for a large response."""
     described = {
         "id": response.id,
         "model_name": response.model_name,
@@ -167,7 +169,7 @@ def describe_response(response: InferResponse) -> tuple[dict[str, Any], list[Buf
 
 
 def write_response(described: Mapping[str, Any], parts: Sequence[Buffer]) -> bytes:
-    """Write a response that was described. Raises ConchError as `encode_response` does."""
+    """Encode a described response. Raises ConchError as `encode_response` does."""
     tensors = [
         Tensor(name, datatype, shape, data)
         for (name, datatype, shape), data in zip(described["outputs"], parts, strict=True)
@@ -184,14 +186,14 @@ def write_response(described: Mapping[str, Any], parts: Sequence[Buffer]) -> byt
 
 
 def encode_response(response: InferResponse) -> bytes:
-    """Write one response. Raises InvalidRequest for an output that JSON does not carry (FP16, BF16)."""
+    """Encode one response. Raises InvalidRequest for FP16 and BF16 outputs, which have no JSON form."""
     text = _encoded(response, json_data.encode)
-    # What orjson writes for NaN and infinities; a false alarm, such as a string "null", costs only time.
+    # orjson writes null for NaN and infinities; a false positive, such as a string "null", is only slower.
     return _encoded(response, _exactly) if b"null" in text else text
 
 
 def _exactly(tensor: Tensor) -> Any:
-    written = json_data.written_exactly(tensor)
+    written = json_data.write_exactly(tensor)
     return orjson.Fragment(written[1:-1] if prod(tensor.shape) == 1 else written)
 
 
@@ -211,7 +213,7 @@ def _encoded(response: InferResponse, encode: Callable[[Tensor], Any]) -> bytes:
 def _tensor(spec: TensorSpec, value: Any, *, batched: bool) -> Tensor:
     data = value if type(value) is list else [value]
     if spec.datatype == BYTES:
-        packed = json_data.pack(spec.name, BYTES, data, len(data))  # what is no string is refused before the shape
+        packed = json_data.pack(spec.name, BYTES, data, len(data))  # elements are checked before the shape
         return Tensor(spec.name, BYTES, _shape(spec, len(data), batched=batched), packed)
     shape = _shape(spec, len(data), batched=batched)
     if spec.datatype in ("FP16", "BF16"):
@@ -220,15 +222,15 @@ def _tensor(spec: TensorSpec, value: Any, *, batched: bool) -> Tensor:
 
 
 def _shape(spec: TensorSpec, count: int, *, batched: bool) -> list[int]:
-    """Spread `count` elements over the declared shape: its innermost free dimension takes them, others are 1."""
+    """Return the declared shape for `count` elements: the last variable dimension takes them, other ones are 1."""
     shape = [-1, *spec.dims] if batched else list(spec.dims)
     fixed = prod(size for size in shape if size > 0)
     if not fixed or count % fixed or (-1 not in shape and count != fixed):
         raise _no_shape(spec.name)
-    rest = count // fixed
-    for place in reversed(range(len(shape))):
-        if shape[place] == -1:
-            shape[place], rest = rest, 1
+    size = count // fixed
+    for index in reversed(range(len(shape))):
+        if shape[index] == -1:
+            shape[index], size = size, 1
     return shape
 
 

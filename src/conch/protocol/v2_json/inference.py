@@ -1,8 +1,8 @@
 """Inference requests and responses of the KServe v2 protocol over HTTP, with Triton's binary tensor data extension.
 
-A body is JSON, or JSON followed by the bytes of the binary tensors in order, or (a "raw" request) nothing but the bytes
-of the only input. The header `Inference-Header-Content-Length` says how much of the body is JSON.
-Texts of errors contain Triton's wording, since clients match on it.
+A body is JSON, or JSON followed by the bytes of the binary tensors in order, or (a "raw" request) only the bytes of the
+only input. The header `Inference-Header-Content-Length` has the size of the JSON part. Error messages contain
+Triton's, because clients match on them.
 """
 
 from collections.abc import Callable, Iterable, Set
@@ -24,7 +24,7 @@ from conch.protocol.json_document import (
     text,
     unsigned,
 )
-from conch.protocol.regions import NO_REGIONS, REGION, RegionBytes, Regions, put
+from conch.protocol.regions import NO_REGIONS, REGION, RegionBytes, Regions, write_output
 from conch.protocol.v2_json.data import encode, encode_exactly, not_in_json, pack
 from conch.protocol.v2_json.regions import read_window
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, ParameterValue, Timeline
@@ -40,11 +40,11 @@ RESERVED_PARAMETERS = frozenset(
 
 
 class OutputOptions:
-    """How the outputs of one request are to be sent.
+    """The requested forms of the outputs of one request.
 
-    `binary` says whether as binary data, for outputs that were asked for by name, `binary_default` for the others.
-    `classes` are the outputs to be sent as classifications, with the number of classes; `parts` those that are put
-    into shared memory, and where. `placed` are those that are in shared memory already.
+    `binary` has for each requested output whether it is binary data; `binary_default` is for responses with all
+    outputs. `classes` has the numbers of classes of outputs to be classified; `parts` has the shared memory of outputs.
+    `placed` are the outputs that have already been written to shared memory.
     """
 
     __slots__ = ("binary", "binary_default", "classes", "parts", "placed")
@@ -68,8 +68,8 @@ ALL_BINARY = OutputOptions(binary_default=True)
 def read_header_length(value: bytes | None, body_size: int) -> int | None:
     """Return the size of the JSON part of a body, None if all of it is JSON, 0 for a raw request.
 
-    `value` is the header `Inference-Header-Content-Length`; an empty body without it counts as a raw request.
-    Raises InvalidRequest if the value is no number or does not fit the body.
+    `value` is the header `Inference-Header-Content-Length`; an empty body without it is a raw request.
+    Raises InvalidRequest for a value that is not a number or exceeds the body.
     """
     if value is None:
         return None if body_size else 0
@@ -93,9 +93,9 @@ def decode_request(
     timeline: Timeline | None = None,
     regions: Regions = NO_REGIONS,
 ) -> tuple[InferRequest, OutputOptions]:
-    """Read a request in JSON, with binary data behind `header_length` bytes if that is not None.
+    """Decode a request in JSON, with binary data after `header_length` bytes if that is not None.
 
-    Binary tensors are views of the body, those in shared memory copies. Raises ConchError, naming the member at fault.
+    Binary tensors are views of the body. Raises ConchError, naming the invalid member.
     """
     if header_length is None:
         return decode_parts(model_name, version, body, _NO_BYTES, timeline, regions)
@@ -112,9 +112,9 @@ def decode_parts(
     regions: Regions,
     packed: list[Buffer] | None = None,
 ) -> tuple[InferRequest, OutputOptions]:
-    """Read a request whose JSON and binary data are apart. `packed` are the wire bytes of its `data` arrays, in order.
+    """Decode a request with separate JSON and binary data. `packed` are the wire bytes of its `data` arrays, in order.
 
-    With `packed`, what the JSON has as `data` is not looked at. Raises as `decode_request`.
+    With `packed`, the values of `data` are ignored. Raises as `decode_request`.
     """
     document = parse_object(header)
     request = InferRequest(model_name, [], version=version, timeline=timeline)
@@ -131,7 +131,7 @@ def decode_parts(
     if position != len(tail):
         raise InvalidRequest(
             f"unexpected additional input data for model '{model_name}': "
-            f"{len(tail) - position} bytes behind the last binary input"
+            f"{len(tail) - position} bytes after the last binary input"
         )
     if "outputs" in document:
         return request, _read_outputs(request, array(document["outputs"], "outputs"), binary_default, regions)
@@ -139,7 +139,7 @@ def decode_parts(
 
 
 def parse_object(header: Buffer) -> dict[str, Any]:
-    """Return the members of a request in JSON, none for what is no object: the first that is needed is named then."""
+    """Return the members of a request in JSON; none if it is not an object, so that the first required one fails."""
     document = parse(header)
     return document if type(document) is dict else _NO_PARAMETERS
 
@@ -151,15 +151,14 @@ _NO_PARAMETERS: dict[str, Any] = {}
 def encode_response(
     response: InferResponse, options: OutputOptions, classify: Callable[[Tensor, int], Tensor]
 ) -> tuple[bytes, list[Buffer]]:
-    """Write a response: its JSON, and the bytes of the binary outputs that follow it, if any.
+    """Encode a response: its JSON, and the bytes of the binary outputs that follow it.
 
-    Outputs that are wanted in shared memory are put there. `classify` turns an output into its classification with the
-    given number of classes. Raises InvalidRequest if an output cannot be sent as asked, BackendError if what the model
-    gave has no JSON form.
+    Outputs with shared memory are written there. `classify` classifies an output with a number of classes. Raises
+    InvalidRequest if an output does not support its requested form, BackendError if the model's data have no JSON form.
     """
     outputs = response.outputs
     if options.classes:
-        # Zero classes mean that none are wanted.
+        # Zero classes mean no classification.
         counts = [options.classes.get(tensor.name, 0) for tensor in outputs]
         outputs = [classify(tensor, count) if count else tensor for tensor, count in zip(outputs, counts, strict=True)]
     if options.parts and not options.placed:
@@ -167,18 +166,18 @@ def encode_response(
     try:
         header, binary = _write(response, outputs, options, encode)
         if b"null" in header:
-            # What orjson writes for NaN and infinities; a false alarm, such as a string "null", costs only time.
+            # orjson writes null for NaN and infinities; a false positive, such as a string "null", is only slower.
             header, binary = _write(response, outputs, options, encode_exactly)
     except (orjson.JSONEncodeError, ValueError) as error:
-        raise BackendError(f"response of model '{response.model_name}' cannot be written as JSON: {error}") from None
+        raise BackendError(f"response of model '{response.model_name}' cannot be encoded as JSON: {error}") from None
     return header, binary
 
 
 def place(outputs: Iterable[Tensor], options: OutputOptions) -> None:
-    """Put outputs into shared memory where that is wanted. Raises InvalidRequest if one does not fit."""
+    """Write the outputs with shared memory there. Raises BackendError if one is too large."""
     for tensor in outputs:
         if tensor.name in options.parts:
-            put(tensor, options.parts[tensor.name])
+            write_output(tensor, options.parts[tensor.name])
 
 
 def _write(
@@ -190,7 +189,7 @@ def _write(
         name = tensor.name
         entry: dict[str, Any] = {"name": name, "datatype": tensor.datatype, "shape": tensor.shape}
         if name in options.parts or name in options.placed:
-            pass  # its bytes are there already
+            pass  # already written
         elif options.binary.get(name, options.binary_default):
             data = tensor.data if type(tensor.data) is bytes else memoryview(tensor.data).cast("B")
             entry["parameters"] = {"binary_data_size": len(data)}
@@ -208,7 +207,7 @@ def _write(
 
 
 def read_parameters(request: InferRequest, parameters: dict[str, Any]) -> bool:
-    """Move the request's parameters to where they belong. Return `binary_data_output`."""
+    """Set attributes of the request from its parameters. Return `binary_data_output`."""
     binary_default = False
     for key, value in parameters.items():
         if key == "sequence_id":
@@ -235,7 +234,7 @@ def _sequence_id(value: Any) -> int | str:
 
 
 def parameter(key: str, value: Any) -> ParameterValue:
-    """Return a request's parameter of the client's own. Raises InvalidRequest for a reserved key or another type."""
+    """Return the value of a custom parameter. Raises InvalidRequest for a reserved key or an unsupported type."""
     if key.startswith(RESERVED_PREFIX):
         raise InvalidRequest(
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
@@ -259,9 +258,9 @@ def _read_input(
     regions: Regions,
     packed: list[Buffer] | None,
 ) -> tuple[Tensor, int]:
-    """Read one input, its data being JSON or packed, in shared memory, or the bytes of `tail` at `position`.
+    """Decode one input: from JSON or `packed`, shared memory, or the bytes of `tail` at `position`.
 
-    Return the position behind them.
+    Return it with the position after these bytes.
     """
     parameters = _input_parameters(entry)
     source = _source(entry, parameters)
@@ -282,7 +281,7 @@ def _read_input(
 
 
 def read_data(entry: Any) -> bytes | None:
-    """Return the wire bytes of an input's `data`, None if it has none. Raises InvalidRequest as `decode_request`."""
+    """Return the wire bytes of an input's `data`, or None without. Raises InvalidRequest as `decode_request`."""
     parameters = _input_parameters(entry)
     if _source(entry, parameters) != "data":
         return None
@@ -305,7 +304,7 @@ def _form(entry: dict[str, Any]) -> tuple[str, str, list[int]]:
     shape = _shape(name, member(entry, "shape"))
     if datatype not in DATATYPES:
         raise InvalidRequest(
-            f"invalid datatype for input {name}: {shown(datatype)} is none of {', '.join(sorted(DATATYPES))}"
+            f"invalid datatype for input {name}: {shown(datatype)}, expected one of {', '.join(sorted(DATATYPES))}"
         )
     return name, datatype, shape
 
@@ -317,7 +316,7 @@ def _packed_data(name: str, datatype: str, shape: list[int], data: Any) -> bytes
 
 
 def _source(entry: dict[str, Any], parameters: dict[str, Any]) -> str:
-    """Return the one field that says where the data of an input are."""
+    """Return the name of the one field that has the data of an input."""
     if not parameters and "data" in entry:
         return "data"
     fields = ["data"] if "data" in entry else []
@@ -330,10 +329,10 @@ def _source(entry: dict[str, Any], parameters: dict[str, Any]) -> str:
     raise _one_source(f"set {' '.join(repr(field) for field in fields)}" if fields else "no field is set")
 
 
-def _one_source(but: str) -> InvalidRequest:
+def _one_source(problem: str) -> InvalidRequest:
     return InvalidRequest(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-        f"'shared_memory_region' in 'parameters'. But {but}"
+        f"'shared_memory_region' in 'parameters'. But {problem}"
     )
 
 
@@ -348,7 +347,7 @@ def _shape(name: str, value: Any) -> list[int]:
 
 
 def _read_outputs(request: InferRequest, entries: list[Any], binary_default: bool, regions: Regions) -> OutputOptions:
-    """Note which outputs are wanted, on the request, and how each is to be sent."""
+    """Set the requested outputs of the request, and return their forms."""
     options = OutputOptions(binary_default)
     for entry in entries:
         name = text(member(entry, "name"), "name")

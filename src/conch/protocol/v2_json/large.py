@@ -1,8 +1,8 @@
-"""Large inference requests and responses in JSON, as a worker process reads and writes them.
+"""Large inference requests and responses in JSON, decoded and encoded in a worker process.
 
-A worker cannot hand tensors over as Python values. It packs the `data` arrays of a request to wire bytes and returns
-the rest as a small JSON document, which the server decodes with `v2_json.decode_request(…, packed=…)`. For a response
-the server sends the bytes of the tensors and gets the finished body.
+A worker packs the `data` arrays of a request to wire bytes and returns the rest as a small JSON document, which the
+server decodes with `inference.decode_parts(…, packed=…)`. For a response the server sends the bytes of the tensors and
+receives the encoded body.
 """
 
 import json
@@ -20,15 +20,15 @@ from conch.protocol.v2_json.inference import OutputOptions, encode_response, par
 from conch.request import InferRequest, InferResponse
 from conch.tensor import Buffer, Tensor
 
-# Bodies and tensors up to this size are read and written on the event loop: at the slowest rate, 50 ms.
+# Bodies and tensors up to this size are decoded and encoded on the event loop, in 50 ms at the slowest rate.
 MAX_INLINE_BYTES = 128 * 1024
-# What a request may hold of each, large or not: each costs the event loop some 10 µs.
+# Of any request: each takes about 10 µs on the event loop.
 MAX_TENSORS = 2048
 MAX_PARAMETERS = 2048
 MAX_PARAMETER_CHARACTERS = 16 * 2**20
 MAX_NAMES_BYTES = 2**20
-# How much more a byte costs that becomes text with its position.
-_CLASSIFIED = 8
+# Cost of a classified byte, relative to one in JSON.
+_CLASSIFICATION_COST = 8
 _INPUT_PARAMETERS = ("binary_data_size", REGION, BYTE_SIZE, OFFSET)
 _OUTPUT_PARAMETERS = ("binary_data", "classification", REGION, BYTE_SIZE, OFFSET)
 
@@ -44,7 +44,7 @@ def check_size(size: int, limit: int) -> None:
 def pack_inputs(header: Buffer) -> tuple[bytes, list[bytes]]:
     """Return the JSON of a request without its data, and the wire bytes of each `data` array, in order.
 
-    Raises InvalidRequest as `v2_json.decode_request` does, and for more tensors or parameters than a request may have.
+    Raises InvalidRequest as `decode_request` does, and for too many tensors or parameters.
     """
     document = parse_object(header)
     kept: dict[str, Any] = {}
@@ -61,14 +61,14 @@ def pack_inputs(header: Buffer) -> tuple[bytes, list[bytes]]:
         outputs = array(document["outputs"], "outputs")
         check_count("outputs", len(outputs), MAX_TENSORS)
         kept["outputs"] = [_output(entry) for entry in outputs]
-    # The event loop reads what is kept, and errors quote it.
+    # Bounded, since the event loop parses it and errors quote it.
     size = len(json.dumps({key: value for key, value in kept.items() if key != "parameters"}))
     if size > MAX_NAMES_BYTES:
         raise InvalidRequest(
             f"the id of a request and the names, shapes and parameters of its inputs and outputs may have at most "
             f"{MAX_NAMES_BYTES} bytes, got {size}"
         )
-    # The standard library writes NaN, which a parameter may be.
+    # By the standard library, since a parameter may be NaN.
     return json.dumps(kept).encode(), packed
 
 
@@ -95,20 +95,20 @@ def _output(entry: Any) -> dict[str, Any]:
 
 
 def _check_small(kept: dict[str, Any]) -> None:
-    """Hold what is passed on unread to be small: the event loop reads it."""
+    """Bound the members that are not checked here, since the event loop parses them."""
     for key, value in kept.items():
         if type(value) in (list, str) and len(value) > MAX_TENSORS:
             raise InvalidRequest(f"'{key}' of an input is too long: {len(value)} elements")
 
 
-def check_count(what: str, count: int, most: int) -> None:
-    """Raise InvalidRequest if a request has more of something than it may have."""
-    if count > most:
-        raise InvalidRequest(f"a request may have at most {most} {what}, got {count}")
+def check_count(what: str, count: int, maximum: int) -> None:
+    """Raise InvalidRequest if a request has more than `maximum` of something."""
+    if count > maximum:
+        raise InvalidRequest(f"a request may have at most {maximum} {what}, got {count}")
 
 
 def check_parameters(parameters: dict[str, Any]) -> None:
-    """Raise InvalidRequest for parameters that are not valid, too many or too large."""
+    """Raise InvalidRequest for parameters that are invalid, too many or too large."""
     check_count("parameters", len(parameters), MAX_PARAMETERS)
     read_parameters(InferRequest("", []), parameters)
     size = sum(len(value) for value in parameters.values() if type(value) is str)
@@ -119,37 +119,37 @@ def check_parameters(parameters: dict[str, Any]) -> None:
 
 
 def is_large(response: InferResponse, options: OutputOptions, *, compressed: bool) -> bool:
-    """Whether a response is to be written by a worker: for its size, and for what is to be done with its bytes."""
+    """Whether a worker should encode a response, by the sizes and requested forms of its outputs."""
     size = 0
     for tensor in response.outputs:
         size += tensor.nbytes
-    if size * _CLASSIFIED <= MAX_INLINE_BYTES:
+    if size * _CLASSIFICATION_COST <= MAX_INLINE_BYTES:
         return False
-    costly = 0
+    cost = 0
     for tensor in response.outputs:
         name = tensor.name
         if name in options.parts:
             continue
         if options.classes.get(name):
-            costly += tensor.nbytes * _CLASSIFIED
+            cost += tensor.nbytes * _CLASSIFICATION_COST
         elif compressed or not options.binary.get(name, options.binary_default):
-            costly += tensor.nbytes
-    return costly > MAX_INLINE_BYTES
+            cost += tensor.nbytes
+    return cost > MAX_INLINE_BYTES
 
 
 def describe_response(
     response: InferResponse, options: OutputOptions, labels: Mapping[str, Sequence[str]], *, batched: bool, coding: str
 ) -> tuple[dict[str, Any], list[Buffer]]:
-    """Return what `write_response` takes. Outputs in shared memory have been put there.
+    """Return the arguments of `write_response`. Outputs with shared memory have been written there already.
 
-    The bytes of binary outputs stay with the server unless the body is to be compressed.
+    The bytes of binary outputs are included only if the body is to be compressed.
     """
     outputs, parts = [], []
     for tensor in response.outputs:
         classes = options.classes.get(tensor.name, 0)
         binary = options.binary.get(tensor.name, options.binary_default)
-        elsewhere = tensor.name in options.parts
-        sent = not elsewhere and bool(classes or not binary or coding)
+        placed = tensor.name in options.parts
+        sent = not placed and bool(classes or not binary or coding)
         outputs.append(
             {
                 "name": tensor.name,
@@ -158,7 +158,7 @@ def describe_response(
                 "size": tensor.nbytes,
                 "sent": sent,
                 "binary": binary,
-                "elsewhere": elsewhere,
+                "placed": placed,
                 "classes": classes,
                 "labels": list(labels.get(tensor.name, ())) if classes else [],
             }
@@ -178,9 +178,9 @@ def describe_response(
 
 
 def write_response(described: Mapping[str, Any], parts: Sequence[Buffer]) -> list[Buffer]:
-    """Write the body of a response: its JSON, then the binary outputs that were sent or made; or all, compressed.
+    """Encode the body of a response: its JSON, then the binary outputs that were sent or made; or all, compressed.
 
-    Raises ConchError as `v2_json.encode_response` does. The first part of the answer is the length of the JSON.
+    Raises ConchError as `encode_response` does. The first part of the result is the length of the JSON.
     """
     sent = iter(parts)
     tensors = []
@@ -189,14 +189,14 @@ def write_response(described: Mapping[str, Any], parts: Sequence[Buffer]) -> lis
     placed: set[str] = set()
     for output in described["outputs"]:
         name = output["name"]
-        # Memory that is never touched stands for what the server keeps.
+        # The bytes of outputs that are not sent are never accessed.
         data = next(sent) if output["sent"] else np.empty(output["size"], np.uint8).data
         tensors.append(Tensor(name, output["datatype"], output["shape"], data))
         options.binary[name] = output["binary"]
         if output["classes"]:
             options.classes[name] = output["classes"]
             labels[name] = output["labels"]
-        if output["elsewhere"]:
+        if output["placed"]:
             placed.add(name)
     options.placed = placed
     response = InferResponse(
@@ -219,4 +219,4 @@ def write_response(described: Mapping[str, Any], parts: Sequence[Buffer]) -> lis
 
 
 def _binary(described: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [output for output in described["outputs"] if output["binary"] and not output["elsewhere"]]
+    return [output for output in described["outputs"] if output["binary"] and not output["placed"]]

@@ -1,4 +1,4 @@
-"""Raw inference requests over HTTP: the body is the data of the model's only input and nothing else."""
+"""Raw inference requests over HTTP: the body is the data of the model's only input."""
 
 from conch.errors import InvalidRequest
 from conch.model_config import ModelConfig
@@ -10,10 +10,10 @@ from conch.tensor import BYTES, Buffer, Tensor, byte_size, pack_bytes
 def decode_raw_request(
     config: ModelConfig, version: int | None, body: Buffer, timeline: Timeline | None = None
 ) -> tuple[InferRequest, OutputOptions]:
-    """Read a request whose whole body is the data of the model's only input.
+    """Decode a request whose whole body is the data of the model's only input.
 
-    Its batch size is 1; one dimension that the configuration leaves open follows from the size. A BYTES input of shape
-    [1] takes the body as its element. All outputs are sent as binary data. Raises InvalidRequest.
+    Its batch size is 1; one variable dimension is computed from the size. A BYTES input of shape [1] has the body as
+    its element. All outputs are sent as binary data. Raises InvalidRequest.
     """
     if len(config.inputs) != 1:
         raise _refused_raw(
@@ -35,14 +35,14 @@ def decode_raw_request(
 
 
 def _deduced_dims(config: ModelConfig, size: int) -> list[int]:
-    """Fill in the one dimension that may be open. Raises InvalidRequest if the size is another one."""
+    """Return the dims with the variable one computed. Raises InvalidRequest if the size does not match."""
     name, datatype, dims = config.inputs[0].name, config.inputs[0].datatype, config.inputs[0].dims
-    open_dims = [index for index, dim in enumerate(dims) if dim < 0]
-    if not open_dims:
+    variable = [index for index, dim in enumerate(dims) if dim < 0]
+    if not variable:
         if size != (expected := byte_size(datatype, list(dims))):
             raise _wrong_raw_size(config, expected, size)
         return list(dims)
-    if len(open_dims) > 1:
+    if len(variable) > 1:
         raise _refused_raw(
             f"The shape of the raw input '{name}' can not be deduced because there are more than one variable-sized "
             f"dimension: {list(dims)}"

@@ -1,4 +1,4 @@
-"""Shared memory in JSON: the parameters of a tensor that is in a region, and regions registered and listed."""
+"""Shared memory in JSON: parameters of tensors, registrations and the status of regions."""
 
 from base64 import b64decode
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from conch.errors import InvalidRequest
-from conch.protocol.json_document import parse, plainly, text, unsigned
+from conch.protocol.json_document import key_at_end, parse, text, unsigned
 from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Regions, Window, sizeless, stray_key
 from conch.tensor import Buffer
 
@@ -15,7 +15,7 @@ _CUDA_HANDLE_BYTES = 64
 
 
 class Registration(NamedTuple):
-    """What a client registers: `byte_size` bytes from `offset` on of the shared memory object `key`."""
+    """A registration of `byte_size` bytes from `offset` on of the shared memory object `key`."""
 
     key: str
     offset: int
@@ -23,7 +23,7 @@ class Registration(NamedTuple):
 
 
 class CudaRegistration(NamedTuple):
-    """What a client registers of a GPU: `byte_size` bytes of the memory that a handle of CUDA stands for."""
+    """A registration of `byte_size` bytes of GPU memory with a CUDA IPC handle."""
 
     handle: bytes
     device: int
@@ -31,7 +31,7 @@ class CudaRegistration(NamedTuple):
 
 
 class CudaRegionRow(Protocol):
-    """One row of the status of regions in memory of GPUs."""
+    """One row of the status of CUDA shared memory."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class CudaRegionRow(Protocol):
 
 
 class RegionRow(Protocol):
-    """One row of the status."""
+    """One row of the status of system shared memory."""
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class RegionRow(Protocol):
 
     @property
     def offset(self) -> int:
-        """Where in the object the region begins, in bytes."""
+        """Offset of the region in the object, in bytes."""
 
     @property
     def byte_size(self) -> int:
@@ -67,7 +67,7 @@ class RegionRow(Protocol):
 
 
 def read_window(parameters: dict[str, Any], name: str, regions: Regions) -> Window | None:
-    """Return where a tensor is by its parameters, None if they name no region. Raises ConchError."""
+    """Return the shared memory in a tensor's parameters, if any. Raises ConchError."""
     if REGION not in parameters:
         error = stray_key(parameters, name)
         if error is not None:
@@ -76,13 +76,13 @@ def read_window(parameters: dict[str, Any], name: str, regions: Regions) -> Wind
     region = text(parameters[REGION], REGION)
     offset = unsigned(parameters.get(OFFSET, 0), OFFSET)
     if BYTE_SIZE not in parameters:
-        regions.part(region, offset, 0)  # an unknown region is named first, as in Triton
+        regions.part(region, offset, 0)  # the error for an unknown region has precedence, as in Triton
         raise sizeless(name)
     return Window(region, offset, unsigned(parameters[BYTE_SIZE], BYTE_SIZE))
 
 
 def read_registration(body: Buffer) -> Registration:
-    """Read the body of a request to register system shared memory. Raises InvalidRequest."""
+    """Decode a registration of system shared memory. Raises InvalidRequest."""
     document = parse(body)
     for key in ("key", "byte_size"):
         if type(document) is not dict or key not in document:
@@ -90,7 +90,7 @@ def read_registration(body: Buffer) -> Registration:
     try:
         key = text(document["key"], "key")
     except InvalidRequest as error:
-        raise plainly(error, "key") from None
+        raise key_at_end(error, "key") from None
     return Registration(key, _size(document, "offset"), _size(document, "byte_size"))
 
 
@@ -98,11 +98,11 @@ def _size(document: dict[str, Any], key: str) -> int:
     try:
         return unsigned(document.get(key, 0), key)
     except InvalidRequest as error:
-        raise plainly(error, key) from None
+        raise key_at_end(error, key) from None
 
 
 def read_cuda_registration(body: Buffer) -> CudaRegistration:
-    """Read the body of a request to register memory of a GPU. Raises InvalidRequest."""
+    """Decode a registration of CUDA shared memory. Raises InvalidRequest."""
     document = parse(body)
     if type(document) is not dict or "raw_handle" not in document:
         raise InvalidRequest("Shared memory register request has no 'raw_handle' field")
@@ -123,19 +123,19 @@ def read_cuda_registration(body: Buffer) -> CudaRegistration:
             )
     if len(handle) != _CUDA_HANDLE_BYTES:
         raise InvalidRequest(
-            f"'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t: {len(handle)} bytes in place of "
+            f"'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t: {len(handle)} bytes instead of "
             f"{_CUDA_HANDLE_BYTES}"
         )
     return CudaRegistration(handle, _size(document, "device_id"), _size(document, "byte_size"))
 
 
 def write_cuda_status(rows: Iterable[CudaRegionRow]) -> bytes:
-    """Write what is registered of GPUs."""
+    """Encode the status of CUDA shared memory."""
     return orjson.dumps([{"name": row.name, "device_id": row.device, "byte_size": row.byte_size} for row in rows])
 
 
 def write_status(rows: Iterable[RegionRow]) -> bytes:
-    """Write what is registered."""
+    """Encode the status of system shared memory."""
     return orjson.dumps(
         [{"name": row.name, "key": row.key, "offset": row.offset, "byte_size": row.byte_size} for row in rows]
     )

@@ -1,4 +1,4 @@
-"""Requests of the model repository extension in JSON: index, load, unload. An empty body asks for the defaults."""
+"""Requests of the model repository extension in JSON: index, load, unload. An empty body means the defaults."""
 
 import base64
 import binascii
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from conch.errors import InvalidRequest
-from conch.protocol.json_document import boolean, parameters_of, parse, plainly, shown, text
+from conch.protocol.json_document import boolean, key_at_end, parameters_of, parse, shown, text
 from conch.tensor import Buffer
 
 _FILE_PREFIX = "file:"
@@ -14,14 +14,14 @@ _Value = TypeVar("_Value")
 
 
 def read_index(body: Buffer) -> bool:
-    """Return whether only models that are ready are to be listed. Raises InvalidRequest."""
+    """Return whether to list ready models only. Raises InvalidRequest."""
     return _checked(boolean, _object(body).get("ready", False), "ready")
 
 
 def read_load(body: Buffer) -> tuple[str | None, dict[str, bytes]]:
-    """Return the configuration to load with, as JSON text, and the files, "<version>/<path>" → content.
+    """Return the configuration for a load, as JSON text, and the files, "<version>/<path>" → content.
 
-    Raises InvalidRequest for parameters of another name or type, and for content that is not base64.
+    Raises InvalidRequest for unknown parameters, wrong types, and content that is not base64.
     """
     config: str | None = None
     files: dict[str, bytes] = {}
@@ -36,7 +36,7 @@ def read_load(body: Buffer) -> tuple[str | None, dict[str, bytes]]:
 
 
 def read_unload(body: Buffer) -> bool:
-    """Return whether the steps of an ensemble are to be unloaded with it. Raises InvalidRequest."""
+    """Return whether to unload the steps of an ensemble with it. Raises InvalidRequest."""
     unload_dependents = False
     for key, value in _parameters(body).items():
         if key != "unload_dependents":
@@ -49,7 +49,7 @@ def _checked(read: Callable[[Any, str], _Value], value: Any, key: str) -> _Value
     try:
         return read(value, key)
     except InvalidRequest as error:
-        raise plainly(error, key) from None
+        raise key_at_end(error, key) from None
 
 
 def _parameters(body: Buffer) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _parameters(body: Buffer) -> dict[str, Any]:
     try:
         return parameters_of(document)
     except InvalidRequest as error:
-        raise plainly(error, "parameters") from None
+        raise key_at_end(error, "parameters") from None
 
 
 def _object(body: Buffer) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Requests repeat themselves: but for the tensors' values, the body of one is, as a rule, that of one before it.
+"""Cache of decoded requests in JSON, for requests that differ in the values of tensors only.
 
-What a body was found to say is remembered by the text around the values. The next one with the same text is only cut
-in pieces: behind a binary header into tensors, in JSON into the text around `data` and the array in it.
+The key is the text around the values. A hit only slices the body: the binary data into tensors, or JSON with one input
+into the array and the text around it.
 """
 
 from dataclasses import dataclass
@@ -15,24 +15,24 @@ from conch.protocol.v2_json.inference import OutputOptions, decode_request
 from conch.request import InferRequest, Timeline
 from conch.tensor import BYTES, Buffer, Tensor
 
-_MAX_FORMS = 256
-_MAX_TEXT = 2048
+_MAX_ENTRIES = 256
+_MAX_TEXT_BYTES = 2048
 _DATA = b'"data":'
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """A request but for its values. `rest` is the size of binary data, or the JSON text behind the array."""
+class _Entry:
+    """A request without values. `rest` is the size of the binary data, or the JSON text after the array."""
 
     request: InferRequest
     tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, datatype, shape, size in bytes
     rest: int | bytes
     options: OutputOptions
 
-    def again(
+    def with_tensors(
         self, model_name: str, version: int | None, tensors: list[Tensor], timeline: Timeline
     ) -> tuple[InferRequest, OutputOptions]:
-        """Return a request of this form."""
+        """Return the request with values."""
         request = self.request.with_inputs(tensors, timeline)
         request.model_name = model_name
         request.version = version
@@ -40,16 +40,16 @@ class _Form:
 
 
 class JsonRequestCache:
-    """Decodes requests as `decode_request` does; bounded in what it remembers."""
+    """Decodes requests as `decode_request` does, with a bounded cache."""
 
     def __init__(self, regions: Regions = NO_REGIONS) -> None:
         self._regions = regions
-        self._forms: dict[bytes, _Form] = {}
+        self._entries: dict[bytes, _Entry] = {}
 
     def decode(
         self, model_name: str, version: int | None, body: Buffer, header_length: int | None, timeline: Timeline
     ) -> tuple[InferRequest, OutputOptions]:
-        """Return the request. Raises what `decode_request` raises."""
+        """Return the request. Raises as `decode_request`."""
         if header_length is None:
             return self._decode_json(model_name, version, body, timeline)
         return self._decode_binary(model_name, version, body, header_length, timeline)
@@ -57,18 +57,18 @@ class JsonRequestCache:
     def _decode_binary(
         self, model_name: str, version: int | None, body: Buffer, header_length: int, timeline: Timeline
     ) -> tuple[InferRequest, OutputOptions]:
-        header = bytes(body[: min(header_length, _MAX_TEXT + 1)])
-        form = self._forms.get(header)
+        header = bytes(body[: min(header_length, _MAX_TEXT_BYTES + 1)])
+        entry = self._entries.get(header)
         tail = memoryview(body)[header_length:]
-        if form is not None and form.rest == len(tail):
+        if entry is not None and entry.rest == len(tail):
             tensors, position = [], 0
-            for name, datatype, shape, size in form.tensors:
+            for name, datatype, shape, size in entry.tensors:
                 tensors.append(Tensor(name, datatype, shape, tail[position : position + size]))
                 position += size
-            return form.again(model_name, version, tensors, timeline)
+            return entry.with_tensors(model_name, version, tensors, timeline)
         request, options = decode_request(model_name, version, body, header_length, timeline, self._regions)
         if sum(tensor.nbytes for tensor in request.inputs) == len(tail):
-            self._remember(header, request, len(tail), options)
+            self._add(header, request, len(tail), options)
         return request, options
 
     def _decode_json(
@@ -78,46 +78,45 @@ class JsonRequestCache:
         if begin == 0 or not isinstance(body, bytes):
             return decode_request(model_name, version, body, None, timeline, self._regions)
         before = body[:begin]
-        form = self._forms.get(before)
-        if form is not None and isinstance(form.rest, bytes) and body.endswith(form.rest):
+        entry = self._entries.get(before)
+        if entry is not None and isinstance(entry.rest, bytes) and body.endswith(entry.rest):
             try:
-                # What stands between is the content of one array or no JSON at all.
-                values = orjson.loads(body[begin - 1 : len(body) - len(form.rest) + 1])
+                # The text in between is either the content of one array or not valid JSON.
+                values = orjson.loads(body[begin - 1 : len(body) - len(entry.rest) + 1])
             except orjson.JSONDecodeError:
                 return decode_request(model_name, version, body, None, timeline, self._regions)
-            ((name, datatype, shape, _),) = form.tensors
+            ((name, datatype, shape, _),) = entry.tensors
             tensor = Tensor(name, datatype, shape, pack(name, datatype, values, prod(shape)))
-            return form.again(model_name, version, [tensor], timeline)
+            return entry.with_tensors(model_name, version, [tensor], timeline)
         request, options = decode_request(model_name, version, body, None, timeline, self._regions)
-        behind = body[body.find(b"]", begin) :]
-        # With several arrays, or names written with escapes, the text does not show which value belongs where.
+        after = body[body.find(b"]", begin) :]
+        # With several arrays, or escapes in names, the position of the values is ambiguous.
         if (
             len(request.inputs) == 1
             and request.inputs[0].datatype != BYTES
             and body.count(b'data"') == 1
             and b"\\" not in body
-            and b"[" not in body[begin : len(body) - len(behind)]
+            and b"[" not in body[begin : len(body) - len(after)]
         ):
-            self._remember(before, request, behind, options)
+            self._add(before, request, after, options)
         return request, options
 
-    def _remember(self, text: bytes, request: InferRequest, rest: int | bytes, options: OutputOptions) -> None:
-        if len(text) + (len(rest) if isinstance(rest, bytes) else 0) > _MAX_TEXT:
+    def _add(self, text: bytes, request: InferRequest, rest: int | bytes, options: OutputOptions) -> None:
+        if len(text) + (len(rest) if isinstance(rest, bytes) else 0) > _MAX_TEXT_BYTES:
             return
-        if options.parts:  # a region may have gone by the next time, or be another
+        if options.parts:  # a region may be unregistered or replaced meanwhile
             return
-        if len(self._forms) >= _MAX_FORMS:
-            self._forms.clear()
-        form = request.with_inputs([])
+        if len(self._entries) >= _MAX_ENTRIES:
+            self._entries.clear()
         tensors = tuple((tensor.name, tensor.datatype, tensor.shape, tensor.nbytes) for tensor in request.inputs)
-        self._forms[text] = _Form(form, tensors, rest, options)
+        self._entries[text] = _Entry(request.with_inputs([]), tensors, rest, options)
 
 
 def _begin_of_data(body: Buffer) -> int:
-    """Return where the content of the first `data` array begins, 0 if that is not near the beginning of a text."""
+    """Return the position of the first value of the first `data` array, 0 if it is not near the start of the body."""
     if not isinstance(body, bytes):
         return 0
-    name = body.find(_DATA, 0, _MAX_TEXT)
+    name = body.find(_DATA, 0, _MAX_TEXT_BYTES)
     if name < 0:
         return 0
     bracket = name + len(_DATA)

@@ -1,6 +1,6 @@
-"""Trace and log settings in JSON: bodies to changes, settings to documents.
+"""Trace and log settings in JSON: decode changes, encode settings.
 
-What is no JSON, or of the wrong type, is an internal error in Triton's eyes (500), and so it is here.
+Malformed JSON and wrong types are internal errors (500), as in Triton.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ _MAX_LEVEL = 2**31 - 1
 
 
 def read_trace_changes(body: Buffer) -> dict[str, Sequence[str] | None]:
-    """Return the settings to change by name, None for those to take back. Raises ConchError."""
+    """Return the settings to change by name, None for those to reset. Raises ConchError."""
     changes: dict[str, Sequence[str] | None] = {}
     for name, value in _members(body).items():
         if name == "trace_file":
-            changes[name] = None  # whatever it is, it cannot be changed
+            changes[name] = None  # refused for any value
         elif name == "trace_level":
             changes[name] = None if value is None else _levels(value)
         elif name in _TEXTS:
@@ -35,9 +35,9 @@ def read_log_changes(body: Buffer) -> dict[str, str | bool | int]:
     changes: dict[str, str | bool | int] = {}
     for name, value in _members(body).items():
         if value is None:
-            continue  # as if it were not there
+            continue  # as if missing
         if name == "log_file":
-            changes[name] = ""  # whatever it is, it cannot be changed
+            changes[name] = ""  # refused for any value
         elif name == "log_format":
             changes[name] = _text(value, name)
         elif name in _SWITCHES:
@@ -52,7 +52,7 @@ def read_log_changes(body: Buffer) -> dict[str, str | bool | int]:
 
 
 def settings_document(settings: Mapping[str, Any]) -> bytes:
-    """Write settings."""
+    """Encode settings."""
     return orjson.dumps(settings)
 
 

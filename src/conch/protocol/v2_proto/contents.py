@@ -1,4 +1,4 @@
-"""Typed `InferTensorContents` to the bytes of the binary tensor form."""
+"""Convert typed `InferTensorContents` to wire bytes."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -7,13 +7,13 @@ import numpy as np
 from conch.errors import InvalidRequest
 from conch.tensor import BYTES, NUMPY_DTYPES, pack_bytes
 
-# `InferInputTensor`: made at run time by protobuf.
+# `InferInputTensor`, which protobuf creates at run time.
 InputMessage: TypeAlias = Any
 
 
 class _Field(NamedTuple):
-    datatype: str  # what the field's values are
-    narrower: frozenset[str] = frozenset()  # what they may stand for, too
+    datatype: str  # of the field's values
+    narrower: frozenset[str] = frozenset()  # other datatypes with values in this field
 
 
 _FIELDS = {
@@ -29,10 +29,10 @@ _FIELDS = {
 
 
 def pack_contents(entry: InputMessage, model_name: str) -> bytes:
-    """Return the bytes of an input's `contents`; none if no field is filled.
+    """Return the wire bytes of an input's `contents`, empty without a field.
 
-    Raises InvalidRequest if the filled field is not the one of the input's datatype, if more than one is filled, or if
-    a value does not fit a narrower datatype.
+    Raises InvalidRequest for a field of another datatype, for more than one field, and for values that are out of
+    range.
     """
     packed: bytes | None = None
     where = f"unexpected explicit tensor data for input tensor '{entry.name}' for model '{model_name}'"
@@ -58,9 +58,9 @@ def _pack(values: Any, datatype: str) -> bytes:
 def _narrow(entry: InputMessage, values: Any, datatype: str) -> bytes:
     wide = np.fromiter(values, NUMPY_DTYPES[datatype], count=len(values))
     narrow = wide.astype(NUMPY_DTYPES[entry.datatype])
-    unfit = wide != narrow
-    if unfit.any():
+    overflows = wide != narrow
+    if overflows.any():
         raise InvalidRequest(
-            f"value {wide[unfit][0]} in the contents of input tensor '{entry.name}' does not fit {entry.datatype}"
+            f"value {wide[overflows][0]} in the contents of input tensor '{entry.name}' does not fit {entry.datatype}"
         )
     return narrow.tobytes()

@@ -1,4 +1,4 @@
-"""What there is to say of models, as messages of `GRPCInferenceService`: metadata, configuration, statistics."""
+"""Metadata, configurations and statistics of models, and parameters of loads, in `GRPCInferenceService`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -10,14 +10,14 @@ from conch.model_config import ModelConfig, TensorSpec
 from conch.observability.metrics.statistics import Duration, ModelStatistics
 from conch.triton_messages import model_config_pb2, service_pb2
 
-# A message class of service_pb2: made at run time by protobuf, so without static types.
+# A message of service_pb2, whose classes protobuf creates at run time.
 Message: TypeAlias = Any
 
-_OVERRIDDEN_FILE = "file:"
+_FILE_PREFIX = "file:"
 
 
 def model_metadata(config: ModelConfig, versions: Iterable[int]) -> Message:
-    """Return ModelMetadataResponse. Shapes of batching models begin with -1; optional inputs are listed like others."""
+    """Return ModelMetadataResponse. Shapes of batching models begin with -1."""
     metadata = service_pb2.ModelMetadataResponse(
         name=config.name, versions=map(str, versions), platform=config.platform or config.backend
     )
@@ -33,17 +33,17 @@ def _add_tensors(target: Any, specs: Sequence[TensorSpec], batch: tuple[int, ...
 
 
 def model_config(config: ModelConfig) -> Message:
-    """Return ModelConfigResponse with the whole configuration."""
+    """Return ModelConfigResponse with the complete configuration."""
     document = json_format.ParseDict(dict(config.document), model_config_pb2.ModelConfig())
     return service_pb2.ModelConfigResponse(config=document)
 
 
 def model_statistics(models: Iterable[ModelStatistics]) -> Message:
-    """Return ModelStatisticsResponse, one entry for each model version."""
-    return service_pb2.ModelStatisticsResponse(model_stats=map(_one_models_statistics, models))
+    """Return ModelStatisticsResponse with one entry for each model version."""
+    return service_pb2.ModelStatisticsResponse(model_stats=map(_statistics, models))
 
 
-def _one_models_statistics(statistics: ModelStatistics) -> Message:
+def _statistics(statistics: ModelStatistics) -> Message:
     message = service_pb2.ModelStatistics(
         name=statistics.model_name,
         version=str(statistics.version),
@@ -60,7 +60,7 @@ def _one_models_statistics(statistics: ModelStatistics) -> Message:
 
 
 def _write_durations(counted: object, target: Message) -> None:
-    """Copy every duration that a message has from the attribute of that name."""
+    """Copy every duration field of a message from the attribute of that name."""
     for descriptor in target.DESCRIPTOR.fields:
         if descriptor.message_type is service_pb2.StatisticDuration.DESCRIPTOR:
             duration: Duration = getattr(counted, descriptor.name)
@@ -70,9 +70,9 @@ def _write_durations(counted: object, target: Message) -> None:
 
 
 def load_parameters(parameters: Mapping[str, Any]) -> tuple[str | None, dict[str, bytes]]:
-    """Return a load request's configuration, JSON text or None, and its files, `<version>/<path>` → bytes.
+    """Return a load request's configuration, JSON text or None, and its files, `<version>/<path>` → content.
 
-    Raises InvalidRequest for a parameter that is unknown or of the wrong type.
+    Raises InvalidRequest for unknown parameters and wrong types.
     """
     config: str | None = None
     files: dict[str, bytes] = {}
@@ -80,16 +80,16 @@ def load_parameters(parameters: Mapping[str, Any]) -> tuple[str | None, dict[str
         if key == "config":
             _check_kind("load", key, value, "string_param")
             config = value.string_param
-        elif key.startswith(_OVERRIDDEN_FILE):
+        elif key.startswith(_FILE_PREFIX):
             _check_kind("load", key, value, "bytes_param")
-            files[key.removeprefix(_OVERRIDDEN_FILE)] = value.bytes_param
+            files[key.removeprefix(_FILE_PREFIX)] = value.bytes_param
         else:
             raise InvalidRequest(f"unrecognized load parameter '{key}'.")
     return config, files
 
 
 def unload_parameters(parameters: Mapping[str, Any]) -> bool:
-    """Return whether an unload request is for the dependents, too. Raises as load_parameters."""
+    """Return whether to unload the steps of an ensemble with it. Raises as `load_parameters`."""
     unload_dependents = False
     for key, value in parameters.items():
         if key != "unload_dependents":

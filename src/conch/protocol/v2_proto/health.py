@@ -1,7 +1,7 @@
 """The messages of gRPC's health checking protocol (grpc.health.v1), without the gRPC library that its package needs.
 
-They are in a descriptor pool of their own, since one pool can define a protobuf file only once: whoever imports
-`grpc_health` in the same process, as the official clients do, gets the classes of that package.
+They have a separate descriptor pool. A pool can define a protobuf file only once, and a program may import the package
+`grpc_health` in the same process, as the official clients do.
 """
 
 from typing import Any

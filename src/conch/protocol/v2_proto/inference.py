@@ -1,11 +1,11 @@
-"""The inference messages of `GRPCInferenceService` ↔ values: ModelInferRequest to InferRequest and back to responses.
+"""Decode ModelInferRequest and encode ModelInferResponse of `GRPCInferenceService`.
 
-Wire format and rules: KServe v2 `grpc_service.proto` with Triton's extensions. Decoding takes two steps, because the
-model's name and version are looked at before the rest: `read_infer_request`, then `InferMessage.decode`.
+Wire format and rules: KServe v2 `grpc_service.proto` with Triton's extensions. Decoding has two steps, because the
+model's name and version are checked before the rest: `read_infer_request`, then `InferMessage.decode`.
 
-Tensor bytes of large messages are not copied: protobuf sees the message without `raw_input_contents`, which stay views
-on what was received, and `raw_output_contents` are appended to what protobuf wrote. Both rest on the rule that the
-order of fields in a message is free.
+Tensor bytes of large messages are not copied: protobuf parses the message without `raw_input_contents`, which are views
+of the received bytes, and `raw_output_contents` are appended to the message that protobuf serializes. The order of
+fields in a message is arbitrary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,16 +23,16 @@ from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
 from conch.tensor import DATATYPES, MAX_RANK, Buffer, Tensor
 from conch.triton_messages import service_pb2
 
-# A message class of service_pb2: made at run time by protobuf, so without static types.
+# A message of service_pb2, whose classes protobuf creates at run time.
 Message: TypeAlias = Any
 
 _INT64_MAX = 2**63 - 1
 _INT64_DIGITS = len(str(_INT64_MAX))
-# Below this size one parse with a copy of the tensors is faster than splitting the message first (measured).
-_SPLIT_FROM = 16 * 1024
-# Inputs, outputs and parameters of a request; each costs the event loop some 10 µs.
+# Below this size a parse that copies the tensors is faster than splitting the message first (measured).
+_MIN_SPLIT_BYTES = 16 * 1024
+# Of inputs, outputs and parameters each; one takes about 10 µs on the event loop.
 MAX_ENTRIES = 2048
-# Fields of a message: those, and one for each raw content.
+# Fields of a message: inputs, outputs, parameters and raw contents.
 MAX_FIELDS = 4 * MAX_ENTRIES
 
 # The first bytes of length-delimited fields: number << 3 | 2.
@@ -43,11 +43,10 @@ _STREAM_INFER_RESPONSE = bytes((2 << 3 | 2,))
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """What a request asks about the form of its responses.
+    """The requested form of the responses.
 
-    `classification` maps an output to the number of classes wanted. `empty_final_response` asks for a message where a
-    decoupled model ends by a flag alone (`triton_enable_empty_final_response`). `parts` are the outputs that are put
-    into shared memory, and where.
+    `classification` maps outputs to numbers of classes. `empty_final_response`: send an empty message if a decoupled
+    model ends with the final flag only (`triton_enable_empty_final_response`). `parts` maps outputs to shared memory.
     """
 
     classification: Mapping[str, int] = field(default_factory=dict)
@@ -59,9 +58,9 @@ _DEFAULT_OPTIONS = ResponseOptions()
 
 
 class InferMessage(NamedTuple):
-    """A parsed ModelInferRequest; `raw_contents` are its `raw_input_contents`, wherever they lie.
+    """A parsed ModelInferRequest; `raw_contents` are its `raw_input_contents`, in the message or not.
 
-    `packed` is the wire form of each input's `contents`, None for one without, where a worker has read them.
+    If a worker has read the message, `packed` has the wire bytes of each input's `contents`, None without.
     """
 
     message: Message
@@ -70,25 +69,25 @@ class InferMessage(NamedTuple):
 
     @property
     def model_name(self) -> str:
-        """The model that is asked."""
+        """The requested model."""
         return str(self.message.model_name)
 
     @property
     def id(self) -> str:
-        """The client's name for the request."""
+        """The request's id."""
         return str(self.message.id)
 
     def version(self) -> int | None:
-        """Return the version asked for, None for the newest. Raises InvalidRequest if it is not a number."""
+        """Return the requested version, None for the latest. Raises InvalidRequest if it is not a number."""
         return parse_version(self.message.model_version)
 
     @property
     def inputs_have_parameters(self) -> bool:
-        """Whether some input says more of itself than its form, as that it is in shared memory."""
+        """Whether an input has parameters, such as those of shared memory."""
         return any(entry.parameters for entry in self.message.inputs)
 
     def decode(self, timeline: Timeline, regions: Regions = NO_REGIONS) -> tuple[InferRequest, ResponseOptions]:
-        """Return the request as a value. Raises ConchError, naming the parameter or tensor."""
+        """Return the request. Raises ConchError, naming the parameter or tensor."""
         message = self.message
         request = InferRequest(message.model_name, [], version=self.version(), id=message.id, timeline=timeline)
         options = _DEFAULT_OPTIONS
@@ -166,21 +165,21 @@ class InferMessage(NamedTuple):
 
 
 def read_infer_request(data: Buffer) -> InferMessage:
-    """Parse a serialized ModelInferRequest. Raises InvalidRequest if it is none."""
-    parts = _split(data) if len(data) >= _SPLIT_FROM else None
+    """Parse a serialized ModelInferRequest. Raises InvalidRequest if it is malformed."""
+    parts = _split(data) if len(data) >= _MIN_SPLIT_BYTES else None
     head, raw_contents = parts or (data, None)
     message = service_pb2.ModelInferRequest()
     try:
         message.ParseFromString(head)
     except DecodeError as error:
         raise InvalidRequest(f"failed to parse the request as inference.ModelInferRequest: {error}") from None
-    if len(data) >= _SPLIT_FROM:
+    if len(data) >= _MIN_SPLIT_BYTES:
         check_counts(message)
     return InferMessage(message, message.raw_input_contents if raw_contents is None else raw_contents)
 
 
 def check_counts(message: Message) -> None:
-    """Raise InvalidRequest for more tensors or parameters than a request may have."""
+    """Raise InvalidRequest for too many tensors or parameters."""
     for what in ("inputs", "outputs", "parameters"):
         count = len(getattr(message, what))
         if count > MAX_ENTRIES:
@@ -188,17 +187,17 @@ def check_counts(message: Message) -> None:
 
 
 def parse_version(text: str) -> int | None:
-    """Return the version that a request names, None for the empty string. Raises InvalidRequest."""
+    """Return the version in a text, None for the empty string. Raises InvalidRequest."""
     if not text:
         return None
-    # The length first: Python refuses to read numbers of thousands of digits.
+    # The length first: Python refuses to parse numbers of thousands of digits.
     if len(text) <= _INT64_DIGITS and text.isascii() and text.isdigit() and int(text) <= _INT64_MAX:
         return int(text)
-    should = "version should be an integral value > 0"
+    expected = "version should be an integral value > 0"
     if len(text) <= _INT64_DIGITS and text[:1] == "-" and text[1:].isascii() and text[1:].isdigit():
-        raise InvalidRequest(f"invalid model version specified '{text}' , {should}")
+        raise InvalidRequest(f"invalid model version specified '{text}' , {expected}")
     raise InvalidRequest(
-        f"failed to get model version from specified version string '{text}' (details: stol), {should}"
+        f"failed to get model version from specified version string '{text}' (details: stol), {expected}"
     )
 
 
@@ -208,7 +207,7 @@ def streamed(parts: Sequence[Buffer]) -> list[Buffer]:
 
 
 def encode_stream_error(text: str, request_id: str, final: bool | None, model_name: str = "") -> list[Buffer]:
-    """Serialize the ModelStreamInferResponse of a failed request; `final` None where it was not admitted."""
+    """Serialize the ModelStreamInferResponse of a failed request; `final` is None if it was not admitted."""
     answer = service_pb2.ModelStreamInferResponse(error_message=text)
     answer.infer_response.id = request_id
     answer.infer_response.model_name = model_name
@@ -218,15 +217,15 @@ def encode_stream_error(text: str, request_id: str, final: bool | None, model_na
 
 
 def text_field(number: int, text: str) -> bytes:
-    """Serialize one field of text, of a number below 16."""
+    """Serialize one string field with a number below 16."""
     octets = text.encode()
     return bytes((number << 3 | 2,)) + _varint(len(octets)) + octets
 
 
 def encode_infer_response(response: InferResponse, extra: Mapping[str, ParameterValue] | None = None) -> list[Buffer]:
-    """Serialize a ModelInferResponse, in parts: all but the values, then for each output its tag, its size, its value.
+    """Serialize a ModelInferResponse, in parts: the fields without values, then tag, size and value of each output.
 
-    `extra` parameters are added to those of the response. Raises ConchError if a parameter does not fit its message.
+    `extra` parameters are added to those of the response. Raises ConchError for an integer parameter over 64 bits.
     """
     message = service_pb2.ModelInferResponse(
         model_name=response.model_name, model_version=str(response.model_version), id=response.id
@@ -257,17 +256,17 @@ def _class_count(entry: Message) -> int:
 
 
 class ProtoFields(NamedTuple):
-    """Where in a message things are: begin and end. A field's own begin is that of its tag, that of contents is not."""
+    """Begin and end of fields in a message: `contents` without their tags and sizes, `others` with them."""
 
     others: list[tuple[int, int]]
     contents: list[tuple[int, int]]
 
 
 def split_fields(data: Buffer) -> ProtoFields | None:
-    """Tell `raw_input_contents` from the other fields of a ModelInferRequest.
+    """Find `raw_input_contents` and the other fields of a ModelInferRequest.
 
-    Returns None for a message with anything but complete length-delimited fields of numbers below 16, of which a
-    ModelInferRequest consists: protobuf then judges the whole. Raises InvalidRequest for more than `MAX_FIELDS` fields.
+    Returns None for a message that does not only consist of complete length-delimited fields with numbers below 16,
+    which protobuf then has to parse. Raises InvalidRequest for more than `MAX_FIELDS` fields.
     """
     fields = ProtoFields([], [])
     position, end = 0, len(data)
@@ -290,7 +289,7 @@ def split_fields(data: Buffer) -> ProtoFields | None:
 
 
 def _split(data: Buffer) -> tuple[bytes, list[memoryview]] | None:
-    """Part a message from its `raw_input_contents`; None if that cannot be done."""
+    """Split a message into its head and its `raw_input_contents`; None if `split_fields` cannot."""
     fields = split_fields(data)
     if fields is None:
         return None
@@ -300,7 +299,7 @@ def _split(data: Buffer) -> tuple[bytes, list[memoryview]] | None:
 
 
 def _read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Read a length of at most five bytes; returns it, -1 if it is none, and the position after it."""
+    """Parse a length of up to five bytes; return it, or -1 if it is invalid, and the position after it."""
     value = 0
     for shift, byte in zip(range(0, 35, 7), data[position : position + 5], strict=False):
         value |= (byte & 0x7F) << shift

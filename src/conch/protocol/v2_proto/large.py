@@ -1,6 +1,6 @@
-"""Large ModelInferRequests, as a worker process reads them: typed contents become wire bytes.
+"""Decode large ModelInferRequests in a worker process: typed contents become wire bytes.
 
-Raw contents are no work for anybody: a message is large here by what it holds beside them.
+Raw contents do not count, because they are never parsed.
 """
 
 from google.protobuf.message import DecodeError
@@ -14,7 +14,7 @@ from conch.triton_messages import service_pb2
 
 
 def is_large(data: Buffer) -> bool:
-    """Whether a message is to be read by a worker. Raises InvalidRequest for more fields than a request may have."""
+    """Whether a worker should parse a message. Raises InvalidRequest for too many fields."""
     if len(data) <= MAX_INLINE_BYTES:
         return False
     fields = split_fields(data)
@@ -24,8 +24,8 @@ def is_large(data: Buffer) -> bool:
 def pack_message(body: Buffer) -> tuple[bytes, list[bytes | None], list[bytes] | None]:
     """Return a request without contents, the wire bytes of each input's contents, and its raw contents.
 
-    None stands for an input without contents, and for raw contents that the server finds by `split_fields`.
-    Raises InvalidRequest as decoding does.
+    The bytes are None for inputs without contents, and the raw contents are None if the server can find them with
+    `split_fields`. Raises InvalidRequest as `InferMessage.decode` does.
     """
     fields = split_fields(body)
     view = memoryview(body)

@@ -1,4 +1,4 @@
-"""`InferParameter` maps ↔ values: those that Triton gives a meaning, and those that are passed on to the model."""
+"""Decode and encode maps of `InferParameter`: Triton's parameters, and custom ones for the model."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -6,15 +6,15 @@ from typing import Any, TypeAlias
 from conch.errors import ConchError, InvalidRequest
 from conch.request import SEQUENCE_END, SEQUENCE_START, InferRequest, ParameterValue
 
-# `map<string, InferParameter>` and InferParameter: made at run time by protobuf.
+# `map<string, InferParameter>` and InferParameter, which protobuf creates at run time.
 ParameterMap: TypeAlias = Any
 Parameter: TypeAlias = Any
 
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _RESERVED_KEYS = frozenset({"headers", "binary_data_output"})
 _RESERVED_PREFIX = "triton_"
-# What Triton says that it expects, which is less than what is accepted.
-_WANTED = {
+# From Triton's messages; more kinds are accepted.
+_EXPECTED_KINDS = {
     "sequence_id": "int64_param or string_param",
     "sequence_start": "bool_param",
     "sequence_end": "bool_param",
@@ -22,14 +22,14 @@ _WANTED = {
     "timeout": "int64_param",
     _EMPTY_FINAL_RESPONSE: "bool_param",
 }
-_WANTED_OF_OTHERS = "int64_param, bool_param, or string_param"
+_EXPECTED_OF_CUSTOM = "int64_param, bool_param, or string_param"
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
 def decode_parameters(parameters: ParameterMap, request: InferRequest) -> bool:
-    """Put a request's parameters where they belong. Returns whether an empty final response is wanted.
+    """Set attributes of a request from its parameters. Return whether an empty final response is requested.
 
-    Raises InvalidRequest for a value of the wrong type or range, or a key that is reserved.
+    Raises InvalidRequest for a wrong type, a value out of range, and a reserved key.
     """
     empty_final_response = False
     for key, value in parameters.items():
@@ -61,19 +61,19 @@ def decode_parameters(parameters: ParameterMap, request: InferRequest) -> bool:
 
 
 def is_reserved(key: str) -> bool:
-    """Whether a request must not use this key for a parameter of its own."""
+    """Whether a key is not valid for a custom parameter."""
     return key.startswith(_RESERVED_PREFIX) or key in _RESERVED_KEYS
 
 
 def parameter_value(parameter: Parameter) -> ParameterValue:
-    """Return what an InferParameter holds; the empty string where it holds nothing."""
+    """Return the value of an InferParameter; the empty string if it is unset."""
     kind = parameter.WhichOneof("parameter_choice")
     value: ParameterValue = getattr(parameter, kind) if kind else ""
     return value
 
 
 def encode_parameters(parameters: Mapping[str, ParameterValue], target: ParameterMap) -> None:
-    """Write parameters into a message's map. Raises ConchError for an integer that fits neither int64 nor uint64."""
+    """Write parameters to a message's map. Raises ConchError for an integer outside both int64 and uint64."""
     for key, value in parameters.items():
         if isinstance(value, bool):
             target[key].bool_param = value
@@ -93,7 +93,7 @@ def _kind(key: str, value: Parameter, *allowed: str) -> str:
     kind = value.WhichOneof("parameter_choice")
     if kind not in allowed:
         raise InvalidRequest(
-            f"invalid value type for '{key}' parameter, expected {_WANTED.get(key, _WANTED_OF_OTHERS)}. "
+            f"invalid value type for '{key}' parameter, expected {_EXPECTED_KINDS.get(key, _EXPECTED_OF_CUSTOM)}. "
             f"It is {kind or 'unset'}."
         )
     return str(kind)

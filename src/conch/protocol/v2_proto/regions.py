@@ -1,16 +1,16 @@
-"""Shared memory in protobuf: the parameters of a tensor that is in a region."""
+"""Shared memory in protobuf: parameters of tensors."""
 
 from typing import Any, TypeAlias
 
 from conch.errors import InvalidRequest
 from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Window, sizeless, stray_key
 
-# `InferInputTensor` or `InferRequestedOutputTensor`: made at run time by protobuf.
+# `InferInputTensor` or `InferRequestedOutputTensor`, which protobuf creates at run time.
 TensorMessage: TypeAlias = Any
 
 
 def read_window(entry: TensorMessage) -> Window | None:
-    """Return where a tensor is by its parameters, None if they name no region. Raises InvalidRequest."""
+    """Return the shared memory in a tensor's parameters, if any. Raises InvalidRequest."""
     parameters = entry.parameters
     if REGION not in parameters:
         error = stray_key(parameters, entry.name)

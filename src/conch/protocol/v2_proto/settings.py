@@ -1,4 +1,4 @@
-"""Trace and log settings as Triton's messages: requests to changes, settings to responses."""
+"""Trace and log settings in protobuf: decode changes, encode settings."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,18 +17,18 @@ _KINDS = {
 
 
 def read_trace_changes(request: Any) -> dict[str, Sequence[str] | None]:
-    """Return the settings to change by name, None for those to take back, which have no value."""
+    """Return the settings to change by name, None for those to reset, which have no value."""
     return {name: list(setting.value) or None for name, setting in request.settings.items()}
 
 
 def read_log_changes(request: Any) -> dict[str, str | bool | int]:
-    """Return the settings to change by name; those of other names are passed over. Raises InvalidRequest."""
+    """Return the settings to change by name; unknown names are ignored. Raises InvalidRequest."""
     changes: dict[str, str | bool | int] = {}
     for name, (member, kind) in _KINDS.items():
         if name in request.settings:
             setting = request.settings[name]
             if name == "log_file":
-                changes[name] = ""  # whatever it is, it cannot be changed
+                changes[name] = ""  # refused for any value
                 continue
             if setting.WhichOneof("parameter_choice") != member:
                 raise InvalidRequest(f"expect {kind} for '{name}'")
@@ -37,7 +37,7 @@ def read_log_changes(request: Any) -> dict[str, str | bool | int]:
 
 
 def trace_settings(settings: Mapping[str, str | list[str]]) -> Any:
-    """Write trace settings."""
+    """Encode trace settings."""
     response = service_pb2.TraceSettingResponse()
     for name, value in settings.items():
         response.settings[name].value.extend([value] if isinstance(value, str) else value)
@@ -45,7 +45,7 @@ def trace_settings(settings: Mapping[str, str | list[str]]) -> Any:
 
 
 def log_settings(settings: Mapping[str, str | bool | int]) -> Any:
-    """Write log settings."""
+    """Encode log settings."""
     response = service_pb2.LogSettingsResponse()
     for name, value in settings.items():
         setattr(response.settings[name], _KINDS[name][0], value)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.errors import InvalidRequest
+from conch.protocol.v2_json import request_cache
 from conch.protocol.v2_json.inference import decode_request
 from conch.protocol.v2_json.request_cache import JsonRequestCache
 from conch.request import InferRequest, Timeline
@@ -35,32 +36,32 @@ def fields(request: InferRequest) -> dict[str, object]:
     ],
 )
 def test_a_remembered_header_gives_what_a_read_one_gives(more: dict[str, object]) -> None:
-    decoder = JsonRequestCache()
+    cache = JsonRequestCache()
     head = header(3, 2, **more)
     for tail in (b"abcde", b"fghij"):
-        request, options = decoder.decode("m", 1, head + tail, len(head), Timeline())
+        request, options = cache.decode("m", 1, head + tail, len(head), Timeline())
         plain, plain_options = decode_request("m", 1, head + tail, len(head))
         assert fields(request) == fields(plain)
         assert (options.binary, options.binary_default) == (plain_options.binary, plain_options.binary_default)
 
 
 def test_parameters_of_one_request_are_not_those_of_the_next() -> None:
-    decoder = JsonRequestCache()
+    cache = JsonRequestCache()
     head = header(1, parameters={"mine": "x"})
     for _ in range(2):
-        request, _ = decoder.decode("m", None, head + b"a", len(head), Timeline())
+        request, _ = cache.decode("m", None, head + b"a", len(head), Timeline())
         assert request.parameters == {"mine": "x"}
         request.parameters["forwarded"] = "y"
 
 
 def test_a_body_of_another_size_is_still_refused() -> None:
-    decoder = JsonRequestCache()
+    cache = JsonRequestCache()
     head = header(3)
-    decoder.decode("m", None, head + b"abc", len(head), Timeline())
+    cache.decode("m", None, head + b"abc", len(head), Timeline())
     with pytest.raises(InvalidRequest, match="expecting 1 additional bytes"):
-        decoder.decode("m", None, head + b"ab", len(head), Timeline())
+        cache.decode("m", None, head + b"ab", len(head), Timeline())
     with pytest.raises(InvalidRequest, match="unexpected additional input data"):
-        decoder.decode("m", None, head + b"abcd", len(head), Timeline())
+        cache.decode("m", None, head + b"abcd", len(head), Timeline())
 
 
 def text(data: str, more: str = "") -> bytes:
@@ -70,9 +71,9 @@ def text(data: str, more: str = "") -> bytes:
 
 @pytest.mark.parametrize("data", ["1,2,3,4", " 5, 6 ,7,8 ", "[1,2],[3,4]", "[[1],[2]],[[3],[4]]"])
 def test_values_in_json_are_those_of_each_request(data: str) -> None:
-    decoder = JsonRequestCache()
+    cache = JsonRequestCache()
     for body in (text("0,0,0,0"), text(data), text("9,9,9,9")):
-        request, _ = decoder.decode("m", 1, body, None, Timeline())
+        request, _ = cache.decode("m", 1, body, None, Timeline())
         plain, _ = decode_request("m", 1, body, None)
         assert fields(request) == fields(plain)
 
@@ -81,10 +82,10 @@ def test_values_in_json_are_those_of_each_request(data: str) -> None:
     "data", ["1,2,3", "1,2,3,4,5", "1,2,3,4.0", '1,2,3,"4"', "1,2,3,NaN", "1,2,3,4],[5", "1,2,3,4]}],[{", "1,,2", ""]
 )
 def test_wrong_values_get_the_same_words(data: str) -> None:
-    decoder = JsonRequestCache()
-    decoder.decode("m", None, text("1,2,3,4"), None, Timeline())
+    cache = JsonRequestCache()
+    cache.decode("m", None, text("1,2,3,4"), None, Timeline())
     with pytest.raises(InvalidRequest) as remembered:
-        decoder.decode("m", None, text(data), None, Timeline())
+        cache.decode("m", None, text(data), None, Timeline())
     with pytest.raises(InvalidRequest) as plain:
         decode_request("m", None, text(data), None)
     assert remembered.value.message == plain.value.message
@@ -102,21 +103,21 @@ def test_wrong_values_get_the_same_words(data: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_told_by_its_text_is_read_every_time(body: bytes) -> None:
-    decoder = JsonRequestCache()
+def test_ambiguous_texts_are_not_cached(body: bytes) -> None:
+    cache = JsonRequestCache()
     for _ in range(2):
-        request, _ = decoder.decode("m", None, body, None, Timeline())
+        request, _ = cache.decode("m", None, body, None, Timeline())
         assert fields(request) == fields(decode_request("m", None, body, None)[0])
-    assert not decoder._forms
+    assert not cache._entries
 
 
 @given(st.lists(st.integers(-(2**40), 2**40), max_size=6), st.lists(st.integers(-9, 9), min_size=4, max_size=4))
-def test_remembering_changes_no_answer(values: list[int], first: list[int]) -> None:
-    decoder = JsonRequestCache()
-    decoder.decode("m", None, text(",".join(map(str, first))), None, Timeline())
+def test_a_hit_equals_a_miss(values: list[int], first: list[int]) -> None:
+    cache = JsonRequestCache()
+    cache.decode("m", None, text(",".join(map(str, first))), None, Timeline())
     body = text(",".join(map(str, values)))
     outcomes: list[object] = []
-    for decode in (decoder.decode, decode_request):
+    for decode in (cache.decode, decode_request):
         try:
             outcomes.append(fields(decode("m", None, body, None, Timeline())[0]))
         except InvalidRequest as error:
@@ -124,12 +125,12 @@ def test_remembering_changes_no_answer(values: list[int], first: list[int]) -> N
     assert outcomes[0] == outcomes[1]
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    decoder = JsonRequestCache()
+def test_the_cache_is_bounded() -> None:
+    cache = JsonRequestCache()
     for i in range(1000):
         head = header(1, id=str(i))
-        decoder.decode("m", None, head + b"a", len(head), Timeline())
-    assert len(decoder._forms) <= 256
+        cache.decode("m", None, head + b"a", len(head), Timeline())
+    assert len(cache._entries) <= request_cache._MAX_ENTRIES
     large = header(1, id="x" * 4000)
-    decoder.decode("m", None, large + b"a", len(large), Timeline())
-    assert large not in decoder._forms
+    cache.decode("m", None, large + b"a", len(large), Timeline())
+    assert large not in cache._entries

@@ -1,4 +1,4 @@
-"""Whatever stands in a body of the OpenAI API is read, or refused by a text that says why: nothing else comes of it."""
+"""Any body of the OpenAI API is decoded or refused with a reason."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -150,10 +150,10 @@ def test_a_refusal_names_the_parameter(fields: dict[str, Any], param: str, text:
     ("message", "text"),
     [
         ({"role": "assistant", "content": "x", "tool_calls": 5}, "'messages[0].tool_calls' must be an array"),
-        ({"role": "assistant", "tool_calls": [{"function": 5}]}, "must hold calls with a function that has a name"),
+        ({"role": "assistant", "tool_calls": [{"function": 5}]}, "must hold calls with a 'function' that has a 'name'"),
         ({"role": [], "content": "x"}, "'messages[0].role' must be one of"),
         ({"role": "user"}, "'messages[0]' has no content"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, "this server takes text alone"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "only text is supported"),
     ],
 )
 def test_messages_of_wrong_shape(message: dict[str, Any], text: str) -> None:

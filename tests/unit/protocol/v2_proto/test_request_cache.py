@@ -1,4 +1,4 @@
-"""What is remembered of messages says what the messages say, whatever came before."""
+"""Messages from the caches equal those without a cache."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from conch.errors import InvalidRequest
+from conch.protocol.v2_proto import request_cache
 from conch.protocol.v2_proto.inference import encode_infer_response, read_infer_request, streamed
 from conch.protocol.v2_proto.request_cache import ProtoRequestCache, ProtoResponseCache
 from conch.request import InferResponse, Timeline
@@ -47,32 +48,32 @@ def meaning(message) -> object:
 
 @settings(max_examples=50)
 @given(st.lists(requests(), min_size=1, max_size=12))
-def test_a_request_means_what_it_means_alone(sent):
-    memory = ProtoRequestCache()
+def test_a_cached_request_equals_a_parsed_one(sent):
+    cache = ProtoRequestCache()
     for data in [*sent, *sent]:
-        assert meaning(memory.read(data)) == meaning(read_infer_request(data))
+        assert meaning(cache.read(data)) == meaning(read_infer_request(data))
 
 
-def test_requests_of_one_form_share_nothing_that_changes():
-    memory = ProtoRequestCache()
+def test_requests_of_one_entry_share_no_mutable_values():
+    cache = ProtoRequestCache()
     message = service_pb2.ModelInferRequest(model_name="m", raw_input_contents=[b"a"])
     message.inputs.add(name="A", datatype="INT8", shape=[1])
     message.parameters["p"].int64_param = 1
     data = message.SerializeToString()
     for _ in range(3):
-        request, _ = memory.read(data).decode(Timeline())
+        request, _ = cache.read(data).decode(Timeline())
         assert request.parameters == {"p": 1}
         request.parameters["header"] = "x"
         request.inputs.clear()
 
 
-def test_what_is_remembered_is_bounded():
-    memory = ProtoRequestCache()
+def test_the_cache_is_bounded():
+    cache = ProtoRequestCache()
     for size in range(2000):
         message = service_pb2.ModelInferRequest(model_name="m" * (size % 7), raw_input_contents=[bytes(size)])
         message.inputs.add(name="A", datatype="INT8", shape=[size])
-        memory.read(message.SerializeToString()).decode(Timeline())
-    assert sum(map(len, memory._forms.values())) <= 4 * 256
+        cache.read(message.SerializeToString()).decode(Timeline())
+    assert sum(map(len, cache._entries.values())) <= request_cache._MAX_ENTRIES_PER_SIZE * request_cache._MAX_SIZES
 
 
 @st.composite
@@ -89,18 +90,18 @@ def responses(draw) -> InferResponse:
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(responses(), st.sampled_from([None, True, False])), min_size=1, max_size=12))
-def test_a_response_says_what_it_says_alone(sent):
-    memory = ProtoResponseCache()
+def test_a_cached_response_equals_an_encoded_one(sent):
+    cache = ProtoResponseCache()
     for response, final in [*sent, *sent]:
         if final is None:
-            kind, got = service_pb2.ModelInferResponse, memory.encode(response)
+            kind, got = service_pb2.ModelInferResponse, cache.encode(response)
             expected = encode_infer_response(response)
         else:
-            kind, got = service_pb2.ModelStreamInferResponse, memory.encode_streamed(response, final)
+            kind, got = service_pb2.ModelStreamInferResponse, cache.encode_streamed(response, final)
             expected = streamed(encode_infer_response(response, {"triton_final_response": final}))
         assert kind.FromString(b"".join(got)) == kind.FromString(b"".join(expected))
 
 
-def test_bytes_that_are_no_request_are_refused():
+def test_malformed_messages_are_refused():
     with pytest.raises(InvalidRequest, match="failed to parse the request"):
         ProtoRequestCache().read(b"\x0a\xff")

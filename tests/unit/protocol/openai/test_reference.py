@@ -13,7 +13,7 @@ from conch.protocol.openai.fields import Fields
 from conch.protocol.openai.requests import read_chat, read_completion
 from conch.tensor import Buffer
 
-PAGE = Path(__file__).parents[3] / "docs" / "language-models.md"
+PAGE = Path(__file__).parents[4] / "docs" / "language-models.md"
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 

@@ -3,14 +3,14 @@
 import orjson
 import pytest
 
-from conch.protocol.v2_json.data import written_exactly
+from conch.protocol.v2_json.data import write_exactly
 from conch.tensor import BYTES, Tensor, pack_bytes
 
 EVERY = [bytes([octet]) for octet in range(256)]
 
 
 def written(*elements: bytes) -> bytes:
-    return written_exactly(Tensor("OUT", BYTES, (len(elements),), pack_bytes(list(elements))))
+    return write_exactly(Tensor("OUT", BYTES, (len(elements),), pack_bytes(list(elements))))
 
 
 @pytest.mark.parametrize("text", ["", "plain", "".join(map(chr, range(0x80))), "häuser \u2028 \U0001f41a", '\\\\"\\n'])

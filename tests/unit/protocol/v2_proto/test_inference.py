@@ -235,7 +235,7 @@ def test_classification():
 
 
 @pytest.mark.parametrize(("kind", "value"), [("int64_param", 0), ("int64_param", -1), ("string_param", "3")])
-def test_classification_that_is_no_count(kind, value):
+def test_invalid_classification_counts(kind, value):
     request = message()
     setattr(request.outputs.add(name="A").parameters["classification"], kind, value)
     text = refusal(request)
@@ -321,7 +321,7 @@ def test_reserved_keys(key):
     assert f"'{key}'" in text
 
 
-def test_the_wish_for_an_empty_final_response():
+def test_an_empty_final_response_can_be_requested():
     request, options = decode(with_parameter("triton_enable_empty_final_response", "bool_param", True))
     assert options.empty_final_response
     assert request.parameters == {}

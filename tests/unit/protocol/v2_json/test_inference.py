@@ -333,7 +333,7 @@ def test_strings_of_bytes_that_are_not_utf8():
         pytest.param(b'{"inputs": [], "parameters": {"\xff": 1}}', "Unable to parse 'parameters': ", id="key of bytes"),
         pytest.param(
             b'{"inputs":[{"name":"T","datatype":"BYTES","shape":[1],"data":["\\ud800NaN"]}]}',
-            "half a surrogate pair",
+            "unpaired surrogate",
             id="surrogate",
         ),
         pytest.param(
@@ -549,7 +549,7 @@ def test_halves_have_no_json(datatype):
     ],
 )
 def test_a_response_that_cannot_be_written_is_the_models_failure(output, parameters):
-    with pytest.raises(BackendError, match="response of model 'm' cannot be written as JSON"):
+    with pytest.raises(BackendError, match="response of model 'm' cannot be encoded as JSON"):
         encode(output, parameters=parameters)
 
 

@@ -1,4 +1,4 @@
-"""What a chat must match, in each of the ways in which clients say it."""
+"""Structured output in the fields of the OpenAI API and of vLLM's releases."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it is told what is wrong, or it is served; nothing else happens."""
+"""Any body that clients may send is decoded or refused with a reason.
 
 import json
 import struct

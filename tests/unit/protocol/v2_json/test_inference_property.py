@@ -1,4 +1,4 @@
-"""Any body that clients may send is decoded or refused with a reason.
+"""Any body that clients may send is decoded or refused with a reason."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""An instance that does what the test says, when the test says it."""
+"""Configurations, requests, and an instance that tests control step by step."""
 
 from pathlib import Path
 from time import monotonic_ns
@@ -73,9 +73,9 @@ class ScriptedInstance(Instance):
         batch = self.batches.pop(0)
         batch.input_done = batch.infer_done = monotonic_ns()
         for execution in batch.executions:
-            asked = execution.request
-            outputs = [Tensor("OUT", t.datatype, t.shape, t.data) for t in asked.inputs]
-            execution.finish(InferResponse(asked.model_name, 1, outputs, id=asked.id))
+            sent = execution.request
+            outputs = [Tensor("OUT", t.datatype, t.shape, t.data) for t in sent.inputs]
+            execution.finish(InferResponse(sent.model_name, 1, outputs, id=sent.id))
         batch.release()
 
     def fail(self, text: str = "boom") -> None:
@@ -95,20 +95,20 @@ class ScriptedInstance(Instance):
         self.on_ready_change()
 
     def recover(self) -> None:
-        """Come back."""
+        """Become ready again."""
         self.is_ready = True
         self.on_ready_change()
 
 
 class Caller:
-    """A respond callback that remembers."""
+    """A respond callback that records responses."""
 
     def __init__(self) -> None:
         self.answers: list[object] = []
         self.finals = 0
 
     def __call__(self, answer: object, final: bool) -> None:
-        assert self.finals == 0, "told again after the end"
+        assert self.finals == 0, "called again after the end"
         self.finals += final
         if answer is not None:
             self.answers.append(answer)

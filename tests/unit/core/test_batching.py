@@ -1,4 +1,4 @@
-"""The batching decision, rule by rule and against a plain restatement of the rules."""
+"""The batching decision, rule by rule and against a simple implementation."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ def test_dynamic_batching_without_a_batch_dimension_runs_one_by_one() -> None:
     assert decide(waiting(1, 1), BatchRules.of(dynamic(0)), 5) == Run(1)
 
 
-def test_without_delay_everything_that_fits_runs() -> None:
+def test_without_delay_all_that_fits_runs() -> None:
     assert decide(waiting(1, 2, 3), BatchRules.of(dynamic(8)), 5) == Run(3)
 
 
@@ -97,7 +97,7 @@ def test_batches_of_mixed_requests_are_those_of_triton(sizes: tuple[int, ...], e
     assert runs == expected
 
 
-def test_what_is_overdue_takes_along_all_that_fits() -> None:
+def test_overdue_batch_takes_all_that_fits() -> None:
     rules = BatchRules.of(PREFERRED)
     assert decide(waiting(3, 4, 1), rules, 100 * US) == Run(3)
     assert decide(waiting(1, 1, 1, 1, 1), rules, 100 * US) == Run(5)

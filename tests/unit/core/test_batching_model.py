@@ -25,7 +25,7 @@ async def started(model_config: ModelConfig, instances: int = 1) -> tuple[Batchi
     return model, workers
 
 
-async def test_a_free_instance_takes_a_request_at_once() -> None:
+async def test_idle_instance_takes_a_request_at_once() -> None:
     model, (worker,) = await started(config())
     caller = Caller()
     model.submit(request(id="x"), caller)
@@ -36,7 +36,7 @@ async def test_a_free_instance_takes_a_request_at_once() -> None:
     assert model.statistics.success.count == 1
 
 
-async def test_what_queues_while_an_instance_is_busy_becomes_one_batch() -> None:
+async def test_requests_queued_behind_a_busy_instance_form_one_batch() -> None:
     model, (worker,) = await started(dynamic(8))
     callers = [Caller() for _ in range(5)]
     for caller in callers:
@@ -51,7 +51,7 @@ async def test_what_queues_while_an_instance_is_busy_becomes_one_batch() -> None
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-async def test_cancelling_one_member_of_a_running_batch_harms_no_other(position: int) -> None:
+async def test_cancellation_of_one_request_of_a_running_batch(position: int) -> None:
     model, (worker,) = await started(dynamic(8))
     model.submit(request(1, 2), Caller())
     callers = [Caller() for _ in range(3)]
@@ -86,7 +86,7 @@ async def test_a_failed_batch_fails_its_members_only() -> None:
     assert model.statistics.failures[FailureReason.BACKEND] == 1
 
 
-async def test_a_queue_delay_is_kept_and_then_what_is_there_runs() -> None:
+async def test_batch_runs_after_the_queue_delay() -> None:
     model, (worker,) = await started(dynamic(8, max_queue_delay_us=300_000))
     model.submit(request(1, 2), Caller())
     model.submit(request(1, 2), Caller())
@@ -98,7 +98,7 @@ async def test_a_queue_delay_is_kept_and_then_what_is_there_runs() -> None:
     assert len(batch.executions) == 2
 
 
-async def test_a_request_that_waited_too_long_is_rejected_when_its_time_is_up() -> None:
+async def test_request_is_rejected_at_its_queue_timeout() -> None:
     model, _ = await started(dynamic(1, default_queue_policy=QueuePolicy(default_timeout_us=1000)))
     model.submit(request(1, 2), Caller())
     caller = Caller()
@@ -110,7 +110,7 @@ async def test_a_request_that_waited_too_long_is_rejected_when_its_time_is_up() 
     assert model.statistics.pending == 0
 
 
-async def test_a_full_queue_refuses_at_the_door() -> None:
+async def test_full_queue_rejects() -> None:
     model, _ = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
     model.submit(request(1, 2), Caller())
     model.submit(request(1, 2), Caller())
@@ -119,7 +119,7 @@ async def test_a_full_queue_refuses_at_the_door() -> None:
     assert model.statistics.failures[FailureReason.REJECTED] == 1
 
 
-async def test_preserved_order_holds_back_the_quicker_instance() -> None:
+async def test_preserve_ordering_holds_back_the_faster_instance() -> None:
     model, workers = await started(dynamic(1, preserve_ordering=True), instances=2)
     first, second = Caller(), Caller()
     model.submit(request(1, 2, id="1"), first)
@@ -131,7 +131,7 @@ async def test_preserved_order_holds_back_the_quicker_instance() -> None:
     assert (first.finals, second.finals) == (1, 1)
 
 
-async def test_while_the_only_instance_is_dead_requests_wait_for_it() -> None:
+async def test_requests_wait_while_the_only_instance_restarts() -> None:
     model, (worker,) = await started(config())
     first, second, third = Caller(), Caller(), Caller()
     model.submit(request(), first)
@@ -147,7 +147,7 @@ async def test_while_the_only_instance_is_dead_requests_wait_for_it() -> None:
     assert isinstance(third.answer, InferResponse)
 
 
-async def test_if_no_instance_comes_back_soon_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_are_rejected_if_no_instance_recovers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conch.core.scheduling.scheduled_model._NOT_READY_TIMEOUT_S", 0.001)
     model, (worker,) = await started(config())
     worker.die()
@@ -165,7 +165,7 @@ async def test_if_no_instance_comes_back_soon_requests_are_refused(monkeypatch: 
     assert isinstance(recovered.answer, InferResponse)
 
 
-async def test_a_quick_instance_holds_requests_ahead_and_an_idle_one_goes_first() -> None:
+async def test_fast_instance_holds_a_batch_ahead_and_an_idle_one_has_precedence() -> None:
     model, (one, other) = await started(config(), instances=2)
     one.holds_ahead = other.holds_ahead = 1
     for i in range(5):
@@ -176,7 +176,7 @@ async def test_a_quick_instance_holds_requests_ahead_and_an_idle_one_goes_first(
     assert model.statistics.pending == 3  # what was sent ahead waits, too
 
 
-async def test_only_when_a_full_batch_waits_for_each_are_instances_that_are_not_quick_sent_one_ahead() -> None:
+async def test_slow_instances_hold_a_batch_ahead_only_under_full_load() -> None:
     model, workers = await started(dynamic(2), instances=2)
     for worker in workers:
         worker.holds_when_crowded = 1
@@ -192,7 +192,7 @@ async def test_only_when_a_full_batch_waits_for_each_are_instances_that_are_not_
     assert model.statistics.pending == 5
 
 
-async def test_what_a_dead_instance_had_not_begun_is_executed_after_all_in_its_order() -> None:
+async def test_unbegun_batches_of_a_dead_instance_are_requeued_in_order() -> None:
     model, (worker,) = await started(config())
     worker.holds_ahead = 2
     callers = [Caller() for _ in range(5)]
@@ -209,7 +209,7 @@ async def test_what_a_dead_instance_had_not_begun_is_executed_after_all_in_its_o
 
 
 @pytest.mark.parametrize("fields", [{}, {"priority_levels": 2, "default_priority_level": 2}])
-async def test_a_queue_refuses_what_is_one_too_many_wherever_the_others_wait(fields: dict[str, Any]) -> None:
+async def test_requests_sent_ahead_count_against_the_queue_bound(fields: dict[str, Any]) -> None:
     model, (worker,) = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=3), **fields))
     worker.holds_ahead = 2
     for number in range(4):
@@ -226,7 +226,7 @@ async def test_a_queue_refuses_what_is_one_too_many_wherever_the_others_wait(fie
         model.submit(request(1, 2), Caller())
 
 
-async def test_a_refusal_knows_of_no_request_that_waits_longest_if_all_were_sent_ahead() -> None:
+async def test_rejection_while_all_requests_are_sent_ahead() -> None:
     model, (worker,) = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
     worker.holds_ahead = 1
     for _ in range(2):
@@ -237,7 +237,7 @@ async def test_a_refusal_knows_of_no_request_that_waits_longest_if_all_were_sent
         model.submit(request(1, 2), Caller())
 
 
-async def test_a_request_that_is_cancelled_while_it_was_sent_ahead_waits_no_longer() -> None:
+async def test_cancelled_request_that_was_sent_ahead_is_not_pending() -> None:
     model, (worker,) = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
     worker.holds_ahead = 1
     model.submit(request(1, 2), Caller())
@@ -252,23 +252,23 @@ async def test_a_request_that_is_cancelled_while_it_was_sent_ahead_waits_no_long
     assert model.statistics.pending == 1
 
 
-async def test_an_answered_request_leaves_nothing_for_the_garbage_collector() -> None:
+async def test_answered_request_is_freed_without_garbage_collection() -> None:
     model, (worker,) = await started(config())
     gc.collect()
     gc.disable()
     try:
         large = Tensor("IN", "FP32", (2,), bytearray(8))
-        asked = InferRequest("m", [large])
-        left = weakref.ref(_Witness(asked))
-        model.submit(asked, Caller())
+        sent = InferRequest("m", [large])
+        left = weakref.ref(_Witness(sent))
+        model.submit(sent, Caller())
         worker.answer()
-        del large, asked
+        del large, sent
         assert left() is None
     finally:
         gc.enable()
 
 
-async def test_a_refused_request_leaves_nothing_for_the_garbage_collector_either() -> None:
+async def test_rejected_request_is_freed_without_garbage_collection() -> None:
     model, _ = await started(dynamic(1, default_queue_policy=QueuePolicy(max_queue_size=1)))
     for _ in range(2):
         model.submit(request(1, 2), Caller())
@@ -289,11 +289,11 @@ async def test_a_refused_request_leaves_nothing_for_the_garbage_collector_either
 class _Witness(dict[str, object]):
     """Lives for as long as the request that it is attached to."""
 
-    def __init__(self, asked: InferRequest) -> None:
-        asked.parameters = self  # type: ignore[assignment]
+    def __init__(self, sent: InferRequest) -> None:
+        sent.parameters = self  # type: ignore[assignment]
 
 
-async def test_stop_answers_what_still_waits() -> None:
+async def test_stop_fails_waiting_requests() -> None:
     model, (worker,) = await started(config())
     model.submit(request(), Caller())
     caller = Caller()
@@ -303,7 +303,7 @@ async def test_stop_answers_what_still_waits() -> None:
     assert worker.stopped
 
 
-async def test_drain_waits_for_the_last_answer() -> None:
+async def test_drain_waits_for_the_last_response() -> None:
     model, (worker,) = await started(config())
     model.submit(request(), Caller())
     drained = asyncio.ensure_future(model.drain())
@@ -323,7 +323,7 @@ async def test_requests_of_other_shapes_do_not_share_a_batch() -> None:
     assert [len(batch.executions) for batch in worker.batches] == [2]
 
 
-async def test_reshape_is_seen_by_the_backend_and_not_by_the_client() -> None:
+async def test_reshape_applies_to_the_backend_only() -> None:
     spec = TensorSpec("IN", "FP32", (4,), reshape=(2, 2))
     out = TensorSpec("OUT", "FP32", (4,), reshape=(2, 2))
     model, (worker,) = await started(config(max_batch_size=2, inputs=(spec,), outputs=(out,)))

@@ -1,4 +1,4 @@
-"""Calls between models: random schedules against a plain model of who can still be answered."""
+"""BLS calls: random schedules against a simple model of deadlocks."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,14 +29,14 @@ actions = st.one_of(
 class Made:
     """A call that an instance has made; `pending` is what was admitted for it."""
 
-    def __init__(self, callee: str, pending: Pending | None, heard: Caller) -> None:
+    def __init__(self, callee: str, pending: Pending | None, received: Caller) -> None:
         self.callee = callee
         self.pending = pending
-        self.heard = heard
+        self.received = received
 
 
 class World:
-    """Models with instances, what clients have asked, and what instances have called."""
+    """Models with instances, what clients have sent, and what instances have called."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -64,28 +64,28 @@ class World:
         await asyncio.gather(*(model.stop() for model in self.models.values()))
 
     def open_calls(self, instance: ScriptedInstance) -> Iterator[Made]:
-        return (made for made in self.made[instance] if not made.heard.finals)
+        return (made for made in self.made[instance] if not made.received.finals)
 
     def ask(self, model: str) -> None:
-        heard = Caller()
-        self.clients.append(heard)
-        self.models[model].submit(request(name=model), heard)
+        received = Caller()
+        self.clients.append(received)
+        self.models[model].submit(request(name=model), received)
 
     def call(self, number: int, callee: str) -> None:
         busy = [(name, instance) for name, instance in self.instances if instance.batches]
         if not busy:
             return
         name, instance = busy[number % len(busy)]
-        heard = Caller()
-        made = Made(callee, None, heard)
+        received = Caller()
+        made = Made(callee, None, received)
         self.made[instance].append(made)
         executions = tuple(instance.batches[0].executions)
-        call = self.calls.call(BlsCaller(name, "", executions, instance), request(name=callee), heard, many=False)
+        call = self.calls.call(BlsCaller(name, "", executions, instance), request(name=callee), received, many=False)
         made.pending = call.pending
-        refused = bool(heard.finals) and isinstance(heard.answer, Unavailable)
+        refused = bool(received.finals) and isinstance(received.answer, Unavailable)
         assert refused != self.will_be_answered(made, refused)
         if refused:
-            assert f"model '{name}' to model '{callee}' can only wait for itself" in str(heard.answer)
+            assert f"model '{name}' to model '{callee}' can only wait for itself" in str(received.answer)
 
     def will_be_answered(self, one: Made, refused: bool) -> bool:
         """Whether a call can be, if every execution ends as soon as it can: what becomes free, takes the call."""
@@ -97,7 +97,7 @@ class World:
                 if all(
                     self._can_be_taken(made, free)
                     for made in self.made[instance]
-                    if not made.heard.finals or (refused and made is one)
+                    if not made.received.finals or (refused and made is one)
                 )
             }
             if more == free:
@@ -125,7 +125,7 @@ class World:
 @pytest.mark.slow
 @given(st.lists(actions, min_size=20, max_size=80))
 @settings(max_examples=150, deadline=None)
-def test_what_is_not_refused_is_answered_and_what_is_could_not_be(schedule: list[tuple[str, str, int]]) -> None:
+def test_exactly_the_deadlocked_calls_are_rejected(schedule: list[tuple[str, str, int]]) -> None:
     async def run() -> None:
         world = World()
         await world.start()
@@ -138,10 +138,10 @@ def test_what_is_not_refused_is_answered_and_what_is_could_not_be(schedule: list
                 world.answer(number)
             await asyncio.sleep(0)
         while any(instance.batches for _, instance in world.instances):
-            assert any(world.answer(number) for number in range(len(world.instances))), "nobody can go on"
+            assert any(world.answer(number) for number in range(len(world.instances))), "a deadlock"
             await asyncio.sleep(0)
-        assert all(heard.finals == 1 for heard in world.clients)
-        assert all(made.heard.finals == 1 for calls in world.made.values() for made in calls)
+        assert all(received.finals == 1 for received in world.clients)
+        assert all(made.received.finals == 1 for calls in world.made.values() for made in calls)
         assert not world.calls._holding
         await world.stop()
 

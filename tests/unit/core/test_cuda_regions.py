@@ -1,4 +1,4 @@
-"""Regions in memory of GPUs, as far as that needs none: the memory here is an array that plays it."""
+"""CUDA shared memory regions, without a GPU: an array stands for its memory."""
 
 from importlib.util import find_spec
 
@@ -52,7 +52,7 @@ def regions(played: Played) -> SharedMemory:
     return one
 
 
-def test_bytes_come_out_of_it_and_go_into_it(regions: SharedMemory, played: Played) -> None:
+def test_read_and_write(regions: SharedMemory, played: Played) -> None:
     assert played.opened == [(HANDLE, 1)]
     part = regions.part("c", 100, 4)
     assert bytes(part.read()) == bytes([100, 101, 102, 103])
@@ -61,7 +61,7 @@ def test_bytes_come_out_of_it_and_go_into_it(regions: SharedMemory, played: Play
     part.write(b"\7\7")
     assert bytes(target) == bytes([100, 101, 102, 103])
     assert bytes(part.read()) == bytes([7, 7, 102, 103])
-    assert part.location is None  # no process of a model is to write there
+    assert part.location is None  # model processes do not write to it
     nothing = regions.part("c", 5, 0)
     nothing.write(b"")
     assert len(nothing.read()) == 0
@@ -73,14 +73,14 @@ def test_parts_stay_within_the_region(regions: SharedMemory, offset: int, size: 
         regions.part("c", offset, size)
 
 
-def test_what_is_read_counts_as_held(regions: SharedMemory) -> None:
+def test_copies_count_as_held(regions: SharedMemory) -> None:
     held = [regions.part("c", 0, 200).read() for _ in range(5)]
     with pytest.raises(Unavailable, match="no room for 200 bytes"):
         regions.part("c", 0, 200).read()
     del held
 
 
-def test_trouble_of_the_gpu_is_told_with_the_region(regions: SharedMemory, played: Played) -> None:
+def test_gpu_errors_name_the_region(regions: SharedMemory, played: Played) -> None:
     played.trouble = "CUDA: out of luck"
     part = regions.part("c", 0, 4)
     for use in (part.read, lambda: part.write(b"1")):
@@ -91,12 +91,12 @@ def test_trouble_of_the_gpu_is_told_with_the_region(regions: SharedMemory, playe
 
 
 @pytest.mark.parametrize("size", [0, -1, 257, 2**64])
-def test_a_region_lies_within_its_memory(regions: SharedMemory, size: int) -> None:
+def test_region_must_fit_its_memory(regions: SharedMemory, size: int) -> None:
     with pytest.raises(InvalidRequest, match=r"region 'd': invalid args: its memory has 256 bytes, the region is to"):
         regions.register_cuda("d", HANDLE, 0, size)
 
 
-def test_names_are_one_for_both_kinds(regions: SharedMemory) -> None:
+def test_both_kinds_share_one_namespace(regions: SharedMemory) -> None:
     with pytest.raises(InvalidRequest, match="shared memory region 'c' already in manager"):
         regions.register_cuda("c", HANDLE, 0, 4)
     with pytest.raises(InvalidRequest, match="shared memory region 'c' already in manager"):
@@ -107,7 +107,7 @@ def test_names_are_one_for_both_kinds(regions: SharedMemory) -> None:
         regions.status("c")
 
 
-def test_what_is_registered_is_told_and_forgotten(regions: SharedMemory) -> None:
+def test_status_and_unregister(regions: SharedMemory) -> None:
     regions.register_cuda("d", HANDLE, 0, 4)
     rows = [(region.name, region.device, region.byte_size) for region in regions.cuda_status("")]
     assert rows == [("c", 1, 200), ("d", 0, 4)]
@@ -120,13 +120,13 @@ def test_what_is_registered_is_told_and_forgotten(regions: SharedMemory) -> None
     regions.unregister_cuda("c")
     with pytest.raises(NotFound, match="Unable to find cuda shared memory region: 'c'"):
         regions.cuda_status("c")
-    assert len(part.read()) == 4  # who has it may use it to the end
+    assert len(part.read()) == 4  # usable after the region was unregistered
     regions.unregister_cuda("")
     assert not list(regions.cuda_status(""))
 
 
 @pytest.mark.skipif(find_spec("cuda") is not None, reason="cuda-bindings are installed")
-def test_without_the_package_that_is_said() -> None:
+def test_missing_package_is_reported() -> None:
     with pytest.raises(InvalidRequest) as caught:  # Triton's status on a machine without GPUs
         SharedMemory().register_cuda("c", HANDLE, 0, 4)
     assert caught.value.message == (
@@ -153,7 +153,7 @@ class Runtime:
         (HANDLE, -1, "there is no GPU -1"),
     ],
 )
-def test_what_is_no_handle(monkeypatch: pytest.MonkeyPatch, handle: bytes, device: int, text: str) -> None:
+def test_invalid_handle_is_rejected(monkeypatch: pytest.MonkeyPatch, handle: bytes, device: int, text: str) -> None:
     monkeypatch.setattr("conch.core.shared_memory.cuda_regions.import_module", lambda _: Runtime)
     with pytest.raises(ConchError) as caught:
         open_memory(handle, device)

@@ -1,4 +1,4 @@
-"""Ensembles: order of the steps, errors told where they happened, sums of times, and the contract between stages."""
+"""Ensembles: order of the steps, errors with their steps, sums of times, and checks between steps."""
 
 import asyncio
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ async def served(
     return EnsembleModel(model_config, 1, {}, lambda s: models[s.model_name]), workers
 
 
-async def test_steps_run_when_their_tensors_are_there_and_independent_ones_side_by_side() -> None:
+async def test_steps_start_with_their_tensors_and_independent_ones_run_concurrently() -> None:
     model, workers = await served(DIAMOND)
     caller = Caller()
     model.submit(request(id="r"), caller)
@@ -71,8 +71,8 @@ async def test_steps_run_when_their_tensors_are_there_and_independent_ones_side_
 
 async def test_times_are_the_sums_over_the_steps() -> None:
     model, workers = await served(DIAMOND)
-    asked = request()
-    model.submit(asked, Caller())
+    sent = request()
+    model.submit(sent, Caller())
     for name in "abc":
         workers[name].answer()
     statistics = model.statistics
@@ -87,7 +87,7 @@ async def test_only_requested_outputs_are_answered() -> None:
     caller = Caller()
     model.submit(request(outputs=("z",)), caller)
     workers["a"].answer()
-    assert workers["b"].batches == []  # nothing that was asked for needs it
+    assert workers["b"].batches == []  # no requested output needs it
     workers["c"].answer()
     assert [t.name for t in caller.answer.outputs] == ["z"]
 
@@ -106,7 +106,7 @@ async def test_a_step_runs_if_another_one_needs_it_though_its_output_is_not_requ
     assert [t.name for t in first.answer.outputs] == ["x"]
 
 
-async def test_a_step_that_does_not_run_refuses_nothing() -> None:
+async def test_step_that_does_not_run_rejects_nothing() -> None:
     model, workers = await served(DIAMOND, max_queue_size=1)
     for _ in range(2):
         model.submit(request(), Caller())
@@ -142,14 +142,14 @@ async def omitting(*, optional: bool, outputs: tuple[str, ...] = ("OUT",)) -> tu
     return caller, workers["b"]
 
 
-async def test_an_optional_input_is_left_out_if_the_response_before_it_lacks_it() -> None:
+async def test_optional_input_is_omitted_if_the_previous_response_lacks_it() -> None:
     caller, worker = await omitting(optional=True)
     assert [t.name for t in worker.batches[0].executions[0].request.inputs] == ["IN"]
     worker.answer()
     assert [t.name for t in caller.answer.outputs] == ["OUT"]
 
 
-async def test_a_required_input_that_the_response_before_it_lacks_is_named_with_its_origin() -> None:
+async def test_missing_required_input_is_named_with_its_origin() -> None:
     caller, _ = await omitting(optional=False)
     error = caller.answer
     assert error.code is Code.INVALID_ARG
@@ -157,7 +157,7 @@ async def test_a_required_input_that_the_response_before_it_lacks_is_named_with_
     assert " ('MORE' is tensor 'm', output 'MORE' of step 'a', which its response lacks)" in error.message
 
 
-async def test_an_output_of_the_ensemble_is_left_out_if_its_step_lacks_it() -> None:
+async def test_output_is_omitted_if_its_step_lacks_it() -> None:
     caller, worker = await omitting(optional=True, outputs=("OUT", "m"))
     worker.answer()
     assert [t.name for t in caller.answer.outputs] == ["OUT"]
@@ -171,14 +171,14 @@ async def test_an_output_of_the_ensemble_is_left_out_if_its_step_lacks_it() -> N
         ({"correlation_id": "s", "flags": SEQUENCE_START | SEQUENCE_END}, ("s", True, True)),
     ],
 )
-async def test_a_response_says_where_in_its_sequence_it_is(
+async def test_response_has_the_sequence_position(
     fields: dict[str, Any], expected: tuple[int | str, bool, bool]
 ) -> None:
     model, workers = await served(DIAMOND)
     model.submit(request(**fields), caller := Caller())
     for name in "abc":
-        asked = workers[name].batches[0].executions[0].request
-        assert (asked.correlation_id, asked.flags) == (fields.get("correlation_id", 0), fields.get("flags", 0))
+        sent = workers[name].batches[0].executions[0].request
+        assert (sent.correlation_id, sent.flags) == (fields.get("correlation_id", 0), fields.get("flags", 0))
         workers[name].answer()
     keys = ("sequence_id", "sequence_start", "sequence_end")
     assert caller.answer.parameters == dict(zip(keys, expected, strict=True))
@@ -192,19 +192,19 @@ def answered(worker: ScriptedInstance, **parameters: Any) -> None:
     batch.release()
 
 
-async def test_a_steps_response_moves_what_follows_to_another_sequence() -> None:
+async def test_response_of_a_step_changes_the_sequence_of_later_steps() -> None:
     model, workers = await served(DIAMOND)
     model.submit(request(correlation_id=5, flags=SEQUENCE_START), caller := Caller())
     answered(workers["a"], sequence_id=9, sequence_end=True, other=1)
     for name in "bc":
-        asked = workers[name].batches[0].executions[0].request
-        assert (asked.correlation_id, asked.flags) == (9, SEQUENCE_END)
+        sent = workers[name].batches[0].executions[0].request
+        assert (sent.correlation_id, sent.flags) == (9, SEQUENCE_END)
         workers[name].answer()
     assert caller.answer.parameters == {"sequence_id": 9, "sequence_start": False, "sequence_end": True}
 
 
 @pytest.mark.parametrize("parameters", [{"sequence_id": True}, {"sequence_id": 1.5}, {"sequence_start": 1}])
-async def test_a_position_of_the_wrong_type_is_refused(parameters: dict[str, Any]) -> None:
+async def test_sequence_position_of_a_wrong_type_is_rejected(parameters: dict[str, Any]) -> None:
     model, workers = await served(DIAMOND)
     model.submit(request(), caller := Caller())
     answered(workers["a"], **parameters)
@@ -236,7 +236,7 @@ async def test_cancelling_the_request_cancels_its_steps() -> None:
     assert running.cancelled
 
 
-async def test_a_step_that_refuses_fails_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rejection_by_a_step_fails_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conch.core.scheduling.scheduled_model._NOT_READY_TIMEOUT_S", 0.001)
     model, workers = await served(DIAMOND)
     caller = Caller()
@@ -250,7 +250,7 @@ async def test_a_step_that_refuses_fails_the_request(monkeypatch: pytest.MonkeyP
     workers["b"].answer()
 
 
-async def test_a_request_is_refused_at_the_door_if_a_later_step_has_no_room() -> None:
+async def test_request_is_rejected_early_if_a_later_step_has_no_room() -> None:
     model, workers = await served(DIAMOND, max_queue_size=1)
     callers = [Caller() for _ in range(3)]
     for caller in callers[:2]:
@@ -266,7 +266,7 @@ async def test_a_request_is_refused_at_the_door_if_a_later_step_has_no_room() ->
     assert all(isinstance(caller.answer, InferResponse) for caller in callers[:2])
 
 
-async def test_what_is_admitted_finds_room_at_every_step() -> None:
+async def test_admitted_request_is_exempt_from_the_bounds_of_its_steps() -> None:
     model, workers = await served(DIAMOND, max_queue_size=2)
     callers = [Caller() for _ in range(3)]
     for caller in callers:
@@ -278,7 +278,7 @@ async def test_what_is_admitted_finds_room_at_every_step() -> None:
     assert all(isinstance(caller.answer, InferResponse) for caller in callers)
 
 
-async def test_a_request_keeps_the_models_that_it_began_with() -> None:
+async def test_request_holds_the_models_that_it_began_with() -> None:
     old, old_workers = await stages(DIAMOND)
     new, new_workers = await stages(DIAMOND)
     catalog = dict(old)
@@ -296,11 +296,11 @@ async def test_a_request_keeps_the_models_that_it_began_with() -> None:
     await drained
 
 
-async def test_a_step_gets_what_is_left_of_the_time_of_the_request() -> None:
+async def test_step_gets_the_remaining_timeout() -> None:
     model, workers = await served(DIAMOND)
-    asked = request(timeout_us=60_000_000)
-    asked.timeline.received -= 59 * 1_000_000_000
-    model.submit(asked, Caller())
+    sent = request(timeout_us=60_000_000)
+    sent.timeline.received -= 59 * 1_000_000_000
+    model.submit(sent, Caller())
     inner = workers["a"].batches[0].executions[0].request
     assert 0 < inner.timeout_us <= 1_000_000
     late = request(timeout_us=1)
@@ -333,7 +333,7 @@ def check(model: ModelConfig) -> None:
 
 
 @pytest.mark.parametrize("second", ["a", "any"])
-def test_stages_that_fit(second: str) -> None:
+def test_steps_that_fit(second: str) -> None:
     check(ensemble(step("a", {"IN": "IN"}, {"OUT": "x"}), step(second, {"IN": "x"}, {"OUT": "OUT"})))
 
 
@@ -346,7 +346,7 @@ def test_stages_that_fit(second: str) -> None:
         ("batched", ["differ in rank", "FP32[-1,2]"]),
     ],
 )
-def test_a_misfit_names_both_sides(second: str, words: list[str]) -> None:
+def test_mismatch_names_both_sides(second: str, words: list[str]) -> None:
     steps = step("a", {"IN": "IN"}, {"OUT": "x"}), step(second, {"IN": "x"}, {"OUT": "OUT"})
     with pytest.raises(ConfigError) as caught:
         check(ensemble(*steps))
@@ -363,15 +363,13 @@ def test_a_misfit_names_both_sides(second: str, words: list[str]) -> None:
         ("batched", {"dims": (5,)}, "set max_batch_size of the ensemble to that of the step, or declare it with dims"),
     ],
 )
-def test_a_misfit_at_the_ensembles_own_ends_says_what_would_be_right(
-    model: str, fields: dict[str, object], right: str
-) -> None:
+def test_mismatch_at_the_ends_of_the_ensemble_has_a_remedy(model: str, fields: dict[str, object], right: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check(ensemble(step(model, {"IN": "IN"}, {"OUT": "OUT"}), **fields))
     assert caught.value.message.partition("; ")[2].startswith(right)
 
 
-async def test_a_step_that_refuses_its_inputs_names_the_stage_that_they_come_from() -> None:
+async def test_rejected_inputs_are_named_with_their_origin() -> None:
     model, workers = await served(DIAMOND)
     caller = Caller()
     model.submit(request(), caller)
@@ -384,7 +382,7 @@ async def test_a_step_that_refuses_its_inputs_names_the_stage_that_they_come_fro
         assert word in message
 
 
-def test_a_name_that_the_model_does_not_have() -> None:
+def test_mapping_of_an_unknown_tensor() -> None:
     with pytest.raises(
         ConfigError,
         match=r"ensemble e, ensemble tensor \w+ is mapping to non-existing input ZZ in model a: step \d, whose inputs",
@@ -392,20 +390,20 @@ def test_a_name_that_the_model_does_not_have() -> None:
         check(ensemble(step("a", {"ZZ": "IN"}, {"OUT": "OUT"})))
 
 
-def test_an_input_without_a_mapping() -> None:
+def test_missing_mapping_of_an_input() -> None:
     with pytest.raises(ConfigError, match="no mapping for input 'IN' of model 'a'"):
         check(ensemble(step("a", {}, {"OUT": "OUT"})))
 
 
-@pytest.mark.parametrize(("model", "told"), [("a", True), ("lenient", False)])
-def test_an_optional_input_that_a_step_requires_is_told(model: str, told: bool) -> None:
+@pytest.mark.parametrize(("model", "warned"), [("a", True), ("lenient", False)])
+def test_optional_input_that_a_step_requires_gets_a_warning(model: str, warned: bool) -> None:
     lenient = config("lenient", inputs=(TensorSpec("IN", "FP32", (2,), optional=True),))
     inputs = (TensorSpec("IN", "FP32", (2,), optional=True),)
     graph = ensemble(step(model, {"IN": "IN"}, {"OUT": "OUT"}), inputs=inputs)
     notices = list(misfit_notices(graph, [{"a": MODELS["a"], "lenient": lenient}[model]]))
-    assert [("its input 'IN' is optional, but step 0" in notice) for notice in notices] == [True] * told
+    assert [("its input 'IN' is optional, but step 0" in notice) for notice in notices] == [True] * warned
 
 
-def test_a_step_that_allows_smaller_batches() -> None:
+def test_step_with_smaller_batches() -> None:
     with pytest.raises(ConfigError, match="allows maximum batch size 4, but its step 0, model 'batched', allows 2"):
         check(ensemble(step("batched", {"IN": "IN"}, {"OUT": "OUT"}), max_batch_size=4))

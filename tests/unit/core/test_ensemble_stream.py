@@ -30,7 +30,7 @@ def chain(*names: str, limit: int = 0) -> ModelConfig:
 
 
 class World:
-    """An ensemble whose models, with names that begin with d decoupled, do what the test says."""
+    """An ensemble of scripted models; those with names that begin with d are decoupled."""
 
     def __init__(self, model_config: ModelConfig, **fields: object) -> None:
         """Assign; `fields` are those of the models' configurations."""
@@ -80,7 +80,7 @@ def sent(caller: Caller) -> list[float]:
     return [float(answer.outputs[0].to_numpy()[0]) for answer in caller.answers if isinstance(answer, InferResponse)]
 
 
-async def test_each_response_flows_on_and_they_keep_their_order() -> None:
+async def test_each_response_opens_a_branch_and_they_keep_their_order() -> None:
     world = World(chain("d", "a"))
     model = await world.start()
     caller = Caller()
@@ -101,7 +101,7 @@ async def test_each_response_flows_on_and_they_keep_their_order() -> None:
     assert model.statistics.success.count == 1
 
 
-async def test_no_response_at_all_is_an_end_all_the_same() -> None:
+async def test_stream_without_responses_ends() -> None:
     world = World(chain("d", "a"))
     caller = Caller()
     (await world.start()).submit(request(), caller)
@@ -126,7 +126,7 @@ async def test_the_last_response_is_final_when_the_decoupled_step_has_ended(flag
     assert finals == [False, True]
 
 
-async def test_an_error_behind_ends_the_stream_and_tells_all_stages() -> None:
+async def test_error_of_a_later_step_ends_the_stream_and_cancels_all_steps() -> None:
     world = World(chain("d", "a"))
     caller = Caller()
     (await world.start()).submit(request(), caller)
@@ -143,7 +143,7 @@ async def test_an_error_behind_ends_the_stream_and_tells_all_stages() -> None:
     assert world.executions("a") == []
 
 
-async def test_an_error_of_the_decoupled_step_midway() -> None:
+async def test_error_of_the_decoupled_step_after_responses() -> None:
     world = World(chain("d", "a"))
     caller = Caller()
     (await world.start()).submit(request(), caller)
@@ -154,7 +154,7 @@ async def test_an_error_of_the_decoupled_step_midway() -> None:
     assert world.executions("a")[0].cancelled
 
 
-async def test_cancellation_reaches_every_stage() -> None:
+async def test_cancellation_reaches_every_step() -> None:
     world = World(chain("d", "a", limit=1))
     model = await world.start()
     caller = Caller()
@@ -169,7 +169,7 @@ async def test_cancellation_reaches_every_stage() -> None:
     assert running.cancelled
     await asyncio.wait_for(asyncio.gather(model.drain(), *(one.drain() for one in world.models.values())), 10)
     again = Caller()
-    model.submit(request(), again)  # places have been given back
+    model.submit(request(), again)  # the slots have been returned
     assert len([one for one in world.executions("d") if not one.cancelled]) == 1
 
 
@@ -188,7 +188,7 @@ async def test_a_limit_holds_at_each_step_over_all_requests() -> None:
     assert [sent(caller) for caller in callers] == [[2]] * 5
 
 
-async def test_a_limit_survives_steps_that_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limit_survives_rejections(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(chain("a", "b", limit=1))
     model = await world.start()
     callers = [Caller() for _ in range(2000)]
@@ -200,7 +200,7 @@ async def test_a_limit_survives_steps_that_refuse(monkeypatch: pytest.MonkeyPatc
     assert "gone (step 'a')" in callers[-1].answer.message
 
 
-async def test_one_request_must_not_hold_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_held_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ensemble_stream, "_MAX_HELD_BYTES", 20)
     world = World(chain("d", "a"))
     caller = Caller()
@@ -244,7 +244,7 @@ async def test_a_decoupled_step_whose_outputs_are_not_requested_does_not_run() -
     assert (second.finals, sent(second)) == (1, [5, 6])
 
 
-async def test_an_output_that_one_response_lacks_is_left_out_of_what_follows_that_one() -> None:
+async def test_output_that_a_response_lacks_is_omitted_in_its_branch_only() -> None:
     steps = (EnsembleStep("d", -1, {"IN": "IN"}, {"OUT": "OUT", "MORE": "MORE"}),)
     outputs = (TensorSpec("OUT", "FP32", (2,)), TensorSpec("MORE", "FP32", (2,)))
     world = World(replace(chain("d"), ensemble_steps=steps, outputs=outputs), outputs=outputs)
@@ -257,7 +257,7 @@ async def test_an_output_that_one_response_lacks_is_left_out_of_what_follows_tha
     assert [[tensor.name for tensor in answer.outputs] for answer in caller.answers] == [["OUT", "MORE"], ["OUT"]]
 
 
-def test_decoupled_steps_side_by_side_are_refused() -> None:
+def test_parallel_decoupled_steps_are_rejected() -> None:
     model = replace(chain("d1", "d2"), outputs=(TensorSpec("x", "FP32", (2,)), TensorSpec("y", "FP32", (2,))))
     model = replace(model, ensemble_steps=(step("d1", "IN", "x"), step("d2", "IN", "y")))
     configs = [replace(config(name), decoupled=True) for name in ("d1", "d2")]
@@ -267,7 +267,7 @@ def test_decoupled_steps_side_by_side_are_refused() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_schedule_gives_what_one_after_the_other_would(data: st.DataObject) -> None:
+def test_any_schedule_gives_the_sequential_result(data: st.DataObject) -> None:
     """The rules as a plain function: the responses of each stage, in order, each through the next stage."""
     names = data.draw(st.sampled_from([("d", "a"), ("a", "d"), ("d", "e"), ("d1", "d2"), ("d1", "a", "d2", "b")]))
     limit = data.draw(st.sampled_from([0, 1, 3]))

@@ -1,4 +1,4 @@
-"""A model that generates, against a plain account of it: whatever happens in whatever order, everything ends once."""
+"""A generative model against a simple model of its rules: in any schedule, every request ends once."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ RUNNING, QUEUED, CONTEXT = 3, 2, 10
 
 
 class MemoryEngine(Engine):
-    """Does what the test says. What it is told after it has forgotten a request, it passes on all the same."""
+    """An engine that tests control. It delivers what comes after the end of a request, too."""
 
     def __init__(self) -> None:
         self.info = EngineInfo(
@@ -82,12 +82,12 @@ class _Held:
 
 @dataclass(eq=False)
 class Caller:
-    """What one caller has asked for and heard."""
+    """What one caller has requested and received."""
 
     n: int
     deltas: list[Delta] = field(default_factory=list)
     ends: list[Any] = field(default_factory=list)
-    tell: DeltaCallback | None = None  # how the engine reaches it
+    callback: DeltaCallback | None = None  # the callback that the engine has
     generation: Generation | None = None
     unfinished: set[int] = field(default_factory=set)
 
@@ -108,7 +108,7 @@ def made(max_queue_size: int = QUEUED) -> tuple[GenerativeModel, MemoryEngine]:
 
 
 class Life(RuleBasedStateMachine):
-    """Requests come, get tokens, end, are given up; the engine refuses, dies and comes back."""
+    """Requests start, get tokens, end, are aborted; the engine rejects, dies and restarts."""
 
     callers = Bundle("callers")
 
@@ -136,18 +136,18 @@ class Life(RuleBasedStateMachine):
         if self.engine.refuses:
             self.failed[FailureReason.OTHER] += 1
             return caller
-        (caller.tell,) = set(self.engine.held) - before
+        (caller.callback,) = set(self.engine.held) - before
         self.live.add(caller)
         return caller
 
     @rule(caller=callers, ends=st.booleans(), tokens=st.integers(0, 2), data=st.data())
     def step(self, caller: Caller, ends: bool, tokens: int, data: st.DataObject) -> None:
-        """Some of its sequences get tokens, and end. What comes after the end is nobody's any more."""
-        if caller.tell is None:
+        """Some of its sequences get tokens, and end. What comes after the end is dropped."""
+        if caller.callback is None:
             return
         if caller not in self.live:
-            caller.tell([Delta(0, "late", (1,))], None)
-            caller.tell((), Usage(1, 1))
+            caller.callback([Delta(0, "late", (1,))], None)
+            caller.callback((), Usage(1, 1))
             return
         index = data.draw(st.sampled_from(sorted(caller.unfinished)))
         reason = data.draw(st.sampled_from([FinishReason.STOP, FinishReason.LENGTH])) if ends else None
@@ -155,9 +155,9 @@ class Life(RuleBasedStateMachine):
             caller.unfinished.discard(index)
             self.reasons[reason] += 1
         end = None if caller.unfinished else Usage(1, 5)
-        caller.tell([Delta(index, "t" * tokens, (7,) * tokens, reason)], end)
+        caller.callback([Delta(index, "t" * tokens, (7,) * tokens, reason)], end)
         if end is not None:
-            self.engine.held.pop(caller.tell)
+            self.engine.held.pop(caller.callback)
             self.live.discard(caller)
             self.succeeded += 1
 
@@ -172,7 +172,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(caller=consumes(callers))
     def forget(self, caller: Caller) -> None:
-        """The caller goes on without an interest in what it may still ask."""
+        """Take the caller out of the bundle."""
 
     @rule(refuses=st.booleans())
     def refuse(self, refuses: bool) -> None:
@@ -187,7 +187,7 @@ class Life(RuleBasedStateMachine):
         self.live.clear()
 
     def _held(self) -> int:
-        """Sequences, which is what an engine has room for."""
+        """Return the number of live sequences, which the bound counts."""
         return sum(caller.n for caller in self.live)
 
     def _partial(self) -> Counter[FinishReason]:
@@ -198,20 +198,20 @@ class Life(RuleBasedStateMachine):
         self.engine.alive = True
 
     @invariant()
-    def everybody_has_heard_the_end_once(self) -> None:
+    def every_request_ends_once(self) -> None:
         for caller in self.everyone:
             assert len(caller.ends) == (caller not in self.live)
         assert self.model.ready is self.engine.alive
 
     @invariant()
-    def the_books_are_right(self) -> None:
-        statistics, figures = self.model.statistics, self.model.stats
+    def the_statistics_are_right(self) -> None:
+        statistics, stats = self.model.statistics, self.model.stats
         assert statistics.pending == sum(not caller.deltas for caller in self.live)
         assert statistics.success.count == self.succeeded
         assert {reason: count for reason, count in statistics.failures.items() if count} == +self.failed
-        assert figures.generation_tokens == sum(len(d.token_ids) for caller in self.everyone for d in caller.deltas)
-        told = Counter({reason: count for reason, count in figures.finished.items() if count})
-        assert told == +(self.reasons - self._partial())
+        assert stats.generation_tokens == sum(len(d.token_ids) for caller in self.everyone for d in caller.deltas)
+        reported = Counter({reason: count for reason, count in stats.finished.items() if count})
+        assert reported == +(self.reasons - self._partial())
         assert (self.model.refusal(0) is not None) == (self._held() >= RUNNING + QUEUED)
 
 
@@ -219,33 +219,33 @@ TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
 
-async def test_stopping_tells_everybody_and_lets_go() -> None:
+async def test_stop_fails_all_requests() -> None:
     model, engine = made()
     callers = [Caller(1) for _ in range(3)]
     for caller in callers:
         model.generate(request(), caller.listen)
     await model.stop()
     assert [type(caller.ends[0]) for caller in callers] == [Unavailable] * 3
-    engine.die()  # tells them again; they have heard
+    engine.die()  # fails them again, a no-op
     await model.drain()
 
 
 @pytest.mark.parametrize(
     ("prompt", "size"), [([1] * (CONTEXT + 1), "11 tokens"), ("a" * (CONTEXT * 128 + 1), "1281 characters")]
 )
-def test_a_prompt_that_is_far_too_long_never_reaches_the_engine(prompt: Any, size: str) -> None:
+def test_overlong_prompt_does_not_reach_the_engine(prompt: Any, size: str) -> None:
     model, engine = made()
     with pytest.raises(InvalidRequest, match=f"maximum context length is {CONTEXT} tokens.*your prompt has {size}"):
         model.generate(request(prompt=prompt), Caller(1).listen)
     assert not engine.held
 
 
-def test_a_refusal_at_once_is_an_answer_in_tensor_form() -> None:
+def test_immediate_rejection_in_tensor_form() -> None:
     model, engine = made()
     engine.refuses = True
     answers: list[Any] = []
-    asked = InferRequest("m", [Tensor("text_input", BYTES, (1,), pack_bytes(["a"]))])
-    pending = model.submit(asked, lambda answer, final: answers.append((answer, final)))
+    sent = InferRequest("m", [Tensor("text_input", BYTES, (1,), pack_bytes(["a"]))])
+    pending = model.submit(sent, lambda answer, final: answers.append((answer, final)))
     assert [(str(answer), final) for answer, final in answers] == [("refused at once", True)]
     pending.cancel()
     assert len(answers) == 1

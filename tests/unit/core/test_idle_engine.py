@@ -1,4 +1,4 @@
-"""Engines that sleep: whenever a request comes, it ends once, and no engine is asked that is not there."""
+"""Idle engines: in any schedule, each request ends once, and a stopped engine gets none."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Running:
 
 
 class FakeEngine(Engine):
-    """Starts and stops when it is told that it is done."""
+    """Starts and stops when the gate is open."""
 
     def __init__(self) -> None:
         self.load = EngineLoad()
@@ -39,7 +39,7 @@ class FakeEngine(Engine):
         self.up = False
         self.starts = 0
         self.failures = 0  # of starts to come
-        self.gate = asyncio.Event()  # whether starting and stopping get on
+        self.gate = asyncio.Event()  # starts and stops wait for it
         self.gate.set()
         self.changes = 0
 
@@ -75,10 +75,10 @@ class FakeEngine(Engine):
 
 
 def ask(engine: Engine) -> Heard:
-    heard = Heard()
+    received = Heard()
     request = GenerationRequest(id="1", model_name="m", prompt="p", params=SamplingParams())
-    heard.generation = engine.generate(request, heard.listen)
-    return heard
+    received.generation = engine.generate(request, received.listen)
+    return received
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -88,7 +88,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def sleeping() -> tuple[FakeEngine, IdleEngine]:
-    """An engine that has fallen asleep at once."""
+    """Return an engine that has been stopped because it was idle."""
     inner = FakeEngine()
     engine = IdleEngine(inner, "m", 0.0)
     engine.on_ready_change = lambda: None
@@ -98,41 +98,41 @@ async def sleeping() -> tuple[FakeEngine, IdleEngine]:
     return inner, engine
 
 
-async def test_what_comes_while_it_sleeps_waits_for_one_start() -> None:
+async def test_requests_to_a_stopped_engine_wait_for_one_start() -> None:
     inner, engine = await sleeping()
     assert engine.ready
     assert engine.load.asleep
     inner.gate.clear()
-    heard = [ask(engine) for _ in range(3)]
+    received = [ask(engine) for _ in range(3)]
     assert engine.load.waiting == 3
     inner.gate.set()
     await until(lambda: len(inner.held) == 3)
     assert (inner.starts, engine.load.waiting, engine.load.asleep) == (2, 0, False)
     inner.answer()
-    assert [each.end for each in heard] == [Usage(1, 1)] * 3
+    assert [each.end for each in received] == [Usage(1, 1)] * 3
     await until(lambda: engine.load.asleep)
     await engine.stop()
     assert not engine.ready
 
 
-async def test_what_comes_while_it_is_being_stopped_waits_for_the_end_and_the_start() -> None:
+async def test_request_during_the_stop_waits_for_the_next_start() -> None:
     inner, engine = await sleeping()
-    heard = ask(engine)
+    received = ask(engine)
     await until(lambda: len(inner.held) == 1)
     inner.gate.clear()
     inner.answer()
-    await until(lambda: not inner.up)  # stopping, and not done with it
+    await until(lambda: not inner.up)  # the stop has begun
     late = ask(engine)
     assert inner.starts == 2
     inner.gate.set()
     await until(lambda: len(inner.held) == 1)
     assert inner.starts == 3
     inner.answer()
-    assert heard.end == late.end == Usage(1, 1)
+    assert received.end == late.end == Usage(1, 1)
     await engine.stop()
 
 
-async def test_one_that_nobody_waits_for_any_more_is_not_asked_for() -> None:
+async def test_cancelled_request_is_not_submitted() -> None:
     inner, engine = await sleeping()
     inner.gate.clear()
     gone, stays = ask(engine), ask(engine)
@@ -148,20 +148,20 @@ async def test_one_that_nobody_waits_for_any_more_is_not_asked_for() -> None:
     await engine.stop()
 
 
-async def test_a_start_that_fails_is_told_and_tried_again() -> None:
+async def test_failed_start_is_reported_and_retried() -> None:
     inner, engine = await sleeping()
     changes: list[bool] = []
     engine.on_ready_change = lambda: changes.append(engine.ready)
     inner.failures = 2
-    heard = ask(engine)
-    await asyncio.wait_for(heard.ended.wait(), 30)
-    assert isinstance(heard.end, Unavailable)
-    assert "cannot be started again: no memory" in heard.end.message
-    assert heard.end.retry_after_s == 1.0
+    received = ask(engine)
+    await asyncio.wait_for(received.ended.wait(), 30)
+    assert isinstance(received.end, Unavailable)
+    assert "cannot be started again: no memory" in received.end.message
+    assert received.end.retry_after_s == 1.0
     assert not engine.ready
     with pytest.raises(Unavailable, match="no memory"):
         ask(engine)
-    await until(lambda: changes[-1])  # by itself
+    await until(lambda: changes[-1])  # by a retry
     assert changes == [False, False, True]
     again = ask(engine)
     await until(lambda: len(inner.held) == 1)
@@ -170,49 +170,49 @@ async def test_a_start_that_fails_is_told_and_tried_again() -> None:
     await engine.stop()
 
 
-async def test_waiting_has_a_limit() -> None:
+async def test_start_timeout() -> None:
     inner = FakeEngine()
     engine = IdleEngine(inner, "m", 0.0, wait_s=0.0)
     engine.on_ready_change = lambda: None
     await engine.start()
     await until(lambda: not inner.up)
     inner.gate.clear()
-    heard = ask(engine)
-    await asyncio.wait_for(heard.ended.wait(), 30)
-    assert isinstance(heard.end, Unavailable)
-    assert "takes longer than 0 s to start" in heard.end.message
+    received = ask(engine)
+    await asyncio.wait_for(received.ended.wait(), 30)
+    assert isinstance(received.end, Unavailable)
+    assert "takes longer than 0 s to start" in received.end.message
     await engine.kill()
-    assert isinstance(heard.end, Unavailable)
+    assert isinstance(received.end, Unavailable)
 
 
-async def test_what_waits_for_an_engine_that_is_unloaded_is_told() -> None:
+async def test_unload_fails_waiting_requests() -> None:
     inner, engine = await sleeping()
     inner.gate.clear()
-    heard = ask(engine)
+    received = ask(engine)
     await asyncio.sleep(0)
     inner.gate.set()
     await engine.stop()
-    assert isinstance(heard.end, Unavailable)
+    assert isinstance(received.end, Unavailable)
     assert not engine.ready
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["ask", "abort", "answer", "hold", "go", "fail", "turn"]), max_size=40))
-def test_whatever_happens_when_each_request_ends_once(steps: list[str]) -> None:
+def test_each_request_ends_once_in_any_schedule(steps: list[str]) -> None:
     asyncio.run(_play(steps))
 
 
 async def _play(steps: list[str]) -> None:
     inner, engine = await sleeping()
-    all_heard: list[Heard] = []
+    all_received: list[Heard] = []
     for step in steps:
         if step == "ask":
             try:
-                all_heard.append(ask(engine))
+                all_received.append(ask(engine))
             except ConchError:
                 assert not engine.ready
-        elif step == "abort" and all_heard:
-            generation = all_heard[-1].generation
+        elif step == "abort" and all_received:
+            generation = all_received[-1].generation
             assert generation is not None
             generation.abort()
         elif step == "answer":
@@ -226,16 +226,16 @@ async def _play(steps: list[str]) -> None:
         else:
             for _ in range(4):
                 await asyncio.sleep(0)
-        open_ = [heard for heard in all_heard if not heard.ends]
+        open_ = [received for received in all_received if not received.ends]
         assert len(open_) == len(inner.held) + engine.load.waiting
     inner.gate.set()
     await engine.stop()
-    assert all(len(heard.ends) == 1 for heard in all_heard)
+    assert all(len(received.ends) == 1 for received in all_received)
     assert not inner.up
     assert not inner.held
 
 
-def test_the_parameter_goes_before_the_flag() -> None:
+def test_parameter_overrides_the_flag() -> None:
     def config(**parameters: str) -> ModelConfig:
         return ModelConfig("m", "scripted", "", 0, (), (), parameters=parameters)
 

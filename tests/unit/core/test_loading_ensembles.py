@@ -1,4 +1,4 @@
-"""Loads of ensembles: their steps, circles, and what happens when a model of a step changes."""
+"""Loads of ensembles: their steps, cycles, and changes of the models of steps."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.unit.core.model_folders import ask, serving, until, write, write_ense
 from tests.unit.core.scripted import Caller, request
 
 
-async def test_an_ensemble_brings_its_steps_and_takes_them_along(tmp_path: Path) -> None:
+async def test_steps_are_loaded_and_unloaded_with_the_ensemble(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write(tmp_path, "b")
     write_ensemble(tmp_path, "e", "a", "b")
@@ -29,7 +29,7 @@ async def test_an_ensemble_brings_its_steps_and_takes_them_along(tmp_path: Path)
             await until(control, IndexEntry(name, "1", "UNAVAILABLE", "unloaded"))
 
 
-async def test_an_ensemble_without_one_of_its_steps_is_not_ready_and_says_so(tmp_path: Path) -> None:
+async def test_missing_step_fails_the_load(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write_ensemble(tmp_path, "e", "a", "gone")
     async with serving(tmp_path) as (control, _):
@@ -37,7 +37,7 @@ async def test_an_ensemble_without_one_of_its_steps_is_not_ready_and_says_so(tmp
             await control.load("e", None, {})
 
 
-async def test_a_graph_that_is_wrong_in_itself_names_its_file(tmp_path: Path) -> None:
+async def test_invalid_graph_is_reported_with_its_file(tmp_path: Path) -> None:
     write_ensemble(tmp_path, "e", "a", "a")
     config = tmp_path / "e" / "config.pbtxt"
     config.write_text(config.read_text().replace('key: "IN" value: "IN"', 'key: "IN" value: "t0"'))
@@ -48,7 +48,7 @@ async def test_a_graph_that_is_wrong_in_itself_names_its_file(tmp_path: Path) ->
         assert raised.value.message.endswith(f"({config})")
 
 
-async def test_a_circle_of_ensembles_is_refused(tmp_path: Path) -> None:
+async def test_cycle_of_ensembles_is_rejected(tmp_path: Path) -> None:
     write_ensemble(tmp_path, "e", "f")
     write_ensemble(tmp_path, "f", "e")
     async with serving(tmp_path) as (control, _):
@@ -56,7 +56,7 @@ async def test_a_circle_of_ensembles_is_refused(tmp_path: Path) -> None:
             await asyncio.wait_for(control.load("e", None, {}), 5)
 
 
-async def test_a_reload_cannot_close_a_circle_of_ensembles(tmp_path: Path) -> None:
+async def test_reload_that_closes_a_cycle_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write_ensemble(tmp_path, "e", "a")
     write_ensemble(tmp_path, "f", "e")
@@ -71,7 +71,7 @@ async def test_a_reload_cannot_close_a_circle_of_ensembles(tmp_path: Path) -> No
         assert not isinstance(await ask(inference, "f"), ConchError)
 
 
-async def test_circles_of_ensembles_that_are_loaded_side_by_side_do_not_wait_for_each_other(tmp_path: Path) -> None:
+async def test_concurrent_loads_of_a_cycle_do_not_deadlock(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write_ensemble(tmp_path, "e", "f")
     write_ensemble(tmp_path, "f", "g")
@@ -82,7 +82,7 @@ async def test_circles_of_ensembles_that_are_loaded_side_by_side_do_not_wait_for
         assert {row.name for row in control.index(ready_only=True)} == {"a", "fine"}
 
 
-async def test_an_ensemble_whose_step_is_reloaded_with_another_shape_is_not_ready(tmp_path: Path) -> None:
+async def test_reload_of_a_step_with_another_shape_makes_the_ensemble_not_ready(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write_ensemble(tmp_path, "e", "a")
     async with serving(tmp_path) as (control, inference):
@@ -97,7 +97,7 @@ async def test_an_ensemble_whose_step_is_reloaded_with_another_shape_is_not_read
         assert await inference.model_ready("e", None)
 
 
-async def test_an_ensemble_tells_why_a_step_is_not_there(tmp_path: Path) -> None:
+async def test_missing_steps_are_reported_with_their_causes(tmp_path: Path) -> None:
     write(tmp_path, "broken", extra="parameters { key: ")
     write_ensemble(tmp_path, "e", "broken", "gone")
     async with serving(tmp_path) as (control, _):
@@ -109,7 +109,7 @@ async def test_an_ensemble_tells_why_a_step_is_not_there(tmp_path: Path) -> None
     assert str(tmp_path / "e" / "config.pbtxt") in message
 
 
-async def test_an_ensemble_is_decoupled_by_its_steps_and_follows_them(tmp_path: Path) -> None:
+async def test_decoupled_step_makes_the_ensemble_decoupled(tmp_path: Path) -> None:
     write(tmp_path, "a", extra="model_transaction_policy { decoupled: true }")
     write_ensemble(tmp_path, "e", "a")
     write_ensemble(tmp_path, "outer", "e")
@@ -129,7 +129,7 @@ async def test_an_ensemble_is_decoupled_by_its_steps_and_follows_them(tmp_path: 
         assert not isinstance(await ask(inference, "outer"), ConchError)
 
 
-async def test_an_ensemble_that_is_decoupled_by_a_step_has_no_cache(tmp_path: Path) -> None:
+async def test_decoupled_step_excludes_the_response_cache(tmp_path: Path) -> None:
     write(tmp_path, "a", extra="model_transaction_policy { decoupled: true }")
     write_ensemble(tmp_path, "e", "a")
     file = tmp_path / "e" / "config.pbtxt"
@@ -140,27 +140,27 @@ async def test_an_ensemble_that_is_decoupled_by_a_step_has_no_cache(tmp_path: Pa
 
 
 async def slow_ensemble(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """Have the load of ensemble "e" stand still when its steps are there, from the first event to the second."""
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    """Pause the load of ensemble "e" after its steps are loaded, from the first event to the second."""
+    begun, resume = asyncio.Event(), asyncio.Event()
     build = ModelBuilder.build
 
     async def built(self: ModelBuilder, files: ModelFiles, config: ModelConfig, *more: Any) -> Built:
         if config.name == "e":
             begun.set()
-            await go_on.wait()
+            await resume.wait()
         return await build(self, files, config, *more)
 
     monkeypatch.setattr(ModelBuilder, "build", built)
-    return begun, go_on
+    return begun, resume
 
 
-async def test_unloading_a_step_waits_for_the_load_of_its_ensemble(
+async def test_unload_of_a_step_waits_for_the_load_of_its_ensemble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "abc":
         write(tmp_path, name)
     write_ensemble(tmp_path, "e", "a", "b")
-    begun, go_on = await slow_ensemble(monkeypatch)
+    begun, resume = await slow_ensemble(monkeypatch)
     async with serving(tmp_path) as (control, inference):
         await control.load("c", None, {})
         load = asyncio.ensure_future(control.load("e", None, {}))
@@ -171,7 +171,7 @@ async def test_unloading_a_step_waits_for_the_load_of_its_ensemble(
             await asyncio.sleep(0)
         assert not unload.done()
         assert isinstance(await ask(inference, "a"), InferResponse)
-        go_on.set()
+        resume.set()
         await load
         await unload
         assert not await inference.model_ready("e", None)
@@ -180,14 +180,14 @@ async def test_unloading_a_step_waits_for_the_load_of_its_ensemble(
         assert isinstance(await ask(inference, "e"), InferResponse)
 
 
-async def test_unloading_an_ensemble_with_its_steps_leaves_those_of_one_that_is_being_loaded(
+async def test_unload_dependents_keeps_steps_of_an_ensemble_that_is_being_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "ab":
         write(tmp_path, name)
     write_ensemble(tmp_path, "e", "a", "b")
     write_ensemble(tmp_path, "f", "a")
-    begun, go_on = await slow_ensemble(monkeypatch)
+    begun, resume = await slow_ensemble(monkeypatch)
     async with serving(tmp_path) as (control, inference):
         await control.load("f", None, {})
         load = asyncio.ensure_future(control.load("e", None, {}))
@@ -195,24 +195,24 @@ async def test_unloading_an_ensemble_with_its_steps_leaves_those_of_one_that_is_
         unload = asyncio.ensure_future(control.unload("f", unload_dependents=True))
         for _ in range(20):
             await asyncio.sleep(0)
-        go_on.set()
+        resume.set()
         await asyncio.gather(load, unload)
         assert isinstance(await ask(inference, "e"), InferResponse)
 
 
-async def test_a_step_that_is_reloaded_while_its_ensemble_is_loaded_is_held_against_it(
+async def test_reload_of_a_step_during_the_load_of_its_ensemble_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "a")
     write_ensemble(tmp_path, "e", "a")
     build = ModelBuilder.build
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    begun, resume = asyncio.Event(), asyncio.Event()
 
     async def built(self: ModelBuilder, files: ModelFiles, config: ModelConfig, *more: Any) -> Built:
         done = await build(self, files, config, *more)
         if config.name == "e":
             begun.set()
-            await go_on.wait()
+            await resume.wait()
         return done
 
     monkeypatch.setattr(ModelBuilder, "build", built)
@@ -221,12 +221,12 @@ async def test_a_step_that_is_reloaded_while_its_ensemble_is_loaded_is_held_agai
         await begun.wait()
         write(tmp_path, "a", dims=3)
         await control.load("a", None, {})
-        go_on.set()
+        resume.set()
         await load
         assert not await inference.model_ready("e", None)
 
 
-async def test_loads_and_unloads_of_an_ensemble_and_its_steps_at_once_all_end(tmp_path: Path) -> None:
+async def test_concurrent_loads_and_unloads_of_ensembles_and_steps_end(tmp_path: Path) -> None:
     for name in "abc":
         write(tmp_path, name)
     for name, steps in {"e": "ab", "f": "ba", "g": "ec"}.items():

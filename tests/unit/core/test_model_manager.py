@@ -23,7 +23,7 @@ from tests.unit.core.model_folders import ask, serving, until, write
 from tests.unit.core.scripted import Caller, request
 
 
-async def test_the_index_shows_what_was_never_loaded_by_name_only(tmp_path: Path) -> None:
+async def test_index_has_only_the_name_of_a_model_that_was_never_loaded(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write(tmp_path, "b")
     async with serving(tmp_path) as (control, inference):
@@ -33,7 +33,7 @@ async def test_the_index_shows_what_was_never_loaded_by_name_only(tmp_path: Path
         assert inference.ready()
 
 
-async def test_a_failed_model_leaves_the_others_serving_and_says_why(tmp_path: Path) -> None:
+async def test_failed_load_affects_no_other_model_and_is_reported(tmp_path: Path) -> None:
     write(tmp_path, "good")
     write(tmp_path, "bad", extra='parameters { key: "execute_delay_ms" value { string_value: "soon" } }')
     async with serving(tmp_path) as (control, inference):
@@ -47,7 +47,7 @@ async def test_a_failed_model_leaves_the_others_serving_and_says_why(tmp_path: P
         assert not inference.ready()
 
 
-async def test_a_load_that_fails_tells_the_client_the_cause(tmp_path: Path) -> None:
+async def test_failed_load_returns_its_cause(tmp_path: Path) -> None:
     write(tmp_path, "bad", extra='parameters { key: "execute_delay_ms" value { string_value: "soon" } }')
     async with serving(tmp_path) as (control, _):
         with pytest.raises(ModelLoadError, match="load failed for model 'bad': version 1 is at UNAVAILABLE") as caught:
@@ -55,7 +55,7 @@ async def test_a_load_that_fails_tells_the_client_the_cause(tmp_path: Path) -> N
         assert caught.value.code is Code.INVALID_ARG
 
 
-async def test_an_unknown_model_and_an_unreadable_config_name_the_cause(tmp_path: Path) -> None:
+async def test_unknown_model_and_invalid_config_are_reported(tmp_path: Path) -> None:
     write(tmp_path, "typo", extra="max_batchsize: 3")
     async with serving(tmp_path) as (control, _):
         with pytest.raises(NotFound, match="failed to load 'nope', failed to poll from model repository"):
@@ -64,7 +64,7 @@ async def test_an_unknown_model_and_an_unreadable_config_name_the_cause(tmp_path
             await control.load("typo", None, {})
 
 
-async def test_a_reload_brings_the_new_version_up_before_the_old_goes(tmp_path: Path) -> None:
+async def test_reload_starts_the_new_version_before_it_stops_the_old_one(tmp_path: Path) -> None:
     write(tmp_path, "m")
     async with serving(tmp_path) as (control, inference):
         await control.load("m", None, {})
@@ -79,7 +79,7 @@ async def test_a_reload_brings_the_new_version_up_before_the_old_goes(tmp_path: 
         assert not isinstance(caller.answer, ConchError)
 
 
-async def test_a_reload_of_unchanged_files_changes_nothing(tmp_path: Path) -> None:
+async def test_reload_of_unchanged_files_is_a_no_op(tmp_path: Path) -> None:
     write(tmp_path, "m")
     async with serving(tmp_path) as (control, inference):
         await control.load("m", None, {})
@@ -88,7 +88,7 @@ async def test_a_reload_of_unchanged_files_changes_nothing(tmp_path: Path) -> No
         assert inference.model("m", None) is before
 
 
-async def test_a_reload_that_fails_leaves_the_old_version_serving(tmp_path: Path) -> None:
+async def test_failed_reload_keeps_the_old_version(tmp_path: Path) -> None:
     write(tmp_path, "m")
     async with serving(tmp_path) as (control, inference):
         await control.load("m", None, {})
@@ -99,7 +99,7 @@ async def test_a_reload_that_fails_leaves_the_old_version_serving(tmp_path: Path
         assert control.index(ready_only=True) == [IndexEntry("m", "1", "READY")]
 
 
-async def test_an_override_holds_until_the_files_change(tmp_path: Path) -> None:
+async def test_override_stays_in_force_until_the_files_change(tmp_path: Path) -> None:
     write(tmp_path, "m")
     async with serving(tmp_path) as (control, inference):
         await control.load("m", None, {})
@@ -113,14 +113,14 @@ async def test_an_override_holds_until_the_files_change(tmp_path: Path) -> None:
         assert inference.model("m", None).config.max_batch_size == 0
 
 
-async def test_a_broken_override_is_the_clients_mistake(tmp_path: Path) -> None:
+async def test_invalid_override_is_an_invalid_request(tmp_path: Path) -> None:
     write(tmp_path, "m")
     async with serving(tmp_path) as (control, _):
         with pytest.raises(InvalidRequest, match="not valid JSON"):
             await control.load("m", "{", {})
 
 
-async def test_files_of_a_load_need_no_repository_and_vanish_with_it(tmp_path: Path) -> None:
+async def test_uploaded_files_are_removed_by_the_unload(tmp_path: Path) -> None:
     write(tmp_path, "m")
     async with serving(tmp_path) as (control, inference):
         await control.load("m", None, {})
@@ -133,7 +133,7 @@ async def test_files_of_a_load_need_no_repository_and_vanish_with_it(tmp_path: P
         assert not directory.exists()
 
 
-async def test_unload_answers_what_was_admitted(tmp_path: Path) -> None:
+async def test_unload_answers_admitted_requests(tmp_path: Path) -> None:
     write(tmp_path, "m", extra='parameters { key: "execute_delay_ms" value { string_value: "20" } }')
     async with serving(tmp_path) as (control, inference):
         await control.load("m", None, {})
@@ -145,15 +145,15 @@ async def test_unload_answers_what_was_admitted(tmp_path: Path) -> None:
             inference.infer(request(), Caller())
         await until(control, IndexEntry("m", "1", "UNAVAILABLE", "unloaded"))
         assert not isinstance(caller.answer, ConchError)
-        assert inference.ready()  # what was unloaded on purpose does not count
+        assert inference.ready()  # an unloaded model does not count
 
 
-async def test_unloading_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+async def test_unload_of_an_unknown_model_is_ignored(tmp_path: Path) -> None:
     async with serving(tmp_path) as (control, _):
         await control.unload("nope", unload_dependents=False)
 
 
-async def test_clients_may_load_only_in_explicit_mode(tmp_path: Path) -> None:
+async def test_clients_load_only_in_explicit_mode(tmp_path: Path) -> None:
     async with serving(tmp_path, explicit=False) as (control, _):
         with pytest.raises(Unavailable, match="explicit model load / unload is not allowed"):
             await control.load("m", None, {})
@@ -161,7 +161,7 @@ async def test_clients_may_load_only_in_explicit_mode(tmp_path: Path) -> None:
             await control.unload("m", unload_dependents=False)
 
 
-async def test_a_load_whose_files_change_meanwhile_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_load_restarts_if_the_files_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "m")
     async with serving(tmp_path) as (control, inference):
         meanwhile = ModelBuilder.configure
@@ -178,9 +178,7 @@ async def test_a_load_whose_files_change_meanwhile_begins_anew(tmp_path: Path, m
         assert inference.model("m", None).config.max_batch_size == 5
 
 
-async def test_a_model_whose_files_never_keep_still_is_not_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_load_fails_if_the_files_keep_changing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "m")
     async with serving(tmp_path) as (control, _):
         sizes = count(1)
@@ -191,7 +189,7 @@ async def test_a_model_whose_files_never_keep_still_is_not_loaded(
         assert (row.state, "kept changing" in row.reason) == ("UNAVAILABLE", True)
 
 
-async def test_an_unexpected_failure_of_one_model_does_not_end_the_polling(
+async def test_unexpected_failure_of_one_model_does_not_stop_polling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = Repository.read
@@ -212,7 +210,7 @@ async def test_an_unexpected_failure_of_one_model_does_not_end_the_polling(
         polling.cancel()
 
 
-async def test_polling_follows_the_folder(tmp_path: Path) -> None:
+async def test_polling_loads_and_unloads(tmp_path: Path) -> None:
     write(tmp_path, "a")
     async with serving(tmp_path, explicit=False) as (control, inference):
         await control.load_at_start(["*"])
@@ -232,7 +230,7 @@ async def test_polling_follows_the_folder(tmp_path: Path) -> None:
         polling.cancel()
 
 
-async def test_loads_of_one_model_follow_each_other(tmp_path: Path) -> None:
+async def test_loads_of_one_model_are_serialized(tmp_path: Path) -> None:
     write(tmp_path, "m")
     async with serving(tmp_path) as (control, inference):
         await asyncio.gather(*(control.load("m", None, {}) for _ in range(5)))
@@ -241,7 +239,7 @@ async def test_loads_of_one_model_follow_each_other(tmp_path: Path) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(orders=st.lists(st.sampled_from(["load", "unload", "override", "broken"]), min_size=1, max_size=8))
-def test_of_loads_and_unloads_at_once_the_last_counts(tmp_path: Path, orders: list[str]) -> None:
+def test_last_of_concurrent_loads_and_unloads_wins(tmp_path: Path, orders: list[str]) -> None:
     write(tmp_path, "m")
     asyncio.run(_order_at_once(tmp_path, orders))
 
@@ -260,9 +258,9 @@ async def _order_at_once(root: Path, orders: list[str]) -> None:
                 document = {**json.loads(plain), "parameters": {"mark": {"string_value": str(number)}}}
                 calls.append(control.load("m", json.dumps(document), {}))
                 expected = str(number)
-            elif order == "broken":  # what was served before is served on
+            elif order == "broken":  # the previous version stays in service
                 calls.append(control.load("m", '{ "name": "other" }', {}))
-            else:  # nothing has changed: what is served is served on
+            else:  # unchanged: a no-op
                 calls.append(control.load("m", None, {}))
                 expected = expected or "load"
         results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
@@ -277,7 +275,7 @@ async def _order_at_once(root: Path, orders: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("retries", "served"), [(0, False), (1, False), (2, True)])
-async def test_a_load_that_fails_is_tried_again_as_often_as_the_flag_says(
+async def test_load_retries_follow_the_flag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, served: bool
 ) -> None:
     write(tmp_path, "m")
@@ -301,9 +299,7 @@ async def test_a_load_that_fails_is_tried_again_as_often_as_the_flag_says(
         assert [row.state for row in control.index(ready_only=False)] == ["READY" if served else "UNAVAILABLE"]
 
 
-async def test_versions_come_one_by_one_and_a_failing_one_stops_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_version_does_not_affect_other_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "m", 1, 2, extra="version_policy { all { } }")
     start = ScheduledModel.start
 
@@ -328,7 +324,7 @@ async def test_versions_come_one_by_one_and_a_failing_one_stops_no_other(
 
 
 @pytest.mark.parametrize("name", ["../m", "a/b", "", ".", "x" * 300, "nope"])
-async def test_a_name_that_no_model_can_have_leaves_nothing_in_the_index(tmp_path: Path, name: str) -> None:
+async def test_invalid_name_adds_nothing_to_the_index(tmp_path: Path, name: str) -> None:
     async with serving(tmp_path) as (control, inference):
         with pytest.raises(ConchError, match="failed to load"):
             await control.load(name, None, {})
@@ -336,9 +332,7 @@ async def test_a_name_that_no_model_can_have_leaves_nothing_in_the_index(tmp_pat
         assert inference.ready()
 
 
-async def test_names_that_were_uploaded_do_not_stay_in_the_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_index_bounds_uploaded_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_manager, "MAX_UPLOADED_MODELS", 3)
     write(tmp_path, "a")
     config = (

@@ -1,4 +1,4 @@
-"""Models of one name in several repositories: which of them a request, a step or an order means."""
+"""Models of one name in several repositories: which of them a request, a step or a load refers to."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -47,7 +47,7 @@ def steps(inference: Inference, name: str) -> list[ModelId]:
     return [model.id for model in ensemble._models()]
 
 
-async def test_a_name_in_two_repositories_is_ambiguous_and_another_is_not(roots: tuple[Path, Path]) -> None:
+async def test_name_in_two_repositories_is_ambiguous(roots: tuple[Path, Path]) -> None:
     async with serving(*roots) as (control, inference, _):
         await control.load_at_start(["*"])
         assert control.index(ready_only=False) == [
@@ -74,7 +74,7 @@ async def test_a_name_in_two_repositories_is_ambiguous_and_another_is_not(roots:
         assert inference.ready()
 
 
-async def test_orders_are_for_all_models_of_a_name(roots: tuple[Path, Path]) -> None:
+async def test_load_and_unload_apply_to_all_models_of_a_name(roots: tuple[Path, Path]) -> None:
     async with serving(*roots) as (control, inference, catalog):
         await control.load("m", None, {})
         assert {model.id.namespace for model in catalog} == {str(root) for root in roots}
@@ -94,8 +94,8 @@ async def test_orders_are_for_all_models_of_a_name(roots: tuple[Path, Path]) -> 
         assert all(f"failed to load '{root}::m'" in raised.value.message for root in roots)
 
 
-async def test_a_model_that_failed_leaves_its_name_ambiguous(roots: tuple[Path, Path]) -> None:
-    """Who asks for it must not get another's answers."""
+async def test_failed_model_keeps_its_name_ambiguous(roots: tuple[Path, Path]) -> None:
+    """Requests for it must not be answered by another model."""
     (roots[0] / "m" / "config.pbtxt").write_text("nonsense")
     async with serving(*roots) as (control, inference, _):
         with pytest.raises(ModelLoadError, match=f"{roots[0]}::m"):
@@ -106,7 +106,7 @@ async def test_a_model_that_failed_leaves_its_name_ambiguous(roots: tuple[Path, 
         (roots[0] / "m" / "config.pbtxt").unlink()
 
 
-async def test_a_step_means_the_model_of_its_own_repository(roots: tuple[Path, Path]) -> None:
+async def test_step_uses_the_model_of_its_repository(roots: tuple[Path, Path]) -> None:
     one, two = roots
     for root in roots:
         write_ensemble(root, f"of_{root.name}", "m")
@@ -125,7 +125,7 @@ async def test_a_step_means_the_model_of_its_own_repository(roots: tuple[Path, P
         assert not catalog.served(ModelId(str(two), "m"))
 
 
-async def test_a_step_may_give_a_namespace(roots: tuple[Path, Path]) -> None:
+async def test_step_with_a_namespace(roots: tuple[Path, Path]) -> None:
     one, two = roots
     write_ensemble(two, "both", "m", "m")
     config = two / "both" / "config.pbtxt"
@@ -141,7 +141,7 @@ async def test_a_step_may_give_a_namespace(roots: tuple[Path, Path]) -> None:
             await control.load("both", None, {})
 
 
-async def test_a_step_that_may_mean_two_models_is_refused(roots: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_ambiguous_step_is_rejected(roots: tuple[Path, Path], tmp_path: Path) -> None:
     write_ensemble(tmp_path / "three", "e", "m")
     async with serving(*roots, tmp_path / "three") as (control, _, _):
         await control.load("m", None, {})
@@ -149,7 +149,7 @@ async def test_a_step_that_may_mean_two_models_is_refused(roots: tuple[Path, Pat
             await control.load("e", None, {})
 
 
-async def test_a_model_that_appears_beside_an_ensemble_is_linked_by_its_reload(roots: tuple[Path, Path]) -> None:
+async def test_reload_links_the_ensemble_to_a_new_model_of_its_repository(roots: tuple[Path, Path]) -> None:
     one, two = roots
     write_ensemble(one, "e", "late")
     write(two, "late")
@@ -167,7 +167,7 @@ async def test_a_model_that_appears_beside_an_ensemble_is_linked_by_its_reload(r
         assert catalog.served(ModelId(str(one), "late")) == linked
 
 
-async def test_a_load_by_name_unloads_the_namesake_whose_folder_is_gone(roots: tuple[Path, Path]) -> None:
+async def test_load_unloads_a_model_of_the_name_that_was_removed(roots: tuple[Path, Path]) -> None:
     one, two = roots
     write_ensemble(one, "e", "m")
     async with serving(*roots) as (control, inference, catalog):

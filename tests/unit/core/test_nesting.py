@@ -1,4 +1,4 @@
-"""Ensembles of ensembles: how deep, how many, and that looking costs no more than there are."""
+"""Nested ensembles: bounds on depth and number of steps, checked in linear time."""
 
 import pytest
 
@@ -30,19 +30,19 @@ def chain(length: int, steps: int) -> Catalog:
     return catalog
 
 
-def test_ensembles_may_nest_up_to_a_depth() -> None:
+def test_nesting_depth_is_bounded() -> None:
     catalog = chain(MAX_ENSEMBLE_DEPTH, 1)
     check_nesting(catalog, ensemble("top", f"e{MAX_ENSEMBLE_DEPTH - 2}"), "")
     with pytest.raises(ConfigError, match=f"'top' nests ensembles more than {MAX_ENSEMBLE_DEPTH} deep: 'e0' is the"):
         check_nesting(catalog, ensemble("top", f"e{MAX_ENSEMBLE_DEPTH - 1}"), "")
 
 
-def test_ensembles_that_multiply_are_measured_without_running_through_them() -> None:
+def test_number_of_steps_is_counted_in_linear_time() -> None:
     with pytest.raises(ConfigError, match=rf"runs {256**12} steps .* {MAX_ENSEMBLE_RUNS} are the most"):
         check_nesting(chain(12, 256), ensemble("top", *["e11"] * 256), "")
 
 
-def test_a_circle_through_other_ensembles_is_found() -> None:
+def test_cycle_through_other_ensembles_is_rejected() -> None:
     catalog = chain(4, 2)
     with pytest.raises(ConfigError, match="step 1 of ensemble 'e0', model 'e3', has 'e0' among its own steps"):
         check_nesting(catalog, ensemble("e0", "leaf", "e3"), "")

@@ -1,4 +1,4 @@
-"""The policy queue: order of service, bounds, time-outs."""
+"""The policy queue: order of service, bounds, timeouts."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def ids(queue: PolicyQueue) -> str:
     return "".join(pending.request.id for pending in queue)
 
 
-def test_a_queue_without_a_policy_has_the_bound_of_the_server() -> None:
+def test_queue_without_a_policy_has_the_server_bound() -> None:
     queue = PolicyQueue(None, 2)
     pushed(queue, "a")
     assert queue.refusal(0) is None
@@ -45,7 +45,7 @@ def test_a_queue_without_a_policy_has_the_bound_of_the_server() -> None:
     assert ids(queue) == "ab"
 
 
-def test_a_bound_of_the_configuration_goes_before_that_of_the_server() -> None:
+def test_configured_bound_overrides_the_server_bound() -> None:
     queue = PolicyQueue(DynamicBatching(default_queue_policy=QueuePolicy(max_queue_size=3)), 1)
     for id in "abc":
         pushed(queue, id)
@@ -53,7 +53,7 @@ def test_a_bound_of_the_configuration_goes_before_that_of_the_server() -> None:
         pushed(queue, "d")
 
 
-def test_with_room_at_one_level_nobody_is_refused_before_its_level_is_known() -> None:
+def test_no_early_rejection_while_one_level_has_room() -> None:
     queue = PolicyQueue(DynamicBatching(priority_levels=2, default_priority_level=1), 1)
     pushed(queue, "a", priority=1)
     assert queue.refusal(0) is None
@@ -61,15 +61,15 @@ def test_with_room_at_one_level_nobody_is_refused_before_its_level_is_known() ->
     assert queue.refusal(0) is not None
 
 
-def test_what_is_admitted_elsewhere_is_not_refused() -> None:
+def test_steps_of_admitted_requests_are_not_rejected() -> None:
     queue = PolicyQueue(None, 1)
     pushed(queue, "a")
-    asked = StepRequest("m", [], id="b")
-    queue.push(Pending(asked, Caller(), Books(queue)), 0)
+    sent = StepRequest("m", [], id="b")
+    queue.push(Pending(sent, Caller(), Books(queue)), 0)
     assert ids(queue) == "ab"
 
 
-def test_a_refusal_says_how_long_what_waits_will_take() -> None:
+def test_rejection_estimates_the_wait() -> None:
     queue = PolicyQueue(None, 100)
     now = 50 * SECOND
     for _ in range(100):
@@ -89,7 +89,7 @@ def test_a_refusal_says_how_long_what_waits_will_take() -> None:
     assert refusal.retry_after_s == 9 - 0  # none was served for a while, and the oldest is from the beginning
 
 
-def test_the_pace_of_an_earlier_rush_is_forgotten() -> None:
+def test_service_rate_restarts_after_a_gap() -> None:
     pace = ServiceRate()
     assert pace.seconds_for(1, 0) is None
     pace.taken = 100
@@ -112,7 +112,7 @@ def test_priority_one_is_served_first_and_unknown_priorities_get_the_default() -
     assert ids(queue) == "axybc"
 
 
-def test_a_full_level_refuses_and_others_do_not() -> None:
+def test_full_level_rejects_and_others_do_not() -> None:
     policies = {1: QueuePolicy(max_queue_size=1)}
     queue = PolicyQueue(DynamicBatching(priority_levels=2, default_priority_level=2, priority_queue_policies=policies))
     pushed(queue, "a", priority=1)
@@ -145,18 +145,18 @@ def test_delayed_requests_are_served_after_those_in_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("default", "override", "asked", "expires"),
+    ("default", "override", "sent", "expires"),
     [(0, False, 9, 0), (0, True, 9, 9), (5, True, 9, 5), (5, True, 3, 3), (5, False, 3, 5), (5, True, 0, 5)],
 )
-def test_a_request_may_shorten_its_time_where_the_policy_lets_it(
-    default: int, override: bool, asked: int, expires: int
+def test_timeout_of_a_request_only_shortens_that_of_the_policy(
+    default: int, override: bool, sent: int, expires: int
 ) -> None:
     policy = QueuePolicy(default_timeout_us=default, allow_timeout_override=override)
     queue = PolicyQueue(DynamicBatching(default_queue_policy=policy))
-    assert pushed(queue, "a", timeout_us=asked).expires == expires * US
+    assert pushed(queue, "a", timeout_us=sent).expires == expires * US
 
 
-def test_expiries_of_requests_long_served_do_not_pile_up() -> None:
+def test_expiries_of_served_requests_are_dropped() -> None:
     queue = PolicyQueue(DynamicBatching(default_queue_policy=QueuePolicy(default_timeout_us=10**9)))
     for _ in range(1000):
         pushed(queue, "a")
@@ -164,7 +164,7 @@ def test_expiries_of_requests_long_served_do_not_pile_up() -> None:
     assert len(queue._expiries) < 200
 
 
-def test_levels_cost_nothing_before_they_are_used() -> None:
+def test_unused_levels_take_no_memory() -> None:
     levels = 2**64 - 1
     queue = PolicyQueue(DynamicBatching(priority_levels=levels, default_priority_level=5), 1)
     pushed(queue, "d", priority=levels)
@@ -179,7 +179,7 @@ def test_levels_cost_nothing_before_they_are_used() -> None:
     assert ids(queue) == "d"
 
 
-def test_levels_that_are_empty_again_take_no_memory() -> None:
+def test_empty_levels_are_dropped() -> None:
     queue = PolicyQueue(DynamicBatching(priority_levels=2**63, default_priority_level=1))
     waiting = pushed(queue, "z", priority=2**62)
     for level in range(1, 5_000):

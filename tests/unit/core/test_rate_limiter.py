@@ -1,4 +1,4 @@
-"""The rate limiter: never more in use than there is, whose turn it is, and nobody waits for ever."""
+"""The rate limiter: bounds, order of turns, no starvation."""
 
 import asyncio
 from collections import Counter
@@ -41,10 +41,10 @@ async def model(shared: RateLimiter, *instances: ScriptedInstance, max_batch_siz
     return served
 
 
-# ── what there is ──
+# ── resources ──
 
 
-def test_without_a_limit_there_is_as_much_as_one_execution_needs() -> None:
+def test_without_a_limit_each_execution_fits_alone() -> None:
     small, large = claim(R=2), claim(R=4)
     shared = limiter(small, large)
     assert shared.acquire([small]) is small
@@ -54,13 +54,13 @@ def test_without_a_limit_there_is_as_much_as_one_execution_needs() -> None:
 
 
 @pytest.mark.parametrize("name", ["R", "r"])
-def test_a_limit_of_the_command_line_counts_whatever_its_case(name: str) -> None:
+def test_names_of_limits_ignore_case(name: str) -> None:
     first, second, third = (claim(R=2) for _ in range(3))
     shared = limiter(first, second, third, limits=[ResourceLimit(name, 4)])
     assert [shared.acquire([each]) for each in (first, second, third)] == [first, second, None]
 
 
-def test_devices_have_their_own_unless_the_resource_is_shared() -> None:
+def test_resources_are_per_device_unless_global() -> None:
     own = [Claim({("R", device): 1}, 1, lambda: None) for device in (0, 1)]
     shared = limiter(*own)
     assert [shared.acquire([each]) for each in own] == own
@@ -69,7 +69,7 @@ def test_devices_have_their_own_unless_the_resource_is_shared() -> None:
     assert [shared.acquire([each]) for each in common] == [common[0], None]
 
 
-def test_a_limit_may_be_for_one_device() -> None:
+def test_limit_for_one_device() -> None:
     limits = [ResourceLimit("R", 1), ResourceLimit("R", 3, device=1)]
     shared = RateLimiter(limits)
     shared.register([Claim({("R", 1): 3}, 1, lambda: None)])
@@ -77,13 +77,13 @@ def test_a_limit_may_be_for_one_device() -> None:
         shared.register([Claim({("R", 0): 3}, 1, lambda: None)])
 
 
-def test_a_resource_is_either_shared_or_not() -> None:
+def test_resource_is_either_global_or_per_device() -> None:
     shared = limiter(claim(R=1))
     with pytest.raises(ConfigError, match='Resource "R" is present as both global and device-specific resource'):
         shared.register([Claim({("R", None): 1}, 1, lambda: None)])
 
 
-def test_once_a_resource_is_limited_there_is_nothing_of_those_that_are_not() -> None:
+def test_with_limits_the_limit_of_other_resources_is_zero() -> None:
     shared = RateLimiter([ResourceLimit("R", 1)])
     shared.register([claim(R=1)])
     with pytest.raises(ConfigError, match=r'Resource count for "S" is limited to 0 which will prevent .* count is 2'):
@@ -92,12 +92,12 @@ def test_once_a_resource_is_limited_there_is_nothing_of_those_that_are_not() -> 
         shared.register([Claim({("G", None): 1}, 1, lambda: None)])
 
 
-def test_of_two_limits_for_a_device_the_larger_one_counts() -> None:
+def test_larger_of_two_limits_for_a_device_counts() -> None:
     shared = RateLimiter([ResourceLimit("R", 3), ResourceLimit("R", 1, device=1)])
     shared.register([Claim({("R", 1): 3}, 1, lambda: None)])
 
 
-def test_what_leaves_gives_back_what_it_held() -> None:
+def test_removed_claim_releases_its_resources() -> None:
     first, second = claim(R=1), claim(R=1)
     shared = limiter(first, second)
     shared.acquire([first])
@@ -106,7 +106,7 @@ def test_what_leaves_gives_back_what_it_held() -> None:
     assert shared.acquire([second]) is second
 
 
-def test_a_larger_claim_that_comes_in_makes_more_of_the_resource() -> None:
+def test_larger_claim_raises_the_total() -> None:
     woken: list[str] = []
     holder = claim(R=2)
     waiting = Claim({("R", 0): 2}, 1, lambda: woken.append("waiting"))
@@ -118,11 +118,11 @@ def test_a_larger_claim_that_comes_in_makes_more_of_the_resource() -> None:
     assert shared.acquire([waiting]) is waiting
 
 
-# ── whose turn it is ──
+# ── turns ──
 
 
 def served_in_turn(shared: RateLimiter, claims: Sequence[Claim], executions: int) -> Counter[Claim]:
-    """All of them always have something to do: how often is each served?"""
+    """Return how often each claim is granted while all of them are always busy."""
     counts: Counter[Claim] = Counter()
     held: list[Claim] = []
 
@@ -142,7 +142,7 @@ def served_in_turn(shared: RateLimiter, claims: Sequence[Claim], executions: int
 
 
 def order_of_service(shared: RateLimiter, claims: Sequence[Claim], executions: int) -> list[Claim]:
-    """All of them always have something to do, and one resource: who is served when?"""
+    """Return the order of grants of one resource while all claims are always busy."""
     served: list[Claim] = []
     hold = claim(R=1)
     shared.register([hold])
@@ -173,13 +173,15 @@ def order_of_service(shared: RateLimiter, claims: Sequence[Claim], executions: i
         ((1, 2, 1), "020210202"),
     ],
 )
-def test_ties_are_served_by_priority_and_then_in_the_order_of_asking(priorities: Sequence[int], expected: str) -> None:
+def test_ties_are_served_by_priority_and_then_in_the_order_of_requests(
+    priorities: Sequence[int], expected: str
+) -> None:
     claims = [claim(priority, R=1) for priority in priorities]
     served = order_of_service(limiter(*claims), claims, len(expected))
     assert "".join(str(claims.index(each)) for each in served[: len(expected)]) == expected
 
 
-def test_what_was_idle_has_saved_up_no_turns() -> None:
+def test_idle_claim_accumulates_no_turns_in_order() -> None:
     old, late = claim(R=1), claim(R=1)
     shared = limiter(old, late)
     for _ in range(10):
@@ -190,7 +192,7 @@ def test_what_was_idle_has_saved_up_no_turns() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=4))
-def test_turns_come_as_often_as_priorities_say(priorities: list[int]) -> None:
+def test_shares_follow_priorities(priorities: list[int]) -> None:
     claims = [claim(priority, R=1) for priority in priorities]
     rounds = 20
     counts = served_in_turn(limiter(*claims), claims, rounds * sum(60 // each for each in priorities) // 60 + 1)
@@ -206,7 +208,7 @@ def test_many_small_claims_do_not_starve_a_large_one() -> None:
     assert counts[large] >= 9
 
 
-def test_who_was_idle_has_saved_up_no_turns() -> None:
+def test_idle_claim_accumulates_no_turns() -> None:
     busy, idle = claim(R=1), claim(R=1)
     shared = limiter(busy, idle)
     for _ in range(50):
@@ -216,7 +218,7 @@ def test_who_was_idle_has_saved_up_no_turns() -> None:
     assert abs(counts[busy] - counts[idle]) <= 2
 
 
-def test_who_waits_for_one_resource_does_not_hold_up_another() -> None:
+def test_claims_of_other_resources_are_not_blocked() -> None:
     holder, waiting, other = claim(A=1), claim(A=1), claim(B=1)
     shared = limiter(holder, waiting, other)
     shared.acquire([holder])
@@ -245,7 +247,7 @@ async def test_models_that_share_a_resource_take_turns() -> None:
     assert all(caller.finals == 1 for caller in callers)
 
 
-async def test_the_instance_of_the_cheaper_group_runs_when_the_other_would_have_to_wait() -> None:
+async def test_instance_of_the_cheaper_group_runs_while_the_other_has_to_wait() -> None:
     shared = RateLimiter([ResourceLimit("R", 4)])
     blocker = limited([ResourceNeed("R", 3)])
     greedy, modest = limited([ResourceNeed("R", 4)]), limited([ResourceNeed("R", 1)])
@@ -255,7 +257,7 @@ async def test_the_instance_of_the_cheaper_group_runs_when_the_other_would_have_
     assert (len(greedy.batches), len(modest.batches)) == (0, 1)
 
 
-async def test_a_model_that_stops_lets_the_others_go_on() -> None:
+async def test_stop_of_a_model_releases_its_resources() -> None:
     shared = RateLimiter()
     first, second = limited([ResourceNeed("R", 1)]), limited([ResourceNeed("R", 1)])
     stopping, staying = await model(shared, first), await model(shared, second)
@@ -268,7 +270,7 @@ async def test_a_model_that_stops_lets_the_others_go_on() -> None:
     assert caller.finals == 1
 
 
-async def test_a_model_that_could_never_execute_is_not_started() -> None:
+async def test_model_whose_claim_exceeds_the_limit_is_not_started() -> None:
     worker = limited([ResourceNeed("R", 5)])
     with pytest.raises(ConfigError, match='"R" is limited to 4'):
         await model(RateLimiter([ResourceLimit("R", 4)]), worker)
@@ -296,7 +298,7 @@ def test_random_schedules(
     max_batch_size: int,
     steps: list[tuple[str, int]],
 ) -> None:
-    """Never is more in use than there is; nothing waits that could run; in the end everything is answered."""
+    """Usage never exceeds the totals, no request waits without need, and every request ends."""
 
     async def schedule() -> None:
         limits = [] if limit is None else [ResourceLimit("A", limit), ResourceLimit("B", limit)]
@@ -319,7 +321,7 @@ def test_random_schedules(
         def check() -> None:
             now = used()
             assert all(now[name] <= total(name) for name in "AB")
-            if not any(worker.batches for worker in flat):  # everything is free: who waits could run
+            if not any(worker.batches for worker in flat):  # all resources are free: no request has to wait
                 for served, own in zip(models, workers, strict=True):
                     assert not (served.statistics.pending and any(w.is_ready for w in own))
 
@@ -329,8 +331,8 @@ def test_random_schedules(
                 callers.append(Caller())
                 served = models[number % len(models)]
                 if served.ready:
-                    asked = request(1, 2) if max_batch_size else request()
-                    admitted.append(served.submit(asked, callers[-1]))
+                    sent = request(1, 2) if max_batch_size else request()
+                    admitted.append(served.submit(sent, callers[-1]))
                 else:
                     callers.pop()
             elif what == "answer" and worker.batches:
@@ -359,7 +361,7 @@ def test_random_schedules(
     asyncio.run(schedule())
 
 
-def test_a_resource_is_named_as_the_configuration_names_it() -> None:
-    wanted: Resource = ("R1", 0)
+def test_error_names_the_resource_as_the_configuration_does() -> None:
+    resource: Resource = ("R1", 0)
     with pytest.raises(ConfigError, match='"R1"'):
-        RateLimiter([ResourceLimit("r1", 1)]).register([Claim({wanted: 2}, 1, lambda: None)])
+        RateLimiter([ResourceLimit("r1", 1)]).register([Claim({resource: 2}, 1, lambda: None)])

@@ -1,4 +1,4 @@
-"""A model whose instances change in number while it works: the others go on, nothing is lost."""
+"""Changes of a model's instances while it executes: the others continue, no request is lost."""
 
 import asyncio
 from dataclasses import replace
@@ -36,7 +36,7 @@ async def turns(number: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_that_goes_finishes_what_it_has_and_gets_nothing_more() -> None:
+async def test_removed_instance_finishes_its_batches() -> None:
     model, (stays, goes) = await started(2)
     callers = [ask(model), ask(model)]
     assert stays.batches
@@ -59,7 +59,7 @@ async def test_one_that_goes_finishes_what_it_has_and_gets_nothing_more() -> Non
     await model.stop()
 
 
-async def test_what_waits_goes_to_one_that_comes() -> None:
+async def test_new_instance_takes_waiting_requests() -> None:
     model, (busy,) = await started(1)
     callers = [ask(model), ask(model)]
     new = ScriptedInstance()
@@ -72,7 +72,7 @@ async def test_what_waits_goes_to_one_that_comes() -> None:
     assert new.stopped
 
 
-async def test_one_that_does_not_come_up_changes_nothing() -> None:
+async def test_failed_start_changes_nothing() -> None:
     model, (old,) = await started(1)
     fine, before = ScriptedInstance(), model.config
     with pytest.raises(ModelLoadError, match="no memory"):
@@ -85,7 +85,7 @@ async def test_one_that_does_not_come_up_changes_nothing() -> None:
     await model.stop()
 
 
-async def test_a_stop_ends_those_that_have_not_gone_yet() -> None:
+async def test_stop_ends_removed_instances() -> None:
     model, (stays, goes) = await started(2)
     ask(model), ask(model)
     await model.rearrange(model.config, [stays])
@@ -95,7 +95,7 @@ async def test_a_stop_ends_those_that_have_not_gone_yet() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["ask", "answer", "more", "fewer", "die", "recover"]), max_size=40))
-def test_every_request_ends_once_whatever_comes_and_goes(actions: list[str]) -> None:
+def test_every_request_ends_once_while_instances_change(actions: list[str]) -> None:
     async def run() -> None:
         model, workers = await started(1)
         known, callers = list(workers), []

@@ -26,19 +26,19 @@ def registered(memory: Object, limit: int = 2**20) -> SharedMemory:
     return regions
 
 
-def test_what_is_read_is_a_copy(memory: Object) -> None:
+def test_read_returns_a_copy(memory: Object) -> None:
     data = registered(memory).part("r", 16, 4).read()
     memory.buf[16:20] = b"\0\0\0\0"
     assert bytes(data) == bytes([16, 17, 18, 19])
 
 
-def test_what_is_written_lies_at_the_beginning_of_the_part(memory: Object) -> None:
+def test_write_starts_at_the_beginning_of_the_part(memory: Object) -> None:
     registered(memory).part("r", 4094, 2).write(b"\xaa")
     assert bytes(memory.buf[4093:]) == bytes([253, 0xAA, 255])
 
 
 @pytest.mark.parametrize("size", [0, 4096])
-def test_a_part_may_be_all_or_nothing(memory: Object, size: int) -> None:
+def test_part_may_be_the_region_or_empty(memory: Object, size: int) -> None:
     part = registered(memory).part("r", 0, size)
     assert len(part.read()) == part.size == size
     part.write(bytes(size))
@@ -47,12 +47,12 @@ def test_a_part_may_be_all_or_nothing(memory: Object, size: int) -> None:
 @pytest.mark.parametrize(
     ("offset", "size"), [(-1, 1), (4096, 0), (4096, 1), (0, 4097), (4095, 2), (1, -1), (2**64, 1), (1, 2**64 - 1)]
 )
-def test_parts_beyond_the_region(memory: Object, offset: int, size: int) -> None:
+def test_part_beyond_the_region_is_rejected(memory: Object, offset: int, size: int) -> None:
     with pytest.raises(InvalidRequest, match=r"Invalid offset( \+ byte size)? for shared memory region: 'r'"):
         registered(memory).part("r", offset, size)
 
 
-def test_requests_hold_no_more_than_the_limit(memory: Object) -> None:
+def test_held_bytes_are_bounded(memory: Object) -> None:
     """An object that was never written to has any size."""
     part = registered(memory, limit=10_000).part("r", 0, 4096)
     first, second = part.read(), part.read()
@@ -66,7 +66,7 @@ def test_requests_hold_no_more_than_the_limit(memory: Object) -> None:
     assert bytes(part.read()) == bytes(second)
 
 
-def test_a_part_outlives_its_region(memory: Object) -> None:
+def test_part_stays_usable_after_unregister(memory: Object) -> None:
     regions = registered(memory)
     part = regions.part("r", 0, 4)
     regions.unregister("")
@@ -76,7 +76,7 @@ def test_a_part_outlives_its_region(memory: Object) -> None:
     assert bytes(memory.buf[:4]) == b"late"
 
 
-def test_nothing_is_kept_of_a_region_that_has_gone(memory: Object) -> None:
+def test_unregistered_region_is_freed(memory: Object) -> None:
     def kept() -> int:
         descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
         return descriptors + Path("/proc/self/maps").read_text().count(memory.name)
@@ -95,7 +95,7 @@ def test_nothing_is_kept_of_a_region_that_has_gone(memory: Object) -> None:
     assert kept() == before
 
 
-def test_regions_are_numbered(memory: Object) -> None:
+def test_number_of_regions_is_bounded(memory: Object) -> None:
     regions = registered(memory)
     for number in range(4095):
         regions.register(f"r{number}", f"/{memory.name}", 0, 1)

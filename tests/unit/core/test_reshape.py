@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
         ((4,), None, 8, (2, 4), (2, 4)),
     ],
 )
-def test_the_way_there_and_back(
+def test_reshape_round_trip(
     dims: Shape, reshape: Shape | None, max_batch_size: int, client: Shape, backend: Shape
 ) -> None:
     model = config(
@@ -42,11 +42,11 @@ def test_the_way_there_and_back(
     response = InferResponse("m", 1, [Tensor("OUT", "FP32", backend, given.data)])
     reshaper.response(response)
     assert response.outputs[0].shape == client
-    assert given.shape == client  # whoever else holds the tensor sees it as it was
+    assert given.shape == client  # the tensor itself is unchanged
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 2), (2, 3, 1), ()])
-def test_an_output_of_another_shape_than_declared_stays_as_it_is(shape: Shape) -> None:
+def test_output_of_an_undeclared_shape_is_unchanged(shape: Shape) -> None:
     model = config(outputs=(TensorSpec("OUT", "FP32", (6,), reshape=(2, 3)),))
     response = InferResponse("m", 1, [Tensor.from_numpy("OUT", np.zeros(shape, np.float32))])
     Reshaper(model).response(response)

@@ -1,4 +1,4 @@
-"""The response cache: what is the same request, what is kept and for how long, and what a hit leaves alone."""
+"""The response cache: equality of requests, eviction, invalidation and hits."""
 
 import asyncio
 from collections import OrderedDict
@@ -45,47 +45,47 @@ REQUESTS = st.builds(
 )
 
 
-def meaning(asked: InferRequest) -> object:
-    """What must be equal for two requests to be the same, said without bytes and digests."""
+def meaning(sent: InferRequest) -> object:
+    """What must be equal for two requests to be equal, without digests."""
     return (
-        {tensor.name: (tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in asked.inputs},
-        asked.outputs,
-        {name: (type(value), value) for name, value in asked.parameters.items()},
-        (type(asked.correlation_id), asked.correlation_id),
-        asked.flags,
+        {tensor.name: (tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in sent.inputs},
+        sent.outputs,
+        {name: (type(value), value) for name, value in sent.parameters.items()},
+        (type(sent.correlation_id), sent.correlation_id),
+        sent.flags,
     )
 
 
 @given(REQUESTS, REQUESTS)
-def test_keys_are_equal_if_and_only_if_the_requests_mean_the_same(one: InferRequest, other: InferRequest) -> None:
+def test_keys_are_equal_if_and_only_if_the_requests_are(one: InferRequest, other: InferRequest) -> None:
     assert (cache_key(b"1", one) == cache_key(b"1", other)) == (meaning(one) == meaning(other))
 
 
 @given(REQUESTS)
-def test_order_of_inputs_and_parameters_id_priority_and_time_out_do_not_count(asked: InferRequest) -> None:
+def test_order_id_priority_and_timeout_do_not_count(sent: InferRequest) -> None:
     again = InferRequest(
         "m",
-        asked.inputs[::-1],
+        sent.inputs[::-1],
         id="other",
-        outputs=asked.outputs,
-        parameters=dict(reversed(asked.parameters.items())),
-        correlation_id=asked.correlation_id,
-        flags=asked.flags,
+        outputs=sent.outputs,
+        parameters=dict(reversed(sent.parameters.items())),
+        correlation_id=sent.correlation_id,
+        flags=sent.flags,
         priority=7,
         timeout_us=9,
     )
-    assert cache_key(b"1", again) == cache_key(b"1", asked)
-    assert cache_key(b"2", again) != cache_key(b"1", asked)
+    assert cache_key(b"1", again) == cache_key(b"1", sent)
+    assert cache_key(b"2", again) != cache_key(b"1", sent)
 
 
-def test_equal_bytes_in_another_shape_or_type_are_another_request() -> None:
+def test_shape_and_datatype_count() -> None:
     data = bytes(24)
     forms = [("FP32", (2, 3)), ("FP32", (3, 2)), ("INT32", (3, 2)), ("FP32", (6,))]
     keys = {cache_key(b"", InferRequest("m", [Tensor("IN", datatype, shape, data)])) for datatype, shape in forms}
     assert len(keys) == len(forms)
 
 
-# ── what is kept ──
+# ── entries ──
 
 
 def response(size: int) -> InferResponse:
@@ -136,7 +136,7 @@ def test_the_cache_is_a_bounded_lru(size: int, steps: list[tuple[str, int, int]]
         assert groups[0] | groups[1] == set(model)
 
 
-def test_what_was_not_asked_for_longest_makes_room() -> None:
+def test_least_recently_used_entry_is_evicted() -> None:
     cache, group = ResponseCache(5000), set[bytes]()
     for key in (b"old", b"used", b"new"):
         cache.insert(key, response(700), group)
@@ -146,7 +146,7 @@ def test_what_was_not_asked_for_longest_makes_room() -> None:
     assert cache.statistics.evictions == 1
 
 
-def test_what_is_kept_does_not_change_with_the_memory_it_came_in() -> None:
+def test_entries_are_copies() -> None:
     cache = ResponseCache(10_000)
     data = bytearray(b"abcd")
     cache.insert(b"k", InferResponse("m", 1, [Tensor("OUT", "UINT8", (4,), memoryview(data))]), set())
@@ -171,7 +171,7 @@ async def cached(
 
 
 async def ask(model: BatchingModel, worker: ScriptedInstance | None = None, **fields: object) -> object:
-    """The answer to a request, which `worker` gives, or nobody."""
+    """Return the response to a request; `worker` answers it, None for a hit."""
     caller = Caller()
     model.submit(request(*fields.pop("shape", ()), **fields), caller)
     if worker is None:
@@ -181,7 +181,7 @@ async def ask(model: BatchingModel, worker: ScriptedInstance | None = None, **fi
     return caller.answer
 
 
-async def test_a_hit_is_answered_without_the_instance_under_its_own_id() -> None:
+async def test_hit_needs_no_instance_and_has_the_id_of_its_request() -> None:
     model, (worker,), _ = await cached()
     first = await ask(model, worker, id="first")
     worker.die()  # not even a ready instance is needed
@@ -196,7 +196,7 @@ async def test_a_hit_is_answered_without_the_instance_under_its_own_id() -> None
     assert statistics.compute_infer.count == 1
 
 
-async def test_who_changes_an_answer_changes_it_for_himself_alone() -> None:
+async def test_changes_to_a_response_do_not_reach_the_cache() -> None:
     model, (worker,), _ = await cached()
     await ask(model, worker)
     answer = await ask(model)
@@ -208,7 +208,7 @@ async def test_who_changes_an_answer_changes_it_for_himself_alone() -> None:
     assert (len(again.outputs), again.parameters) == (1, {})
 
 
-async def test_errors_and_cancelled_requests_are_not_kept() -> None:
+async def test_errors_and_cancelled_requests_are_not_stored() -> None:
     model, (worker,), cache = await cached()
     caller = Caller()
     model.submit(request(), caller)
@@ -221,7 +221,7 @@ async def test_errors_and_cancelled_requests_are_not_kept() -> None:
     assert model.statistics.cache_miss.count == 3
 
 
-async def test_the_step_of_an_ensemble_can_be_cancelled_before_it_is_told_of_a_hit() -> None:
+async def test_step_of_an_ensemble_can_be_cancelled_before_its_hit() -> None:
     model, (worker,), _ = await cached()
     await ask(model, worker)
     caller = Caller()
@@ -231,7 +231,7 @@ async def test_the_step_of_an_ensemble_can_be_cancelled_before_it_is_told_of_a_h
     assert model.statistics.failures[FailureReason.CANCELED] == 1
 
 
-async def test_equal_requests_at_once_are_executed_each() -> None:
+async def test_concurrent_equal_requests_are_each_executed() -> None:
     model, workers, cache = await cached(instances=2)
     callers = [Caller(), Caller()]
     for caller in callers:
@@ -242,14 +242,14 @@ async def test_equal_requests_at_once_are_executed_each() -> None:
     assert len(cache) == 1
 
 
-async def test_an_answer_larger_than_the_cache_is_given_and_not_kept() -> None:
+async def test_response_larger_than_the_cache_is_not_stored() -> None:
     model, (worker,), cache = await cached(dynamic(64, preferred_batch_sizes=(1,)), size=1024)
     assert isinstance(await ask(model, worker, shape=(64, 2)), InferResponse)
     assert len(cache) == 0
     assert isinstance(await ask(model, worker, shape=(64, 2)), InferResponse)
 
 
-async def test_a_hit_keeps_its_place_where_order_is_preserved() -> None:
+async def test_hit_keeps_its_place_with_preserve_ordering() -> None:
     model, (worker,), _ = await cached(dynamic(1, preserve_ordering=True))
     await ask(model, worker, shape=(1, 2))
     slow, quick = Caller(), Caller()
@@ -261,7 +261,7 @@ async def test_a_hit_keeps_its_place_where_order_is_preserved() -> None:
     assert (slow.finals, quick.finals) == (1, 1)
 
 
-async def test_one_of_several_responses_is_no_answer() -> None:
+async def test_several_responses_are_not_stored() -> None:
     model, (worker,), cache = await cached()
     caller = Caller()
     model.submit(request(), caller)
@@ -273,7 +273,7 @@ async def test_one_of_several_responses_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("close", [True, False])
-async def test_what_was_asked_before_a_change_is_not_kept_after_it(close: bool) -> None:
+async def test_response_from_before_a_change_is_not_stored(close: bool) -> None:
     model, (worker,), cache = await cached()
     assert model.cache is not None
     model.submit(request(), Caller())
@@ -287,7 +287,7 @@ async def test_what_was_asked_before_a_change_is_not_kept_after_it(close: bool) 
     assert len(cache) == (0 if close else 1)
 
 
-async def test_a_reload_starts_anew_and_takes_the_old_answers_away() -> None:
+async def test_reload_clears_the_responses_of_the_old_version() -> None:
     catalog = Catalog()
     old, (worker,), cache = await cached()
     catalog.publish(ModelId("", "m"), {1: old})
@@ -302,7 +302,7 @@ async def test_a_reload_starts_anew_and_takes_the_old_answers_away() -> None:
     await ask(model, worker)  # executed, or `answer` would have nothing to answer
 
 
-async def test_an_ensemble_has_answers_of_its_own_until_a_model_below_it_changes() -> None:
+async def test_ensemble_caches_until_the_model_of_a_step_changes() -> None:
     catalog = Catalog()
     cache = ResponseCache(1 << 20)
     inner, (worker,), _ = await cached(config("inner"))
@@ -314,7 +314,7 @@ async def test_an_ensemble_has_answers_of_its_own_until_a_model_below_it_changes
         catalog.publish(ModelId("", name), {1: model})
     outer = catalog.find("outer", None)
 
-    async def asked() -> int:
+    async def sent() -> int:
         """Ask the outermost and return how many executions that took."""
         caller, before = Caller(), inner.statistics.execution_count
         outer.submit(request(name="outer"), caller)
@@ -326,12 +326,12 @@ async def test_an_ensemble_has_answers_of_its_own_until_a_model_below_it_changes
         assert caller.answer.model_name == "outer"
         return inner.statistics.execution_count - before
 
-    assert await asked() == 1
+    assert await sent() == 1
     assert len(cache) == 2
-    assert await asked() == 0
+    assert await sent() == 0
     assert outer.statistics.cache_hit.count == 1
     catalog.publish(ModelId("", "inner"), {1: inner})
     assert len(cache) == 0
     # The inner model kept what it knows: the step is a hit, and the ensemble is answered all the same.
-    assert await asked() == 0
+    assert await sent() == 0
     assert inner.statistics.cache_hit.count == 1

@@ -15,7 +15,7 @@ from tests.unit.core.scripted import Caller, ScriptedInstance, config, request
 from tests.unit.core.sequence_models import CONTROLS, ask, ids, sequences, started, until, value
 
 
-async def test_the_requests_of_a_sequence_run_one_by_one_and_those_of_several_together() -> None:
+async def test_requests_of_one_sequence_run_one_by_one_and_of_several_together() -> None:
     model, (worker,) = await started(sequences(4))
     first = ask(model, 1, start=True)
     later = [ask(model, 1), ask(model, 2, start=True), ask(model, 3, start=True, end=True)]
@@ -29,7 +29,7 @@ async def test_the_requests_of_a_sequence_run_one_by_one_and_those_of_several_to
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         (
             {"key": 0, "start": True},
@@ -55,20 +55,20 @@ async def test_the_requests_of_a_sequence_run_one_by_one_and_those_of_several_to
         ),
     ],
 )
-async def test_what_is_no_sequence_is_refused(fields: dict[str, object], said: str) -> None:
+async def test_invalid_sequence_requests_are_rejected(fields: dict[str, object], message: str) -> None:
     model, _ = await started(sequences())
     with pytest.raises(InvalidRequest) as caught:
         ask(model, **fields)
-    assert caught.value.message == said
+    assert caught.value.message == message
 
 
-async def test_a_request_is_one_item() -> None:
+async def test_batch_size_must_be_one() -> None:
     model, _ = await started(sequences())
     with pytest.raises(InvalidRequest, match=r"must specify batch-size 1 due to requirements of sequence batcher$"):
         model.submit(request(2, 2, correlation_id=1, flags=SEQUENCE_START), Caller())
 
 
-async def test_start_of_a_live_sequence_starts_it_again_in_its_slot() -> None:
+async def test_start_restarts_an_open_sequence_in_its_slot() -> None:
     model, (worker,) = await started(sequences(1))
     ask(model, 1, start=True)
     ask(model, 1, start=True)
@@ -97,7 +97,7 @@ async def test_more_sequences_than_candidates_wait_for_an_end() -> None:
     assert ids(worker.batches[0]) == [3]
 
 
-async def test_direct_gives_each_sequence_its_place_and_fills_the_others() -> None:
+async def test_direct_places_sequences_by_slot_and_fills_the_others() -> None:
     model, (worker,) = await started(sequences(4, oldest=False))
     for key in (1, 2, 3):
         ask(model, key, start=True)
@@ -177,7 +177,7 @@ async def test_a_slot_is_not_free_while_a_cancelled_request_is_still_executed() 
     assert [ids(batch) for batch in worker.batches] == [[2]]
 
 
-async def test_an_idle_sequence_loses_its_slot_and_whoever_goes_on_is_told() -> None:
+async def test_idle_sequence_ends_and_later_requests_get_the_reason() -> None:
     model, (worker,) = await started(sequences(1, max_idle_us=20_000))
     ask(model, 1, start=True)
     ask(model, 2, start=True)
@@ -210,7 +210,7 @@ async def test_the_queue_is_bounded() -> None:
     ask(model, 1)
 
 
-async def test_a_dead_instance_takes_its_sequences_with_it() -> None:
+async def test_death_of_an_instance_ends_its_sequences() -> None:
     model, workers = await started(sequences(1), instances=2)
     first, second = ask(model, 1, start=True), ask(model, 2, start=True)
     queued = ask(model, 1)
@@ -230,7 +230,7 @@ async def test_a_dead_instance_takes_its_sequences_with_it() -> None:
     assert isinstance(restarted.answer, InferResponse)
 
 
-async def test_a_sequence_keeps_to_its_instance() -> None:
+async def test_sequence_stays_on_its_instance() -> None:
     model, workers = await started(sequences(2), instances=2)
     ask(model, 1, start=True)
     ask(model, 2, start=True)
@@ -248,7 +248,7 @@ def reschedule(worker: ScriptedInstance) -> None:
         execution.reschedule()
 
 
-async def test_an_iterative_model_has_a_request_until_it_answers() -> None:
+async def test_iterative_request_is_rescheduled_until_it_is_answered() -> None:
     model, (worker,) = await started(sequences(2, iterative=True))
     caller = Caller()
     model.submit(request(1, 2), caller)
@@ -290,7 +290,7 @@ async def test_an_iterative_request_can_be_cancelled_between_two_turns(released:
     assert isinstance(other.answer, InferResponse)
 
 
-async def test_ordered_responses_leave_in_the_order_of_execution() -> None:
+async def test_preserve_ordering_follows_the_order_of_execution() -> None:
     model, (worker,) = await started(sequences(1, max_candidates=2, preserve_ordering=True))
     worker.holds_ahead = 1
     first, second = ask(model, 1, start=True), ask(model, 2, start=True)
@@ -303,18 +303,18 @@ async def test_ordered_responses_leave_in_the_order_of_execution() -> None:
     assert (first.finals, second.finals) == (1, 1)
 
 
-async def test_a_replaced_version_keeps_its_sequences_until_they_end() -> None:
+async def test_replaced_version_drains_after_its_sequences() -> None:
     old, (old_worker,) = await started(sequences())
     new, (new_worker,) = await started(sequences())
     ask(old, 1, start=True)
     old_worker.answer()
     new.take_over(old)
     drained = asyncio.ensure_future(old.drain())
-    going_on = ask(new, 1)
+    continued = ask(new, 1)
     ask(new, 2, start=True)
     old_worker.answer()
     new_worker.answer()
-    assert isinstance(going_on.answer, InferResponse)
+    assert isinstance(continued.answer, InferResponse)
     await asyncio.sleep(0)
     assert not drained.done()
     ask(new, 1, end=True)
@@ -324,7 +324,7 @@ async def test_a_replaced_version_keeps_its_sequences_until_they_end() -> None:
         ask(new, 1)
 
 
-async def test_a_sequence_outlives_several_replacements_of_its_version() -> None:
+async def test_sequence_survives_several_replacements_of_its_version() -> None:
     models, workers = zip(*[await started(sequences()) for _ in range(3)], strict=True)
     ask(models[0], 1, start=True)
     workers[0][0].answer()
@@ -333,16 +333,16 @@ async def test_a_sequence_outlives_several_replacements_of_its_version() -> None
         new.take_over(old)
         drained.append(asyncio.ensure_future(old.drain()))
     await asyncio.wait_for(drained[1], 20)  # no sequence has begun there
-    going_on = ask(models[2], 1)
+    continued = ask(models[2], 1)
     workers[0][0].answer()
-    assert isinstance(going_on.answer, InferResponse)
+    assert isinstance(continued.answer, InferResponse)
     assert not drained[0].done()
     ask(models[2], 1, end=True)
     workers[0][0].answer()
     await asyncio.wait_for(drained[0], 20)
 
 
-async def test_when_the_last_version_goes_nobody_waits_for_sequences_of_those_before() -> None:
+async def test_drain_of_the_last_version_ends_sequences_of_replaced_versions() -> None:
     batching = sequences(1, max_idle_us=3_600_000_000)
     old, (old_worker,) = await started(batching)
     new, _ = await started(batching)
@@ -356,7 +356,7 @@ async def test_when_the_last_version_goes_nobody_waits_for_sequences_of_those_be
     await asyncio.wait_for(drained, 20)
 
 
-async def test_a_drain_does_not_wait_for_sequences_that_nobody_can_go_on_with() -> None:
+async def test_drain_does_not_wait_for_idle_sequences() -> None:
     model, (worker,) = await started(sequences(1, max_idle_us=3_600_000_000))
     ask(model, 1, start=True)
     waiting = ask(model, 2, start=True)
@@ -368,7 +368,7 @@ async def test_a_drain_does_not_wait_for_sequences_that_nobody_can_go_on_with() 
     await asyncio.wait_for(drained, 20)
 
 
-async def test_stop_answers_what_still_waits() -> None:
+async def test_stop_fails_waiting_requests() -> None:
     model, (worker,) = await started(sequences(1))
     ask(model, 1, start=True)
     waiting = [ask(model, 1), ask(model, 2, start=True)]
@@ -377,7 +377,7 @@ async def test_stop_answers_what_still_waits() -> None:
     assert worker.stopped
 
 
-ACTIONS = ["start", "go on", "end", "cancel", "answer", "fail", "reschedule", "die", "recover", "turn"]
+ACTIONS = ["start", "continue", "end", "cancel", "answer", "fail", "reschedule", "die", "recover", "turn"]
 
 
 @settings(max_examples=150, deadline=None)
@@ -406,7 +406,7 @@ def test_every_request_ends_once_in_the_order_of_its_sequence(
         for mark, action in enumerate(actions):
             number = data.draw(st.sampled_from([0, 1]))
             worker = workers[number]
-            if action in ("start", "go on", "end"):
+            if action in ("start", "continue", "end"):
                 key = data.draw(st.integers(1, 6))
                 if action == "start" and not model.is_open(key):
                     begun[key] = mark

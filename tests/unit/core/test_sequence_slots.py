@@ -32,7 +32,7 @@ def test_sequences_spread_over_the_instances() -> None:
     assert [ready(slots, instance) for instance in (0, 1)] == [[1, 3], [2, 4]]
 
 
-def test_the_next_sequence_takes_the_slot_when_the_one_before_has_ended() -> None:
+def test_slot_is_reused_after_the_end_of_a_sequence() -> None:
     slots = SequenceSlots(1, 1, IDLE)
     first, second = submitted(slots, 1, end=True), submitted(slots, 2)
     slots.fill(0)
@@ -45,7 +45,7 @@ def test_the_next_sequence_takes_the_slot_when_the_one_before_has_ended() -> Non
     assert ready(slots) == [2]
 
 
-def test_an_ended_id_starts_another_sequence_while_the_first_is_still_executed() -> None:
+def test_id_can_be_reused_while_its_ended_sequence_is_executed() -> None:
     slots = SequenceSlots(1, 2, IDLE)
     first = submitted(slots, 1, end=True)
     slots.fill(0)
@@ -66,7 +66,7 @@ def test_a_sequence_with_work_is_not_idle() -> None:
     assert slots.idle(100 + IDLE) == [request.sequence]
 
 
-def test_only_in_the_backlog_a_timeout_counts_and_the_shortest_does() -> None:
+def test_shortest_timeout_counts_in_the_backlog_only() -> None:
     slots = SequenceSlots(1, 1, IDLE)
     submitted(slots, 1, expires=5)
     slots.fill(0)
@@ -78,7 +78,7 @@ def test_only_in_the_backlog_a_timeout_counts_and_the_shortest_does() -> None:
     assert slots.expired(20) == [waiting.sequence]
 
 
-def test_what_a_lost_instance_had_not_begun_waits_before_all_others() -> None:
+def test_sequences_that_have_not_begun_return_to_the_head_of_the_backlog() -> None:
     slots = SequenceSlots(2, 1, IDLE)
     begun, unbegun = submitted(slots, 1), submitted(slots, 2)
     slots.fill(0)
@@ -99,7 +99,7 @@ def test_what_a_lost_instance_had_not_begun_waits_before_all_others() -> None:
 @dataclass(eq=False)
 class PlainSequence:
     key: int
-    twin: LiveSequence
+    actual: LiveSequence
     slot: Slot | None = None
     waiting: list[SequenceRequest] = field(default_factory=list)
     executing: bool = False
@@ -113,7 +113,7 @@ class PlainSequence:
 
 
 class Plain:
-    """The rules, said again without a thought for speed: everything is looked for."""
+    """The rules again, without optimizations."""
 
     def __init__(self, instances: int, slots: int) -> None:
         self.slots = sorted(Slot(number, instance) for number in range(slots) for instance in range(instances))
@@ -121,7 +121,7 @@ class Plain:
         self.down: set[int] = set()
 
     def tidy(self, now: int) -> None:
-        """Forget what is over, and fill free slots."""
+        """Drop ended sequences, and fill free slots."""
         self.sequences = [each for each in self.sequences if not each.over]
         for each in self.sequences:
             taken = [other.slot for other in self.sequences]
@@ -131,20 +131,20 @@ class Plain:
 
     def ready(self, instance: int) -> set[LiveSequence]:
         return {
-            each.twin
+            each.actual
             for each in self.sequences
             if each.slot and each.slot.instance == instance and each.waiting and not each.executing
         }
 
     def idle(self, now: int) -> set[LiveSequence]:
         return {
-            each.twin
+            each.actual
             for each in self.sequences
             if each.slot and not each.waiting and not each.executing and each.rested + IDLE <= now
         }
 
 
-ACTIONS = ["start", "go on", "end", "take", "done", "abort", "again", "sweep", "lose", "restore", "wait"]
+ACTIONS = ["start", "continue", "end", "take", "done", "abort", "again", "sweep", "lose", "restore", "wait"]
 
 
 @settings(max_examples=150, deadline=None)
@@ -160,30 +160,30 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
             if slots.open(key) is None:
                 request = submitted(slots, key)
                 plain.sequences.append(PlainSequence(key, request.sequence, waiting=[request]))
-        elif action in ("go on", "end") and one and one.open:
-            assert slots.open(one.key) is one.twin
+        elif action in ("continue", "end") and one and one.open:
+            assert slots.open(one.key) is one.actual
             one.waiting.append(submitted(slots, one.key, end=action == "end"))
-            one.open = action == "go on"
+            one.open = action == "continue"
         elif action == "take" and one and one.slot and one.waiting and not one.executing:
-            assert slots.take(one.twin) is one.waiting.pop(0)
+            assert slots.take(one.actual) is one.waiting.pop(0)
             one.executing = True
         elif action == "done" and one and one.executing:
-            slots.done(one.twin, now)
+            slots.done(one.actual, now)
             one.executing, one.begun, one.rested = False, True, now
         elif action == "again" and one and one.executing:
-            request = one.twin.executing
+            request = one.actual.executing
             assert request is not None
             slots.give_back(request, now, begun=True)
             one.waiting.insert(0, request)
             one.executing, one.begun = False, True
         elif action == "abort" and one:
-            assert slots.end(one.twin, now) == one.waiting
+            assert slots.end(one.actual, now) == one.waiting
             one.waiting, one.open = [], False
         elif action == "sweep":
             assert set(slots.idle(now)) == plain.idle(now)
             for each in plain.sequences:
-                if each.twin in plain.idle(now):
-                    assert slots.end(each.twin, now) == []
+                if each.actual in plain.idle(now):
+                    assert slots.end(each.actual, now) == []
                     each.open = False
         elif action == "lose" and len(plain.down) < instances:
             up = [number for number in range(instances) if number not in plain.down]
@@ -191,7 +191,7 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
             hit = [each for each in plain.sequences if each.slot and each.slot.instance == instance]
             plain.down.add(instance)
             lost = [each for each in hit if each.begun or each.executing]
-            assert slots.lose(instance) == [each.twin for each in sorted(lost, key=lambda each: each.slot)]
+            assert slots.lose(instance) == [each.actual for each in sorted(lost, key=lambda each: each.slot)]
             moved = sorted((each for each in hit if each not in lost), key=lambda each: each.slot)
             for each in moved:
                 each.slot = None
@@ -199,7 +199,7 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
             rest = [each for each in plain.sequences if not each.slot and each not in moved]
             plain.sequences = [*placed, *moved, *rest]
             for each in lost:
-                assert slots.end(each.twin, now) == each.waiting
+                assert slots.end(each.actual, now) == each.waiting
                 each.waiting, each.open = [], False
         elif action == "restore" and plain.down:
             instance = data.draw(st.sampled_from(sorted(plain.down)))
@@ -210,15 +210,15 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
         slots.fill(now)
         plain.tidy(now)
         assert len(slots) == len(plain.sequences)
-        assert {each.twin: each.slot for each in plain.sequences} == {each: each.slot for each in slots}
+        assert {each.actual: each.slot for each in plain.sequences} == {each: each.slot for each in slots}
         for instance in range(instances):
             assert set(slots.ready[instance]) == plain.ready(instance)
         for each in plain.sequences:
-            assert list(each.twin.waiting) == each.waiting
-            assert slots.open(each.key) is each.twin or not each.open
+            assert list(each.actual.waiting) == each.waiting
+            assert slots.open(each.key) is each.actual or not each.open
 
 
-def test_slots_cost_nothing_before_they_are_used() -> None:
+def test_unused_slots_take_no_memory() -> None:
     slots = SequenceSlots(2, 2**31 - 1, IDLE)
     for key in range(1, 6):
         submitted(slots, key)

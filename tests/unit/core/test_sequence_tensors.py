@@ -20,7 +20,7 @@ from tests.unit.core.sequence_models import ask, ids, sequences, started, value
 STATE = SequenceState("STATE_IN", "STATE_OUT", "INT32", (-1,), (1,))
 
 
-async def test_controls_tell_where_in_its_sequence_a_request_is() -> None:
+async def test_controls_mark_start_end_and_id() -> None:
     model, (worker,) = await started(sequences())
     ask(model, 7, start=True)
     ask(model, 7)
@@ -74,8 +74,8 @@ class Accumulator(ScriptedInstance):
             if self.shape is not None:
                 after = np.zeros(self.shape, np.int32)
             outputs = [Tensor.from_numpy(name, after) for name in ("OUT", "STATE_OUT")]
-            asked = execution.request.outputs
-            outputs = [tensor for tensor in outputs if not asked or tensor.name in asked]
+            sent = execution.request.outputs
+            outputs = [tensor for tensor in outputs if not sent or tensor.name in sent]
             execution.finish(InferResponse("m", 1, outputs))
         batch.release()
 
@@ -90,7 +90,7 @@ async def accumulating(**fields: object) -> tuple[SequenceModel, Accumulator]:
 
 
 @pytest.mark.parametrize("outputs", [(), ("OUT",)])
-async def test_state_goes_from_one_request_of_a_sequence_to_the_next(outputs: tuple[str, ...]) -> None:
+async def test_state_passes_to_the_next_request_of_a_sequence(outputs: tuple[str, ...]) -> None:
     model, worker = await accumulating()
     got = []
     for key, start in ((1, True), (2, True), (1, False), (2, False), (1, False), (2, True)):
@@ -102,7 +102,7 @@ async def test_state_goes_from_one_request_of_a_sequence_to_the_next(outputs: tu
     assert got == [1, 1, 2, 2, 3, 1]
 
 
-async def test_a_sequence_begins_with_the_state_of_a_file(tmp_path: Path) -> None:
+async def test_initial_state_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "initial_state").mkdir()
     (tmp_path / "initial_state" / "begin").write_bytes(np.array([10, 20], np.int32).tobytes())
     state = SequenceState("STATE_IN", "STATE_OUT", "INT32", (-1,), (2,), "begin")
@@ -113,30 +113,32 @@ async def test_a_sequence_begins_with_the_state_of_a_file(tmp_path: Path) -> Non
     assert caller.answer.outputs[0].to_numpy().tolist() == [[11, 21]]
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), (b"123", "expects 8 bytes, but the data")])
-async def test_a_wrong_file_of_initial_state_fails_the_load(tmp_path: Path, content: bytes | None, said: str) -> None:
+@pytest.mark.parametrize(("content", "message"), [(None, "No such file"), (b"123", "expects 8 bytes, but the data")])
+async def test_invalid_file_of_initial_state_fails_the_load(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
     (tmp_path / "initial_state").mkdir()
     if content is not None:
         (tmp_path / "initial_state" / "begin").write_bytes(content)
     state = SequenceState("STATE_IN", "STATE_OUT", "INT32", (-1,), (2,), "begin")
-    with pytest.raises(ConchError, match=said):
+    with pytest.raises(ConchError, match=message):
         await accumulating(states=(state,), directory=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../secret", "link", "pipe"])
-async def test_an_initial_state_comes_from_the_folder_of_the_model(tmp_path: Path, name: str) -> None:
+async def test_initial_state_outside_the_model_folder_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").write_bytes(bytes(8))
     folder = tmp_path / "m" / "initial_state"
     folder.mkdir(parents=True)
     (folder / "link").symlink_to(tmp_path / "secret")
     os.mkfifo(folder / "pipe")
     state = SequenceState("STATE_IN", "STATE_OUT", "INT32", (-1,), (2,), name)
-    said = f"initial_state.data_file '{name}' of state 'STATE_IN' (leads out of|is not a regular file)"
-    with pytest.raises(ConchError, match=said):
+    message = f"initial_state.data_file '{name}' of state 'STATE_IN' (leads out of|is not a regular file)"
+    with pytest.raises(ConchError, match=message):
         await accumulating(states=(state,), directory=tmp_path / "m")
 
 
-async def test_state_of_a_wrong_shape_is_an_error_and_is_not_kept() -> None:
+async def test_state_of_a_wrong_shape_is_an_error_and_is_not_stored() -> None:
     state = SequenceState("STATE_IN", "STATE_OUT", "INT32", (1,), (1,))
     model, worker = await accumulating(states=(state,))
     worker.shape = (1, 2)

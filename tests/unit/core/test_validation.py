@@ -1,4 +1,4 @@
-"""What a request must be to be admitted: each row of Triton's table that the configuration decides."""
+"""Validation of requests: each error of Triton that depends on the configuration."""
 
 import numpy as np
 import pytest
@@ -38,19 +38,19 @@ def pair(*shape: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_a_right_request_is_accepted_and_gets_its_batch_size(batch: int) -> None:
+def test_valid_request_gets_its_batch_size(batch: int) -> None:
     request = InferRequest("addsub", list(pair(batch, 4)), outputs=("OUTPUT0",))
     RequestValidator(ADDSUB).check(request)
     assert request.batch_size == batch
 
 
-def test_an_optional_input_may_be_there_or_not() -> None:
+def test_optional_input() -> None:
     RequestValidator(ADDSUB).check(InferRequest("addsub", [*pair(1, 4), ints("OPT", 1, 4)]))
 
 
 def test_unknown_output() -> None:
-    said = "unexpected inference output 'NOPE' for model 'addsub'; its outputs are ['OUTPUT0']"
-    assert refusal(*pair(1, 4), outputs=("NOPE",)) == said
+    message = "unexpected inference output 'NOPE' for model 'addsub'; its outputs are ['OUTPUT0']"
+    assert refusal(*pair(1, 4), outputs=("NOPE",)) == message
 
 
 def test_no_inputs() -> None:
@@ -110,14 +110,14 @@ def test_batch_too_large() -> None:
     assert "inference request batch-size must be <= 4 for 'addsub'" in refusal(*pair(5, 4))
 
 
-def test_batch_of_nothing() -> None:
+def test_empty_batch() -> None:
     text = refusal(*pair(0, 4))
     assert "input byte size mismatch for input 'INPUT1' for model 'addsub'. Expected 16, got 0: its batch" in text
     text = refusal(ints("INPUT0", 1, 4), ints("INPUT1", 0, 4))
     assert "input byte size mismatch for input 'INPUT1' for model 'addsub'. Expected 16, got 0: its batch" in text
 
 
-def test_a_missing_batch_dimension_is_hinted_at() -> None:
+def test_missing_batch_dimension_gets_a_hint() -> None:
     text = refusal(*pair(5))
     assert "inference request batch-size must be <= 4 for 'addsub'; the shape of input 'INPUT0' is [5]" in text
     assert "expected [-1,4]. NOTE: Setting a non-zero max_batch_size" in text
@@ -129,7 +129,7 @@ def test_the_number_of_inputs_is_checked_before_their_names() -> None:
     assert "Got input(s) ['ZZZ'], but missing required input(s) ['INPUT0','INPUT1']" in text
 
 
-def test_bytes_do_not_fill_the_shape() -> None:
+def test_number_of_bytes_does_not_match_the_shape() -> None:
     text = refusal(ints("INPUT0", 1, 4, data=bytes(12)), ints("INPUT1", 1, 4))
     assert "input byte size mismatch for input 'INPUT0' for model 'addsub'. Expected 16, got 12" in text
 
@@ -146,5 +146,5 @@ def test_bytes_do_not_fill_the_shape() -> None:
         (b"\1\0\0\0a\xc8\0\0\0hi", "expecting string of length 200 but only 2 bytes available"),
     ],
 )
-def test_broken_bytes_elements(data: bytes, text: str) -> None:
+def test_malformed_bytes_elements(data: bytes, text: str) -> None:
     assert text in refusal(Tensor("IN", "BYTES", (2,), data), model=TEXT)

@@ -1,4 +1,4 @@
-"""What a warm-up sends: samples, batches, all sources of data, and what fails a load."""
+"""Warm-up: samples, batches, all sources of data, and failures."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.unit.core.scripted import ScriptedInstance, config
 
 
 class Recorder(ScriptedInstance):
-    """Answers at once, and keeps the batches; a `broken` one fails them."""
+    """Answers at once and records the batches; a `broken` one fails them."""
 
     def __init__(self, model_config: ModelConfig, directory: Path) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ async def warmed(
 
 @pytest.mark.parametrize("random", [False, True])
 @pytest.mark.parametrize("datatype", sorted(DATATYPES))
-async def test_data_of_every_type_can_be_made(tmp_path: Path, datatype: str, random: bool) -> None:
+async def test_data_of_every_datatype_is_generated(tmp_path: Path, datatype: str, random: bool) -> None:
     [[[tensor]]] = await warmed(tmp_path, WarmupTensor("IN", datatype, (64,), random=random))
     assert (tensor.datatype, tensor.shape) == (datatype, (64,))
     data = bytes(tensor.data)
@@ -60,26 +60,26 @@ async def test_data_of_every_type_can_be_made(tmp_path: Path, datatype: str, ran
         assert set(data) <= {0, 1}
 
 
-async def test_the_file_may_be_called_as_one_likes(tmp_path: Path) -> None:
+async def test_data_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "random").write_bytes(np.array([1.5, 2.5, 3.5], np.float32).tobytes())
     [[[tensor]]] = await warmed(tmp_path, WarmupTensor("IN", "FP32", (2,), filename="random"))
     assert tensor.to_numpy().tolist() == [1.5, 2.5]  # what it holds beside that is left alone
 
 
-async def test_text_comes_from_files_too(tmp_path: Path) -> None:
+async def test_text_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "text").write_bytes(b"\x02\0\0\0ab\0\0\0\0")
     [[[tensor]]] = await warmed(tmp_path, WarmupTensor("IN", BYTES, (2,), filename="text"))
     assert tensor.to_numpy().tolist() == [b"ab", b""]
 
 
-async def test_a_batch_is_so_many_requests_of_one_item(tmp_path: Path) -> None:
+async def test_batch_of_n_is_n_requests_of_one_item(tmp_path: Path) -> None:
     seen = await warmed(tmp_path, WarmupTensor("IN", "INT8", (2,)), max_batch_size=4, batch_size=3, count=2)
     assert [[tensor.shape for (tensor,) in batch] for batch in seen] == [[(1, 2)] * 3] * 2
 
 
-async def test_the_backend_sees_its_own_shape(tmp_path: Path) -> None:
+async def test_backend_gets_the_reshaped_input(tmp_path: Path) -> None:
     spec = TensorSpec("IN", "FP32", (4,), reshape=(2, 2))
     [[[tensor]]] = await warmed(tmp_path, WarmupTensor("IN", "FP32", (4,)), spec=spec)
     assert tensor.shape == (2, 2)
@@ -97,7 +97,7 @@ async def test_the_backend_sees_its_own_shape(tmp_path: Path) -> None:
         (WarmupTensor("IN", "FP32", (2,), filename="../secret"), 1, "'../secret' of input 'IN' leads out of"),
     ],
 )
-async def test_what_is_wrong_with_a_sample_fails_the_load(
+async def test_invalid_sample_fails_the_load(
     tmp_path: Path, tensor: WarmupTensor, batch_size: int, complaint: str
 ) -> None:
     (tmp_path / "warmup").mkdir()
@@ -107,7 +107,7 @@ async def test_what_is_wrong_with_a_sample_fails_the_load(
         await warmed(tmp_path, tensor, spec=TensorSpec("IN", "FP32", (2,)), batch_size=batch_size)
 
 
-async def test_a_model_that_fails_a_sample_is_not_loaded(tmp_path: Path) -> None:
+async def test_failed_sample_fails_the_load(tmp_path: Path) -> None:
     warmup = Warmup("sample", 1, 1, (WarmupTensor("IN", "FP32", (2,)),))
     recorder = Recorder(config(warmups=(warmup,)), tmp_path)
     recorder.broken = True

@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
-# Tests run in so many processes. A later -n in ARGS wins: -n 0 runs them in one, as a debugger needs it.
+# Number of processes that run tests. A later -n in ARGS wins: -n 0 runs them in one, as a debugger needs it.
 WORKERS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help

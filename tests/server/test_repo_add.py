@@ -124,7 +124,7 @@ def test_a_models_folder_takes_another_name(tmp_path: Path, capsys: pytest.Captu
 
 def test_an_ensemble_is_added_before_or_after_its_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examples = Path(__file__).parents[2] / "examples" / "models"
-    missing = "note: ensemble 'sentences': step 0 names model 'sentence_tokens', which is not there"
+    missing = "note: ensemble 'sentences': step 0 names model 'sentence_tokens', which does not exist"
     assert add(examples / "sentences", "--repository", tmp_path) == 0
     assert missing in capsys.readouterr().out
     for step in ("sentence_tokens", "sentence_encoder"):
@@ -214,7 +214,7 @@ def test_names_stay_inside_and_what_is_there_stays(tmp_path: Path, capsys: pytes
     ("files", "source", "words"),
     [
         ({}, "missing.gguf", "there is no "),
-        ({"a.gguf": b"nothing"}, "a.gguf", "is no GGUF file"),
+        ({"a.gguf": b"nothing"}, "a.gguf", "is not a GGUF file"),
         ({"a.gguf": b"GGUF" + b"?" * 99}, "a.gguf", "source/a.gguf: the GGUF file is damaged or incomplete"),
         ({"a.gguf": b""}, "a.gguf", "is empty"),
         ({"a.gguf": POINTER}, "a.gguf", "git lfs pull"),

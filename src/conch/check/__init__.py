@@ -1,1 +1,1 @@
-"""`conch check`: what is wrong with a model repository, found without starting it. One module a family of rules."""
+"""`conch check`: find errors in a model repository without starting a server. One package for each family of rules."""

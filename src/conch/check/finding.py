@@ -1,4 +1,4 @@
-"""What a check finds: which rule is broken, where, what it is there, and what would be right."""
+"""Findings and rules of `conch check`: what is wrong, where, why it matters, and the remedy."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class Severity(Enum):
-    """An error fails when the model is loaded or used, a warning probably does something else than was meant."""
+    """An error fails when the model is loaded or used; a warning probably has an unintended effect."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -15,13 +15,13 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `id` is stable: people write it into `--ignore` and into their pipelines."""
+    """One rule. `id` is stable: it is used with `--ignore` and in CI pipelines."""
 
     id: str
     severity: Severity
     title: str  # what is wrong, in a few words
-    why: str  # what comes of it
-    cure: str  # what would be right, where the finding does not say it better
+    why: str  # the consequence
+    cure: str  # the remedy, unless the finding has a more specific one
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """Another place that the finding is about, and what is there."""
+    """Another place that the finding is about, with a description."""
 
     place: Place
     what: str
@@ -46,7 +46,7 @@ class Related:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Characters `start` to `end` of a file's text, and what belongs there."""
+    """A replacement of the characters `start` to `end` of a file's text."""
 
     start: int
     end: int
@@ -55,7 +55,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One broken rule at one place. `edits` mend it, all in the file of the place; () where that is not safe."""
+    """One broken rule at one place. `edits` fix it in the file of the place; () if no automatic fix is safe."""
 
     rule: Rule
     place: Place
@@ -66,5 +66,5 @@ class Finding:
 
     @property
     def what_to_do(self) -> str:
-        """The cure, the finding's own or the rule's."""
+        """The remedy: the finding's if it has one, else the rule's."""
         return self.cure or self.rule.cure

@@ -1,4 +1,4 @@
-"""Mending files: the edits of findings, made whole or not at all."""
+"""Apply the edits of findings to files, for `conch check --fix`."""
 
 import os
 import tempfile
@@ -11,18 +11,18 @@ from conch.check.finding import Finding
 from conch.check.run import Report, check_paths
 from conch.check.source import SourceFile
 
-_MOST_ROUNDS = 50
+_MAX_ROUNDS = 50
 
 
 def fix_paths(paths: Sequence[Path], rules: frozenset[str]) -> tuple[Report, str]:
-    """Mend what can be mended safely, for rules of these ids; return what remains and what was changed, as a diff.
+    """Fix findings of these rules if that is safe; return the remaining findings, and the changes as a diff.
 
-    A file is mended one finding at a time, because what is behind a mistake is often found only when it is gone.
-    Raises OSError if a file cannot be written; it is as it was then.
+    A file is fixed one finding at a time, because one mistake often hides another. Raises OSError if a file cannot be
+    written, which is then unchanged.
     """
     before: dict[Path, str] = {}
     report = check_paths(paths)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         fixable: dict[Path, Finding] = {}
         for finding in report.findings:
             if finding.edits and finding.rule.id in rules:
@@ -39,9 +39,9 @@ def fix_paths(paths: Sequence[Path], rules: frozenset[str]) -> tuple[Report, str
 
 
 def _write(path: Path, text: str) -> None:
-    """Put a text in the place of a file in one step; a reader sees the one or the other."""
+    """Replace the text of a file atomically."""
     mark = b"\xef\xbb\xbf" if path.read_bytes().startswith(b"\xef\xbb\xbf") else b""
-    target = path.resolve()  # what a link leads to, not the link
+    target = path.resolve()  # the target of a link, not the link
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

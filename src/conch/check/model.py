@@ -1,4 +1,4 @@
-"""A model of a repository as the check sees it: its folder, and its configuration as far as it can be completed."""
+"""A checked model: its folder, and its configuration as far as it can be completed."""
 
 import re
 from dataclasses import dataclass, replace
@@ -24,15 +24,15 @@ class ModelFolder:
         return self.directory.name
 
     def locate(self, sentence: str) -> Place:
-        """Return where in the configuration a sentence points to; the folder if there is no configuration."""
+        """Return the place in the configuration that a message is about; the folder if there is no configuration."""
         if self.source is None:
             return Place(self.directory)
-        # Groups without a name are called by their number.
+        # Messages name unnamed groups by their default name, which the text does not contain.
         sentence = re.sub(rf"instance group '?{re.escape(self.name)}_(\d+)", r"instance_group[\1]", sentence)
         return self.source.at(PbtxtIndex(self.source.text).locate(sentence))
 
     def field(self, path: str) -> Place:
-        """Return the place of a field such as `output[0].dims`; the beginning if the configuration does not have it."""
+        """Return the place of a field such as `output[0].dims`; the beginning of the file if it is absent."""
         if self.source is None:
             return Place(self.directory)
         return self.source.at(PbtxtIndex(self.source.text).fields.get(path, 0))
@@ -40,9 +40,9 @@ class ModelFolder:
 
 @dataclass(frozen=True, slots=True)
 class CheckedModel:
-    """A model whose configuration could be read, its mistakes mended or left out where it had some.
+    """A model whose configuration could be read, perhaps after fields with errors were fixed or removed.
 
-    `config` has the defaults, and is completed from the model file where that can be read.
+    `config` has the defaults, and is completed from the model file if that can be read without its framework.
     """
 
     folder: ModelFolder
@@ -65,5 +65,5 @@ class CheckedModel:
         return bool(self.config.inputs) and bool(self.config.outputs)
 
     def completed(self, config: ModelConfig) -> "CheckedModel":
-        """Return the model with a more complete configuration."""
+        """Return a copy of the model with a more complete configuration."""
         return replace(self, config=config)

@@ -1,6 +1,6 @@
-"""Where in a config.pbtxt each field is: `dynamic_batching.preferred_batch_size[1]` → its place in the text.
+"""Index of the fields of a config.pbtxt: `dynamic_batching.preferred_batch_size[1]` → its offset in the text.
 
-Read once more beside protobuf's parser, which keeps no places. The text is one that protobuf has accepted.
+The text is parsed here again, because protobuf's parser, which has accepted it, keeps no offsets.
 """
 
 import re
@@ -14,7 +14,7 @@ _OPEN = {"{": "}", "<": ">"}
 
 
 class PbtxtIndex:
-    """The fields of a text by their paths, and its strings by their values; as offsets of characters."""
+    """The offsets of fields by their paths, and of strings by their values."""
 
     def __init__(self, text: str) -> None:
         self.fields: dict[str, int] = {}
@@ -24,7 +24,7 @@ class PbtxtIndex:
         self._message("", "")
 
     def locate(self, sentence: str) -> int:
-        """Return where a sentence about the configuration points: at the most exact thing that it names; 0 if none."""
+        """Return the offset of the most specific field or string that a message names, 0 if it names none."""
         words = sorted(_WORD.findall(sentence), key=len, reverse=True)
         for word in (word for word in words if "." in word or "[" in word):
             for path in _shorter(word):
@@ -71,7 +71,7 @@ class PbtxtIndex:
             self._next += 1
             self._message(f"{path}.", _OPEN[token])
             self._next += 1
-            if first != path:  # a field that is there once is also known without a number
+            if first != path:  # the first element is also indexed without its number
                 for inner, place in [item for item in self.fields.items() if item[0].startswith(f"{path}.")]:
                     self.fields.setdefault(first + inner[len(path) :], place)
             return
@@ -81,7 +81,7 @@ class PbtxtIndex:
 
 
 def _shorter(path: str) -> Iterator[str]:
-    """The path, then what it is part of."""
+    """Yield the path, then its parents."""
     while path:
         yield path
         path = path.rpartition("[" if path.endswith("]") else ".")[0]

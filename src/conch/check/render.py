@@ -1,4 +1,4 @@
-"""Findings for people, each with its line as a compiler shows it, and for programs."""
+"""Print findings, each with its source line as compilers do, or convert them to JSON."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from conch.check.run import Report
 from conch.check.source import SourceFile
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTICE: "bold cyan"}
-_WIDEST = 160  # of a source line that is shown
+_MAX_EXCERPT_COLUMNS = 160
 
 
 def print_report(report: Report, findings: Sequence[Finding], console: Console) -> None:
@@ -22,12 +22,12 @@ def print_report(report: Report, findings: Sequence[Finding], console: Console) 
         console.print(_entry(finding))
         console.print()
     counts = Counter(finding.rule.severity for finding in findings)
-    said = ", ".join(_count(counts[severity], severity.value) for severity in Severity if counts[severity])
-    looked_at = f"{_count(report.models, 'model')} and {_count(report.files, 'file')} beside them"
+    totals = ", ".join(_count(counts[severity], severity.value) for severity in Severity if counts[severity])
+    checked = f"{_count(report.models, 'model')} and {_count(report.files, 'other file')}"
     style = next((_STYLES[severity] for severity in Severity if counts[severity]), "bold green")
-    console.print(Text.assemble((said or "nothing found", style), f" in {looked_at}"), soft_wrap=True)
+    console.print(Text.assemble((totals or "no problems", style), f" in {checked}"), soft_wrap=True)
     if any(finding.edits for finding in findings):
-        console.print("--fix mends what can be mended safely.", highlight=False)
+        console.print("conch check --fix fixes what can be fixed safely.", highlight=False)
 
 
 def as_document(report: Report, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _entry(finding: Finding) -> Group:
         *_excerpt(finding.place),
         _field("", finding.message),
         _field("why: ", rule.why),
-        _field("cure: ", finding.what_to_do),
+        _field("fix: ", finding.what_to_do),
     ]
     for related in finding.related:
         parts.append(_field("see: ", f"{related.place}: {related.what}"))
@@ -63,15 +63,15 @@ def _field(label: str, text: str) -> Any:
 
 
 def _excerpt(place: Place) -> list[Text]:
-    """The line of a place with a mark below its column."""
+    """Return the line of a place with a mark below its column."""
     source = SourceFile.read(place.path) if place.line and place.path.is_file() else None
     lines = source.text.split("\n") if source else []
     if not 0 < place.line <= len(lines):
         return []
     line = lines[place.line - 1].replace("\t", " ").rstrip()
-    begin = max(place.column - _WIDEST // 2, 0) if len(line) > _WIDEST else 0
+    begin = max(place.column - _MAX_EXCERPT_COLUMNS // 2, 0) if len(line) > _MAX_EXCERPT_COLUMNS else 0
     number = f"{place.line:>6} | "
-    shown = line[begin : begin + _WIDEST]
+    shown = line[begin : begin + _MAX_EXCERPT_COLUMNS]
     mark = " " * (len(number) - 2) + "| " + " " * (place.column - 1 - begin) + "^"
     return [Text(number + shown, no_wrap=True, overflow="ignore"), Text(mark, "bold", no_wrap=True, overflow="ignore")]
 

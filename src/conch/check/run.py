@@ -1,4 +1,4 @@
-"""From paths to findings: which models and files there are, and every rule for each of them."""
+"""Run all checks: find models and files below the paths, and apply the rules to each of them."""
 
 import os
 from collections import defaultdict
@@ -23,12 +23,12 @@ _CONFIG_FILE = "config.pbtxt"
 _MODEL_FILES = ("model.py", "model.onnx", "model.xml", "model.pt", "model.pt2", "model.plan", "model.json")
 _COMMANDS = (".sh", ".bash", ".yaml", ".yml", ".md", ".tf")
 _DOCKERFILES = ("Dockerfile", "Containerfile")
-_SKIPPED = ("node_modules",)  # beside the folders that the server passes over
+_SKIPPED = ("node_modules",)  # in addition to the folders that the server ignores
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was looked at, and what was found: by file, line and rule."""
+    """Numbers of checked models and files, and the findings, sorted by file, line and rule."""
 
     models: int
     files: int
@@ -36,8 +36,8 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
-    """What there is below a path: the folders of models by their repository, and files beside them."""
+class _Contents:
+    """The contents of a path: the folders of models by repository, and other files to check."""
 
     repositories: dict[Path, list[Path]]
     files: list[Path]
@@ -47,24 +47,24 @@ class _Ground:
 def check_paths(paths: Sequence[Path]) -> Report:
     """Check repositories, models' folders, and folders that hold repositories.
 
-    Repositories that are named themselves are taken for those of one server. Raises FileNotFoundError for a path that
-    is no folder.
+    Repositories given as paths are treated as repositories of one server. Raises FileNotFoundError for a path that is
+    not a folder.
     """
     findings: list[Finding] = []
     models = files = 0
     named: dict[str, Path] = {}
     for path in paths:
-        ground = _survey(path)
-        if not ground.repositories and not ground.files:
-            findings.append(Finding(rules.REPOSITORY_EMPTY, Place(path), f"no model was found in {path}"))
-        findings += ground.unreadable
-        for root, directories in ground.repositories.items():
+        contents = _contents(path)
+        if not contents.repositories and not contents.files:
+            findings.append(Finding(rules.REPOSITORY_EMPTY, Place(path), f"no model found in {path}"))
+        findings += contents.unreadable
+        for root, directories in contents.repositories.items():
             models += len(directories)
             findings += _check_repository(root, directories)
             if root == path:
                 findings += _duplicates(directories, named)
-        files += len(ground.files)
-        findings += _check_files(ground.files)
+        files += len(contents.files)
+        findings += _check_files(contents.files)
     return Report(models, files, tuple(sorted(dict.fromkeys(findings), key=_order)))
 
 
@@ -74,15 +74,15 @@ def _order(finding: Finding) -> tuple[str, int, int, str]:
 
 def _check_repository(root: Path, directories: Sequence[Path]) -> Iterator[Finding]:
     checked: dict[str, CheckedModel | None] = {}
-    # Ensembles may be made of models that were not asked about.
+    # Ensembles may use models that are not among the given paths.
     others = [path for path in sorted(root.iterdir()) if path not in directories and _is_model(path)]
     for directory in (*directories, *others):
         try:
             model, findings = _check_model(directory)
-        except OSError as error:  # one folder must not keep the others from being checked
+        except OSError as error:  # an unreadable folder must not prevent the check of the others
             path = Path(error.filename or directory)
-            said = f"{path} cannot be read: {error.strerror}"
-            model, findings = None, [Finding(rules.FILE_UNREADABLE, Place(path), said)]
+            message = f"{path} cannot be read: {error.strerror}"
+            model, findings = None, [Finding(rules.FILE_UNREADABLE, Place(path), message)]
         checked[directory.name] = model
         if directory in directories:
             yield from findings
@@ -105,8 +105,8 @@ def _duplicates(directories: Sequence[Path], named: dict[str, Path]) -> Iterator
     for directory in directories:
         first = named.setdefault(directory.name, directory)
         if first != directory:
-            said = f"model '{directory.name}' is in {first.parent} and in {directory.parent}"
-            yield Finding(rules.MODEL_DUPLICATE, Place(directory), said)
+            message = f"model '{directory.name}' is in {first.parent} and in {directory.parent}"
+            yield Finding(rules.MODEL_DUPLICATE, Place(directory), message)
 
 
 def _check_files(paths: Sequence[Path]) -> Iterator[Finding]:
@@ -121,36 +121,36 @@ def _check_files(paths: Sequence[Path]) -> Iterator[Finding]:
             yield from check_shm_variable(source)
         together[source.path.parent].append(source)
     for directory, here in together.items():
-        # A text tells of what lies beside it and in the folders around it: a README of the chart, or of the project.
+        # A text describes the files beside it and in folders below, such as the README of a chart or project.
         texts = [each for each in sources if each.path.suffix == ".md" and directory.is_relative_to(each.path.parent)]
         yield from check_images([*(each for each in here if each.path.suffix != ".md"), *texts])
 
 
-def _survey(path: Path) -> _Ground:
+def _contents(path: Path) -> _Contents:
     if not path.is_dir():
         raise FileNotFoundError(f"there is no folder '{path}'")
     if _is_model(path) and not any(_is_model(child) for child in path.iterdir()):
-        return _Ground(
+        return _Contents(
             {path.resolve().parent: [path.resolve()]} if path.name in ("", "..") else {path.parent: [path]}, [], []
         )
     unreadable: list[Finding] = []
 
     def note(error: OSError) -> None:
-        said = f"the folder {error.filename} cannot be read: {error.strerror}"
-        unreadable.append(Finding(rules.FILE_UNREADABLE, Place(Path(error.filename)), said))
+        message = f"the folder {error.filename} cannot be read: {error.strerror}"
+        unreadable.append(Finding(rules.FILE_UNREADABLE, Place(Path(error.filename)), message))
 
     repositories: dict[Path, list[Path]] = {}
     files: list[Path] = []
     for folder, subfolders, names in os.walk(path, onerror=note):
         here = Path(folder)
-        children = [here / name for name in sorted(subfolders) if _is_looked_into(here / name)]
+        children = [here / name for name in sorted(subfolders) if _is_searched(here / name)]
         if any(map(_is_model, children)):
-            # As the server sees it, every folder of a repository is a model.
+            # For the server, every folder of a repository is a model.
             repositories[here] = children
             children = []
         subfolders[:] = [child.name for child in children]
-        files += [here / name for name in sorted(names) if _is_looked_at(name)]
-    return _Ground(repositories, files, unreadable)
+        files += [here / name for name in sorted(names) if _is_checked(name)]
+    return _Contents(repositories, files, unreadable)
 
 
 def _is_model(path: Path) -> bool:
@@ -162,17 +162,17 @@ def _is_model(path: Path) -> bool:
         versions = [child for child in path.iterdir() if child.is_dir() and child.name.isdecimal()]
         return any((version / name).exists() for version in versions for name in _MODEL_FILES)
     except OSError:
-        return False  # a folder that cannot be read is reported where it is walked through
+        return False  # `os.walk` reports an unreadable folder
 
 
-def _is_looked_into(path: Path) -> bool:
+def _is_searched(path: Path) -> bool:
     if not is_model_name(path.name) or path.name in _SKIPPED:
         return False
     try:
         return not (path / "pyvenv.cfg").exists()
     except OSError:
-        return True  # a folder that cannot be read is reported where it is walked through
+        return True  # `os.walk` reports an unreadable folder
 
 
-def _is_looked_at(name: str) -> bool:
+def _is_checked(name: str) -> bool:
     return not name.startswith(".") and (name.endswith((*_COMMANDS, ".py")) or name.startswith(_DOCKERFILES))

@@ -1,4 +1,4 @@
-"""A text file that is checked: its text, and where in it something is."""
+"""The text of a checked file, with conversion between offsets and places."""
 
 import re
 from bisect import bisect_right
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conch.check.finding import Edit, Place
 
-_LARGEST = 4 << 20  # bytes; what is larger was not written by hand
+_MAX_BYTES = 4 << 20  # a larger file was not written by hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class SourceFile:
 
     @classmethod
     def read(cls, path: Path) -> "SourceFile | None":
-        """Read a file; None for one that cannot be read, is no UTF-8 text or is too large to be written by hand."""
+        """Read a file; None if it cannot be read, is not UTF-8 text or exceeds the size limit."""
         try:
-            if path.stat().st_size > _LARGEST:
+            if path.stat().st_size > _MAX_BYTES:
                 return None
-            # Bytes, because reading text would lose how its lines end.
+            # Bytes, because reading text would convert line ends.
             return cls(path, path.read_bytes().decode("utf-8").removeprefix("\ufeff"))
         except (OSError, UnicodeDecodeError):
             return None
@@ -36,17 +36,17 @@ class SourceFile:
         return Place(self.path, line, offset - starts[line - 1] + 1)
 
     def offset(self, line: int, column: int) -> int:
-        """Return the character at a place, the inverse of `at`."""
+        """Return the offset of a place, the inverse of `at`."""
         lines = self.text.split("\n")
         return sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
 
     def find(self, pattern: str) -> Place:
-        """Return the place of the first match of a regular expression, the whole file if there is none."""
+        """Return the place of the first match of a regular expression, or the whole file."""
         match = re.search(pattern, self.text, re.MULTILINE)
         return self.at(match.start()) if match else Place(self.path)
 
     def edited(self, edits: Iterable[Edit]) -> "SourceFile":
-        """Return the file with the edits made."""
+        """Return a copy with the edits applied."""
         text = self.text
         for edit in sorted(edits, key=lambda each: each.start, reverse=True):
             text = text[: edit.start] + edit.replacement + text[edit.end :]
@@ -54,7 +54,7 @@ class SourceFile:
 
 
 def before(offset: int, edits: Iterable[Edit]) -> int:
-    """Return where a character of an edited text was before the edits."""
+    """Convert an offset in the edited text to one in the text before the edits."""
     for edit in sorted(edits, key=lambda each: each.start):
         grown = len(edit.replacement) - (edit.end - edit.start)
         if offset >= edit.end + grown:

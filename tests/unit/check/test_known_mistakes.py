@@ -98,8 +98,8 @@ def test_a_model_that_drops_the_batch_axis(tmp_path: Path) -> None:
     by_rule = {finding.rule.id: finding for finding in found(tmp_path)}
     assert by_rule.keys() == {"python-batch-axis", "python-first-item", "python-image-limit"}
     assert [one.message for one in found(tmp_path) if one.rule.id == "python-batch-axis"] == [
-        "output 'IMAGE' has 3 dimensions, declared are 4: [batch, 3, 640, 640]; max_batch_size is 8",
-        "output 'ORIGINAL_SHAPE' has 1 dimension, declared are 2: [batch, 2]; max_batch_size is 8",
+        "output 'IMAGE' has 3 dimensions, but 4 are declared: [batch, 3, 640, 640]; max_batch_size is 8",
+        "output 'ORIGINAL_SHAPE' has 1 dimension, but 2 are declared: [batch, 2]; max_batch_size is 8",
     ]
     assert "only item 0 of input 'RAW_IMAGE' is read" in by_rule["python-first-item"].message
 
@@ -122,7 +122,7 @@ def test_boxes_of_a_batch_together_and_two_names_for_eighty_classes(tmp_path: Pa
     )
     by_rule = {finding.rule.id: finding.message for finding in found(tmp_path)}
     assert by_rule.keys() == {"python-batch-axis", "python-batch-nms", "python-class-count"}
-    assert by_rule["python-batch-nms"] == "non_max_suppression is given input 'DETECTIONS' of a whole request"
+    assert by_rule["python-batch-nms"] == "non_max_suppression receives input 'DETECTIONS' of a whole request"
     assert by_rule["python-class-count"].startswith("2 class names for 80 classes")
 
 
@@ -132,7 +132,9 @@ def test_an_image_tag_that_the_text_does_not_know(tmp_path: Path) -> None:
     readme = write(tmp_path / "README.md", "The image is `example.org/server:24.02-py3`.\n")
     finding = one(tmp_path)
     assert finding.rule.id == "image-tag"
-    assert finding.message == "example.org/server:24.06-py3 is deployed, the text names example.org/server:24.02-py3"
+    assert finding.message == (
+        "example.org/server:24.06-py3 is deployed, but the text names example.org/server:24.02-py3"
+    )
     assert (finding.place.path.name, finding.place.line, finding.place.column) == ("values.yaml", 3, 9)
     assert finding.related[0].place.path == readme
     write(readme, "The image is `example.org/server:24.06-py3`.\n")

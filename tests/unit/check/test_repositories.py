@@ -84,7 +84,7 @@ def test_a_misspelt_step_gets_a_suggestion(tmp_path: Path) -> None:
     write(tmp_path / "both" / "config.pbtxt", f'platform: "ensemble" {TENSORS} ensemble_scheduling {{ {step} }}')
     (tmp_path / "both" / "1").mkdir()
     [said] = [each.message for each in check_paths([tmp_path]).findings if each.rule.id == "ensemble-missing-model"]
-    assert said.endswith("names model 'decodr', which is not there; did you mean 'decoder'?")
+    assert said.endswith("names model 'decodr', which does not exist; did you mean 'decoder'?")
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.unit.check.repository import TENSORS, write, write_python
 def test_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_python(tmp_path, "m")
     assert check([str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "nothing found in 1 model and 0 files beside them\n"
+    assert capsys.readouterr().out == "no problems in 1 model and 0 other files\n"
 
 
 def test_a_finding_reads_like_a_compilers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,9 +24,9 @@ def test_a_finding_reads_like_a_compilers(tmp_path: Path, capsys: pytest.Capture
         "       | ^\n"
         "  unknown field 'max_batchsize' in ModelConfig; did you mean 'max_batch_size'?\n"
         "  why: The server cannot read the configuration and refuses the model.\n"
-        "  cure: Write the name that is meant, or remove the field.\n"
+        "  fix: Correct the name, or remove the field.\n"
         "\n"
-        "1 error in 1 model and 0 files beside them\n"
+        "1 error in 1 model and 0 other files\n"
     )
 
 
@@ -48,7 +48,7 @@ def test_a_fix_shows_what_it_changed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert check(["--fix", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "-dynamic_batching [ { } ]\n+dynamic_batching { }\n" in shown
-    assert "nothing found" in shown
+    assert "no problems" in shown
 
 
 @pytest.mark.parametrize(

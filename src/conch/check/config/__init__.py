@@ -1,1 +1,1 @@
-"""Checks of config.pbtxt, ensembles and labels."""
+"""Checks of config.pbtxt and ensembles."""

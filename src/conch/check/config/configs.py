@@ -1,4 +1,4 @@
-"""The configuration of one model, read with the server's own code, so that the two never disagree."""
+"""Check the configuration of one model with the server's code, so that check and server agree."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.backends.registry import requirement
-from conch.check.config.syntax_repair import mending
+from conch.check.config.syntax_repair import find_repair
 from conch.check.finding import Edit, Finding, Place, Rule
 from conch.check.model import CheckedModel, ModelFolder
 from conch.check.rules import repository as rules
@@ -23,10 +23,10 @@ from conch.repository.override import Override
 from conch.repository.store import ModelFiles, Repository
 
 _CONFIG_FILE = "config.pbtxt"
-_PLACE = re.compile(r"^.*?:(?P<line>\d+):(?P<column>\d+): (?P<said>.*)$", re.DOTALL)
-_MOST_MISTAKES = 20  # in one file
+_PLACE = re.compile(r"^.*?:(?P<line>\d+):(?P<column>\d+): (?P<text>.*)$", re.DOTALL)
+_MAX_MISTAKES = 20  # in one file
 
-# Fields without which a configuration is still one, so that what else is wrong can be found beside them.
+# Optional fields: they are removed after an error, so that the remaining errors can be found.
 _SEPARABLE = (
     "dynamic_batching",
     "instance_group",
@@ -41,7 +41,7 @@ _SEPARABLE = (
 
 
 def check_config(directory: Path) -> tuple[CheckedModel | None, list[Finding]]:
-    """Read a configuration; return the model, None if nobody could tell what it is, and what is wrong."""
+    """Read a configuration; return the model, None if it cannot be identified, and the findings."""
     path = directory / _CONFIG_FILE
     folder = ModelFolder(directory, SourceFile.read(path) if path.is_file() else None)
     repository = Repository([directory.parent])
@@ -50,53 +50,53 @@ def check_config(directory: Path) -> tuple[CheckedModel | None, list[Finding]]:
     except ConchError as error:
         if folder.source is None:
             return None, [Finding(rules.CONFIG_INVALID, Place(path if path.is_file() else directory), error.message)]
-        return _read_on(folder, folder.source, repository)
-    return _finished(folder, files, [])
+        return _all_mistakes(folder, folder.source, repository)
+    return _resolved(folder, files, [])
 
 
-def _read_on(
+def _all_mistakes(
     folder: ModelFolder, source: SourceFile, repository: Repository
 ) -> tuple[CheckedModel | None, list[Finding]]:
-    """Find all that can be found in a configuration that the server refuses at its first mistake."""
+    """Find as many mistakes as possible in a configuration, of which the server reports only the first."""
     message, mistakes = _parsed(source)
     while message is not None:
         try:
             files = repository.read(folder.name, Override(config=json.dumps(to_document(message))))
         except ConchError as error:
-            said = error.message.removesuffix(f" ('config' of the load of '{folder.name}')")  # which is how it was read
-            mistakes.append(Finding(_rule(error), folder.locate(said), said))
-            if not _without_cause(message, said):
+            text = error.message.removesuffix(f" ('config' of the load of '{folder.name}')")  # the override above
+            mistakes.append(Finding(_rule(error), folder.locate(text), text))
+            if not _remove_cause(message, text):
                 break
         else:
-            return _finished(folder, files, mistakes)
+            return _resolved(folder, files, mistakes)
     return None, mistakes
 
 
 def _parsed(source: SourceFile) -> tuple[Any, list[Finding]]:
-    """Return the message of a text, None if it cannot be had, and each mistake on the way to it."""
+    """Return the message of a text, None if it cannot be repaired, and the syntax errors."""
     mistakes: list[Finding] = []
-    mended, history = source, list[tuple[Edit, ...]]()
-    while len(mistakes) < _MOST_MISTAKES:
+    repaired, history = source, list[tuple[Edit, ...]]()
+    while len(mistakes) < _MAX_MISTAKES:
         try:
-            return parse_pbtxt(mended.text, str(source.path)), mistakes
+            return parse_pbtxt(repaired.text, str(source.path)), mistakes
         except ConfigError as error:
             match = _PLACE.match(error.message)
             assert match is not None  # parse_pbtxt promises the place
-            said, offset = match["said"], mended.offset(int(match["line"]), int(match["column"]))
-            mend = mending(mended, offset, said)
-            rule = rules.CONFIG_UNKNOWN if said.startswith("unknown ") else rules.CONFIG_SYNTAX
-            edits = tuple(_in_file(edit, history) for edit in mend.edits) if mend and mend.certain else ()
+            text, offset = match["text"], repaired.offset(int(match["line"]), int(match["column"]))
+            repair = find_repair(repaired, offset, text)
+            rule = rules.CONFIG_UNKNOWN if text.startswith("unknown ") else rules.CONFIG_SYNTAX
+            edits = tuple(_in_file(edit, history) for edit in repair.edits) if repair and repair.certain else ()
             place = source.at(_before_all(offset, history))
-            mistakes.append(Finding(rule, place, said, "`conch check --fix` mends it." if edits else "", edits=edits))
-            if mend is None:
+            mistakes.append(Finding(rule, place, text, "Run `conch check --fix`." if edits else "", edits=edits))
+            if repair is None:
                 break
-            mended = mended.edited(mend.edits)
-            history.append(mend.edits)
+            repaired = repaired.edited(repair.edits)
+            history.append(repair.edits)
     return None, mistakes
 
 
 def _in_file(edit: Edit, history: Sequence[tuple[Edit, ...]]) -> Edit:
-    """An edit of a text that was mended before as one of the text in the file."""
+    """Convert an edit of the repaired text to one of the text in the file."""
     return Edit(_before_all(edit.start, history), _before_all(edit.end, history), edit.replacement)
 
 
@@ -116,12 +116,12 @@ def _rule(error: ConchError) -> Rule:
     return rules.CONFIG_INVALID
 
 
-def _without_cause(message: Any, said: str) -> bool:
-    """Remove from a message the field that an error is about, if it can be done without; whether that was so."""
-    if "directory name must equal model name" in said:
+def _remove_cause(message: Any, error: str) -> bool:
+    """Remove the field that causes an error from a message, and return whether that was possible."""
+    if "directory name must equal model name" in error:
         message.name = ""
         return True
-    if "needs --model-namespacing" in said:
+    if "needs --model-namespacing" in error:
         for step in message.ensemble_scheduling.step:
             step.model_namespace = ""
         return True
@@ -131,7 +131,7 @@ def _without_cause(message: Any, said: str) -> bool:
         without = type(message)()
         without.CopyFrom(message)
         without.ClearField(field)
-        if _first_error(without) != said:
+        if _first_error(without) != error:
             message.ClearField(field)
             return True
     return False
@@ -146,19 +146,19 @@ def _first_error(message: Any) -> str:
     return ""
 
 
-def _finished(folder: ModelFolder, files: ModelFiles, mistakes: list[Finding]) -> tuple[CheckedModel, list[Finding]]:
-    """Fill in the defaults and hold the tensors against the rules, as the server does before it loads."""
+def _resolved(folder: ModelFolder, files: ModelFiles, mistakes: list[Finding]) -> tuple[CheckedModel, list[Finding]]:
+    """Fill in the defaults and check the tensors, as the server does before it loads the model."""
     try:
-        finished = resolve(files.document, backend=None, gpus=named_gpus(files))
+        resolved = resolve(files.document, backend=None, gpus=named_gpus(files))
     except ConfigError as error:
         mistake = Finding(_rule(error), folder.locate(error.message), error.message)
         return CheckedModel(folder, files, files.config), [*mistakes, mistake]
-    notices = [Finding(rules.CONFIG_NO_EFFECT, folder.locate(notice), notice) for notice in finished.notices]
-    return CheckedModel(folder, files, finished.config), [*mistakes, *_backend(folder, files), *notices]
+    notices = [Finding(rules.CONFIG_NO_EFFECT, folder.locate(notice), notice) for notice in resolved.notices]
+    return CheckedModel(folder, files, resolved.config), [*mistakes, *_backend(folder, files), *notices]
 
 
 def _backend(folder: ModelFolder, files: ModelFiles) -> Iterator[Finding]:
-    """Check that the backend is one of this environment's; its package is looked for and not imported."""
+    """Check that the backend exists and its package is installed, without importing it."""
     name = files.config.backend
     if files.config.is_ensemble:
         return
@@ -168,12 +168,12 @@ def _backend(folder: ModelFolder, files: ModelFiles) -> Iterator[Finding]:
         yield Finding(rules.BACKEND_UNKNOWN, folder.locate(f"'{name}'"), error.message)
         return
     if needed and find_spec(needed[0]) is None:
-        said = f"backend '{name}' needs the package '{needed[0]}': pip install 'conch-server[{needed[1]}]'"
-        yield Finding(rules.BACKEND_NOT_INSTALLED, folder.locate(f"'{name}'"), said)
+        message = f"backend '{name}' needs the package '{needed[0]}': pip install 'conch-server[{needed[1]}]'"
+        yield Finding(rules.BACKEND_NOT_INSTALLED, folder.locate(f"'{name}'"), message)
 
 
 def is_known(backend: str) -> bool:
-    """Whether there is such a backend; `backend-unknown` has told if not."""
+    """Whether the backend exists; if not, `backend-unknown` is already a finding."""
     try:
         requirement(backend)
     except ModelLoadError:
@@ -182,5 +182,5 @@ def is_known(backend: str) -> bool:
 
 
 def named_gpus(files: ModelFiles) -> list[int]:
-    """Return the devices that a configuration may count on: a check is about the repository, not about this machine."""
+    """Return the GPUs that a configuration names: a check assumes them, because the server's machine may have them."""
     return sorted({0, *(gpu for group in files.config.instance_groups for gpu in group.gpus)})

@@ -1,4 +1,4 @@
-"""Ensembles: the contract between their stages, by the server's own rules, across the models of a repository."""
+"""Check ensembles against the other models of the repository, with the server's code."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from conch.repository.versions import chosen_versions
 
 
 def check_ensembles(models: Mapping[str, CheckedModel | None]) -> Iterator[Finding]:
-    """Check every ensemble among the models of one server; None is a model of which nothing is known."""
+    """Check every ensemble among the models of one server; None is a model that could not be read."""
     for model in models.values():
         if model is not None and model.config.is_ensemble:
             yield from _check(model, models)
@@ -31,16 +31,16 @@ def _check(model: CheckedModel, models: Mapping[str, CheckedModel | None]) -> It
             others = sorted(models.keys() - {model.name})
             known = ", ".join(others) or "none"
             near = get_close_matches(step.model_name, others, n=1)
-            said = f"ensemble '{model.name}': step {number} names model '{step.model_name}', which is not there"
-            said += f"; did you mean '{near[0]}'?" if near else ""
-            yield Finding(rules.ENSEMBLE_MISSING, place, said, f"The other models of the repository are: {known}.")
+            message = f"ensemble '{model.name}': step {number} names model '{step.model_name}', which does not exist"
+            message += f"; did you mean '{near[0]}'?" if near else ""
+            yield Finding(rules.ENSEMBLE_MISSING, place, message, f"Other models of the repository: {known}.")
         elif inner is None or not (inner.knows_tensors or inner.config.is_ensemble):
-            said = f"ensemble '{model.name}' was not checked: the tensors of model '{step.model_name}' are not known"
-            yield Finding(rules.ENSEMBLE_UNCHECKED, place, said)
+            message = f"ensemble '{model.name}' was not checked: the tensors of model '{step.model_name}' are unknown"
+            yield Finding(rules.ENSEMBLE_UNCHECKED, place, message)
         else:
             configs.append(inner.config)
             if wrong := _version_not_served(step, inner):
-                yield Finding(rules.ENSEMBLE_MISSING, place, f"ensemble '{model.name}': step {number} asks for {wrong}")
+                yield Finding(rules.ENSEMBLE_MISSING, place, f"ensemble '{model.name}': step {number} needs {wrong}")
     if len(configs) < len(steps):
         return
     try:
@@ -60,24 +60,24 @@ def _version_not_served(step: EnsembleStep, inner: CheckedModel) -> str:
     try:
         served = chosen_versions(inner.config, inner.files.versions_on_disk)
     except ConchError:
-        return ""  # said of that model
+        return ""  # a finding of that model
     if step.model_version in served:
         return ""
     return f"version {step.model_version} of model '{step.model_name}', which serves {', '.join(map(str, served))}"
 
 
-def _step_of(model: CheckedModel, said: str) -> Place:
-    match = re.search(r"step (\d+)", said)
+def _step_of(model: CheckedModel, message: str) -> Place:
+    match = re.search(r"step (\d+)", message)
     if match is None:
-        return model.folder.locate(said)
+        return model.folder.locate(message)
     return model.folder.field(f"ensemble_scheduling.step[{match[1]}].model_name")
 
 
-def _sides(said: str, models: Mapping[str, CheckedModel | None]) -> tuple[Related, ...]:
-    """Where the other side is: the tensors of the models that the sentence names, or at least the models."""
+def _sides(message: str, models: Mapping[str, CheckedModel | None]) -> tuple[Related, ...]:
+    """Return the tensors of other models that the message names, or at least the models."""
     related: dict[Place, Related] = {}
-    tensors = re.findall(r"(input|output) of model '([^']+)', '([^']+)'", said)
-    for kind, name, tensor in tensors or [("", name, "") for name in re.findall(r"model '([^']+)'", said)]:
+    tensors = re.findall(r"(input|output) of model '([^']+)', '([^']+)'", message)
+    for kind, name, tensor in tensors or [("", name, "") for name in re.findall(r"model '([^']+)'", message)]:
         model = models.get(name)
         if model is not None:
             place = model.folder.locate(f"'{tensor}'" if tensor else "input")

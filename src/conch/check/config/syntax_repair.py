@@ -1,4 +1,4 @@
-"""Mistakes in the text of a configuration whose cure is certain, and those past which the check can read on."""
+"""Repair syntax errors of a configuration, so that the check can continue and `--fix` can write safe repairs."""
 
 import re
 from dataclasses import dataclass
@@ -13,36 +13,36 @@ _TOKEN = re.compile(r"#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[\w.+-]
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
-    """How a text may be read on. `certain`: nothing else can have been meant, so `--fix` may write it."""
+class Repair:
+    """Edits that make a text parseable. `certain`: there is no other interpretation, so `--fix` may write them."""
 
     edits: tuple[Edit, ...]
     certain: bool
 
 
-def mending(source: SourceFile, offset: int, said: str) -> Mending | None:
-    """Return how to mend the mistake at a place, by what the parser says about it; None if that is anybody's guess."""
-    if "is one message, not a list" in said:
+def find_repair(source: SourceFile, offset: int, error: str) -> Repair | None:
+    """Return a repair of the mistake at a place, by the parser's error message; None if there is no obvious one."""
+    if "is one message, not a list" in error:
         return _unwrapped(source.text, offset)
     if source.text[offset : offset + 1] == "]" and source.text[:offset].rstrip().endswith(","):
         comma = source.text.rfind(",", 0, offset)
-        return Mending((Edit(comma, comma + 1, ""),), certain=True)
-    if "is a string: write it in quotes" in said:
+        return Repair((Edit(comma, comma + 1, ""),), certain=True)
+    if "is a string: write it in quotes" in error:
         word = re.compile(r"[\w.+-]+").match(source.text, offset)
-        return Mending((Edit(offset, word.end(), f'"{word[0]}"'),), certain=True) if word else None
-    if match := re.search(r"it is written without quotes: (\w+)", said):
+        return Repair((Edit(offset, word.end(), f'"{word[0]}"'),), certain=True) if word else None
+    if match := re.search(r"write it without quotes: (\w+)", error):
         quoted = re.compile(r"[\"'][^\"'\n]*[\"']").search(source.text, max(offset - 1, 0))
-        return Mending((Edit(quoted.start(), quoted.end(), match[1]),), certain=True) if quoted else None
-    if match := _DID_YOU_MEAN.search(said):
+        return Repair((Edit(quoted.start(), quoted.end(), match[1]),), certain=True) if quoted else None
+    if match := _DID_YOU_MEAN.search(error):
         start = source.text.find(match["wrong"], max(offset - 1, 0))
         edit = Edit(start, start + len(match["wrong"]), match["right"])
-        # TYPE_ forgotten is certain; a name that is near is not.
-        return Mending((edit,), certain=match["right"] == f"TYPE_{match['wrong']}") if start >= 0 else None
+        # A missing TYPE_ is certain; a similar name is not.
+        return Repair((edit,), certain=match["right"] == f"TYPE_{match['wrong']}") if start >= 0 else None
     return None
 
 
-def _unwrapped(text: str, start: int) -> Mending | None:
-    """`field [ { … } ]` → `field { … }`, if there is one message in the list."""
+def _unwrapped(text: str, start: int) -> Repair | None:
+    """Change `field [ { … } ]` to `field { … }`, if the list has exactly one message."""
     depth, messages = 0, 0
     for match in _TOKEN.finditer(text, start):
         mark = match[0]
@@ -57,8 +57,8 @@ def _unwrapped(text: str, start: int) -> Mending | None:
         return None
     opening = re.compile(r"\[[ \t]*").match(text, start)
     end = text.rfind("}", 0, match.start()) + 1
-    # Two messages, none, or a comma or comment between the brackets: not for a program to decide.
+    # With several messages, none, or a comma or comment between the brackets, the repair is not certain.
     if mark != "]" or messages != 1 or opening is None or text[end : match.start()].strip():
         return None
     closing = end if "\n" not in text[end : match.start()] else match.start()
-    return Mending((Edit(start, opening.end(), ""), Edit(closing, match.end(), "")), certain=True)
+    return Repair((Edit(start, opening.end(), ""), Edit(closing, match.end(), "")), certain=True)

@@ -1,7 +1,7 @@
-"""Command lines of the server in scripts, Dockerfiles, manifests and texts, read with its own table of flags.
+"""Check the flags in the server's command lines in scripts, Dockerfiles, manifests and texts.
 
-The files are read as lines of words, whatever their format: after `tritonserver` or `conch serve` come flags, on the
-same line, after a backslash, as elements of a list or as lines of a YAML block.
+The files are read as lines of words, whatever their format: flags follow `tritonserver` or `conch serve` on the same
+line, after a backslash, as elements of a list or as lines of a YAML block.
 """
 
 import re
@@ -23,7 +23,7 @@ _VARIES = re.compile(r"[$<{]|\.\.\.|…")
 _FLAGS: dict[str, Flag] = {name: flag for flag in FLAGS for name in (flag.name, *flag.aliases)}
 _ELEMENT = re.compile(r"[ \t]*(?:-[ \t]+|[\[,][ \t]*)?")
 _SPAN = re.compile(r"`([^`\n]+)`")
-_ASKS = ("--help", "-h")
+_HELP_FLAGS = ("--help", "-h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def check_command_lines(source: SourceFile) -> Iterator[Finding]:
             word = words.pop(0)
             if not word.text.startswith("--"):
                 break
-            if word.text in _ASKS:
+            if word.text in _HELP_FLAGS:
                 continue
             name, equals, value = word.text[2:].partition("=")
             flag = _FLAGS.get(name)
@@ -51,7 +51,7 @@ def check_command_lines(source: SourceFile) -> Iterator[Finding]:
 
 def _check(word: _Word, name: str, value: str | None, flag: Flag | None) -> Iterator[Finding]:
     if flag is not None and value is not None and _VARIES.search(value):
-        return  # the shell, or a template, knows the value
+        return  # a variable of the shell or a template
     problems: list[str] = []
     given = read_arguments(FLAGS, [f"--{name}" if value is None else f"--{name}={value}"], problems)
     for problem in problems:
@@ -69,7 +69,7 @@ def _standing(word: _Word, given: Given) -> Iterator[Finding]:
 
 
 def _commands(source: SourceFile) -> Iterator[list[_Word]]:
-    """Yield the words behind each name of the server's program."""
+    """Yield the words after each occurrence of the server's program."""
     lines = source.text.split("\n")
     code = set(range(len(lines)))
     if source.path.suffix == ".md":
@@ -82,21 +82,21 @@ def _commands(source: SourceFile) -> Iterator[list[_Word]]:
         if lines[number].lstrip().startswith(("#", "//")):
             continue
         for match in _PROGRAM.finditer(lines[number]):
-            quote = lines[number][match.end() : match.end() + 1] in ("'", '"')  # the name's own, in a list
+            quote = lines[number][match.end() : match.end() + 1] in ("'", '"')  # closes the program's name in a list
             yield list(_following(source, lines, number, match.end() + quote))
 
 
 def _following(source: SourceFile, lines: list[str], number: int, start: int) -> Iterator[_Word]:
-    """Yield the words of a command from a place on, across the lines that belong to it."""
+    """Yield the words of a command from a place on, also from its continuation lines."""
     line = lines[number]
     while True:
-        text, goes_on = line.rstrip(), False
+        text, continues = line.rstrip(), False
         if text.endswith("\\"):
-            text, goes_on = text[:-1], True
-        wants_value = False
+            text, continues = text[:-1], True
+        needs_value = False
         for word in _words(source, number, text, start):
             yield word
-            wants_value = word.text.startswith("--") and "=" not in word.text and word.text not in _ASKS
+            needs_value = word.text.startswith("--") and "=" not in word.text and word.text not in _HELP_FLAGS
         if _stops(text[start:]):
             return
         number += 1
@@ -107,8 +107,8 @@ def _following(source: SourceFile, lines: list[str], number: int, start: int) ->
         line = lines[number]
         start = _ELEMENT.match(line).end()  # type: ignore[union-attr]  # it matches any text
         is_flag = line[start:].lstrip("\"'").startswith("--")
-        is_value = wants_value and line.lstrip().startswith(("- ", '"', "'"))
-        if not (goes_on or is_flag or is_value):
+        is_value = needs_value and line.lstrip().startswith(("- ", '"', "'"))
+        if not (continues or is_flag or is_value):
             return
 
 
@@ -128,7 +128,7 @@ def _words(source: SourceFile, number: int, line: str, start: int, shift: int = 
 
 
 def _fenced(lines: list[str]) -> set[int]:
-    """The numbers of the lines inside the code blocks of a Markdown text."""
+    """Return the numbers of the lines inside the code blocks of a Markdown text."""
     inside, code = False, set()
     for number, line in enumerate(lines):
         if line.lstrip().startswith(("```", "~~~")):

@@ -1,4 +1,4 @@
-"""Container images: what a chart's values or a manifest deploy, against what the text beside it names."""
+"""Check container images in charts and manifests against the texts beside them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _NEAR = 4  # lines between `repository` and `tag`
 
 
 def check_images(sources: Sequence[SourceFile]) -> Iterator[Finding]:
-    """Check the images of all files that lie together."""
+    """Check the images of the files in one folder and of its texts."""
     texts = [source for source in sources if source.path.suffix in _TEXTS]
     for source in sources:
         if source.path.suffix in _TEXTS:
@@ -26,12 +26,12 @@ def check_images(sources: Sequence[SourceFile]) -> Iterator[Finding]:
             named = _named(texts, name)
             if named and tag not in named:
                 other, there = next(iter(named.items()))
-                said = f"{name}:{tag} is deployed, the text names {name}:{other}"
-                yield Finding(rules.IMAGE_TAG, place, said, related=(Related(there, f"the text names tag {other}"),))
+                message = f"{name}:{tag} is deployed, but the text names {name}:{other}"
+                yield Finding(rules.IMAGE_TAG, place, message, related=(Related(there, f"the text names tag {other}"),))
 
 
 def check_shm_variable(source: SourceFile) -> Iterator[Finding]:
-    """Check that the size of the shared memory is not among environment variables."""
+    """Check that the size of the shared memory is not set as an environment variable."""
     indent, inside = 0, False
     for number, line in enumerate(source.text.split("\n"), 1):
         if _ENVIRONMENT.match(line):
@@ -65,7 +65,7 @@ def _deployed(source: SourceFile) -> Iterator[tuple[str, str, Place]]:
 
 
 def _named(texts: Sequence[SourceFile], name: str) -> dict[str, Place]:
-    """Which tags of an image the texts name, and where first."""
+    """Return the tags of an image that the texts name, with the first place of each."""
     found: dict[str, Place] = {}
     for text in texts:
         for match in re.finditer(rf"(?<![\w./-]){re.escape(name)}:(?P<tag>[\w.-]*\w)", text.text):

@@ -1,4 +1,4 @@
-"""What is inside model files of each backend, read without its framework and judged by the server's own rules."""
+"""Check the contents of model files with the server's rules, without their frameworks."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,16 +24,16 @@ from conch.check.rules import repository as rules
 from conch.errors import ConfigError, ModelLoadError
 from conch.repository.config.resolve import resolve
 
-# Larger JSON is left to the framework: its text would be held several times over.
+# Larger JSON is not parsed here, because that takes several times its size in memory.
 _MAX_JSON_BYTES = 64 << 20
 
 Checked = tuple[CheckedModel, list[Finding]]
 
 
-def check_inside(model: CheckedModel, version: int, path: Path) -> Checked | None:
-    """Look into the file of a version; return the model, completed by what it says, and what is wrong.
+def check_contents(model: CheckedModel, version: int, path: Path) -> Checked | None:
+    """Check the file of a version; return the model, completed from the file, and the findings.
 
-    None where the file of this backend can be read by its framework only.
+    None if only its framework can read the file.
     """
     backend = model.config.backend
     if backend in ("onnxruntime", "openvino") and path.suffix == ".onnx":
@@ -51,14 +51,15 @@ def _check_onnx(model: CheckedModel, path: Path) -> Checked:
         return model, [_damaged(path, model, f"is not a valid ONNX model: {error}")]
     missing = [name for name in onnx.external if not (path.parent / name).is_file()]
     if missing:
-        said = f"{path.name} of model '{model.name}' keeps weights in '{missing[0]}', which is not beside it"
-        return model, [Finding(rules.FILE_MISSING, Place(path), said)]
+        message = f"{path.name} of model '{model.name}' keeps weights in '{missing[0]}', which is not beside it"
+        return model, [Finding(rules.FILE_MISSING, Place(path), message)]
     if not onnx.shaped and needs_completion(model.files.document):
-        said = (
-            f"outputs of model '{model.name}' were not checked: {path.name} gives no shape; needs onnxruntime, started"
+        message = (
+            f"outputs of model '{model.name}' were not checked: {path.name} has no shapes for them; only a running "
+            "server can check them"
         )
-        return model, [Finding(rules.MODEL_UNREAD, Place(path), said)]
-    return _held_against(model, onnx.signature)
+        return model, [Finding(rules.MODEL_UNREAD, Place(path), message)]
+    return _compared(model, onnx.signature)
 
 
 def _check_ir(model: CheckedModel, path: Path) -> Checked:
@@ -70,19 +71,19 @@ def _check_ir(model: CheckedModel, path: Path) -> Checked:
     size = weights.stat().st_size if weights.is_file() else 0
     if size < ir.weights_bytes:
         there = f"{weights.name} has {size}" if weights.is_file() else f"there is no {weights.name}"
-        said = f"{path.name} of model '{model.name}' needs {ir.weights_bytes} bytes of weights, {there}"
-        return model, [Finding(rules.FILE_DAMAGED if size else rules.FILE_MISSING, Place(path), said)]
+        message = f"{path.name} of model '{model.name}' needs {ir.weights_bytes} bytes of weights, but {there}"
+        return model, [Finding(rules.FILE_DAMAGED if size else rules.FILE_MISSING, Place(path), message)]
     parameters = model.config.parameters
     if any(name in parameters for name in ("RESHAPE_IO_LAYERS", "CPU_EXTENSION_PATH")):
         return model, [unread(path, model, "openvino")]
     declared = {spec.name for spec in (*model.config.inputs, *model.config.outputs)}
     signature = ir.signature(declared)
     if model.config.max_batch_size > 1:
-        # The server frees the batch dimension of inputs that fix it; outputs follow.
+        # The server makes a fixed batch dimension of inputs variable, which changes the outputs too.
         fixed = [info for info in signature.inputs if info.dims[:1] not in ((), (-1,))]
         if fixed:
             return model, [unread(path, model, "openvino")]
-    return _held_against(model, signature)
+    return _compared(model, signature)
 
 
 def _check_torch(model: CheckedModel, source: ModelSource) -> Checked:
@@ -118,8 +119,8 @@ _READERS: Mapping[str, Callable[[CheckedModel, ModelSource], Checked]] = {
 }
 
 
-def _held_against(model: CheckedModel, signature: Signature) -> Checked:
-    """Complete the configuration as the server would, and compare the two as the server does."""
+def _compared(model: CheckedModel, signature: Signature) -> Checked:
+    """Complete the configuration and compare it with the file, as the server does."""
     document: Mapping[str, Any] = model.files.document
     try:
         if needs_completion(document):
@@ -138,11 +139,14 @@ def _completed(model: CheckedModel, document: Mapping[str, Any]) -> Checked:
         return model, [Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)]
 
 
-def _damaged(path: Path, model: CheckedModel, said: str) -> Finding:
-    return Finding(rules.FILE_DAMAGED, Place(path), f"{path.name} of model '{model.name}' {said}")
+def _damaged(path: Path, model: CheckedModel, message: str) -> Finding:
+    return Finding(rules.FILE_DAMAGED, Place(path), f"{path.name} of model '{model.name}' {message}")
 
 
 def unread(path: Path, model: CheckedModel, backend: str) -> Finding:
     """Return the notice for a file that only its framework can read."""
-    said = f"what is inside {path.name} of model '{model.name}' was not checked: needs backend '{backend}', started"
-    return Finding(rules.MODEL_UNREAD, Place(path), said)
+    message = (
+        f"the contents of {path.name} of model '{model.name}' were not checked: only a running server with backend "
+        f"'{backend}' can read them"
+    )
+    return Finding(rules.MODEL_UNREAD, Place(path), message)

@@ -1,7 +1,7 @@
-"""Inputs and outputs of OpenVINO's IR, read from its XML: no framework, no weights loaded.
+"""Read inputs and outputs of OpenVINO IR from its XML, without the framework and the weights.
 
-The file is a graph of layers and edges ("OpenVINO IR format"). Read are layers of the kinds Parameter and Result, the
-ports that lead to results, and which bytes of the weights constants refer to.
+The file is a graph of layers and edges ("OpenVINO IR format"). Only the layers Parameter and Result, the ports that
+lead to results, and the offsets of constants in the weights are read.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 from conch.backends.signature import Signature, TensorInfo
 
-# A graph without its weights is seldom larger than a few MB.
+# A graph without its weights is rarely larger than a few MB.
 _MAX_BYTES = 256 << 20
 _DATATYPES = {
     "boolean": "BOOL",
@@ -29,7 +29,7 @@ _DATATYPES = {
     "f64": "FP64",
     "bf16": "BF16",
 }
-# Ports spell them otherwise than layers.
+# Ports and layers use different names.
 _PRECISIONS = {name.upper(): name for name in _DATATYPES} | {
     **{f"FP{bits}": f"f{bits}" for bits in (16, 32, 64)},
     "BOOL": "boolean",
@@ -42,9 +42,9 @@ class NotIr(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class IrFile:
-    """What the graph says. `weights_bytes` is the least size of the file of weights, 0 if it needs none.
+    """Inputs and outputs of a graph. `weights_bytes` is the minimum size of the weights file, 0 if none is needed.
 
-    Names of a tensor with several are joined with a comma, as in the file. An output without a known shape has no dims.
+    Several names of a tensor are joined with commas, as in the file. An output of unknown shape has no dims.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -52,7 +52,7 @@ class IrFile:
     weights_bytes: int
 
     def signature(self, declared: set[str]) -> Signature:
-        """Return inputs and outputs: of several names that which is declared, or else the first by the alphabet."""
+        """Return inputs and outputs. Of several names, the declared one counts, or else the first in sorted order."""
         return Signature(_named(self.inputs, declared), _named(self.outputs, declared))
 
 
@@ -75,7 +75,7 @@ def read_ir(path: Path) -> IrFile:
     except ET.ParseError as error:
         raise NotIr(f"not well-formed XML: {error}") from None
     if root.tag != "net":
-        raise NotIr(f"its root is <{root.tag}>, that of IR is <net>")
+        raise NotIr(f"its root element is <{root.tag}>, not <net>")
     graph = _Graph()
     for layer in root.iterfind("layers/layer"):
         _read_layer(layer, graph)
@@ -111,7 +111,7 @@ def _read_layer(layer: Element, graph: _Graph) -> None:
     elif kind == "Const":
         sizes = (_attribute(data, "offset"), _attribute(data, "size"))
         if not all(size.isdecimal() for size in sizes):
-            raise NotIr(f"constant '{graph.names[number]}' does not say where its values are")
+            raise NotIr(f"constant '{graph.names[number]}' has no offset and size")
         graph.weights_bytes = max(graph.weights_bytes, sum(map(int, sizes)))
 
 
@@ -120,7 +120,7 @@ def _outputs(graph: _Graph) -> Iterator[TensorInfo]:
         source = graph.sources.get(number)
         port = graph.ports.get(source) if source else None
         if source is None or port is None:
-            raise NotIr(f"nothing leads to its result '{graph.names[number]}'")
+            raise NotIr(f"no edge leads to its result '{graph.names[number]}'")
         kind = _PRECISIONS.get(port.get("precision", ""), port.get("precision", ""))
         names = layer.get("output_names") or port.get("names") or graph.names[source[0]]
         yield TensorInfo(names, _DATATYPES.get(kind, ""), _dims(port), f"of OpenVINO's type '{kind}'")

@@ -1,4 +1,4 @@
-"""Label files: there, and with one line for each class."""
+"""Check label files: readable, with one line for each class."""
 
 from collections.abc import Iterator
 from math import prod
@@ -24,10 +24,11 @@ def check_labels(model: CheckedModel) -> Iterator[Finding]:
         path = model.directory / output.label_filename
         count, classes = len(labels[output.name]), prod(output.dims)
         if -1 not in output.dims and count != classes:
-            said = (
-                f"{path.name} has {count} labels, output '{output.name}' of model '{model.name}' has {classes} classes"
+            message = (
+                f"{path.name} has {count} labels, but output '{output.name}' of model '{model.name}' has {classes} "
+                "classes"
             )
-            yield Finding(rules.LABEL_COUNT, model.folder.field(f"output[{index}].label_filename"), said)
+            yield Finding(rules.LABEL_COUNT, model.folder.field(f"output[{index}].label_filename"), message)
         source = SourceFile.read(path)
         if source and "\r\n" in source.text:
             edits = tuple(

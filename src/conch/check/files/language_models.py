@@ -1,7 +1,7 @@
-"""Models that generate: what the server's own engines say to their files, and whether their chat templates compile.
+"""Check language models: the arguments of their engines, their files, and whether their chat templates compile.
 
-Nothing is loaded: an engine's arguments are read by the code that reads them in its process, as far as that goes
-without the engine's packages.
+No model is loaded. The code of the engine process reads the engine's arguments, as far as that is possible without the
+engine's packages.
 """
 
 import json
@@ -27,9 +27,9 @@ from conch.llm.chat import ChatTemplate
 from conch.repository.config.resolve import resolve
 
 _GGUF_HEAD = b"GGUF"
-# A check is about the repository, not about this machine: whether there is room for a model is seen when it is loaded.
-_AMPLE: dict[str, Any] = {"free": 1 << 60, "capacity": 1 << 60, "promised": {}, "gpu_shares": {}}
-# How readers of `model.json` and `multi_lora.json` speak of a path that is not there.
+# A check is independent of this machine's memory: whether a model fits is decided when it is loaded.
+_UNLIMITED_MEMORY: dict[str, Any] = {"free": 1 << 60, "capacity": 1 << 60, "promised": {}, "gpu_shares": {}}
+# Errors about a path that does not exist, from the readers of `model.json` and `multi_lora.json`.
 _ELSEWHERE = re.compile(r"(?:there is no|is not at|folder with an IR,) '(/[^']+)'")
 _AT = re.compile(r"line (\d+) column (\d+)")
 
@@ -37,8 +37,8 @@ _AT = re.compile(r"line (\d+) column (\d+)")
 def check_language_model(model: CheckedModel, versions: Sequence[int]) -> tuple[CheckedModel, list[Finding]]:
     """Check versions of a model of a backend in `ENGINES`; return it with the tensors that the server gives it."""
     if any(_makes_embeddings(model.directory / str(version)) for version in versions):
-        said = f"model '{model.name}' makes embeddings: its files were not checked; needs the server, started"
-        return model, [Finding(repository_rules.MODEL_UNREAD, Place(model.directory), said)]
+        message = f"the files of embedding model '{model.name}' were not checked: only a running server can read them"
+        return model, [Finding(repository_rules.MODEL_UNREAD, Place(model.directory), message)]
     findings = [finding for version in versions for finding in _version(model, model.directory / str(version))]
     try:
         refuse_parameters(model.name, model.config.parameters if model.config.backend == "tensorrtllm" else {})
@@ -70,11 +70,11 @@ def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:
     except Refused as refused:
         yield _refused(model, directory, refused.text)
     except ImportError as error:
-        said = f"files of model '{model.name}' were not checked: that needs the package '{error.name}'"
-        yield Finding(repository_rules.MODEL_UNREAD, Place(directory), said)
-    except Exception as error:  # a library that reads a file which is none
-        said = f"the model of '{model.name}' cannot be read: {type(error).__name__}: {error}"
-        yield Finding(repository_rules.FILE_DAMAGED, Place(directory), said)
+        message = f"files of model '{model.name}' were not checked: that needs the package '{error.name}'"
+        yield Finding(repository_rules.MODEL_UNREAD, Place(directory), message)
+    except Exception as error:  # of a library that reads an invalid file
+        message = f"the model of '{model.name}' cannot be read: {type(error).__name__}: {error}"
+        yield Finding(repository_rules.FILE_DAMAGED, Place(directory), message)
     else:
         yield from _templates(weights)
 
@@ -86,19 +86,21 @@ def _gguf(model: CheckedModel, path: Path) -> Iterator[Finding]:
         with path.open("rb") as file:
             head = file.read(len(_GGUF_HEAD))
         if head != _GGUF_HEAD:
-            said = f"{path.name} of model '{model.name}' is no GGUF file: it begins with {head!r}, not {_GGUF_HEAD!r}"
-            yield Finding(repository_rules.FILE_DAMAGED, Place(path), said)
+            message = (
+                f"{path.name} of model '{model.name}' is not a GGUF file: it begins with {head!r}, not {_GGUF_HEAD!r}"
+            )
+            yield Finding(repository_rules.FILE_DAMAGED, Place(path), message)
 
 
 def _refused(model: CheckedModel, directory: Path, text: str) -> Finding:
-    """Put what an engine says to the file that it names.
+    """Convert an engine's error to a finding at the file that it names.
 
-    An absolute path outside of the model's folder may exist where the models are served, and is a notice only.
+    A missing absolute path outside of the model's folder is only a notice: it may exist on the server's machine.
     """
     elsewhere = _ELSEWHERE.search(text)
     if elsewhere and not Path(elsewhere[1]).is_relative_to(directory.parent):
-        said = f"model '{model.name}': {elsewhere[1]} does not exist on this machine"
-        return Finding(rules.PATH_ELSEWHERE, Place(directory / "model.json"), said)
+        message = f"model '{model.name}': {elsewhere[1]} does not exist on this machine"
+        return Finding(rules.PATH_ELSEWHERE, Place(directory / "model.json"), message)
     path, separator, rest = text.partition(": ")
     named = Path(path)
     if not separator or named.parent != directory:
@@ -109,7 +111,7 @@ def _refused(model: CheckedModel, directory: Path, text: str) -> Finding:
 
 
 def _templates(weights: Path) -> Iterator[Finding]:
-    """Compile the chat templates of a model: a folder as Hugging Face's libraries write it, or a GGUF file."""
+    """Compile the chat templates of a model: a folder in Hugging Face's format, or a GGUF file."""
     for path, source in _template_sources(weights):
         try:
             ChatTemplate(source, {})
@@ -139,17 +141,17 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}  # libraries that read it have words of their own for this
+        return {}  # the engine's library reports it
     return document if isinstance(document, dict) else {}
 
 
 def _openvino_genai(directory: Path) -> Path:
-    options = {"directory": str(directory), "memory": _AMPLE}
+    options = {"directory": str(directory), "memory": _UNLIMITED_MEMORY}
     return openvino_options.read_options(options, lambda _level, _text: None).model
 
 
 def _vllm(directory: Path) -> Path:
-    # Which names vLLM knows depends on its version; here all are known.
+    # The names of arguments depend on vLLM's version, so all are accepted here.
     arguments = vllm_arguments.read_arguments(directory, read_json(directory / "model.json"))
     vllm_arguments.read_adapters(directory)
     return Path(arguments["model"])
@@ -166,7 +168,7 @@ def _scripted(directory: Path) -> Path:
     return directory
 
 
-# Backend → what reads a version's files as its engine does, and returns where the model is. Raises Refused.
+# Backend → function that reads a version's files as the engine does and returns the model's path. Raises Refused.
 ENGINES: dict[str, Callable[[Path], Path]] = {
     "openvino_genai": _openvino_genai,
     "scripted": _scripted,

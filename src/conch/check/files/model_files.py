@@ -1,11 +1,11 @@
-"""Versions and model files: there, readable, of the right name and kind, and in agreement with the configuration."""
+"""Check versions and model files: existence, names, format, and agreement with the configuration."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from conch.backends.pytorch.files import MODEL_FILE
 from conch.check.config.configs import is_known
-from conch.check.files.framework_files import check_inside, unread
+from conch.check.files.framework_files import check_contents, unread
 from conch.check.files.language_models import ENGINES, check_language_model
 from conch.check.files.readable import check_readable
 from conch.check.finding import Finding, Place
@@ -15,13 +15,13 @@ from conch.errors import ModelLoadError
 from conch.model_config import VersionPolicyKind
 from conch.repository.versions import chosen_versions
 
-_READ_ELSEWHERE = ("python", "identity")  # by other rules, or nothing is there to be read
+_NO_FRAMEWORK_FILES = ("python", "identity")  # Python code has its own rules; identity has no files
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 
 def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
-    """Check versions and files; return the model, completed from its file if that could be read, and what is wrong."""
+    """Check versions and files; return the model, completed from its file if that is readable, and the findings."""
     findings = list(_version_names(model))
     try:
         versions = chosen_versions(model.config, model.files.versions_on_disk, model.directory)
@@ -40,22 +40,22 @@ def check_files(model: CheckedModel) -> tuple[CheckedModel, list[Finding]]:
         path = model.directory / str(version) / model.config.default_model_filename
         named = bool(model.config.default_model_filename) and model.config.backend != "identity"
         wrong = list(check_readable(model, path)) if named else []
-        if wrong and not path.exists() and _is_found_elsewhere(model.config.backend, path):
+        if wrong and not path.exists() and _has_exported_program(model.config.backend, path):
             wrong = []
         findings += wrong
-        if wrong or model.config.backend in _READ_ELSEWHERE or not is_known(model.config.backend):
+        if wrong or model.config.backend in _NO_FRAMEWORK_FILES or not is_known(model.config.backend):
             continue
-        inside = check_inside(model, version, path)
-        if inside is None:
+        checked = check_contents(model, version, path)
+        if checked is None:
             findings.append(unread(path, model, model.config.backend))
         else:
-            model, wrong = inside
+            model, wrong = checked
             findings += wrong
     return model, findings
 
 
-def _is_found_elsewhere(backend: str, path: Path) -> bool:
-    """Whether a model that has no `model.pt` is a program of torch.export beside it, which the server takes instead."""
+def _has_exported_program(backend: str, path: Path) -> bool:
+    """Whether the server would load a `model.pt2` of torch.export instead of a missing `model.pt`."""
     return backend == "pytorch" and path.name == MODEL_FILE and path.with_suffix(".pt2").is_file()
 
 
@@ -65,7 +65,7 @@ def _version_names(model: CheckedModel) -> Iterator[Finding]:
         digits = path.name.lower().removeprefix("version").lstrip("v_-")
         if path.is_dir() and path.name not in known and digits.isdecimal():
             cure = f"Rename it to '{int(digits)}'." if int(digits) else "Version numbers begin with 1."
-            yield Finding(rules.VERSION_NAME, Place(path), f"'{path.name}' is no version", cure)
+            yield Finding(rules.VERSION_NAME, Place(path), f"'{path.name}' is not a valid version", cure)
 
 
 def _absent_versions(model: CheckedModel) -> Iterator[Finding]:
@@ -74,22 +74,25 @@ def _absent_versions(model: CheckedModel) -> Iterator[Finding]:
         for version in policy.versions:
             if version not in model.files.versions_on_disk:
                 there = ", ".join(map(str, model.files.versions_on_disk))
-                said = f"version_policy names version {version} of model '{model.name}', there are: {there}"
-                yield Finding(rules.VERSION_ABSENT, model.folder.locate(said), said)
+                message = (
+                    f"version_policy names version {version} of model '{model.name}', which does not exist; "
+                    f"found: {there}"
+                )
+                yield Finding(rules.VERSION_ABSENT, model.folder.locate(message), message)
 
 
 def _warmup_files(model: CheckedModel) -> Iterator[Finding]:
-    """Data of warm-up requests, in the folder `warmup` of the model."""
+    """Check that the data files of warm-up requests exist in the model's folder `warmup`."""
     for warmup in model.config.warmups:
         for each in warmup.inputs:
             path = model.directory / "warmup" / each.filename
             if each.filename and not path.is_file():
-                said = f"input '{each.name}' of model_warmup '{warmup.name}' needs {path}, which is not there"
-                yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{each.filename}'"), said)
+                message = f"input '{each.name}' of model_warmup '{warmup.name}' needs {path}, which does not exist"
+                yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{each.filename}'"), message)
 
 
 def _native_extensions(model: CheckedModel) -> Iterator[Finding]:
-    """Libraries that the server loads into its own process only with --allow-native-extensions=true."""
+    """Find libraries that the server loads into its process only with --allow-native-extensions=true."""
     config, named = model.config, []
     if config.backend == "onnxruntime":
         libraries = config.document.get("model_operations", {}).get("op_library_filename", [])
@@ -97,17 +100,18 @@ def _native_extensions(model: CheckedModel) -> Iterator[Finding]:
     elif config.backend == "openvino" and config.parameters.get("CPU_EXTENSION_PATH"):
         named = [("CPU_EXTENSION_PATH", config.parameters["CPU_EXTENSION_PATH"])]
     for field, filename in named:
-        said = (
-            f"{field} of model '{model.name}' names '{filename}', native code that needs --allow-native-extensions=true"
+        message = (
+            f"{field} of model '{model.name}' names '{filename}', native code that requires "
+            "--allow-native-extensions=true"
         )
-        yield Finding(rules.NATIVE_EXTENSION, model.folder.locate(f"'{field}'"), said)
+        yield Finding(rules.NATIVE_EXTENSION, model.folder.locate(f"'{field}'"), message)
 
 
 def _environment(model: CheckedModel) -> Iterator[Finding]:
-    """A Python model's own environment, unless it lies where only the server's machine can tell."""
+    """Check that a Python model's environment exists, if it lies in the model's folder."""
     path = model.config.parameters.get(_ENVIRONMENT, "")
     if path.startswith(_MODEL_DIRECTORY):
         resolved = model.directory / path.removeprefix(_MODEL_DIRECTORY).lstrip("/")
         if not resolved.exists():
-            said = f"{_ENVIRONMENT} of model '{model.name}' names '{path}', there is no {resolved}"
-            yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{_ENVIRONMENT}'"), said)
+            message = f"{_ENVIRONMENT} of model '{model.name}' names '{path}', but {resolved} does not exist"
+            yield Finding(rules.FILE_MISSING, model.folder.locate(f"'{_ENVIRONMENT}'"), message)

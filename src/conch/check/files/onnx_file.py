@@ -1,7 +1,7 @@
-"""Inputs and outputs of an ONNX file, read from its bytes: no framework, no weights loaded, whatever the size.
+"""Read inputs and outputs of an ONNX file of any size, without a framework and without loading the weights.
 
-An ONNX file is a protobuf message. Only the fields on the way to the graph's inputs and outputs are looked at (numbers
-from onnx.proto3), everything else is skipped by its length.
+An ONNX file is a protobuf message. Only the fields that lead to the graph's inputs and outputs are read (numbers from
+onnx.proto3); all others are skipped by their length.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _ELEMENT_TYPE = 1  # of TypeProto.Sequence and TypeProto.Optional
 _MAX_TYPE_DEPTH = 8
 _ELEMENT, _SHAPE = 1, 2  # of TypeProto.Tensor
 _DIMENSION = 1  # of TensorShapeProto
-_SIZE = 1  # of Dimension, which may have a name in its place
+_SIZE = 1  # of Dimension, which may have a name instead
 _KEY, _VALUE = 1, 2  # of StringStringEntryProto
 
 # TensorProto.DataType → wire datatype.
@@ -45,12 +45,12 @@ _Field = tuple[int, int | memoryview]
 
 
 class NotOnnx(ValueError):
-    """The bytes are no ONNX model, or are cut short."""
+    """The file is not an ONNX model, or is truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxFile:
-    """What is said in the file. `shaped`: whether it gives every output a shape; `external` are files of weights."""
+    """Contents of a file. `shaped`: whether every output has a shape; `external` are files of weights."""
 
     signature: Signature
     shaped: bool
@@ -67,16 +67,16 @@ class _Graph:
 
 
 def read_onnx(path: Path) -> OnnxFile:
-    """Read a file. Raises NotOnnx if it is none, OSError if it cannot be read."""
+    """Read a file. Raises NotOnnx if it is not an ONNX model, OSError if it cannot be read."""
     graph = _Graph()
     with path.open("rb") as file:
-        # Closed when the last view of it goes: an error on the way still holds some.
+        # Not closed explicitly: after an error, views of it are still alive.
         mapped = mmap(file.fileno(), 0, access=ACCESS_READ)
     for number, value in _fields(memoryview(mapped)):
         if number == _GRAPH:
             _read_graph(_message(value), graph)
     if not graph.outputs:
-        raise NotOnnx("it holds no graph with outputs")
+        raise NotOnnx("it contains no graph with outputs")
     required = tuple(info for info in graph.inputs if info.name not in graph.initializers)
     optional = tuple(info for info in graph.inputs if info.name in graph.initializers)
     return OnnxFile(Signature(required, tuple(graph.outputs), optional), not graph.shapeless, tuple(graph.external))
@@ -101,7 +101,7 @@ def _read_graph(view: memoryview, graph: _Graph) -> None:
 
 
 def _info(view: memoryview) -> tuple[TensorInfo, bool]:
-    """Return a ValueInfoProto, and whether it has a shape."""
+    """Return the tensor of a ValueInfoProto, and whether it has a shape."""
     name, element, dims, shaped = "", 0, [], False
     for number, value in _fields(view):
         if number == _NAME:
@@ -109,7 +109,7 @@ def _info(view: memoryview) -> tuple[TensorInfo, bool]:
         elif number == _TYPE:
             for kind, tensor in _fields(_message(value)):
                 if kind != _TENSOR_TYPE:
-                    # Nothing that the server could send; its shape says nothing.
+                    # Not a tensor: the server cannot send it.
                     return TensorInfo(name, "", (), _spelt(kind, tensor)), True
                 for inner, part in _fields(_message(tensor)):
                     if inner == _ELEMENT and isinstance(part, int):
@@ -121,9 +121,9 @@ def _info(view: memoryview) -> tuple[TensorInfo, bool]:
 
 
 def _spelt(kind: int, value: int | memoryview, depth: int = 0) -> str:
-    """A type that is not a tensor, as onnxruntime spells it: `seq(map(…))`."""
+    """Return the name of a type that is not a tensor, in onnxruntime's form: `seq(map(…))`."""
     if depth > _MAX_TYPE_DEPTH:
-        raise NotOnnx("a type of types without end")
+        raise NotOnnx("a type is nested too deeply")
     if kind == _MAP_TYPE:
         return "map(…)"
     if kind not in (_SEQUENCE_TYPE, _OPTIONAL_TYPE):
@@ -136,7 +136,7 @@ def _spelt(kind: int, value: int | memoryview, depth: int = 0) -> str:
 
 
 def _size(view: memoryview) -> int:
-    """The size of a dimension, -1 if it is variable."""
+    """Return the size of a dimension, -1 if it is variable."""
     for number, value in _fields(view):
         if number == _SIZE and isinstance(value, int):
             return value if value < 1 << 63 else -1
@@ -145,7 +145,7 @@ def _size(view: memoryview) -> int:
 
 def _message(value: int | memoryview) -> memoryview:
     if isinstance(value, int):
-        raise NotOnnx("a number where a message belongs")
+        raise NotOnnx("a number instead of a message")
     return value
 
 
@@ -154,7 +154,7 @@ def _text(value: int | memoryview) -> str:
 
 
 def _fields(view: memoryview) -> Iterator[_Field]:
-    """Yield number and value of each field: whole numbers, and views of what has a length."""
+    """Yield number and value of each field: an integer, or a view of a field with a length."""
     at = 0
     while at < len(view):
         key, at = _varint(view, at)
@@ -168,9 +168,9 @@ def _fields(view: memoryview) -> Iterator[_Field]:
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
-            raise NotOnnx(f"a field of the unknown kind {kind}")
+            raise NotOnnx(f"a field with the unknown wire type {kind}")
         if length > len(view) - at or number == 0:
-            raise NotOnnx("it is cut short" if number else "a field without a number")
+            raise NotOnnx("it is truncated" if number else "a field without a number")
         yield number, view[at : at + length]
         at += length
 
@@ -179,7 +179,7 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(view):
-            raise NotOnnx("it is cut short")
+            raise NotOnnx("it is truncated")
         byte = view[at]
         at += 1
         value |= (byte & 0x7F) << shift

@@ -1,4 +1,4 @@
-"""Whether a model file is there, and is a file rather than a promise of one."""
+"""Check that a model file exists, can be read, and is not empty or a Git LFS pointer."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 
 
 def check_readable(model: CheckedModel, path: Path) -> Iterator[Finding]:
-    """Check that a file is there, and is neither empty nor a pointer to one elsewhere."""
+    """Check that a file exists, can be read, and is not empty or a Git LFS pointer."""
     inner = path / "model.onnx" if path.is_dir() and path.suffix == ".onnx" else path
     if inner.is_dir():
         return
@@ -37,9 +37,9 @@ def _missing(model: CheckedModel, path: Path) -> Finding:
     except OSError:
         present = []
     there = ", ".join(present) or "nothing"
-    said = f"model '{model.name}' has no {path.parent.name}/{path.name}; the folder holds {there}"
+    message = f"model '{model.name}' has no {path.parent.name}/{path.name}; the folder contains {there}"
     alike = [name for name in present if Path(name).suffix == path.suffix]
     cure = ""
     if len(alike) == 1:
         cure = f'Rename {alike[0]} to {path.name}, or write `default_model_filename: "{alike[0]}"` into config.pbtxt.'
-    return Finding(rules.FILE_MISSING, Place(path.parent), said, cure)
+    return Finding(rules.FILE_MISSING, Place(path.parent), message, cure)

@@ -1,1 +1,1 @@
-"""Checks of Python models, from their syntax trees."""
+"""Checks of Python models by their syntax trees."""

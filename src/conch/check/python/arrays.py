@@ -1,4 +1,4 @@
-"""What can be told of a numpy array from the expression that makes it: datatype and number of dimensions, if that."""
+"""Infer datatype and rank of numpy arrays from the expressions that create them."""
 
 import ast
 from collections.abc import Sequence
@@ -31,18 +31,18 @@ _DATATYPES = {
     "str_": "BYTES",
 }
 _DTYPE_POSITION = {"array": 1, "asarray": 1, "ascontiguousarray": 1, "zeros": 1, "ones": 1, "empty": 1, "full": 2}
-_FILLED = ("zeros", "ones", "empty")  # FP64 unless told otherwise
+_FILLED = ("zeros", "ones", "empty")  # FP64 by default
 _SAME_DATATYPE = {"reshape", "transpose", "copy", "ravel", "flatten", "squeeze", "swapaxes", "clip", "expand_dims"}
 _SAME_RANK = {"astype", "copy", "clip", "ascontiguousarray", "asarray", "array", "abs"}
 _SCALARS = {"int", "float", "len", "round", "str", "bytes", "bool", "min", "max"}
 _SCALAR_METHODS = {"encode", "decode", "item", "dumps", "tobytes"}
-_DEEPEST = 24
+_MAX_DEPTH = 24
 
 
 def datatype(file: PythonFile, node: ast.expr | None, depth: int = 0) -> str:
-    """Return the wire datatype of an array, "" where the expression does not tell."""
+    """Return the wire datatype of an array, "" if it cannot be inferred."""
     node = file.value_of(node)
-    if depth > _DEEPEST or not isinstance(node, ast.Call | ast.Subscript):
+    if depth > _MAX_DEPTH or not isinstance(node, ast.Call | ast.Subscript):
         return ""
     if isinstance(node, ast.Subscript):
         return datatype(file, node.value, depth + 1)
@@ -60,11 +60,11 @@ def datatype(file: PythonFile, node: ast.expr | None, depth: int = 0) -> str:
 
 
 def rank(file: PythonFile, node: ast.expr | None, depth: int = 0) -> int | None:
-    """Return the number of dimensions of an array or number, None where the expression does not tell."""
+    """Return the number of dimensions of an array or number, None if it cannot be inferred."""
     if _is_from_shape(file, node):
         return 0
     node = file.value_of(node)
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return None
     if isinstance(node, ast.Constant):
         return 0
@@ -76,7 +76,7 @@ def rank(file: PythonFile, node: ast.expr | None, depth: int = 0) -> int | None:
 
 
 def _broadcast(left: int | None, right: int | None) -> int | None:
-    """numpy's rule: the larger one. What is not known is taken for the smaller beside what has several dimensions."""
+    """Apply numpy's rule: the larger rank. An unknown rank is assumed to be the smaller one if the other is above 1."""
     if left is not None and right is not None:
         return max(left, right)
     known = left if right is None else right
@@ -106,7 +106,7 @@ def _made(file: PythonFile, call: ast.Call, depth: int) -> int | None:
 
 
 def _axes(arguments: Sequence[ast.expr]) -> int | None:
-    """How many sizes or axes are given: `(2, 0, 1)` or `2, 0, 1`."""
+    """Return the number of sizes or axes in `(2, 0, 1)` or `2, 0, 1`."""
     if len(arguments) == 1:
         if not isinstance(arguments[0], ast.Tuple | ast.List):
             return 1 if isinstance(arguments[0], ast.Constant | ast.UnaryOp) else None
@@ -115,7 +115,7 @@ def _axes(arguments: Sequence[ast.expr]) -> int | None:
 
 
 def _nested(file: PythonFile, node: ast.expr, depth: int) -> int | None:
-    """The rank of nested lists: of `[[a, b], [c, d]]`, whose elements are numbers, 2."""
+    """Return the rank of nested lists: 2 for `[[a, b], [c, d]]` with numbers as elements."""
     if not isinstance(node, ast.List | ast.Tuple):
         return rank(file, node, depth + 1)
     if not node.elts or isinstance(node.elts[0], ast.Starred):
@@ -154,7 +154,7 @@ def _is_from_shape(file: PythonFile, node: ast.expr | None) -> bool:
 
 
 def _called(call: ast.Call) -> tuple[str, ast.expr | None]:
-    """The name of a function and, for a method of an array, the array; for one of a module (`np.x`, `json.x`) None."""
+    """Return the name of a function and, for a method of an array, the array; None for `np.x`, `json.x`."""
     if isinstance(call.func, ast.Attribute):
         owner = call.func.value
         is_module = isinstance(owner, ast.Name) and owner.id in ("np", "numpy", "cv2", "json", "torch")
@@ -163,7 +163,7 @@ def _called(call: ast.Call) -> tuple[str, ast.expr | None]:
 
 
 def _named(node: ast.expr | None) -> str:
-    """The wire datatype of `np.float32`, "float32" or `float`."""
+    """Return the wire datatype of `np.float32`, "float32" or `float`."""
     text = text_of(node)
     if text is not None:
         return _DATATYPES.get(text, "")

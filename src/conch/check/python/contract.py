@@ -1,4 +1,4 @@
-"""What the server asks of a Python model: its class, `execute`, what that returns, and the names of Triton's module."""
+"""Check the contract of a Python model: its class, `execute` and its return value, and uses of Triton's module."""
 
 import ast
 import sys
@@ -15,12 +15,12 @@ from conch.check.python.file import API_MODULE, MODEL_CLASS, Function, PythonFil
 from conch.check.rules import python as rules
 
 _PROVIDED = {API_MODULE, "c_python_backend_utils"}
-_ONCE = ("initialize", "finalize", "auto_complete_config")  # methods in which nobody waits for an answer
+_LIFECYCLE_METHODS = ("initialize", "finalize", "auto_complete_config")  # no request waits for them
 
 
 @cache
 def api_names() -> frozenset[str]:
-    """Return the public names of Triton's module as this server has it, read from its file."""
+    """Return the public names of this server's version of Triton's module, read from its file."""
     path = Path(child_folder.__file__).parent / f"{API_MODULE}.py"
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
@@ -33,8 +33,8 @@ def check_class(file: PythonFile) -> Iterator[Finding]:
     model = file.model_class
     if model is None:
         if not file.binds(MODEL_CLASS):
-            said = f"{file.source.path.name} defines no class {MODEL_CLASS}"
-            yield Finding(rules.PYTHON_CLASS, file.place(file.tree), said)
+            message = f"{file.source.path.name} does not define a class {MODEL_CLASS}"
+            yield Finding(rules.PYTHON_CLASS, file.place(file.tree), message)
         return
     execute = file.method("execute")
     if execute is None:
@@ -47,11 +47,11 @@ def check_class(file: PythonFile) -> Iterator[Finding]:
     arguments = execute.args
     positional = [*arguments.posonlyargs, *arguments.args]
     static = any(ast.unparse(each) == "staticmethod" for each in execute.decorator_list)
-    wanted = 1 if static else 2
+    passed = 1 if static else 2
     required = len(positional) - len(arguments.defaults)
-    if arguments.vararg is None and not required <= wanted <= len(positional):
-        said = f"execute takes {len(positional)} arguments, the server calls it with {wanted}: self and requests"
-        yield Finding(rules.PYTHON_EXECUTE, file.place(execute), said)
+    if arguments.vararg is None and not required <= passed <= len(positional):
+        message = f"execute takes {len(positional)} arguments; the server calls it with {passed}: self and requests"
+        yield Finding(rules.PYTHON_EXECUTE, file.place(execute), message)
 
 
 def check_execute(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
@@ -64,28 +64,28 @@ def check_execute(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
     sends = "get_response_sender" in file.source.text
     if model.config.decoupled:
         for node in values:
-            said = "execute of a decoupled model returns a value, it must return None"
-            yield Finding(rules.PYTHON_RETURN, file.place(node), said)
+            message = "execute of a decoupled model returns a value; it must return None"
+            yield Finding(rules.PYTHON_RETURN, file.place(node), message)
         return
     if not values and not sends and not _only_raises(execute):
-        said = "execute returns nothing, and no response sender is used: no request gets a response"
-        yield Finding(rules.PYTHON_RETURN, file.place(execute), said)
+        message = "execute returns nothing, and no response sender is used: no request gets a response"
+        yield Finding(rules.PYTHON_RETURN, file.place(execute), message)
     for node in values:
         value = file.value_of(node.value)
         if isinstance(value, ast.Call) and file.api(value.func) == "InferenceResponse":
-            said = "execute returns one InferenceResponse, it must return a list of them"
-            yield Finding(rules.PYTHON_RETURN, file.place(node), said)
+            message = "execute returns one InferenceResponse; it must return a list of them"
+            yield Finding(rules.PYTHON_RETURN, file.place(node), message)
     if sends:
         attributes = (each for each in file.nodes if isinstance(each, ast.Attribute))
         sender = next((each for each in attributes if each.attr == "get_response_sender"), execute)
-        said = f"model '{model.name}' uses a response sender, but its model_transaction_policy is not decoupled"
-        yield Finding(rules.PYTHON_SENDER, file.place(sender), said)
+        message = f"model '{model.name}' uses a response sender, but its model_transaction_policy is not decoupled"
+        yield Finding(rules.PYTHON_SENDER, file.place(sender), message)
         return
     yield from _response_count(file, execute)
 
 
 def _response_count(file: PythonFile, execute: Function) -> Iterator[Finding]:
-    """Look for ways through the loop over the requests on which one is left without a response."""
+    """Find paths through the loop over the requests that leave a request without a response."""
     positional = [*execute.args.posonlyargs, *execute.args.args]
     requests = positional[-1].arg if positional else "requests"
     for loop in (node for node in _own(execute) if isinstance(node, ast.For)):
@@ -93,16 +93,16 @@ def _response_count(file: PythonFile, execute: Function) -> Iterator[Finding]:
             continue
         for node in _own(loop):
             if isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
-                said = "execute returns from inside its loop: the requests after this one get no response"
-                yield Finding(rules.PYTHON_RESPONSE_COUNT, file.place(node), said)
+                message = "execute returns from inside its loop: the requests after this one get no response"
+                yield Finding(rules.PYTHON_RESPONSE_COUNT, file.place(node), message)
             elif isinstance(node, ast.Continue | ast.Break) and _leaves_unanswered(file, node, loop):
                 word = "continue" if isinstance(node, ast.Continue) else "break"
-                said = f"`{word}` leaves this request without a response"
-                yield Finding(rules.PYTHON_RESPONSE_COUNT, file.place(node), said)
+                message = f"`{word}` leaves this request without a response"
+                yield Finding(rules.PYTHON_RESPONSE_COUNT, file.place(node), message)
 
 
 def _leaves_unanswered(file: PythonFile, node: ast.AST, loop: ast.For) -> bool:
-    """Whether the loop is left with no response added on the way: in a statement before, here or further out."""
+    """Whether no statement before this one in the loop adds a response."""
     if next(outer for outer in file.around(node) if isinstance(outer, ast.For | ast.While)) is not loop:
         return False
     while node is not loop:
@@ -115,14 +115,14 @@ def _leaves_unanswered(file: PythonFile, node: ast.AST, loop: ast.For) -> bool:
 
 
 def _answers(node: ast.AST) -> bool:
-    """Whether a response is put somewhere here: `responses.append(…)`, `responses[index] = …`."""
+    """Whether a node stores a response: `responses.append(…)`, `responses[index] = …`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in ("append", "extend", "send")
     return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
 
 
 def check_names(file: PythonFile) -> Iterator[Finding]:
-    """Check each use of Triton's module, and classes that are declared in place of metrics."""
+    """Check each use of Triton's module, and subclasses of its metric classes."""
     for node in file.nodes:
         name = file.api(node) if isinstance(node, ast.Attribute) else ""
         if name and name not in api_names():
@@ -130,17 +130,17 @@ def check_names(file: PythonFile) -> Iterator[Finding]:
         elif isinstance(node, ast.ImportFrom) and node.module == API_MODULE:
             for alias in node.names:
                 if alias.name != "*" and alias.name not in api_names():
-                    said = f"{API_MODULE} has no '{alias.name}'"
-                    yield Finding(rules.PYTHON_API, file.place(node), said, _nearest(alias.name))
+                    message = f"{API_MODULE} has no '{alias.name}'"
+                    yield Finding(rules.PYTHON_API, file.place(node), message, _nearest(alias.name))
         elif isinstance(node, ast.ClassDef):
             for base in node.bases:
                 if file.api(base) in ("MetricFamily", "Metric"):
-                    said = f"class {node.name} is a subclass of {file.api(base)}"
-                    yield Finding(rules.PYTHON_METRIC_CLASS, file.place(node), said)
+                    message = f"class {node.name} is a subclass of {file.api(base)}"
+                    yield Finding(rules.PYTHON_METRIC_CLASS, file.place(node), message)
 
 
 def check_habits(file: PythonFile) -> Iterator[Finding]:
-    """Notice what a model on a server had better not do: print, and sleep while somebody waits."""
+    """Find calls that a model on a server should avoid: print, and sleep while requests wait."""
     for node in file.nodes:
         if not isinstance(node, ast.Call):
             continue
@@ -148,12 +148,16 @@ def check_habits(file: PythonFile) -> Iterator[Finding]:
             yield Finding(rules.PYTHON_PRINT, file.place(node), "print(…)")
         elif ast.unparse(node.func) == "time.sleep":
             function = file.function_of(node)
-            if function is not None and function.name not in _ONCE and file.parents[function] is file.model_class:
+            if (
+                function is not None
+                and function.name not in _LIFECYCLE_METHODS
+                and file.parents[function] is file.model_class
+            ):
                 yield Finding(rules.PYTHON_SLEEP, file.place(node), f"time.sleep in {function.name}")
 
 
 def check_imports(files: Sequence[PythonFile], beside: set[str]) -> Iterator[Finding]:
-    """Notice imports that this environment lacks, each once. `beside` are the model's own modules; none is imported."""
+    """Find modules that are not installed here, without importing any. `beside` are the model's own modules."""
     places: dict[str, list[Place]] = {}
     for file in files:
         for name, place in _missing_imports(file, beside):
@@ -172,7 +176,7 @@ def _missing_imports(file: PythonFile, beside: set[str]) -> Iterator[tuple[str, 
         else:
             continue
         if any(isinstance(outer, ast.Try) for outer in file.around(node)):
-            continue  # the model knows that it may fail
+            continue  # the model handles a failure
         for name in {module.partition(".")[0] for module in modules}:
             if name not in beside and name not in _PROVIDED and not _is_installed(name):
                 yield name, file.place(node)
@@ -191,7 +195,7 @@ def _nearest(name: str) -> str:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is in a node, without what is in functions and classes inside it."""
+    """Yield the nodes inside a node, except those inside of nested functions and classes."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             yield child

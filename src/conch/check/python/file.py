@@ -1,4 +1,4 @@
-"""A Python file of a repository, parsed and never run: what it calls Triton's module, its class, its functions."""
+"""A parsed Python file: its syntax tree, uses of Triton's module, the model's class and functions. It is never run."""
 
 import ast
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class PythonFile:
-    """One file. `parents` leads from each node to the one around it, `stores` to where a scope assigns to a name."""
+    """One file. `parents` has the parent of each node, `stores` the assignments to a name in a scope."""
 
     source: SourceFile
     tree: ast.Module
@@ -23,7 +23,7 @@ class PythonFile:
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     stores: dict[tuple[ast.AST, str], list[ast.Name]] = field(default_factory=dict)
     modules: frozenset[str] = frozenset()  # local names of Triton's module
-    names: dict[str, str] = field(default_factory=dict)  # local names of what was imported from it → their own
+    names: dict[str, str] = field(default_factory=dict)  # local names of its members → names in the module
 
     @classmethod
     def parse(cls, source: SourceFile) -> "PythonFile":
@@ -53,7 +53,7 @@ class PythonFile:
         return file
 
     def place(self, node: ast.AST) -> Place:
-        """Return where a node begins."""
+        """Return the place of the beginning of a node."""
         return Place(self.source.path, getattr(node, "lineno", 0), getattr(node, "col_offset", -1) + 1)
 
     def api(self, node: ast.AST | None) -> str:
@@ -69,13 +69,13 @@ class PythonFile:
                 yield node
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what is around a node, from the inside out."""
+        """Yield the ancestors of a node, innermost first."""
         while (outer := self.parents.get(node)) is not None:
             yield outer
             node = outer
 
     def function_of(self, node: ast.AST) -> Function | None:
-        """Return the function that a node is in."""
+        """Return the innermost function around a node."""
         return next((outer for outer in self.around(node) if isinstance(outer, Function)), None)
 
     @property
@@ -102,7 +102,7 @@ class PythonFile:
         return False
 
     def value_of(self, node: ast.expr | None) -> ast.expr | None:
-        """Follow a name to the one expression that its function, or the module, assigns to it; else the node itself."""
+        """Resolve a name that is assigned exactly once in its function or module; else return the node."""
         for _ in range(8):
             if not isinstance(node, ast.Name):
                 return node
@@ -125,7 +125,7 @@ class PythonFile:
 
 
 def text_of(node: ast.AST | None) -> str | None:
-    """Return a text constant, None if a node is none."""
+    """Return the value of a string constant, None for other nodes."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
@@ -137,5 +137,5 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 
 def siblings(path: Path) -> list[Path]:
-    """Return the files that a model's file can import from beside it: in its version's folder and the model's."""
+    """Return the files that a model's file can import: those in the version's folder and in the model's folder."""
     return sorted({*path.parent.glob("*.py"), *path.parent.parent.glob("*.py")} - {path})

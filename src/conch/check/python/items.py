@@ -1,4 +1,4 @@
-"""Items of a batch, classes and images: mistakes that run without an error and answer wrongly."""
+"""Check the handling of batch items, classes and images for mistakes that give wrong results without an error."""
 
 import ast
 import re
@@ -11,37 +11,37 @@ from conch.check.rules import python as rules
 
 _NMS = re.compile(r"nms|non_?max_?supp", re.IGNORECASE)
 _DECODERS = {"cv2.imdecode", "Image.open", "PIL.Image.open", "imageio.imread", "iio.imread"}
-# Rows of a detector are a box, with or without objectness, and a score for each class.
+# A row of a detector's output has a box, optionally objectness, and a score for each class.
 _BOX_FIELDS = (0, 4, 5)
-_FEWEST_COLUMNS = 6
+_MIN_COLUMNS = 6
 
 
 def check_items(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
-    """Check that every item of a request is looked at, each by itself."""
+    """Check that every item of a request is processed, and separately."""
     if model.config.max_batch_size == 0:
         return
-    told: set[str] = set()
+    reported: set[str] = set()
     for node in file.nodes:
         if isinstance(node, ast.Subscript) and _is_zero(node.slice) and isinstance(node.ctx, ast.Load):
             name = _input_behind(file, node.value)
-            if name is not None and name not in told:
-                told.add(name)
-                said = (
+            if name is not None and name not in reported:
+                reported.add(name)
+                message = (
                     f"only item 0 of input {name} is read; max_batch_size of model '{model.name}' is "
                     f"{model.config.max_batch_size}"
                 )
-                yield Finding(rules.PYTHON_FIRST_ITEM, file.place(node), said)
+                yield Finding(rules.PYTHON_FIRST_ITEM, file.place(node), message)
         elif isinstance(node, ast.Call) and _NMS.search(_last_name(node.func)):
             name = next((name for each in node.args if (name := _input_behind(file, each)) is not None), None)
             if name is not None:
-                said = f"{_last_name(node.func)} is given input {name} of a whole request"
-                yield Finding(rules.PYTHON_BATCH_NMS, file.place(node), said)
+                message = f"{_last_name(node.func)} receives input {name} of a whole request"
+                yield Finding(rules.PYTHON_BATCH_NMS, file.place(node), message)
 
 
 def check_class_names(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
-    """Check lists of class names that are looked up in by class against the columns of the inputs."""
+    """Check that lists of class names that are indexed by class match the columns of the inputs."""
     columns = [spec.dims[-1] for spec in model.config.inputs if len(spec.dims) > 1]
-    wide = [size for size in columns if size >= _FEWEST_COLUMNS]
+    wide = [size for size in columns if size >= _MIN_COLUMNS]
     if not wide:
         return
     for node in file.nodes:
@@ -50,34 +50,36 @@ def check_class_names(file: PythonFile, model: CheckedModel) -> Iterator[Finding
         names = _literal(file, node.value)
         if names and all(len(names) != size - box for size in wide for box in _BOX_FIELDS):
             classes = wide[0] - _BOX_FIELDS[-1]
-            said = f"{len(names)} class names for {classes} classes: rows of {wide[0]} are box, objectness and scores"
-            yield Finding(rules.PYTHON_CLASS_COUNT, file.place(node), said)
+            message = (
+                f"{len(names)} class names for {classes} classes: rows of {wide[0]} are box, objectness and scores"
+            )
+            yield Finding(rules.PYTHON_CLASS_COUNT, file.place(node), message)
 
 
 def check_images(files: Sequence[PythonFile]) -> Iterator[Finding]:
-    """Check that a model whose files decode images looks at a size somewhere, and gives up if it is too large."""
+    """Check that a model that decodes images refuses images that are too large."""
     if any(_has_limit(file) for file in files):
         return
     for file in files:
         for node in file.nodes:
             if isinstance(node, ast.Call) and ast.unparse(node.func) in _DECODERS:
-                said = f"{ast.unparse(node.func)} is called for an image of any size"
-                yield Finding(rules.PYTHON_IMAGE_LIMIT, file.place(node), said)
+                message = f"{ast.unparse(node.func)} decodes images of any size"
+                yield Finding(rules.PYTHON_IMAGE_LIMIT, file.place(node), message)
 
 
 def _input_behind(file: PythonFile, node: ast.expr) -> str | None:
-    """Return the name, in quotes, of the input whose array an expression is; None if it is none."""
+    """Return the name, in quotes, of the input whose array an expression is; None if it is not an input."""
     value = file.value_of(node)
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "as_numpy":
         tensor = file.value_of(value.func.value)
         if isinstance(tensor, ast.Call) and file.api(tensor.func) == "get_input_tensor_by_name":
             name = text_of(argument(tensor, 1, "name"))
-            return "of a name that varies" if name is None else f"'{name}'"
+            return "with a variable name" if name is None else f"'{name}'"
     return None
 
 
 def _literal(file: PythonFile, node: ast.expr) -> list[ast.expr]:
-    """Return the elements of a list of texts: written here, or assigned once to this name, attribute or class."""
+    """Return the elements of a list of strings: a literal, or assigned once to this name or attribute."""
     value = file.value_of(node)
     if isinstance(value, ast.Attribute):
         name = value.attr
@@ -91,7 +93,7 @@ def _literal(file: PythonFile, node: ast.expr) -> list[ast.expr]:
 
 
 def _has_limit(file: PythonFile) -> bool:
-    """Whether something is compared by size with an error as the consequence."""
+    """Whether the file raises an error after a comparison by size."""
     for node in file.nodes:
         if isinstance(node, ast.Attribute) and node.attr == "MAX_IMAGE_PIXELS" and isinstance(node.ctx, ast.Store):
             return True

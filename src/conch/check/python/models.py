@@ -1,4 +1,4 @@
-"""All rules for the Python files of a model, and for those that lie beside a repository."""
+"""Apply all rules for Python files, of models and beside a repository."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def check_python_model(model: CheckedModel) -> Iterator[Finding]:
     try:
         versions = chosen_versions(model.config, model.files.versions_on_disk)
     except ModelLoadError:
-        return  # said of its versions
+        return  # `check_files` reports it
     for version in versions:
         path = model.directory / str(version) / (model.config.default_model_filename or "model.py")
         parsed = list(_parsed(path))
@@ -39,7 +39,7 @@ def check_python_model(model: CheckedModel) -> Iterator[Finding]:
 
 
 def check_other_python(path: Path) -> Iterator[Finding]:
-    """Check what can be said of a Python file that belongs to no model: how it uses Triton's module, if it does."""
+    """Check a Python file that belongs to no model: only its uses of Triton's module."""
     source = SourceFile.read(path)
     if source is None or "triton_python_backend_utils" not in source.text:
         return
@@ -49,7 +49,7 @@ def check_other_python(path: Path) -> Iterator[Finding]:
 
 
 def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
-    """Rules that hold for the model's own modules, too."""
+    """Apply the rules that also hold for modules beside the model's file."""
     paths = siblings(main.source.path)
     files = [main]
     for parsed in (each for path in paths for each in _parsed(path)):
@@ -72,11 +72,11 @@ def _parsed(path: Path) -> Iterator[PythonFile | Finding]:
     source = SourceFile.read(path)
     if source is None:
         if path.is_file():
-            yield Finding(rules.PYTHON_SYNTAX, Place(path), f"{path.name} is no UTF-8 text that can be read")
+            yield Finding(rules.PYTHON_SYNTAX, Place(path), f"{path.name} is not readable UTF-8 text")
         return
     try:
         yield PythonFile.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
         line, column = (error.lineno or 0, error.offset or 1) if isinstance(error, SyntaxError) else (0, 0)
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
-        yield Finding(rules.PYTHON_SYNTAX, Place(path, line, column), f"{path.name}: {said}")
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        yield Finding(rules.PYTHON_SYNTAX, Place(path, line, column), f"{path.name}: {message}")

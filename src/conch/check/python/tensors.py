@@ -1,4 +1,4 @@
-"""Inputs and outputs of a Python model: what its code names against what its configuration declares."""
+"""Check the inputs and outputs in the code of a Python model against its configuration."""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from conch.model_config import ModelConfig, TensorSpec
 
 
 def check_tensors(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
-    """Check names, datatypes and ranks. A model that completes its own configuration may know more than it says."""
+    """Check names, datatypes and ranks, except of tensors that the model adds in `auto_complete_config`."""
     config = model.config
     completes = file.method("auto_complete_config")
     own = {text for node in ast.walk(completes) if (text := text_of(node))} if completes else set()
@@ -24,16 +24,17 @@ def check_tensors(file: PythonFile, model: CheckedModel) -> Iterator[Finding]:
             yield from _output(file, model, config, spec, call)
         elif config.outputs and name not in own | _state_outputs(config):
             declared = ", ".join(each.name for each in config.outputs)
-            said = f"output '{name}' is not declared in the configuration of model '{model.name}'"
-            yield Finding(rules.PYTHON_OUTPUT, file.place(call), said, f"Declared are: {declared}.")
+            message = f"output '{name}' is not declared in the configuration of model '{model.name}'"
+            yield Finding(rules.PYTHON_OUTPUT, file.place(call), message, f"Declared outputs: {declared}.")
     if outputs and _makes_all_outputs_itself(file):
         made = {name for _, name in outputs}
         for index, spec in enumerate(config.outputs):
             if spec.name not in made:
-                said = (
-                    f"output '{spec.name}' of model '{model.name}' is declared, {file.source.path.name} never makes it"
+                message = (
+                    f"output '{spec.name}' of model '{model.name}' is declared, but {file.source.path.name} never "
+                    "creates it"
                 )
-                yield Finding(rules.PYTHON_OUTPUT_MISSING, model.folder.field(f"output[{index}].name"), said)
+                yield Finding(rules.PYTHON_OUTPUT_MISSING, model.folder.field(f"output[{index}].name"), message)
 
 
 def _inputs(file: PythonFile, model: CheckedModel, config: ModelConfig, own: set[str]) -> Iterator[Finding]:
@@ -47,13 +48,13 @@ def _inputs(file: PythonFile, model: CheckedModel, config: ModelConfig, own: set
     for call in file.calls_of("get_input_tensor_by_name"):
         name = text_of(argument(call, 1, "name"))
         if name is not None and name not in known | given:
-            said = f"input '{name}' is not declared in the configuration of model '{model.name}'"
-            cure = f"Declared are: {', '.join(sorted(known | given - own))}."
-            yield Finding(rules.PYTHON_INPUT, file.place(call), said, cure)
+            message = f"input '{name}' is not declared in the configuration of model '{model.name}'"
+            cure = f"Declared inputs: {', '.join(sorted(known | given - own))}."
+            yield Finding(rules.PYTHON_INPUT, file.place(call), message, cure)
 
 
 def _given(file: PythonFile) -> Iterator[tuple[ast.Call, str]]:
-    """Yield the calls that make outputs, with their names; tensors for calls of other models are none."""
+    """Yield the calls that create outputs, with their names; tensors for BLS requests are not outputs."""
     calls_models = any(True for _ in file.calls_of("InferenceRequest"))
     for call in file.calls_of("Tensor"):
         name = text_of(file.value_of(argument(call, 0, "name")))
@@ -82,21 +83,21 @@ def _output(
 ) -> Iterator[Finding]:
     array = argument(call, 1, "numpy_array")
     index = config.outputs.index(spec)
-    there = (Related(model.folder.field(f"output[{index}].data_type"), f"output '{spec.name}' as it is declared"),)
+    there = (Related(model.folder.field(f"output[{index}].data_type"), f"declaration of output '{spec.name}'"),)
     made = datatype(file, array)
     if made and made != spec.datatype:
-        said = f"output '{spec.name}' is made as {made}, declared as {spec.datatype}"
-        yield Finding(rules.PYTHON_DATATYPE, file.place(call), said, related=there)
+        message = f"output '{spec.name}' is created as {made}, but declared as {spec.datatype}"
+        yield Finding(rules.PYTHON_DATATYPE, file.place(call), message, related=there)
     dims = spec.dims if spec.reshape is None else spec.reshape
     batched = config.max_batch_size > 0
-    found, wanted = rank(file, array), len(dims) + batched
-    if found is None or found == wanted:
+    found, declared = rank(file, array), len(dims) + batched
+    if found is None or found == declared:
         return
     shape = ", ".join(map(str, ["batch", *dims] if batched else dims))
     axes = "dimension" if found == 1 else "dimensions"
-    said = f"output '{spec.name}' has {found} {axes}, declared are {wanted}: [{shape}]"
-    lacks_batch = batched and found == wanted - 1
+    message = f"output '{spec.name}' has {found} {axes}, but {declared} are declared: [{shape}]"
+    lacks_batch = batched and found == declared - 1
     if lacks_batch:
-        said = f"{said}; max_batch_size is {config.max_batch_size}"
+        message = f"{message}; max_batch_size is {config.max_batch_size}"
     rule = rules.PYTHON_BATCH_AXIS if lacks_batch else rules.PYTHON_RANK
-    yield Finding(rule, file.place(call), said, related=there)
+    yield Finding(rule, file.place(call), message, related=there)

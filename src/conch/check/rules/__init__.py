@@ -1,1 +1,1 @@
-"""The table of rules, one module for each family."""
+"""The rules of `conch check`, one module for each family."""

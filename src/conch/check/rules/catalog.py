@@ -1,4 +1,4 @@
-"""All rules, in the order of the reference page `docs/check.md`."""
+"""All rules of `conch check`, in the order of the reference page `docs/check.md`."""
 
 from conch.check.finding import Rule
 from conch.check.rules import deployment as deployment_rules

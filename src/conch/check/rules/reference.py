@@ -1,4 +1,4 @@
-"""The reference page of all rules, `docs/check.md`."""
+"""Generate the reference page of all rules, `docs/check.md`."""
 
 from conch.check.finding import Rule
 from conch.check.rules.catalog import FAMILIES
@@ -8,21 +8,21 @@ _PAGE = """\
 
     conch check PATH…
 
-looks at model repositories without starting them: no process, no port, no framework. PATH is a repository, a model's
-folder, or a folder that holds repositories, scripts and charts. Configurations are read by the server's own code, so
-what the server would refuse is an error here, in the same words and with line and column. Python models are parsed and
-never run. Exit status: 0 clean, 1 errors (with `--strict` warnings, too), 2 a wrong command line.
+checks model repositories without starting a server: no process, no port, no framework. PATH is a repository, a model's
+folder, or a folder that contains repositories, scripts and charts. The server's code reads the configurations, so an
+error of the server is reported with the same message, and with line and column. Python models are parsed and never run.
+The exit status is 0 without errors, 1 with errors (with `--strict` also with warnings), 2 for an invalid command line.
 
 | Option | Meaning |
 |---|---|
-| `--fix` | mend what can be mended safely, show the changes as a diff |
-| `--json` | findings for programs: rule, severity, file, line, column, message, why, cure, fixable, related |
-| `--strict` | warnings count as errors in the exit status |
-| `--rule ID` | only this rule; repeatable |
-| `--ignore ID` | all rules but this; repeatable |
+| `--fix` | fix findings that have a safe fix, and print the changes as a diff |
+| `--json` | print JSON: rule, severity, file, line, column, message, why, cure, fixable, related |
+| `--strict` | treat warnings as errors in the exit status |
+| `--rule ID` | check only this rule; repeatable |
+| `--ignore ID` | skip this rule; repeatable |
 
-Ids are stable. An error fails when the model is loaded or used, a warning probably does something else than was meant,
-a notice is for information.
+Ids are stable. An error fails when the model is loaded or used, a warning probably has an unintended effect, and a
+notice is information.
 """
 
 
@@ -30,9 +30,7 @@ def reference() -> str:
     """Return the page as Markdown."""
     parts = [_PAGE]
     for family, rules in FAMILIES.items():
-        parts.append(
-            f"## {family}\n\n| Rule | | What is wrong | What comes of it | What to do |\n|---|---|---|---|---|"
-        )
+        parts.append(f"## {family}\n\n| Rule | Severity | Problem | Consequence | Remedy |\n|---|---|---|---|---|")
         parts += [_row(rule) for rule in rules]
         parts.append("")
     return "\n".join(parts)

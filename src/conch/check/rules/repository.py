@@ -9,78 +9,78 @@ _ERROR, _WARNING, _NOTICE = Severity.ERROR, Severity.WARNING, Severity.NOTICE
 REPOSITORY_EMPTY = Rule(
     "repository-empty",
     _WARNING,
-    "There is nothing to check",
+    "Nothing to check",
     "No folder below the path has a config.pbtxt or a version folder with a model file.",
-    "Name the model repository, a model's folder, or a folder that holds a repository.",
+    "Use the path of a model repository, a model's folder, or a folder that contains a repository.",
 )
 MODEL_DUPLICATE = Rule(
     "model-duplicate",
     _ERROR,
     "A model is in two repositories",
-    "A server with both repositories serves neither of the two.",
+    "A server with both repositories serves neither model.",
     "Rename or remove one of them.",
 )
 MODEL_NAME = Rule(
     "model-name",
     _ERROR,
-    "The name in the configuration is not the folder's",
+    "The name in the configuration differs from the folder's name",
     "The server refuses the model.",
-    "Leave `name` out of config.pbtxt, or give it the folder's name.",
+    "Remove `name` from config.pbtxt, or set it to the folder's name.",
 )
 CONFIG_SYNTAX = Rule(
     "config-syntax",
     _ERROR,
-    "The configuration is no protobuf text",
+    "Syntax error in the configuration",
     "The server cannot read the configuration and refuses the model.",
-    "Mend the text at the place.",
+    "Correct the syntax at the given line.",
 )
 CONFIG_UNKNOWN = Rule(
     "config-unknown",
     _ERROR,
-    "A field or value that Triton's schema does not have",
+    "Unknown field or value in the configuration",
     "The server cannot read the configuration and refuses the model.",
-    "Write the name that is meant, or remove the field.",
+    "Correct the name, or remove the field.",
 )
 CONFIG_INVALID = Rule(
     "config-invalid",
     _ERROR,
-    "The configuration contradicts itself or the rules",
-    "The server refuses the model, with the same words.",
-    "Change what the message names.",
+    "Invalid configuration",
+    "The server refuses the model with the same message.",
+    "Correct the field that the message names.",
 )
 CONFIG_UNSUPPORTED = Rule(
     "config-unsupported",
     _ERROR,
-    "The configuration asks for what Conch does not do",
-    "The server refuses the model rather than serve it differently.",
-    "Remove the field; docs/compatibility.md says what there is in its place.",
+    "The configuration uses an unsupported feature",
+    "The server refuses the model, because its answers would differ from Triton's.",
+    "Remove the field; docs/compatibility.md lists alternatives.",
 )
 CONFIG_NAMESPACE = Rule(
     "config-namespace",
     _WARNING,
     "A step of an ensemble names a namespace",
-    "The server refuses the ensemble, unless it is started with --model-namespacing=true.",
-    "Start the server with the flag, or leave model_namespace out.",
+    "The server refuses the ensemble without --model-namespacing=true.",
+    "Start the server with the flag, or remove model_namespace.",
 )
 CONFIG_NO_EFFECT = Rule(
     "config-no-effect",
     _NOTICE,
     "A setting has no effect in Conch",
-    "The server accepts it, says so in its log, and does nothing with it.",
-    "Leave it for Triton's sake, or remove it.",
+    "The server ignores the setting and logs a notice.",
+    "Keep it for use with Triton, or remove it.",
 )
 BACKEND_UNKNOWN = Rule(
     "backend-unknown",
     _ERROR,
-    "There is no such backend",
+    "Unknown backend",
     "The server cannot load the model.",
-    "Name a backend that there is.",
+    "Use a known backend.",
 )
 BACKEND_NOT_INSTALLED = Rule(
     "backend-not-installed",
     _NOTICE,
     "The backend's package is not installed here",
-    "A server in this environment cannot load the model, and the check cannot ask the framework about it.",
+    "A server in this environment cannot load the model, and its files were not checked with the framework.",
     "Install the extra that the message names.",
 )
 
@@ -89,37 +89,37 @@ BACKEND_NOT_INSTALLED = Rule(
 VERSION_NONE = Rule(
     "version-none",
     _ERROR,
-    "No version would be served",
-    "The version policy chooses none of the version folders.",
+    "No version is served",
+    "The version policy selects none of the version folders.",
     "Add a version folder (`1`), or change version_policy.",
 )
 VERSION_ABSENT = Rule(
     "version-absent",
     _WARNING,
-    "The version policy names a version that is not there",
-    "The server serves the others and says nothing.",
+    "The version policy names a version that does not exist",
+    "The server serves the other versions without a warning.",
     "Add the version's folder, or remove its number from version_policy.",
 )
 VERSION_NAME = Rule(
     "version-name",
     _WARNING,
-    "A folder looks like a version and is none",
-    "Only names that are a number without leading zeros are versions; the server overlooks the folder.",
-    "Rename the folder to the number alone.",
+    "A folder name is similar to a version, but not valid",
+    "The server ignores the folder: the name of a version is a number without leading zeros.",
+    "Rename the folder to just the number.",
 )
 NATIVE_EXTENSION = Rule(
     "native-extension",
     _WARNING,
     "The configuration names a library of native code",
-    "The server refuses to load the model, unless it is started with --allow-native-extensions=true.",
+    "The server refuses the model without --allow-native-extensions=true.",
     "Start the server with the flag if the repository is trusted, or remove the library from config.pbtxt.",
 )
 FILE_MISSING = Rule(
     "file-missing",
     _ERROR,
-    "A file that the model needs is not there",
+    "A file of the model is missing",
     "The server cannot load this version.",
-    "Put the file there, or name the right one in config.pbtxt.",
+    "Add the file, or correct its name in config.pbtxt.",
 )
 FILE_EMPTY = Rule(
     "file-empty", _ERROR, "A model file is empty", "The server cannot load this version.", "Copy the file again."
@@ -127,58 +127,58 @@ FILE_EMPTY = Rule(
 FILE_LFS = Rule(
     "file-lfs-pointer",
     _ERROR,
-    "A Git LFS pointer lies in place of a file",
-    "The file holds the address of the model, not the model.",
-    "Run `git lfs pull` where the repository was cloned.",
+    "A model file is a Git LFS pointer",
+    "The server cannot load this version: the file contains only the address of the model.",
+    "Run `git lfs pull` in the clone of the repository.",
 )
 FILE_UNREADABLE = Rule(
     "file-unreadable",
     _ERROR,
     "A file cannot be read",
-    "The server, run by the same user, cannot read it either.",
+    "A server of the same user cannot read it either.",
     "Change the file's owner or permissions.",
 )
 FILE_DAMAGED = Rule(
     "file-damaged",
     _ERROR,
-    "A model file is not in its format",
-    "It is cut short, or something else under this name; the framework will refuse it.",
+    "A model file is damaged or has another format",
+    "The framework cannot load it.",
     "Export or copy the model again.",
 )
 MODEL_SIGNATURE = Rule(
     "model-signature",
     _ERROR,
-    "Configuration and model file contradict each other",
-    "The server refuses the version, with the same words.",
-    "Follow the model file, which cannot be argued with.",
+    "Configuration and model file do not match",
+    "The server refuses the version with the same message.",
+    "Change the configuration to match the model file.",
 )
 MODEL_UNREAD = Rule(
     "model-unread",
     _NOTICE,
-    "The model file was not held against the configuration",
-    "Inputs and outputs inside the file are known to its framework only; nothing is said about them.",
-    "Start the server to be sure.",
+    "The model file was not compared with the configuration",
+    "Only the framework can read the inputs and outputs in the file; mistakes in their declaration are not found.",
+    "Start the server, which checks them.",
 )
 LABEL_FILE = Rule(
     "label-file",
     _ERROR,
     "A label file cannot be read",
     "The server refuses the model.",
-    "Put the file beside config.pbtxt, or remove label_filename.",
+    "Add the file beside config.pbtxt, or remove label_filename.",
 )
 LABEL_COUNT = Rule(
     "label-count",
     _WARNING,
-    "There are more or fewer labels than classes",
-    "Classes without a label are answered without one; if a line is missing in the middle, all that follow are wrong.",
-    "One line for each element of the output, in its order.",
+    "The number of labels differs from the number of classes",
+    "Some classes have no label; if a line is missing, all following labels are wrong.",
+    "Write one line for each element of the output, in the same order.",
 )
 LABEL_LINE_ENDS = Rule(
     "label-line-ends",
     _WARNING,
-    "The lines of a label file end as on Windows",
-    "The carriage return is part of the label that clients get.",
-    "End the lines with a line feed alone.",
+    "A label file has Windows line ends",
+    "Conch ignores the carriage return, but Triton returns it as part of the label.",
+    "End the lines with a line feed only.",
 )
 
 # ---- ensembles -------------------------------------------------------------------------------------------------------
@@ -186,21 +186,21 @@ LABEL_LINE_ENDS = Rule(
 ENSEMBLE_MISSING = Rule(
     "ensemble-missing-model",
     _ERROR,
-    "A step's model, or its version, is not there",
+    "The model of a step, or its version, does not exist",
     "The server cannot load the ensemble.",
-    "Add the model, or name one that is there.",
+    "Add the model, or use one that exists.",
 )
 ENSEMBLE_CONTRACT = Rule(
     "ensemble-contract",
     _ERROR,
-    "Two stages of an ensemble do not fit",
-    "The server refuses the ensemble, with the same words.",
-    "Make names, datatypes and shapes of the two sides agree.",
+    "Two steps of an ensemble do not match",
+    "The server refuses the ensemble with the same message.",
+    "Make names, datatypes and shapes of the two sides equal.",
 )
 ENSEMBLE_OPTIONAL = Rule(
     "ensemble-optional",
     _WARNING,
-    "An input of an ensemble is optional, and a step needs it",
+    "An optional input of an ensemble is required by a step",
     "Requests without the input fail.",
     "Make both inputs optional or neither.",
 )
@@ -208,7 +208,7 @@ ENSEMBLE_UNCHECKED = Rule(
     "ensemble-unchecked",
     _NOTICE,
     "An ensemble was not checked",
-    "The inputs and outputs of one of its models are not known without starting it.",
+    "The inputs and outputs of one of its models are unknown until the server loads it.",
     "Declare `input` and `output` in that model's config.pbtxt.",
 )
 

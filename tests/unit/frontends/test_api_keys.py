@@ -96,7 +96,7 @@ async def test_files_are_read_again_when_they_change(tmp_path, caplog, monkeypat
             while "not reloaded" not in caplog.text:
                 await asyncio.sleep(0.01)
         assert found(keys, b"Bearer key-that-is-late") == "late"
-        write(path, "# nobody any more")
+        write(path, "# no keys")
         await until_version(3)
         assert found(keys, b"Bearer key-that-is-late") == ""
     watch.cancel()

@@ -101,7 +101,7 @@ def test_uploads_without_progress_are_evicted_the_largest_first(clock):
     assert busy.grow(50_000)
 
 
-def test_a_byte_now_and_then_is_no_progress(clock):
+def test_a_trickle_of_bytes_counts_as_stalled(clock):
     budget = BodyBudget(1_000_000)
     _, evicted = begun(budget, 900_000)
     clock.now += 10
@@ -115,7 +115,7 @@ def test_a_byte_now_and_then_is_no_progress(clock):
     assert slow_evicted
 
 
-def test_what_can_never_fit_evicts_nobody(clock):
+def test_a_body_that_can_never_fit_evicts_none(clock):
     budget = BodyBudget(1_000_000)
     _, evicted = begun(budget, 900_000)
     clock.now += 10

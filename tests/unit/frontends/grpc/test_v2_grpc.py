@@ -40,7 +40,7 @@ async def test_model_ready_is_false_for_what_is_unknown(client):
 
 
 @pytest.mark.parametrize("version", ["abc", "-1", "1.0", "99999999999999999999"])
-async def test_a_version_that_is_no_number_is_refused(client, version):
+async def test_a_malformed_version_is_refused(client, version):
     for call in (client.is_model_ready, client.get_model_metadata, client.get_model_config):
         status, text = await refusal(call("echo", version))
         assert status == "INVALID_ARGUMENT"
@@ -205,7 +205,7 @@ async def test_unknown_calls_are_unimplemented(frontend, path):
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_bytes_that_are_no_message_are_the_clients_mistake(frontend):
+async def test_malformed_messages_are_client_errors(frontend):
     async with grpc.aio.insecure_channel(f"127.0.0.1:{frontend.port}") as channel:
         for name in ("ModelMetadata", "ModelInfer", "ServerLive"):
             with pytest.raises(grpc.aio.AioRpcError, match="failed to parse the request as inference") as caught:

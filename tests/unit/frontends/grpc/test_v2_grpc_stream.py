@@ -29,7 +29,7 @@ def final(answer: service_pb2.ModelStreamInferResponse) -> bool:
 
 
 class Stream:
-    """One stream of messages over a channel of its own."""
+    """One stream of messages over its own channel."""
 
     def __init__(self, channel: grpc.aio.Channel, **options) -> None:
         self.call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(**options)
@@ -133,7 +133,7 @@ async def test_ordinary_responses_come_in_the_order_of_their_requests(open_strea
     assert [answer.infer_response.id for answer in await stream.rest()] == ["a", "b", "c"]
 
 
-async def test_decoupled_responses_wait_for_nobody(open_stream, inference):
+async def test_decoupled_responses_are_sent_as_they_come(open_stream, inference):
     stream = open_stream()
     await stream.send(request("held", "slow"), request("decoupled", "a"), request("decoupled", "b"))
     slow, first, second = await inference.wait_for(3)
@@ -213,7 +213,7 @@ async def test_with_status_errors_a_request_for_no_model_still_leaves_the_stream
     assert [bool(answer.error_message) for answer in answers] == [True, False]
 
 
-async def test_bytes_that_are_no_request_get_an_error_message(frontend):
+async def test_a_malformed_request_gets_an_error_message(frontend):
     path = "/inference.GRPCInferenceService/ModelStreamInfer"
     async with grpc.aio.insecure_channel(f"127.0.0.1:{frontend.port}") as channel:
         call = channel.stream_stream(path)()

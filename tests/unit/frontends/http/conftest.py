@@ -14,11 +14,11 @@ from conch.frontends.http.server import HttpServer
 from conch.frontends.v2_http.routes import V2Http
 from tests.unit.frontends.http.scripted_core import ScriptedControl, ScriptedInference, model
 
-PATIENCE_S = 20
+TIMEOUT_S = 20
 
 
 class LoopThread:
-    """The event loop that a server runs on in production, in a thread of its own, so that tests are plain clients."""
+    """uvloop, as in production, in its own thread, so that tests are plain clients."""
 
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
@@ -26,7 +26,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(TIMEOUT_S)
 
     def call(self, function: Callable[[], Any]) -> Any:
         async def call() -> Any:
@@ -36,7 +36,7 @@ class LoopThread:
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         self.loop.close()
 
 
@@ -44,7 +44,7 @@ class Peer:
     """A client that writes bytes as it likes and reads answers one by one."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
         self.stream = self.socket.makefile("rb")
 
     def send(self, data: bytes) -> None:
@@ -83,7 +83,7 @@ class Client:
     """A well-behaved HTTP client with one connection."""
 
     def __init__(self, port: int) -> None:
-        self._connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
 
     def __call__(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None

@@ -1,4 +1,4 @@
-"""A core without models: echoes what it is asked, at once or when told to, and remembers what it was told."""
+"""A core without models: echoes requests, immediately or when a test releases them, and records calls."""
 
 import threading
 from collections.abc import Mapping, Sequence

@@ -51,7 +51,7 @@ def get(client, path: str):
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(None, None), (0.01, "1"), (7.2, "8")])
-def test_who_is_refused_for_lack_of_room_is_told_when_to_come_back_and_not_read(client, inference, seconds, header):
+def test_a_full_queue_refuses_with_retry_after_before_decoding(client, inference, seconds, header):
     inference.models["identity"].full = QueueFull("Exceeds maximum queue size", retry_after_s=seconds)
     status, body, response = client("POST", INFER, b"[ no JSON")
     assert (status, json.loads(body)) == (503, {"error": "Exceeds maximum queue size"})

@@ -157,3 +157,20 @@ class Client:
         """HEADERS, and the whole body if there is one."""
         head = frame(HEADERS, stream, self.encoder.encode(fields), 4 if body is not None else 5)
         return head if body is None else head + frame(DATA, stream, body, 1)
+
+
+def number(value: int) -> bytes:
+    return struct.pack(">I", value)
+
+
+def setting(key: int, value: int) -> bytes:
+    return frame(SETTINGS, payload=struct.pack(">HI", key, value))
+
+
+def goaway(client: Client, *sent: bytes) -> tuple[int, bytes]:
+    *_, last = client.send(*sent)
+    assert last.kind == GOAWAY
+    assert client.server.closed
+    assert all(call.gone for call in client.server.calls if not call.stream.closed or call.gone)
+    assert client.send(client.request(1001, b"x")) == []
+    return last.number, last.payload[8:]

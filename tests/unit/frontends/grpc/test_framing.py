@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.errors import InvalidRequest
-from conch.frontends.grpc import framing as grpc_messages
+from conch.frontends.grpc import framing
 from conch.frontends.grpc.framing import MessageReader, compressed
 from conch.frontends.grpc.status import GrpcError
 
@@ -72,7 +72,7 @@ def test_a_message_beyond_the_limit_is_refused():
 
 
 def test_a_small_message_does_not_grow_without_bound(monkeypatch):
-    monkeypatch.setattr(grpc_messages, "MAX_DECOMPRESSED_BYTES", 1000)
+    monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", 1000)
     assert read(MessageReader(b"gzip"), framed(gzip.compress(bytes(1000), mtime=0), 1)) == [bytes(1000)]
     with pytest.raises(GrpcError, match="exceeds the maximum of 1000"):
         read(MessageReader(b"gzip"), framed(gzip.compress(bytes(1001), mtime=0), 1))
@@ -88,7 +88,7 @@ def test_a_small_message_does_not_grow_without_bound(monkeypatch):
         (b"gzip", framed(b"x", 2), "expected 0 or 1"),
     ],
 )
-def test_what_is_no_message_is_the_clients_mistake(coding, sent, text):
+def test_malformed_messages_are_client_errors(coding, sent, text):
     with pytest.raises(InvalidRequest, match=text):
         read(MessageReader(coding), sent)
 

@@ -1,4 +1,4 @@
-"""How much is done in one turn of the loop when many ask at once."""
+"""Budgets for one turn of the event loop, with more requests than fit in one."""
 
 import asyncio
 import time
@@ -13,19 +13,19 @@ def test_many_in_one_turn_are_spread_over_several_in_their_order() -> None:
     seen: list[int] = []
     shares: list[int] = []
 
-    def ask(turns: LoopBudget, number: int) -> None:
-        if turns.acquire():
+    def ask(budget: LoopBudget, number: int) -> None:
+        if budget.acquire():
             seen.append(number)
         else:
-            turns.postpone(partial(seen.append, number))
+            budget.postpone(partial(seen.append, number))
 
     async def scenario() -> None:
-        turns = LoopBudget()
+        budget = LoopBudget()
         for number in range(100):
-            ask(turns, number)
+            ask(budget, number)
         while len(seen) < 100:
             shares.append(len(seen) - sum(shares))
-            ask(turns, 100 + len(shares))
+            ask(budget, 100 + len(shares))
             await asyncio.sleep(0)
 
     uvloop.run(scenario())
@@ -33,7 +33,7 @@ def test_many_in_one_turn_are_spread_over_several_in_their_order() -> None:
     assert seen[:100] == list(range(100))
 
 
-def test_one_that_fails_keeps_no_other_waiting() -> None:
+def test_a_failing_callback_does_not_block_others() -> None:
     seen: list[int] = []
 
     def fail() -> None:
@@ -41,11 +41,11 @@ def test_one_that_fails_keeps_no_other_waiting() -> None:
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        turns = LoopBudget()
-        while turns.acquire():
+        budget = LoopBudget()
+        while budget.acquire():
             pass
-        turns.postpone(fail)
-        turns.postpone(partial(seen.append, 1))
+        budget.postpone(fail)
+        budget.postpone(partial(seen.append, 1))
         while not seen:
             await asyncio.sleep(0)
 
@@ -57,7 +57,7 @@ def test_what_is_postponed_is_served_in_later_turns_in_order() -> None:
     seen: list[str] = []
 
     async def scenario() -> None:
-        slices = ParseBudget()
+        parse_budget = ParseBudget()
 
         def slow(name: str, rounds: int) -> None:
             seen.append(name)
@@ -65,10 +65,10 @@ def test_what_is_postponed_is_served_in_later_turns_in_order() -> None:
             while time.monotonic() < end:
                 pass
             if rounds:
-                slices.postpone(partial(slow, name, rounds - 1))
+                parse_budget.postpone(partial(slow, name, rounds - 1))
 
         for name in "abc":
-            slices.postpone(partial(slow, name, 1))
+            parse_budget.postpone(partial(slow, name, 1))
         assert seen == []
         turns = 0
         while len(seen) < 6:
@@ -82,7 +82,7 @@ def test_what_is_postponed_is_served_in_later_turns_in_order() -> None:
     assert seen == [*"abcabc"]
 
 
-def test_one_that_fails_takes_the_turn_of_no_other_that_is_postponed() -> None:
+def test_a_failing_postponed_callback_does_not_block_others() -> None:
     seen: list[int] = []
 
     def fail() -> None:
@@ -90,9 +90,9 @@ def test_one_that_fails_takes_the_turn_of_no_other_that_is_postponed() -> None:
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        slices = ParseBudget()
-        slices.postpone(fail)
-        slices.postpone(partial(seen.append, 1))
+        parse_budget = ParseBudget()
+        parse_budget.postpone(fail)
+        parse_budget.postpone(partial(seen.append, 1))
         while not seen:
             await asyncio.sleep(0)
 

@@ -12,7 +12,7 @@ from conch.frontends.offload.wire import MAX_HEAD_BYTES, FrameTooLarge, WorkerCo
 MIB = 2**20
 
 
-def test_large_parts_arrive_in_memory_that_nobody_had_to_fill_with_zeros() -> None:
+def test_large_parts_arrive_in_memory_that_was_not_zeroed() -> None:
     """Filling 200 MB holds the interpreter lock, and with it the event loop, for 200 ms."""
     here, there = socket.socketpair()
     large = os.urandom(3 * MIB)

@@ -138,7 +138,7 @@ async def test_a_message_in_any_pieces(wire, coding):
         ({"content_type": None}, "415"),
     ],
 )
-async def test_what_is_no_grpc_gets_a_status_of_http(wire, fields, status):
+async def test_requests_other_than_grpc_get_an_http_status(wire, fields, status):
     wire.call(1, echo_request(), **fields)
     await wire.status(1)
     assert wire.headers[1][":status"] == status
@@ -267,7 +267,7 @@ async def test_rapid_resets_end_their_connection_alone(frontend, inference):
     assert all(pending.done for pending in inference.admitted)
 
 
-async def test_whoever_does_not_read_is_not_read_from(frontend, inference):
+async def test_reading_pauses_while_a_client_does_not_read(frontend, inference):
     """A client with open windows that asks and asks, and never reads: answers do not pile up."""
     megabyte = Tensor("OUT", "UINT8", (2**20,), bytes(2**20))
     inference.add("big", lambda pending: pending.answer(megabyte))

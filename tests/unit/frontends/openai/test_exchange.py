@@ -52,7 +52,7 @@ class Channel:
 
 
 class Generation:
-    """What the model holds of a call: it is told of the end once, whoever ends it."""
+    """The generation of a call, of which the model is notified of one end only."""
 
     def __init__(self) -> None:
         self.listen: DeltaCallback | None = None
@@ -156,7 +156,7 @@ def test_every_text_arrives_whole_and_ends_once(steps: list[str], end: str) -> N
     asyncio.run(scenario())
 
 
-async def test_who_never_reads_is_told_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_never_reads_gets_an_error_and_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_exchange, "_MAX_UNSENT_BYTES", 5 * 2**20)
     channel = Channel()
     generation = begun(channel)
@@ -175,7 +175,7 @@ async def test_who_never_reads_is_told_and_let_go(monkeypatch: pytest.MonkeyPatc
     assert channel.answers == 1
 
 
-async def test_a_fault_in_one_answer_is_no_fault_of_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_in_one_answer_does_not_affect_the_engine(caplog: pytest.LogCaptureFixture) -> None:
     class Faulty(CompletionForm):
         def chunks(self, sequence: Any, delta: Delta) -> bytes:
             if delta.text == "deep":

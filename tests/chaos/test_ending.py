@@ -50,7 +50,7 @@ async def test_what_does_not_end_by_itself(server: ConchProcess, tmp_path: Path)
         assert await clients.post("repository/models/looping/unload") == (200, "")
         assert (await clients.ask("other")).answered
         gone(looping)
-        assert "[looping_0] killed, because it did not finish what it was executing within 2 s" in server.text
+        assert "[looping_0] killed: it did not finish what it was executing within 2 s" in server.text
         assert await clients.post("repository/models/looping/load") == (200, "")
         # The server waits for it no longer than it may wait for anything.
         family = psutil.Process(server.process.pid).children(recursive=True)

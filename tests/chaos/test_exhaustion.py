@@ -71,7 +71,7 @@ async def test_no_descriptor_is_left(server: ConchProcess, clients: ConcurrentCl
     with limited(server, resource.RLIMIT_NOFILE, 5):
         os.kill(pid, signal.SIGKILL)
         write_mortal(tmp_path / "models", "late")
-        await when(lambda: "it is tried again in 0.5 s" in server.text)
+        await when(lambda: "retrying in 0.5 s" in server.text)
         await when(lambda: "polling the model repository" in server.text)
         assert is_live(connected)
         connected.request("POST", "/v2/models/single/infer", json.dumps(request_body(7, {})))
@@ -175,7 +175,7 @@ async def test_files_may_not_be_so_large(server: ConchProcess, clients: Concurre
         assert "no shared memory of 1073741824 bytes for model instance 'late_0': File too large" in text
         assert "raise `ulimit -f` or lower --backend-config=python,shm-limit-byte-size=" in text
         os.kill(pid, signal.SIGKILL)
-        await when(lambda: "it is tried again in 0.5 s" in server.text)
+        await when(lambda: "retrying in 0.5 s" in server.text)
     assert (await clients.ask("single")).answered
     assert (await clients.post("repository/models/late/load"))[0] == 200
     assert (await clients.ask("late")).answered

@@ -211,7 +211,7 @@ async def test_death_while_nothing_is_to_do_and_again_at_the_start(clients: Conc
         await clients.waiting("single", 3)
         second = int(hold.with_suffix(".pid").read_text())
         os.kill(second, signal.SIGKILL)
-        await when(lambda: "tried again in 0.5 s" in server.text)
+        await when(lambda: "retrying in 0.5 s" in server.text)
         hold.unlink()
         book(ended := await outcomes(asked))
     assert all(one.answered and one.pid not in (first, second) for one in ended)

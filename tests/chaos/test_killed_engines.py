@@ -116,7 +116,7 @@ def test_killed_again_and_again_it_is_waited_with_and_the_server_says_so(conch: 
     """Without having been of use, it is started later and later; meanwhile requests are refused with a time."""
     killed = 0
     deadline = time.monotonic() + 30
-    while not re.search(r"it is (restarted|tried again) in 1 s", conch.text):
+    while not re.search(r"(restarting|retrying) in 1 s", conch.text):
         assert time.monotonic() < deadline, conch.text
         pid = engine_or_none(conch, "endless")
         if pid is not None:

@@ -20,14 +20,14 @@ from conch.observability.metrics.custom import MetricSample
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model version lies and what it is called."""
+    """A model version: its configuration, files and settings."""
 
     config: ModelConfig
     version: int
     directory: Path  # <repository>/<model>
-    # `--backend-config=<backend>,<key>=<value>`, the backend's own and the global ones.
+    # `--backend-config=<backend>,<key>=<value>`, those of the backend and the global ones.
     settings: Mapping[str, str]
-    namespace: str = ""  # of the repository that it is in, "" where there are no namespaces
+    namespace: str = ""  # of its repository, "" without --model-namespacing
     allow_native_extensions: bool = False  # whether the configuration may name libraries for the server's process
 
     @property
@@ -38,25 +38,25 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class InstancePlan:
-    """Everything one instance needs to know about itself."""
+    """What one instance is made from."""
 
     source: ModelSource
     name: str  # `<group>_<index>`, as Triton names instances
     kind: InstanceKind
     device_id: int
-    siblings: int  # instances of this model version on this host, itself included: for sizing thread pools
+    siblings: int  # instances of this model version on this host, including this one: for sizing thread pools
     rate: RateLimit = field(default_factory=RateLimit)
 
 
 class Instance(ABC):
     """One executor of one model version.
 
-    `start` → `execute`* → `stop`. After `start` the instance is `ready`. An instance that breaks down fails the batch
-    it holds, turns not ready, recovers by itself if it can, and tells of both by calling `on_ready_change`.
+    `start` → `execute`* → `stop`. After `start` the instance is `ready`. An instance that breaks down fails its batch,
+    becomes not ready and recovers if it can; it calls `on_ready_change` whenever `ready` changes.
     """
 
     plan: InstancePlan
-    # Whether `execute` fetches tensors from their sources; where that fails, it is the request that fails.
+    # Whether `execute` reads tensors from their sources; a failed read then fails that request only.
     takes_sources: ClassVar[bool] = False
     # Set by the owner before start(); called on the event loop.
     on_ready_change: Callable[[], None]
@@ -68,13 +68,13 @@ class Instance(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Bring the model up. Raises ModelLoadError with the cause."""
+        """Load the model. Raises ModelLoadError with the cause."""
 
     @abstractmethod
     def execute(self, batch: Batch) -> None:
-        """Run one batch. Returns at once; the batch is finished and released later, on the event loop.
+        """Run one batch. Returns immediately; the batch is finished and released later, on the event loop.
 
-        The caller guarantees that the instance is ready and holds no more batches than it wants ahead.
+        The caller guarantees that the instance is ready and has no more batches than one and `ahead`.
         """
 
     @abstractmethod
@@ -82,24 +82,24 @@ class Instance(ABC):
         """Finish what is running, release everything. Safe to call at any time, more than once."""
 
     async def kill(self) -> None:  # noqa: B027 - most instances end with the server's process
-        """End at once, whatever is running, if that can be done: the time for `stop` is over. It may be under way."""
+        """End immediately, whatever is running, if possible: `stop` has timed out, and may still be running."""
 
     @property
     def ahead(self) -> int:
-        """How many batches it wants to hold while it runs one, so that it need not wait for the next.
+        """How many batches to send to the instance while it runs one, to hide the latency of the next.
 
-        Worth it only where an execution is as short as the way to the instance and back: what is held cannot be
-        taken by another instance that becomes free.
+        Pays only where an execution is as short as the round trip to the instance: a batch that was sent cannot be run
+        by another instance that becomes free.
         """
         return 0
 
     @property
     def ahead_when_crowded(self) -> int:
-        """The same while a full batch waits for every instance, so that holding one takes no work from another."""
+        """`ahead` while a full batch waits for every instance, so that sending ahead takes no work from another."""
         return self.ahead
 
     async def check_ready(self) -> bool:
-        """Ask the model itself (`is_ready` of a Python model); by default what `ready` says."""
+        """Return the model's own answer (`is_ready` of a Python model), by default `ready`."""
         return self.ready
 
 
@@ -108,32 +108,32 @@ class Backend(ABC):
 
     name: str
     default_model_filename: str
-    # How many CPU instances a group has when the configuration does not say.
+    # How many CPU instances a group has when the configuration gives no count.
     default_cpu_instance_count: int = 1
 
     @property
     def can_use_gpus(self) -> bool:
-        """Whether KIND_AUTO may mean a GPU: not where the framework has no support for one. Asked after `start`."""
+        """Whether KIND_AUTO may mean a GPU: False if the framework does not support GPUs. Read after `start`."""
         return True
 
     async def start(self) -> None:  # noqa: B027 - most backends have nothing to start
-        """Make what the instances of all models share."""
+        """Make the resources that the instances of all models share."""
 
     async def stop(self) -> None:  # noqa: B027 - see start
-        """Release what `start` made."""
+        """Release the shared resources."""
 
     @abstractmethod
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Return the configuration's document with what the model itself can tell: inputs, outputs, batching.
+        """Return the configuration's document, completed from the model: inputs, outputs, batching.
 
-        Called before any instance exists, not at all under `--disable-auto-complete-config`.
+        Called before any instance exists, and not under `--disable-auto-complete-config`.
         Raises ModelLoadError or ConfigError if configuration and model contradict each other.
         """
 
     @abstractmethod
     def instance(self, plan: InstancePlan) -> Instance:
-        """Make an instance; nothing is loaded before its `start`."""
+        """Make an instance, which loads nothing before its `start`."""
 
     def custom_metrics(self) -> Sequence[MetricSample]:
-        """Return what the models of this backend have measured themselves, for a scrape."""
+        """Return the custom metrics of this backend's models, for a scrape."""
         return ()

@@ -1,4 +1,4 @@
-"""What the core hands to an instance: requests that run together, and each of them as the instance sees it."""
+"""Batches that the core sends to instances, and the requests in them as instances see them."""
 
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
@@ -11,38 +11,38 @@ from conch.request import InferRequest, InferResponse
 class Execution(Protocol):
     """One admitted request while an instance works on it. All methods belong to the event loop's thread.
 
-    A request ends exactly once: `finish` settles it, and whatever comes after that, from whichever side, is dropped
-    without harm. So an instance need not ask whether the caller has already gone.
+    A request ends exactly once: `finish` settles it, and later calls are no-ops. So an instance need not check whether
+    the caller has cancelled.
     """
 
     @property
     def request(self) -> InferRequest:
-        """What was asked."""
+        """The request."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller wants no answer any more."""
+        """Whether the caller has cancelled the request."""
 
     def on_cancel(self, notify: Callable[[], None]) -> None:
-        """Have `notify` called once when the caller cancels; at once if that has happened."""
+        """Call `notify` once when the caller cancels; immediately if that has happened."""
 
     def send(self, response: InferResponse | ConchError) -> None:
-        """Deliver one response, or error, of a decoupled model; more may follow either."""
+        """Deliver one response or error of a decoupled model; more may follow."""
 
     def finish(self, answer: InferResponse | ConchError | None) -> None:
         """Deliver the last response or the error; None ends a decoupled request without a further response."""
 
     def reschedule(self) -> None:
-        """Ask for the request once more: an iterative model has not finished with it, its batch may go on."""
+        """Reschedule the request of an iterative model: it joins a later batch."""
 
 
 class Batch:
     """Requests that are executed together.
 
     The instance stamps `input_done` and `infer_done` (`time.monotonic_ns()`; `started` too, if it began later than it
-    was given the batch), finishes every execution, and calls `release()` exactly once, when it can take another batch.
-    It may release before decoupled executions are finished. A batch that it holds and will never begin it hands back by
-    `give_back()`, in place of all that; several of them the last one first.
+    received the batch), finishes every execution, and calls `release()` exactly once, when it can take another batch.
+    It may release before decoupled executions are finished. A batch that it will never begin, it returns by
+    `give_back()` instead; of several batches, the last one first.
     """
 
     __slots__ = ("_give_back", "_release", "begun", "executions", "infer_done", "input_done", "started")
@@ -62,11 +62,11 @@ class Batch:
         self._give_back = give_back
 
     def release(self) -> None:
-        """Tell the owner that the instance can take another batch."""
+        """Notify the owner that the instance can take another batch."""
         self._release(self)
 
     def give_back(self) -> None:
-        """Hand an unbegun batch back to the owner, who may have it executed elsewhere."""
+        """Return an unbegun batch to the owner, which may execute it on another instance."""
         if self._give_back is not None:
             self._give_back(self)
         else:
@@ -74,6 +74,6 @@ class Batch:
             self._release(self)
 
     def fail(self, error: ConchError) -> None:
-        """Finish every execution with one error. Those already finished stay as they are."""
+        """Finish every execution with one error; no-op for those already finished."""
         for execution in self.executions:
             execution.finish(error)

@@ -1,7 +1,7 @@
-"""What a model may ask of the server that runs it: answers of other models, and their coming and going.
+"""Business logic scripting (BLS): calls from a model to other models, and model control from a model.
 
-Triton's business logic scripting (BLS). A backend that lets its models call is made with a `ModelCalls`; the core is
-behind it, so a call is validated, queued, batched and counted as any request is.
+A backend whose models may call others is made with a `ModelCalls`, which the core implements: a call is validated,
+queued, batched and counted like any request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from conch.request import InferRequest, Respond, Span
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlsCaller:
-    """Who makes a call, and for which of the requests in its hands.
+    """The model that makes a call, and the requests for which it does.
 
-    `holds` is the instance that does nothing else before the call is answered; None where it goes on meanwhile. `span`
-    is where the call is to be noted, if the model wants that.
+    `holds` is the instance that is blocked until the call is answered; None if it continues meanwhile. `span` is the
+    parent of the call's span, if the call is traced.
     """
 
     model: str
@@ -39,18 +39,18 @@ class BlsCall(Protocol):
 
 
 class ModelCalls(Protocol):
-    """The server as its models see it. All methods belong to the event loop's thread."""
+    """The server's interface for its models. All methods belong to the event loop's thread."""
 
     def call(self, caller: BlsCaller, request: InferRequest, respond: Respond, *, many: bool) -> BlsCall:
-        """Put a request; `respond` hears of its responses and, once, of its end, perhaps before this returns.
+        """Call a model; `respond` receives its responses and, once, its end, perhaps before this returns.
 
-        `many` says that any number of responses will do. Raises a ConchError if the request is refused.
+        `many` allows any number of responses. Raises a ConchError if the request is refused.
         """
 
     async def load(self, name: str, config: str, files: Mapping[str, bytes], waiting: ModelSource | None) -> None:
         """Load or reload a model; `waiting` is the model whose own load waits for that.
 
-        `config` (JSON, "" for none) and `files` ("<version>/<path>" → contents) replace what lies in the repository.
+        `config` (JSON, "" for none) and `files` ("<version>/<path>" → contents) replace those in the repository.
         Raises a ConchError with the cause.
         """
 
@@ -58,4 +58,4 @@ class ModelCalls(Protocol):
         """Take a model out of service; `waiting` as for `load`. Raises a ConchError with the cause."""
 
     async def ready(self, name: str, version: str, namespace: str) -> bool:
-        """Whether a model is ready; `version` "" for the newest. `namespace` is that of the model that asks."""
+        """Return whether a model is ready; `version` "" for the newest. `namespace` is that of the calling model."""

@@ -1,4 +1,4 @@
-"""How many processor cores this process may keep busy."""
+"""The number of processor cores that this process may use."""
 
 import os
 from pathlib import Path
@@ -12,6 +12,6 @@ def usable_cores(quota_file: Path = _QUOTA_FILE) -> int:
     try:
         quota, period = quota_file.read_text(encoding="ascii").split()
         return max(1, min(cores, -(-int(quota) // int(period))))
-    # No such file: no cgroup v2 here. "max": no quota.
+    # No such file: no cgroup v2. "max": no quota.
     except (OSError, ValueError):
         return cores

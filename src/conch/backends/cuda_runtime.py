@@ -1,6 +1,6 @@
-"""CUDA by NVIDIA's own bindings: what more than one part of the server needs of it, and the only import of them.
+"""Shared functions of the CUDA runtime, through NVIDIA's bindings; the only module that imports them.
 
-Raises ModuleNotFoundError where the package `cuda-bindings` is not installed.
+Importing it raises ModuleNotFoundError if the package `cuda-bindings` is not installed.
 """
 
 import ctypes
@@ -21,15 +21,15 @@ HANDLE_SIZE: Final = 64
 
 
 def device_count() -> int:
-    """Return how many GPUs there are. Raises BackendError with the reason if CUDA finds none."""
+    """Return the number of GPUs. Raises BackendError with the reason if CUDA finds none."""
     status, count = cudart.cudaGetDeviceCount()
     if status != cudart.cudaError_t.cudaSuccess or count == 0:
-        raise BackendError(f"CUDA finds no GPU here: {reason(status)}")
+        raise BackendError(f"CUDA finds no GPU: {reason(status)}")
     return int(count)
 
 
 def call(result: tuple[Any, ...]) -> Any:
-    """Return what a function of CUDA returns beside its status. Raises BackendError unless that is success."""
+    """Return the value that a CUDA function returned with its status. Raises BackendError for an error status."""
     status, *values = result
     if status != cudart.cudaError_t.cudaSuccess:
         raise BackendError(f"CUDA: {reason(status)}")
@@ -37,44 +37,44 @@ def call(result: tuple[Any, ...]) -> Any:
 
 
 def reason(status: Any) -> str:
-    """Return what CUDA says of a status."""
+    """Return CUDA's text for a status."""
     _, text = cudart.cudaGetErrorString(status)
     return text.decode() if isinstance(text, bytes) else str(text)
 
 
 class IpcMemory:
-    """Memory of a GPU that another process has allocated and shares; closed when nobody has it any more."""
+    """GPU memory that another process has allocated and shares; closed when the last reference is dropped."""
 
     def __init__(self, handle: bytes, device: int) -> None:
-        """Open what a handle of `HANDLE_SIZE` bytes stands for. Raises BackendError."""
+        """Open the memory of a handle of `HANDLE_SIZE` bytes. Raises BackendError."""
         self._device = device
         self._address = 0
-        own = cudart.cudaIpcMemHandle_t()
-        ctypes.memmove(own.getPtr(), handle, HANDLE_SIZE)
+        native = cudart.cudaIpcMemHandle_t()
+        ctypes.memmove(native.getPtr(), handle, HANDLE_SIZE)
         call(cudart.cudaSetDevice(device))
-        self._address = int(call(cudart.cudaIpcOpenMemHandle(own, cudart.cudaIpcMemLazyEnablePeerAccess)))
+        self._address = int(call(cudart.cudaIpcOpenMemHandle(native, cudart.cudaIpcMemLazyEnablePeerAccess)))
         status, begin, size = driver.cuMemGetAddressRange(self._address)
         if status != driver.CUresult.CUDA_SUCCESS:
-            raise BackendError(f"CUDA: {status!r} where the size of the memory was asked for")
-        # In bytes, all of the allocation that lies behind the address.
+            raise BackendError(f"CUDA: cannot get the size of shared memory: {status!r}")
+        # In bytes, from the address to the end of the allocation.
         self.size = int(begin) + int(size) - self._address
 
     def __del__(self) -> None:
         if self._address:
-            with suppress(BackendError):  # the driver is on its way out, as at the end of the process
+            with suppress(BackendError):  # the driver may be unloading at the exit of the process
                 call(cudart.cudaSetDevice(self._device))
                 call(cudart.cudaIpcCloseMemHandle(self._address))
 
     def read(self, target: npt.NDArray[np.uint8], offset: int) -> None:
-        """Fill an array from `offset` on. Raises BackendError."""
+        """Fill an array from the memory at `offset`. Raises BackendError."""
         kind = cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost
         call(cudart.cudaSetDevice(self._device))
         call(cudart.cudaMemcpy(target.ctypes.data, self._address + offset, target.nbytes, kind))
 
     def write(self, source: npt.NDArray[np.uint8], offset: int) -> None:
-        """Write an array to `offset`; it is there when this returns. Raises BackendError."""
+        """Write an array to `offset`; returns when it has arrived. Raises BackendError."""
         kind = cudart.cudaMemcpyKind.cudaMemcpyHostToDevice
         call(cudart.cudaSetDevice(self._device))
         call(cudart.cudaMemcpy(self._address + offset, source.ctypes.data, source.nbytes, kind))
-        # A copy from ordinary memory returns when that may be used again, which is before it has arrived.
+        # A copy from pageable memory returns when that may be reused, which is before the data has arrived.
         call(cudart.cudaStreamSynchronize(0))

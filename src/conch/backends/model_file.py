@@ -1,4 +1,4 @@
-"""Where the file of a model version lies, for the backends whose models are files."""
+"""The path of a model version's file, for backends whose models are files."""
 
 from pathlib import Path
 
@@ -9,13 +9,14 @@ from conch.errors import Code, ModelLoadError
 def model_path(source: ModelSource, default: str, whose: str) -> Path:
     """Return the path of the model: `default_model_filename` or `default`, which may be a folder that holds `default`.
 
-    A folder is for models whose weights are files of their own. Raises ModelLoadError if there is no such file.
+    A folder is for models with separate files of weights. Raises ModelLoadError, which names `whose` instance, if
+    there is no such file.
     """
     path = source.version_directory / (source.config.default_model_filename or default)
     if path.is_dir():
         path /= default
     if not path.is_file():
         present = ", ".join(sorted(each.name for each in path.parent.iterdir())) if path.parent.is_dir() else ""
-        hint = f"; there is: {present} ('default_model_filename' names another file)" if present else ""
+        hint = f"; the folder holds: {present}; 'default_model_filename' selects another file" if present else ""
         raise ModelLoadError(f"unable to find '{path}' for model instance '{whose}'{hint}", Code.UNAVAILABLE)
     return path

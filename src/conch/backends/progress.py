@@ -1,4 +1,4 @@
-"""Log lines about work that takes long, such as the start of a large model."""
+"""Progress log of long work, such as the start of a large model."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 async def reported(instance: str, what: str, work: Awaitable[T]) -> T:
-    """Await `work`; until it is done, log every 10 s `what` goes on in `instance`, and for how long already."""
+    """Await `work`; until it is done, log `what` and the elapsed time every 10 s for `instance`."""
     reports = asyncio.get_running_loop().create_task(_report(instance, what))
     try:
         return await work

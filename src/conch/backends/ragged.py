@@ -1,7 +1,7 @@
 """Ragged batching: requests of different shapes in one execution, for frameworks that take joined arrays.
 
-The elements of a ragged input follow each other in one dimension, request after request; `batch_input`s, which are made
-here, tell the model where each request begins, and `batch_output` says which outputs are to be cut along the same lines
+A ragged input is the concatenation of all requests' elements in one dimension. The `batch_input` tensors, which are
+made here, give the model the size of each request; `batch_output` names the outputs that are split by the same sizes
 (model configuration, "Ragged Batching").
 """
 
@@ -23,14 +23,14 @@ Shape = tuple[int, ...]
 
 
 class RaggedLayout:
-    """How requests for one model become one execution, and its outputs theirs again."""
+    """Joins requests for one model into one execution, and splits its outputs."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._batches = config.max_batch_size > 0
         self._ragged = config.ragged_inputs
         self._batch_inputs = config.batch_inputs
         self._sources = {name: each.source for each in config.batch_outputs for name in each.targets}
-        # The shape that the model gives an output, where it differs from the one that the client sees.
+        # The shape of an output before `reshape`.
         leading = (-1,) if self._batches else ()
         self._shapes = {
             spec.name: (*leading, *(spec.dims if spec.reshape is None else spec.reshape)) for spec in config.outputs
@@ -38,12 +38,12 @@ class RaggedLayout:
 
     @classmethod
     def of(cls, config: ModelConfig) -> "RaggedLayout | None":
-        """Return the layout of a model, None if joining along the batch axis is all that it needs."""
+        """Return the layout of a model, None if its requests are simply joined along the batch axis."""
         needed = config.ragged_inputs or config.batch_inputs or config.batch_outputs
         return cls(config) if needed else None
 
     def join(self, requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]]:
-        """Return the inputs of the requests, and those that say how they are joined, by name."""
+        """Return the joined inputs of the requests and the `batch_input` tensors, by name."""
         arrays: dict[str, npt.NDArray[Any]] = {}
         for first in requests[0].inputs:
             tensors = gather(requests, first.name)
@@ -59,7 +59,7 @@ class RaggedLayout:
     def split(
         self, name: str, datatype: str, array: npt.NDArray[Any], requests: Sequence[InferRequest]
     ) -> list[Tensor]:
-        """Return the parts of one output that belong to the requests. Raises BackendError if they do not fill it."""
+        """Return one output split by requests. Raises BackendError if its size is not the sum of theirs."""
         source = self._sources.get(name)
         if source is None:
             sizes = [request.batch_size for request in requests] if self._batches else None
@@ -78,7 +78,7 @@ class RaggedLayout:
         ]
 
     def _scattered(self, name: str, source: str, request: InferRequest) -> Shape:
-        """Return a request's shape of an output: its variable dimensions are those of the input in the same place."""
+        """Return the shape of an output for one request; variable dimensions are those of the `source` input."""
         tensor = request.input(source)
         given = tensor.shape if tensor is not None else ()
         shape = self._shapes[name]
@@ -90,7 +90,7 @@ class RaggedLayout:
 
 
 def batch_input(spec: BatchInput, shapes: Sequence[Shape], *, batches: bool) -> npt.NDArray[Any]:
-    """Return what a model is told of the source input, whose shapes are those of the requests in their order."""
+    """Return a `batch_input` tensor from the shapes of its source input in the requests."""
     counts = [prod(shape) for shape in shapes]
     dtype = NUMPY_DTYPES[spec.datatype]
     match spec.kind:
@@ -101,10 +101,10 @@ def batch_input(spec: BatchInput, shapes: Sequence[Shape], *, batches: bool) -> 
         case BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO:
             return np.cumsum([0, *counts]).astype(dtype)
         case BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE:
-            # Only the shape says something.
+            # Only the shape matters.
             return np.zeros(max(counts, default=0), dtype)
         case BatchInputKind.ITEM_SHAPE | BatchInputKind.ITEM_SHAPE_FLATTEN:
-            # Without the batch dimension, once for each item of the batch.
+            # Without the batch dimension, one row for each item of the batch.
             items = [shape[1:] for shape in shapes for _ in range(shape[0])] if batches else list(shapes)
             array = np.array(items, dtype)
             return array if spec.kind is BatchInputKind.ITEM_SHAPE else array.reshape(-1)

@@ -1,6 +1,6 @@
-"""From `backend: "x"` to `conch/backends/x/backend.py`, or to an installed package that provides `x`, on first use.
+"""Backend registry: `backend: "x"` is `conch/backends/x/backend.py` or an installed package, imported on first use.
 
-A package brings a backend by an entry point of the group `conch.backends`: `x = "package.module:Backend"`.
+A package provides a backend by an entry point of the group `conch.backends`: `x = "package.module:Backend"`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 from conch.backends.base import Backend
 from conch.errors import Code, ModelLoadError
 
-# Triton's `platform` strings of before there were backends.
+# Triton's older `platform` strings.
 BACKEND_OF_PLATFORM = {
     "onnxruntime_onnx": "onnxruntime",
     "python": "python",
@@ -25,13 +25,13 @@ BACKEND_OF_PLATFORM = {
 
 ENTRY_POINTS = "conch.backends"
 
-# Backend → the distribution it needs and the extra that installs it. `conch/backends/<name>/backend.py` defines it.
+# Backend → the distribution that it needs and the extra that installs it.
 _REQUIREMENTS = {
     "fil": ("treelite", "fil"),
     "identity": ("numpy", "python"),
     "onnxruntime": ("onnxruntime", "onnxruntime"),
     "openvino": ("openvino", "openvino"),
-    # Its packages are looked for where its engines run, which may be an environment of theirs.
+    # Its packages must be in the environment that its engines run in, which may not be the server's.
     "openvino_genai": ("numpy", "python"),
     "python": ("numpy", "python"),
     "pytorch": ("torch", "pytorch"),
@@ -42,7 +42,7 @@ _REQUIREMENTS = {
 }
 
 
-# Names that other tools and libraries have for them.
+# Names of the backends in other tools and libraries.
 _ALIASES = {
     "libtorch": "pytorch",
     "onnx": "onnxruntime",
@@ -60,8 +60,8 @@ _ALIASES = {
     "xgboost": "fil",
     "lightgbm": "fil",
 }
-# Backends of Triton's that are not there, and what takes their place.
-_ELSEWHERE = {
+# Backends of Triton that Conch does not have, and the alternatives.
+_ALTERNATIVES = {
     "tensorflow": "convert the model to ONNX (tf2onnx) for 'onnxruntime', or call TensorFlow in a 'python' model",
     "dali": "decode and resize in a 'python' model",
 }
@@ -70,7 +70,7 @@ _ELSEWHERE = {
 class BackendRegistry:
     """The backends of one server, started at first use and stopped together.
 
-    `arguments` are what backends are made with, by the backend's name.
+    `arguments` are the constructor arguments by the backend's name.
     """
 
     def __init__(self, arguments: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -82,7 +82,7 @@ class BackendRegistry:
         return iter(self._backends.values())
 
     async def get(self, name: str) -> Backend:
-        """Return the backend, started. Raises ModelLoadError if this server has none of that name."""
+        """Return the started backend. Raises ModelLoadError if there is none of that name."""
         backend = self._backends.get(name)
         if backend is not None:
             return backend
@@ -92,13 +92,13 @@ class BackendRegistry:
         return await self._starting[name]
 
     async def stop(self) -> None:
-        """Stop every backend that was used."""
+        """Stop all started backends."""
         for backend in self._backends.values():
             await backend.stop()
         self._backends.clear()
 
     async def _start(self, name: str) -> Backend:
-        # Frameworks take their time to import; requests for other models do not wait for it.
+        # In a thread: importing a framework may take seconds.
         backend = await asyncio.to_thread(load_backend, name, self._arguments.get(name, {}))
         await backend.start()
         self._backends[name] = backend
@@ -106,24 +106,26 @@ class BackendRegistry:
 
 
 def load_backend(name: str, arguments: Mapping[str, Any]) -> Backend:
-    """Import and make a backend. Raises ModelLoadError naming the cure if it is unknown, not installed or ambiguous."""
-    brought = [each for each in entry_points(group=ENTRY_POINTS) if each.name == name]
+    """Import and make a backend. Raises ModelLoadError with the remedy if it is unknown, not installed or ambiguous."""
+    found = [each for each in entry_points(group=ENTRY_POINTS) if each.name == name]
     if name in _REQUIREMENTS:
-        if brought:
-            raise ModelLoadError(f"backend '{name}' is this server's own, and {_origins(brought)} brings one, too")
-        backend: Backend = _own_module(name).backend(**arguments)
+        if found:
+            raise ModelLoadError(
+                f"backend '{name}' is built in, and {_origins(found)} provides another; uninstall the package"
+            )
+        backend: Backend = _import_builtin(name).backend(**arguments)
         return backend
-    if not brought:
+    if not found:
         raise _unknown(name)
-    if len(brought) > 1:
-        raise ModelLoadError(f"backend '{name}' is brought by {_origins(brought)}: only one can be installed")
-    return _made(brought[0])
+    if len(found) > 1:
+        raise ModelLoadError(f"backend '{name}' is provided by {_origins(found)}; uninstall all but one")
+    return _make_installed(found[0])
 
 
 def requirement(name: str) -> tuple[str, str] | None:
-    """Return the package that a backend needs and the extra that brings it, None for one that a package has brought.
+    """Return the package that a backend needs and the extra that installs it, None for a backend from a package.
 
-    Nothing is imported. Raises ModelLoadError if there is no such backend.
+    Imports nothing. Raises ModelLoadError if there is no such backend.
     """
     if name in _REQUIREMENTS:
         return _REQUIREMENTS[name]
@@ -133,7 +135,7 @@ def requirement(name: str) -> tuple[str, str] | None:
 
 
 def ineffective_settings(names: Iterable[str]) -> list[str]:
-    """Return a notice for each backend that `--backend-config` names and this server does not have."""
+    """Return a notice for each backend that `--backend-config` names and that does not exist."""
     missing = sorted(set(names).difference(_REQUIREMENTS, ("",)))
     known = _known() if missing else []
     return [
@@ -148,23 +150,23 @@ def _known() -> list[str]:
 
 
 def _did_you_mean(name: str, known: Sequence[str], begin: str) -> str:
-    if name in _ELSEWHERE:  # spelt correctly
+    if name in _ALTERNATIVES:  # not misspelt
         return ""
-    wanted = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), known, n=1)), "")
-    return f"{begin} you mean '{wanted}'?" if wanted else ""
+    match = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), known, n=1)), "")
+    return f"{begin} you mean '{match}'?" if match else ""
 
 
 def _unknown(name: str) -> ModelLoadError:
     known = _known()
-    said = f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
-    if advice := _ELSEWHERE.get(name):
-        said += f" It is not one of this server's: {advice}."
+    text = f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
+    if advice := _ALTERNATIVES.get(name):
+        text += f" This server does not have it: {advice}."
     else:
-        said += _did_you_mean(name, known, " Did")
-    return ModelLoadError(f"{said} This server has: {', '.join(known)}", Code.INVALID_ARG)
+        text += _did_you_mean(name, known, " Did")
+    return ModelLoadError(f"{text} This server has: {', '.join(known)}", Code.INVALID_ARG)
 
 
-def _own_module(name: str) -> Any:
+def _import_builtin(name: str) -> Any:
     package, extra = _REQUIREMENTS[name]
     try:
         return import_module(f"conch.backends.{name}.backend")
@@ -176,15 +178,15 @@ def _own_module(name: str) -> Any:
         ) from error
 
 
-def _made(entry_point: EntryPoint) -> Backend:
-    """Make the backend of an installed package, in whose code anything may go wrong."""
-    whose = f"backend '{entry_point.name}' ({entry_point.value} of {_origins([entry_point])})"
+def _make_installed(entry_point: EntryPoint) -> Backend:
+    """Make the backend of an installed package; any exception of its code becomes a ModelLoadError."""
+    label = f"backend '{entry_point.name}' ({entry_point.value} of {_origins([entry_point])})"
     try:
         backend = entry_point.load()()
     except Exception as error:
-        raise ModelLoadError(f"{whose} cannot be made: {type(error).__name__}: {error}") from error
+        raise ModelLoadError(f"{label} cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(backend, Backend):
-        raise ModelLoadError(f"{whose} is a {type(backend).__name__}, no conch.backends.base.Backend")
+        raise ModelLoadError(f"{label} is a {type(backend).__name__}, not a conch.backends.base.Backend")
     return backend
 
 

@@ -1,7 +1,7 @@
-"""The requests of a batch in one run with all threads, or in parts side by side with a thread each.
+"""Run the requests of a batch together with all threads, or in concurrent parts with one thread each.
 
-Which is quicker is the model's affair. Where operators are short, threads that share each of them spend their time
-waiting for one another; where weights are large, each part would read them from memory anew. So it is measured.
+Which is faster depends on the model: threads that share short operators wait for each other most of the time, and
+concurrent parts read large weights from memory several times. So both ways are measured.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# How many runs take the two ways in turns before one is preferred.
+# How many runs alternate between the two ways before one is preferred.
 _TRIALS = 10
-# How seldom the slower way is tried again. Models do not change their minds, but machines do.
-_TRY_AGAIN = 50
+# Every N-th run retries the slower way: the load of the machine may have changed.
+_RETRY_INTERVAL = 50
 
 
 class SideBySide:
-    """Runs lists of items in up to `threads` threads, the caller's included."""
+    """Runs lists of items in up to `threads` threads, including the caller's."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = threads
@@ -28,9 +28,9 @@ class SideBySide:
         self._choice = Choice()
 
     def run(self, run: Callable[[Sequence[_Item]], list[_Result]], items: Sequence[_Item]) -> list[_Result]:
-        """Return the results in the order of the items, by `run`, which takes any part of them.
+        """Return the results in the order of the items; `run` is called with all of them or with parts.
 
-        Raises what `run` raises, when all parts have ended.
+        Raises what `run` raises, after all parts have ended.
         """
         if len(items) == 1 or self._threads == 1:
             return run(items)
@@ -60,7 +60,7 @@ class SideBySide:
 
 
 class Choice:
-    """Which of two ways has taken less time for an item of late."""
+    """Chooses the way that has taken less time for an item recently; True means in parts."""
 
     def __init__(self) -> None:
         self._times: dict[bool, float] = {}
@@ -68,17 +68,17 @@ class Choice:
         self._count = 0
 
     def next(self) -> bool:
-        """Return the way to go now."""
+        """Return the way for the next run."""
         self._count += 1
         if self._count <= _TRIALS:
             return self._count % 2 == 0
         better = min(self._times, key=lambda way: self._times[way])
-        return better if self._count % _TRY_AGAIN else not better
+        return better if self._count % _RETRY_INTERVAL else not better
 
     def took(self, way: bool, time_per_item: float) -> None:
-        """Tell how long it took."""
+        """Record how long a run took."""
         if way not in self._tried:
-            # The first time makes room for what it needs, and says nothing about the next.
+            # The first run allocates memory, so its time is not typical.
             self._tried.add(way)
             return
         before = self._times.get(way, time_per_item)

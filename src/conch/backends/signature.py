@@ -1,7 +1,7 @@
-"""What a model file says about its own inputs and outputs, set against a configuration: completing it, or checking it.
+"""Completion and validation of a configuration by the inputs and outputs that the model file declares.
 
-For frameworks whose models carry names, datatypes and shapes. The rules and texts are those of Triton's onnxruntime
-backend; where Triton demands that shapes be spelled alike, this asks only that they can be.
+For frameworks whose model files hold names, datatypes and shapes. The rules and messages are those of Triton's
+onnxruntime backend, but shapes need only be compatible, where Triton requires them to be equal.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from conch.tensor import BYTES
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One input or output of a model. `dims` has -1 for what is variable, and the batch dimension if there is one."""
+    """One input or output of a model. `dims` has -1 for variable dimensions, and includes the batch dimension."""
 
     name: str
-    datatype: str  # wire name, "" for what has none
+    datatype: str  # wire name, "" if there is none for its type
     dims: tuple[int, ...]
-    native_type: str = ""  # the framework's own name, for messages
+    native_type: str = ""  # the framework's name, for messages
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """All inputs and outputs of a model; `optional_inputs` have a default in the model."""
+    """All inputs and outputs of a model; `optional_inputs` have a default value in the model."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -35,9 +35,9 @@ class Signature:
 
 
 def default_max_batch_size(settings: Mapping[str, str]) -> int:
-    """Return the setting `default-max-batch-size`: what a model gets that can batch and does not say how much.
+    """Return the setting `default-max-batch-size`, for models that support batching and have no `max_batch_size`.
 
-    Raises ConfigError if it is no whole number.
+    Raises ConfigError if it is not a whole number.
     """
     text = settings.get("default-max-batch-size", "4")
     if not text.strip().isdecimal():
@@ -46,14 +46,14 @@ def default_max_batch_size(settings: Mapping[str, str]) -> int:
 
 
 def needs_completion(document: Mapping[str, Any]) -> bool:
-    """Whether a configuration leaves out its inputs or its outputs."""
+    """Whether a configuration lacks its inputs or its outputs."""
     return not document.get("input") or not document.get("output")
 
 
 async def completed(source: ModelSource, read: Callable[[ModelSource], Signature]) -> Mapping[str, Any]:
-    """Return the configuration's document, complete; one that has inputs and outputs as it is, and nothing is read.
+    """Return the completed document of a configuration, or the document itself if it has inputs and outputs.
 
-    `read` is called in a thread. Raises what it raises, and ConfigError.
+    `read` is called in a thread, if needed. Raises what it raises, and ConfigError.
     """
     document = source.config.document
     if not needs_completion(document):
@@ -65,9 +65,10 @@ async def completed(source: ModelSource, read: Callable[[ModelSource], Signature
 def complete_document(document: Mapping[str, Any], signature: Signature, default_max_batch_size: int) -> dict[str, Any]:
     """Return a configuration with the missing inputs or outputs, and the batching that they allow.
 
-    A model can batch if the first dimension of everything is variable; it then gets `default_max_batch_size` if its
-    configuration says 0, and dynamic batching if it has no scheduler.
-    Raises ConfigError if the configuration asks for batching that the model cannot do, or if something has no datatype.
+    A model supports batching if the first dimension of all inputs and outputs is variable; it then gets
+    `default_max_batch_size` if its configuration has none, and dynamic batching if it has no scheduler.
+    Raises ConfigError if the configuration requires batching that the model does not support, or if an input or output
+    has no datatype.
     """
     completed = dict(document)
     if _can_batch(signature) and not _states_batch_dimension(document, signature):
@@ -81,19 +82,19 @@ def complete_document(document: Mapping[str, Any], signature: Signature, default
             f"max_batch_size is specified ({document['max_batch_size']}); {_why_not(signature)}"
         )
     batching = completed.get("max_batch_size", 0) > 0
-    own = _sequence_tensors(document)
+    internal = _sequence_tensors(document)
     for field, tensors in (("input", signature.inputs), ("output", signature.outputs)):
         if not document.get(field):
             completed[field] = [
                 _declaration(info, field, document["name"], batching=batching)
                 for info in tensors
-                if info.name not in own
+                if info.name not in internal
             ]
     return completed
 
 
 def check_signature(config: ModelConfig, signature: Signature) -> None:
-    """Raise ConfigError, naming both sides, where configuration and model contradict each other."""
+    """Raise ConfigError, which names both values, if configuration and model contradict each other."""
     required = {info.name: info for info in signature.inputs}
     inputs = required | {info.name: info for info in signature.optional_inputs}
     outputs = {info.name: info for info in signature.outputs}
@@ -123,7 +124,7 @@ def check_signature(config: ModelConfig, signature: Signature) -> None:
 
 
 def _sequence_tensors(document: Mapping[str, Any]) -> set[str]:
-    """Names of the tensors that pass between server and model only: controls of a sequence, and its state."""
+    """Return the names of tensors that clients do not send or receive: controls and states of sequences."""
     batching = document.get("sequence_batching", {})
     states = batching.get("state", ())
     controls = {entry.get("name", "") for entry in batching.get("control_input", ())}
@@ -140,7 +141,7 @@ def _why_not(signature: Signature) -> str:
 
 
 def _states_batch_dimension(document: Mapping[str, Any], signature: Signature) -> bool:
-    """Whether the configuration, by the rank of what it does declare, shows a model that is not to batch."""
+    """Whether the configuration declares a full shape and no batching, so that the model must not batch."""
     ranks = {info.name: len(info.dims) for info in (*signature.inputs, *signature.outputs)}
     declared = [*document.get("input", ()), *document.get("output", ())]
     full = any(len(_shape(tensor)) == ranks.get(tensor["name"]) for tensor in declared)
@@ -165,14 +166,14 @@ def _declaration(info: TensorInfo, kind: str, model: str, *, batching: bool) -> 
 
 
 def _no_tensor(info: TensorInfo, kind: str) -> str:
-    """Say of an input or output without a datatype what can be done about it."""
-    said = f"{kind} '{info.name}' is {info.native_type}, which is no tensor that can be sent; "
+    """Return the message for an input or output without a datatype, with the remedy."""
+    problem = f"{kind} '{info.name}' is {info.native_type}, which cannot be sent as a tensor; "
     if info.native_type.startswith("seq(map("):
-        return said + (
+        return problem + (
             "it is the ZipMap of a scikit-learn classifier: convert the model with skl2onnx's "
             "options={'zipmap': False} (onnxmltools: zipmap=False), which gives a tensor"
         )
-    return said + f"declare the {kind}s to be served in config.pbtxt"
+    return problem + f"declare the {kind}s to be served in config.pbtxt"
 
 
 def _config_datatype(datatype: str) -> str:
@@ -193,8 +194,8 @@ def _check_datatype(model: str, kind: str, spec: TensorSpec, info: TensorInfo) -
 def _check_ragged(model: str, info: TensorInfo) -> None:
     if info.dims != (-1,):
         raise ConfigError(
-            f"unable to load model '{model}', input '{info.name}' has allow_ragged_batch, so that its elements come in "
-            f"one dimension of any size ([-1]), model provides {list(info.dims)}"
+            f"unable to load model '{model}', input '{info.name}' has allow_ragged_batch, for which it must have one "
+            f"dimension of any size ([-1]), model provides {list(info.dims)}"
         )
 
 
@@ -202,7 +203,7 @@ def _check_batch_input(model: str, spec: BatchInput, name: str, inputs: Mapping[
     info = inputs.get(name)
     whose = f"unable to load model '{model}', batch_input '{name}' of kind BATCH_{spec.kind.value}"
     if info is None:
-        raise ConfigError(f"{whose} is no input of the model, which has: {', '.join(sorted(inputs))}")
+        raise ConfigError(f"{whose} is not an input of the model, which has: {', '.join(sorted(inputs))}")
     if info.datatype != spec.datatype:
         raise ConfigError(f"{whose} is {spec.datatype}, model provides {info.datatype or info.native_type}")
     rank = 2 if spec.kind is BatchInputKind.ITEM_SHAPE else 1
@@ -214,14 +215,14 @@ def _check_dims(config: ModelConfig, kind: str, spec: TensorSpec, info: TensorIn
     whose = f"model '{config.name}', tensor '{spec.name}'"
     stated = list(spec.dims if spec.reshape is None else spec.reshape)
     if not info.dims:
-        # A scalar; or, for an output, a rank that the file leaves open.
+        # A scalar; or an output of dynamic rank.
         if kind == "input" and (any(dim != 1 for dim in stated) or config.max_batch_size > 0):
             raise ConfigError(f"{whose}: the model expects a scalar but the model configuration specifies {stated}")
         return
     batch: list[int] = []
     if config.max_batch_size > 0:
         batch = [-1]
-        # A batch dimension fixed to 1 holds every batch that max_batch_size: 1 allows.
+        # A batch dimension fixed to 1 fits every batch that max_batch_size: 1 allows.
         if info.dims[0] != -1 and not info.dims[0] == config.max_batch_size == 1:
             raise ConfigError(
                 f"{whose}: for the model to support batching the shape should have at least 1 dimension and the first "

@@ -1,7 +1,7 @@
-"""Requests side by side along the batch axis: joined into the arrays of one execution, and its outputs split again.
+"""Join requests along the batch axis into the arrays of one execution, and split its outputs.
 
-One request's tensors are never copied, in either direction. Several requests' inputs are copied once, into the joined
-buffer; outputs are handed out as views.
+Tensors of a single request are not copied. Inputs of several requests are copied once, into the joined buffer; their
+outputs are views.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ BF16_BITS = np.dtype("<u2")
 
 
 def join(requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]]:
-    """Return the inputs of the requests by name, joined along axis 0; of one request as they are, whatever their rank.
+    """Return the inputs of the requests by name, joined along axis 0; those of a single request unchanged, of any rank.
 
-    All requests carry the same inputs, alike but for the first dimension. Arrays are read-only; BF16 is given as its
-    bits (uint16), BYTES as `bytes` objects.
+    All requests have the same inputs, which differ only in the first dimension. Arrays are read-only; BF16 is
+    represented by its bits (uint16), BYTES by `bytes` objects.
     """
     if len(requests) == 1:
         return {tensor.name: _array(tensor.datatype, tensor.shape, tensor.data) for tensor in requests[0].inputs}
@@ -31,13 +31,13 @@ def join(requests: Sequence[InferRequest]) -> dict[str, npt.NDArray[Any]]:
 
 
 def gather(requests: Sequence[InferRequest], name: str) -> list[Tensor]:
-    """Return the inputs of that name, of those requests that have one."""
+    """Return the inputs of that name; requests without it are skipped."""
     tensors = [request.input(name) for request in requests]
     return [tensor for tensor in tensors if tensor is not None]
 
 
 def join_tensors(tensors: Sequence[Tensor]) -> npt.NDArray[Any]:
-    """Return tensors of one datatype joined along axis 0; one tensor as it is, whatever its rank."""
+    """Return tensors of one datatype joined along axis 0; a single tensor unchanged, of any rank."""
     first = tensors[0]
     if len(tensors) == 1:
         return _array(first.datatype, first.shape, first.data)
@@ -46,7 +46,7 @@ def join_tensors(tensors: Sequence[Tensor]) -> npt.NDArray[Any]:
 
 
 def split(name: str, datatype: str, array: npt.NDArray[Any], sizes: Sequence[int] | None) -> list[Tensor]:
-    """Return the parts of one output that belong to requests of the given batch sizes, in their order.
+    """Return one output split into the parts of requests of the given batch sizes.
 
     `sizes` None means a model without a batch axis, and one request. Raises BackendError if the first dimension of the
     array is not the sum of the sizes.
@@ -65,7 +65,7 @@ def split(name: str, datatype: str, array: npt.NDArray[Any], sizes: Sequence[int
     if datatype == BYTES:
         slices = [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]
         return [Tensor.from_numpy(name, part, datatype) for part in slices]
-    # Slices of the wire bytes are several times cheaper than slices of the array.
+    # Slicing the wire bytes is several times cheaper than slicing the array.
     data = memoryview(Tensor.from_numpy(name, array, datatype).data)
     per_item, shape = len(data) // max(total, 1), array.shape[1:]
     return [

@@ -1,9 +1,9 @@
-"""Instances that compute in a thread of their own, for frameworks that release the interpreter while they work.
+"""Base class of instances that compute in a dedicated thread, for frameworks that release the GIL.
 
-The event loop puts a batch into the thread's mailbox; all its answers come home in one call on the loop. Joining and
-splitting happen in the thread too.
+The event loop puts batches into the thread's queue; the thread returns the answers of a whole batch to the loop in one
+callback. Tensors are joined and split in the thread, too.
 
-A framework that can be called by several threads at once says so by `concurrent_runs`; then a batch may run in parts.
+A framework that several threads may call concurrently sets `concurrent_runs`; then a batch may run in parts.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ _Answers = list[InferResponse | ConchError]
 
 
 class ThreadedInstance(Instance):
-    """One executor in one thread. A framework implements `load`, `compute` and, if need be, `unload`.
+    """One executor in one thread. A subclass implements `load`, `compute` and, if necessary, `unload`.
 
-    If a batch fails, each of its requests is run once more by itself: only those fail that fail alone.
+    If a batch fails, each of its requests is retried alone, so that one request cannot fail the others.
     """
 
     def __init__(self, plan: InstancePlan) -> None:
         self.plan = plan
         self._ragged = RaggedLayout.of(plan.source.config)
-        self.concurrent_runs = 1  # how many may call `compute` at once; for `load` to say
-        self._mailbox: SimpleQueue[Batch | None] = SimpleQueue()
+        self.concurrent_runs = 1  # how many threads may call `compute` concurrently; set by `load`
+        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._ended = asyncio.Event()
         self._ready = False
@@ -52,17 +52,17 @@ class ThreadedInstance(Instance):
 
     @abstractmethod
     def load(self) -> None:
-        """Bring the model up, in the thread. Whatever is raised fails `start`; a ModelLoadError does so as it is."""
+        """Load the model; called in the thread. Any exception fails `start`; a ConchError is raised unchanged."""
 
     @abstractmethod
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
-        """Run the model on arrays and return at least the outputs named, in the thread.
+        """Run the model on arrays and return at least the named outputs; called in the thread.
 
-        Whatever is raised fails the request; a ConchError does so as it is. Array conventions: `stacking.join`.
+        Any exception fails the request; a ConchError is its error unchanged. Array conventions: `stacking.join`.
         """
 
     def unload(self) -> None:
-        """Release what `load` made, in the thread."""
+        """Release the model; called in the thread."""
 
     @property
     def ready(self) -> bool:
@@ -72,7 +72,7 @@ class ThreadedInstance(Instance):
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         loaded: asyncio.Future[None] = loop.create_future()
-        self._thread = Thread(target=self._live, args=(loop, loaded), name=self.plan.name, daemon=True)
+        self._thread = Thread(target=self._run_thread, args=(loop, loaded), name=self.plan.name, daemon=True)
         self._thread.start()
         try:
             await loaded
@@ -82,19 +82,18 @@ class ThreadedInstance(Instance):
             raise ModelLoadError(f"model instance '{self.plan.name}' failed to load: {error}") from error
 
     def execute(self, batch: Batch) -> None:
-        self._mailbox.put(batch)
+        self._batches.put(batch)
 
     async def stop(self) -> None:
-        """Let the batch that is running finish, and end the thread."""
+        """Finish the batches in the queue, and end the thread."""
         self._ready = False
         if self._thread is None:
             return
-        self._mailbox.put(None)
+        self._batches.put(None)
         await self._ended.wait()
         self._thread.join()
 
-    def _live(self, loop: asyncio.AbstractEventLoop, loaded: "asyncio.Future[None]") -> None:
-        """Be the thread."""
+    def _run_thread(self, loop: asyncio.AbstractEventLoop, loaded: "asyncio.Future[None]") -> None:
         try:
             self.load()
         except BaseException as error:
@@ -102,7 +101,7 @@ class ThreadedInstance(Instance):
         else:
             loop.call_soon_threadsafe(self._load_ended, loaded, None)
             threads = SideBySide(self.concurrent_runs, self.plan.name)
-            while (batch := self._mailbox.get()) is not None:
+            while (batch := self._batches.get()) is not None:
                 loop.call_soon_threadsafe(_deliver, batch, self._answers(batch, threads))
             threads.close()
             self.unload()
@@ -110,8 +109,7 @@ class ThreadedInstance(Instance):
             loop.call_soon_threadsafe(self._ended.set)
 
     def _load_ended(self, loaded: "asyncio.Future[None]", error: BaseException | None) -> None:
-        # Whoever waited for the start may have been cancelled.
-        if loaded.done():
+        if loaded.done():  # `start` was cancelled
             return
         if error is not None:
             loaded.set_exception(error)
@@ -120,38 +118,38 @@ class ThreadedInstance(Instance):
             loaded.set_result(None)
 
     def _answers(self, batch: Batch, threads: SideBySide) -> _Answers:
-        """Run a batch in the thread: one answer for each execution."""
+        """Run a batch and return one answer for each execution."""
         requests = [execution.request for execution in batch.executions]
         try:
             return [*threads.run(partial(self._run, batch), requests)]
         except Exception as error:
             if len(requests) == 1:
                 return [self._as_error(error)]
-        return [self._alone(request, batch) for request in requests]
+        return [self._run_alone(request, batch) for request in requests]
 
-    def _alone(self, request: InferRequest, batch: Batch) -> InferResponse | ConchError:
+    def _run_alone(self, request: InferRequest, batch: Batch) -> InferResponse | ConchError:
         try:
             return self._run(batch, [request])[0]
         except Exception as error:
             return self._as_error(error)
 
     def _run(self, batch: Batch, requests: Sequence[InferRequest]) -> list[InferResponse]:
-        """Run requests of a batch together, and stamp the batch; where parts of it run at once, the last one counts."""
+        """Run requests of a batch together, and stamp the batch; of concurrent parts, the last one counts."""
         source = self.plan.source
         config = source.config
         inputs = join(requests) if self._ragged is None else self._ragged.join(requests)
         batch.input_done = monotonic_ns()
-        wanted = _wanted(requests, [output.name for output in config.outputs])
-        arrays = self.compute(inputs, wanted)
+        requested = _requested_outputs(requests, [output.name for output in config.outputs])
+        arrays = self.compute(inputs, requested)
         batch.infer_done = monotonic_ns()
         sizes = [request.batch_size for request in requests] if config.max_batch_size > 0 else None
         responses = [InferResponse(config.name, source.version, [], id=request.id) for request in requests]
         for spec in config.outputs:
-            if spec.name not in wanted:
+            if spec.name not in requested:
                 continue
             array = arrays[spec.name]
             if array.ndim == 0 and sizes is None:
-                array = array.reshape(spec.dims)  # a scalar: all that its configuration can declare are ones
+                array = array.reshape(spec.dims)  # a scalar: its configured dimensions are all 1
             if self._ragged is None:
                 parts = split(spec.name, spec.datatype, array, sizes)
             else:
@@ -169,11 +167,11 @@ class ThreadedInstance(Instance):
         return BackendError(message)
 
 
-def _wanted(requests: Sequence[InferRequest], declared: Sequence[str]) -> Sequence[str]:
-    """The declared outputs that some request asks for; asking for none in particular is asking for all."""
+def _requested_outputs(requests: Sequence[InferRequest], declared: Sequence[str]) -> Sequence[str]:
+    """Return the declared outputs that any request asks for; a request without outputs asks for all."""
     if all(request.outputs for request in requests):
-        asked = {name for request in requests for name in request.outputs}
-        return [name for name in declared if name in asked]
+        names = {name for request in requests for name in request.outputs}
+        return [name for name in declared if name in names]
     return declared
 
 

@@ -191,12 +191,12 @@ async def test_a_row_that_is_too_short_is_not_read_beyond_its_end(tmp_path: Path
     instance = await started(write(tmp_path / "m", booster.save_model, "xgboost.json", text))
     (answer,) = await answers(instance, request(Tensor.from_numpy("input__0", features()[:1, :3])))
     await instance.stop()
-    assert answer.message == "input 'input__0' has shape [1, 3], the model wants [rows, 5]"
+    assert answer.message == "input 'input__0' has shape [1, 3], the model requires [rows, 5]"
 
 
 async def test_parameters_for_gpus_have_a_notice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="conch")
     booster, _ = train("xgboost", "two")
     await answer_of(write(tmp_path / "m", booster.save_model, "xgboost.json", parameter("storage_type", "SPARSE")))
-    assert "parameter 'storage_type' of model 'm' has no effect: it is for GPUs" in caplog.text
+    assert "parameter 'storage_type' of model 'm' has no effect on the CPU" in caplog.text
     assert "12 trees" in caplog.text

@@ -72,7 +72,7 @@ async def test_bytes_that_are_no_text_fail_their_own_request_only(tmp_path: Path
     await instance.stop()
     assert isinstance(second, InvalidRequest)
     assert second.message == (
-        "input 'IN': element 1 is not UTF-8 (invalid start byte at byte 2); string tensors of ONNX models are text"
+        "input 'IN': element 1 is not UTF-8 (invalid start byte at byte 2); string tensors of ONNX models must be UTF-8"
     )
     assert first.outputs[0].to_numpy().tolist() == third.outputs[0].to_numpy().tolist() == [[b"a", b"b"]]
 

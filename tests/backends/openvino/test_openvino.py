@@ -78,7 +78,7 @@ async def test_strings_are_refused(tmp_path: Path) -> None:
 async def test_another_file_of_the_folder_is_told_of(tmp_path: Path) -> None:
     directory = write_double(tmp_path / "m", ["n", 3], 'backend: "openvino"')
     with pytest.raises(
-        ModelLoadError, match=r"1/model\.xml' for .*there is: model\.onnx \('default_model_filename' na"
+        ModelLoadError, match=r"1/model\.xml' for .*the folder holds: model\.onnx; 'default_model_filename' s"
     ):
         await complete(directory)
 
@@ -109,7 +109,7 @@ async def test_a_batch_of_one_size_is_refused_otherwise(tmp_path: Path) -> None:
     (alone,) = await doubled(instance, [1])
     await instance.stop()
     assert isinstance(alone, BackendError)
-    assert "the batch has 1 items, and with SKIP_OV_DYNAMIC_BATCHSIZE the model takes just 2" in alone.message
+    assert "the batch has 1 items, and with SKIP_OV_DYNAMIC_BATCHSIZE the model takes exactly 2" in alone.message
 
 
 async def test_inputs_are_given_the_shapes_of_the_configuration(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_compiled_models_are_kept_in_the_model_cache(tmp_path: Path, caplo
             "CPU_THREADS_NUM",
             "2",
             ConfigError,
-            "'CPU_THREADS_NUM' of the openvino backend is called 'INFERENCE_NUM_THREAD",
+            "'CPU_THREADS_NUM' of the openvino backend was renamed; use 'INFERENCE_NUM_THREAD",
         ),
         ("RESHAPE_IO_LAYERS", "maybe", ConfigError, "parameter 'RESHAPE_IO_LAYERS' must be YES or NO, got 'maybe'"),
         ("ENABLE_BATCH_PADDING", "YES", ConfigError, "'ENABLE_BATCH_PADDING' needs 'SKIP_OV_DYNAMIC_BATCHSIZE'"),
@@ -184,7 +184,7 @@ async def test_compiled_models_are_kept_in_the_model_cache(tmp_path: Path, caplo
         ),
         ("CPU_EXTENSION_PATH", "such.so", ConfigError, "parameter CPU_EXTENSION_PATH 'such.so' of model 'm' is native"),
         ("CACHE_DIR", "/no/such", ConfigError, "parameter CACHE_DIR '/no/such' of model 'm' leads out of"),
-        ("NUM_STREAMS", "1000000", ConfigError, "parameter 'NUM_STREAMS' of model 'm' is 1000000; 1024 is the most"),
+        ("NUM_STREAMS", "1000000", ConfigError, "parameter 'NUM_STREAMS' of model 'm' is 1000000; the maximum is 1024"),
     ],
 )
 async def test_what_is_wrong_is_named(tmp_path: Path, key: str, value: str, kind: type[ConchError], said: str) -> None:
@@ -207,7 +207,7 @@ async def test_onnxruntime_hands_its_model_to_openvino_as_an_accelerator(
     instance = await started(write_double(tmp_path / "m", ["n", 2], text))
     assert await doubled(instance, [1, 2], [3, 4]) == [[2, 4], [6, 8]]
     await instance.stop()
-    assert "instance 'm_0': this onnxruntime has no OpenVINO, the openvino package runs the model" in caplog.text
+    assert "instance 'm_0': this onnxruntime has no OpenVINO; the openvino package runs the model" in caplog.text
     # In the precision of the model, as onnxruntime would.
     assert "in 2 streams, f32 precision" in caplog.text
 

@@ -143,7 +143,7 @@ class Runner:
 
     @property
     def tensors(self) -> TensorExchange:
-        return self.process._tensors
+        return self.process.requests._tensors
 
 
 def write_model(directory: Path, code: str, version: int = 1, filename: str = "model.py") -> Path:

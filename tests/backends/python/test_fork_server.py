@@ -397,7 +397,7 @@ async def test_one_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
     async with instances(tmp_path, server):
         stuck = server.pid
         os.kill(stuck, signal.SIGSTOP)
-        with pytest.raises(ModelLoadError, match="the fork server has forked nothing for 3 s"):
+        with pytest.raises(ModelLoadError, match="the fork server has not forked within 3 s"):
             async with instances(tmp_path, server):
                 pass
         assert not psutil.pid_exists(stuck)
@@ -428,7 +428,7 @@ async def test_a_fork_server_without_free_descriptors_says_so(tmp_path: Path, fo
     async with instances(tmp_path, fork_server):
         pass
     before = resource.prlimit(fork_server.pid, resource.RLIMIT_NOFILE)
-    for files, words in [(3, "the fork server forked nothing"), (6, "Too many open files")]:
+    for files, words in [(3, "the fork server did not fork a process"), (6, "Too many open files")]:
         resource.prlimit(fork_server.pid, resource.RLIMIT_NOFILE, (files, before[1]))
         with pytest.raises(ModelLoadError, match=words):
             async with instances(tmp_path, fork_server):

@@ -234,7 +234,7 @@ async def test_initialize_has_a_time_limit(tmp_path: Path) -> None:
 async def test_initialize_may_take_any_time_and_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert parse_settings({}).time_limit_s is None
+    assert parse_settings({}).start_timeout_s is None
     monkeypatch.setattr(progress, "REPORT_INTERVAL_S", 0.05)
     caplog.set_level(logging.INFO, "conch.model")
     write_model(tmp_path, WAITING_START)

@@ -98,7 +98,7 @@ async def test_a_message_that_cannot_be_dealt_with_ends_the_child(caplog: pytest
     host.child.send(("bad",))
     assert str(await host.ended()) == "was killed by SIGKILL"
     (record,) = caplog.records
-    assert "could not be dealt with" in record.getMessage()
+    assert "error while handling one of its messages" in record.getMessage()
     assert "KeyError" in record.block
 
 
@@ -107,7 +107,7 @@ async def test_what_it_wrote_last_is_remembered(caplog: pytest.LogCaptureFixture
     host = Host()
     await host.start("import sys; print('out'); print('one\\ntwo', file=sys.stderr); sys.exit(1)")
     await host.ended()
-    assert host.child.last_words == "one\ntwo"
+    assert host.child.stderr_tail == "one\ntwo"
     assert {record.getMessage() for record in caplog.records} == {"out", "one", "two"}
 
 

@@ -136,10 +136,10 @@ async def test_limits_are_hard_and_a_model_may_lower_them(directory: Path, param
     [
         ({"landlock": "yes"}, "landlock=yes: must be true or false"),
         ({"landlock-read": "models"}, "'models' must be an absolute path that exists"),
-        ({"memory-limit-bytes": "1g"}, "memory-limit-bytes=1g: must be a whole number above zero"),
-        ({"open-file-limit": "0"}, "must be a whole number above zero"),
-        pytest.param({"user": "no-such-user"}, "there is no such user or group", marks=as_root),
-        pytest.param({"process-limit": "5"}, "does not hold for root", marks=as_root),
+        ({"memory-limit-bytes": "1g"}, "memory-limit-bytes=1g: must be a positive whole number"),
+        ({"open-file-limit": "0"}, "must be a positive whole number"),
+        pytest.param({"user": "no-such-user"}, "unknown user or group", marks=as_root),
+        pytest.param({"process-limit": "5"}, "does not apply to root", marks=as_root),
     ],
 )
 async def test_settings_that_make_no_sense(directory: Path, settings: dict[str, str], words: str) -> None:
@@ -150,7 +150,7 @@ async def test_settings_that_make_no_sense(directory: Path, settings: dict[str, 
 
 async def test_a_kernel_without_landlock_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conch.backends.processes.sandbox.landlock_abi", lambda: 0)
-    with pytest.raises(ModelLoadError, match=r"needs Landlock, which this kernel does not have: Linux 5\.13 or newer"):
+    with pytest.raises(ModelLoadError, match=r"which this kernel does not have: it takes Linux 5\.13 or newer"):
         async with running(directory, EVALUATOR, settings={"landlock": "true"}):
             pass
 

@@ -91,7 +91,7 @@ async def test_a_pickle_inside_a_program_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "is damaged or no PyTorch file"), (b"PK\3\4 half a file", "is damaged or no PyTorch file")],
+    [(b"", "is damaged or not a PyTorch file"), (b"PK\3\4 half a file", "is damaged or not a PyTorch file")],
 )
 async def test_a_file_that_is_nothing(tmp_path: Path, content: bytes, message: str) -> None:
     write_file(tmp_path / "m", content)
@@ -121,7 +121,7 @@ async def test_another_zip_archive(tmp_path: Path) -> None:
 async def test_no_file(tmp_path: Path) -> None:
     write_file(tmp_path / "m", filename="model.py")
     message = await refusal(tmp_path / "m")
-    assert 'there is model.py; to serve model.py, write runtime: "model.py" in config.pbtxt' in message
+    assert 'the folder holds model.py; to serve model.py, write runtime: "model.py" in config.pbtxt' in message
 
 
 async def test_formats(tmp_path: Path) -> None:
@@ -175,9 +175,7 @@ async def test_a_script_needs_a_configuration(tmp_path: Path) -> None:
     directory = write_script(tmp_path / "m", Sums(), None)
     with pytest.raises(ConfigError) as caught:
         await complete(directory)
-    assert "a TorchScript file says nothing of datatypes and shapes; declare them in config.pbtxt" in (
-        caught.value.message
-    )
+    assert "a TorchScript file has no datatypes and shapes; declare them in config.pbtxt" in (caught.value.message)
     # What is proposed has the model's own names.
     assert 'input { name: "a" data_type: TYPE_FP32 dims: [ -1 ] } input { name: "b" ' in caught.value.message
 

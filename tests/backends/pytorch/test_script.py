@@ -91,7 +91,7 @@ async def test_strings_are_lists(tmp_path: Path) -> None:
     config = config_text([("words", "STRING", [-1])], [("LOUD", "STRING", [-1]), ("LENGTH", "INT64", [-1])])
     async with running(write_script(tmp_path / "m", Words(), config)) as model:
         got = await model.infer(words=np.array([b"a", "zwölf".encode()], np.object_))
-        with pytest.raises(InvalidRequest, match=r"'words': element 1 is not UTF-8 .*strings of TorchScript are text"):
+        with pytest.raises(InvalidRequest, match=r"'words': element 1 is not UTF-8 .*TorchScript must be UTF-8"):
             await model.infer(words=np.array([b"fine", b"\xff"], np.object_))
     assert got == {"LOUD": [b"a!", "zwölf!".encode()], "LENGTH": [2, 7]}
 
@@ -319,7 +319,7 @@ async def test_what_holds_for_the_process_is_the_first_model_s(
         torch._C._jit_set_texpr_fuser_enabled(before)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
         (
-            "parameter 'ENABLE_TENSOR_FUSER' of model 'third' has no effect: it holds for all of the process, and "
+            "parameter 'ENABLE_TENSOR_FUSER' of model 'third' has no effect: it applies to the whole process, and "
             "model 'first' has set it to False"
         )
     ]
@@ -370,6 +370,6 @@ class _Writes(torch.nn.Module):
 async def test_a_program_that_opens_files_is_not_loaded(tmp_path: Path, module: torch.nn.Module) -> None:
     io = config_text(inputs("x"), PAIR[:1])
     directory = write_script(tmp_path / "m", module, io)
-    with pytest.raises(ModelLoadError, match=r"opens files .* a model.py has a process of its own"):
+    with pytest.raises(ModelLoadError, match=r"opens files .* serve a model.py, which runs in a separate one"):
         async with running(directory):
             pass

@@ -6,15 +6,15 @@ import pytest
 
 from conch.backends.tensorrt.profiles import (
     Profile,
-    Range,
+    ShapeRange,
     check_batch,
     choose_profile,
-    wanted_profiles,
+    profile_indices,
 )
 from conch.errors import ConfigError, InvalidRequest
 
-SMALL = Profile(0, {"x": Range((1, 3), (2, 3), (4, 3)), "mask": Range((1,), (2,), (4,))})
-LARGE = Profile(1, {"x": Range((1, 3), (32, 3), (64, 3)), "mask": Range((1,), (32,), (64,))})
+SMALL = Profile(0, {"x": ShapeRange((1, 3), (2, 3), (4, 3)), "mask": ShapeRange((1,), (2,), (4,))})
+LARGE = Profile(1, {"x": ShapeRange((1, 3), (32, 3), (64, 3)), "mask": ShapeRange((1,), (32,), (64,))})
 
 
 def document(*profiles: str) -> dict[str, Any]:
@@ -27,16 +27,14 @@ def document(*profiles: str) -> dict[str, Any]:
     [(["0", "2"], "m_0_0", [0, 2]), ([], "m_0_0", [0]), (["0"], "m_1_3", [1]), (["0"], "other_0", [0])],
 )
 def test_profiles_of_an_instance(profiles: list[str], instance: str, wanted: list[int]) -> None:
-    assert wanted_profiles(document(*profiles), instance, 3) == wanted
+    assert profile_indices(document(*profiles), instance, 3) == wanted
 
 
 @pytest.mark.parametrize("name", ["3", "-1", "fast", "²", ""])
 def test_a_profile_that_is_not_there(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        wanted_profiles(document(name), "m_0_0", 3)
-    assert caught.value.message == (
-        f"profile '{name}' of instance group 'm_0': the plan of model 'm' has 3, which are 0 to 2"
-    )
+        profile_indices(document(name), "m_0_0", 3)
+    assert caught.value.message == (f"profile '{name}' of instance group 'm_0': the plan of 'm' has profiles 0 to 2")
 
 
 @pytest.mark.parametrize(("batch", "number"), [(1, 0), (4, 0), (5, 1), (64, 1)])
@@ -67,8 +65,8 @@ def test_shapes_that_no_profile_admits(shapes: dict[str, tuple[int, ...]], messa
 
 
 def test_shapes_that_no_profile_admits_together() -> None:
-    few = Profile(0, {"x": Range((1,), (1,), (4,)), "y": Range((8,), (8,), (8,))})
-    many = Profile(1, {"x": Range((8,), (8,), (8,)), "y": Range((1,), (1,), (4,))})
+    few = Profile(0, {"x": ShapeRange((1,), (1,), (4,)), "y": ShapeRange((8,), (8,), (8,))})
+    many = Profile(1, {"x": ShapeRange((8,), (8,), (8,)), "y": ShapeRange((1,), (1,), (4,))})
     with pytest.raises(
         InvalidRequest, match=r"invalid shape \[2\] for input 'x'; allowed: profile 0: \[1\] to \[4\]; "
     ):
@@ -77,9 +75,10 @@ def test_shapes_that_no_profile_admits_together() -> None:
 
 def test_the_batch_is_as_large_as_the_smallest_of_the_inputs() -> None:
     uneven = Profile(
-        0, {"x": Range((1, 3), (2, 3), (16, 3)), "y": Range((1,), (2,), (8,)), "scalar": Range((), (), ())}
+        0,
+        {"x": ShapeRange((1, 3), (2, 3), (16, 3)), "y": ShapeRange((1,), (2,), (8,)), "scalar": ShapeRange((), (), ())},
     )
-    assert uneven.largest_batch == 8
+    assert uneven.max_batch_size == 8
     check_batch("m", 64, [SMALL, LARGE])
     with pytest.raises(ConfigError) as caught:
         check_batch("m", 65, [SMALL, LARGE])

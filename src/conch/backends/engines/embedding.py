@@ -15,9 +15,9 @@ from conch.backends.engines.interpreter import interpreter
 from conch.backends.engines.tensors import embedding_document
 from conch.backends.processes.fork_server import ForkServer
 from conch.backends.processes.sandbox import SETTINGS as SANDBOX_SETTINGS
-from conch.backends.python.adapter import Adapter
 from conch.backends.python.backend import PythonBackend
-from conch.backends.python.environment_path import PARAMETER
+from conch.backends.python.environment import PARAMETER
+from conch.backends.python.model_code import Adapter
 
 _ADAPTER = "conch_child.python.embedding_model"
 # Settings of an engine's backend that also apply to embedding models.

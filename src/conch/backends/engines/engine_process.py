@@ -95,7 +95,7 @@ class EngineProcess:
             ) from None
         if error.endswith(":"):  # the process printed the cause
             await self.kill()
-            error = f"{error}\n{self._child.last_words}"
+            error = f"{error}\n{self._child.stderr_tail}"
         if error:
             raise ModelLoadError(f"engine '{self.name}' cannot load the model: {error}")
         self._cleanup.add_shared_memory(info.pop("shared_memory", ()))
@@ -159,7 +159,7 @@ class EngineProcess:
 
     def _exited(self, exit_: Exit) -> None:
         if not self._loaded.done():
-            words = self._child.last_words
+            words = self._child.stderr_tail
             text = f"the process of engine '{self.name}' {exit_}" + (f":\n{words}" if words else "")
             self._loaded.set_exception(ModelLoadError(text))
             self._loaded.exception()  # mark it as retrieved: after a timeout no caller awaits it

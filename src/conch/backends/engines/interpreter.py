@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from conch.backends.base import ModelSource
-from conch.backends.python.environment_path import PARAMETER, environment_path
+from conch.backends.python.environment import PARAMETER, environment_path
 from conch.errors import ModelLoadError
 
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"

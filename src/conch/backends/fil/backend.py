@@ -1,6 +1,6 @@
 """`backend: "fil"`: gradient-boosted trees and random forests of XGBoost, LightGBM and scikit-learn, through treelite.
 
-Parameters and files are those of Triton's FIL backend; it runs on the CPU. NaN is a missing value.
+Parameters and files are those of Triton's FIL backend. Runs on the CPU. NaN is a missing value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _INPUT, _OUTPUT = "input__0", "output__0"
 _FLOATS = ("FP32", "FP64")
 
 _SWITCHES = {"true": True, "1": True, "false": False, "0": False}
-# They place trees in the memory of a GPU, and answers do not depend on them.
+# They control the layout of trees in GPU memory, and do not change results.
 _WITHOUT_EFFECT = (
     "algo",
     "blocks_per_sm",
@@ -35,16 +35,16 @@ _WITHOUT_EFFECT = (
     "transfer_threshold",
     "use_experimental_optimizations",
 )
-# To share fewer rows among threads costs more than it saves.
-_ROWS_PER_THREAD = 64
+# With fewer rows, another thread costs more than it saves.
+_MIN_ROWS_PER_THREAD = 64
 
 
 class FilBackend(Backend):
-    """Trees through treelite."""
+    """Forests through treelite."""
 
     name = "fil"
     can_use_gpus = False
-    default_model_filename = ""  # it follows from the parameter `model_type`
+    default_model_filename = ""  # depends on the parameter `model_type`
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
         """Add input, output and batching from the model. Raises ModelLoadError if the file cannot be read."""
@@ -63,21 +63,21 @@ class FilInstance(ThreadedInstance):
     def __init__(self, plan: InstancePlan) -> None:
         super().__init__(plan)
         self._forest: Forest | None = None
-        self._answer = _Answer(plan.source.config)
+        self._output = _Output(plan.source.config)
         self._threads = 1
 
     def load(self) -> None:
-        """Read the trees and check that the configuration fits them."""
+        """Read the forest and check the configuration against it."""
         source = self.plan.source
         config = source.config
         self._forest = _read(source, self.plan.name)
         check_signature(config, _signature(self._forest, config))
-        self._answer.check(self._forest.classes)
+        self._output.configure(self._forest.classes)
         if self.plan.kind is InstanceKind.GPU:
-            _log.warning("instance '%s' is KIND_GPU, but trees run on the CPU here", self.plan.name)
+            _log.warning("instance '%s' is KIND_GPU, but the fil backend runs on the CPU", self.plan.name)
         for name in _WITHOUT_EFFECT:
             if name in config.parameters:
-                _log.warning("parameter '%s' of model '%s' has no effect: it is for GPUs", name, config.name)
+                _log.warning("parameter '%s' of model '%s' has no effect on the CPU", name, config.name)
         self._threads = max(1, usable_cores() // self.plan.siblings)
         _log.info(
             "instance '%s': %s, %d trees, %d threads (%d cores, %d instances)",
@@ -92,21 +92,21 @@ class FilInstance(ThreadedInstance):
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
         assert self._forest is not None
         rows = inputs[_INPUT]
-        # treelite trusts its caller: a row that is too short would be read beyond its end.
+        # treelite does not check: it would read beyond the end of a row that is too short.
         if rows.ndim != 2 or rows.shape[1] != self._forest.features:
             raise Unsupported(
-                f"input '{_INPUT}' has shape {list(rows.shape)}, the model wants [rows, {self._forest.features}]"
+                f"input '{_INPUT}' has shape {list(rows.shape)}, the model requires [rows, {self._forest.features}]"
             )
-        threads = min(self._threads, 1 + len(rows) // _ROWS_PER_THREAD)
+        threads = min(self._threads, 1 + len(rows) // _MIN_ROWS_PER_THREAD)
         scores = self._forest.scores(rows, threads)
-        return {name: self._answer.of(scores) for name in outputs}
+        return {name: self._output.compute(scores) for name in outputs}
 
     def unload(self) -> None:
         self._forest = None
 
 
-class _Answer:
-    """What the output says: the scores as they are, probabilities of classes, or the class itself."""
+class _Output:
+    """Computes the output from scores: the scores themselves, probabilities of classes, or the class."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._config = config
@@ -115,8 +115,8 @@ class _Answer:
         self._is_class = False
         self._threshold = 0.5
 
-    def check(self, classes: int) -> None:
-        """Read the parameters for a model of so many columns of scores. Raises ConfigError."""
+    def configure(self, classes: int) -> None:
+        """Read the parameters for a model with `classes` columns of scores. Raises ConfigError."""
         parameters = self._config.parameters
         self._is_class = _gives_classes(parameters)
         text = parameters.get("threshold", "0.5")
@@ -127,7 +127,7 @@ class _Answer:
         if "threshold" in parameters and (classes != 1 or not _switch(parameters, "output_class")):
             raise ConfigError("parameter 'threshold' is for binary classifiers, with output_class: true")
 
-    def of(self, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def compute(self, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the output for scores of shape [rows, columns]."""
         if self._is_class:
             binary = scores.shape[1] == 1
@@ -147,11 +147,11 @@ def _read_signature(source: ModelSource) -> Signature:
 
 
 def _signature(forest: Forest, config: ModelConfig) -> Signature:
-    """Return the one input and the one output; in either precision, as the configuration says."""
+    """Return the one input and the one output, in the precision of the configuration."""
     width = 1 if _gives_classes(config.parameters) else forest.classes
     output = config.output(_OUTPUT)
     if output is not None and width == 1 and output.dims[-1:] == (2,) and _switch(config.parameters, "predict_proba"):
-        width = 2  # of two classes each may have its column
+        width = 2  # one column for each of the two classes
     return Signature(inputs=(_info(_INPUT, forest.features, config),), outputs=(_info(_OUTPUT, width, config),))
 
 

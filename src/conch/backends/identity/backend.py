@@ -1,6 +1,6 @@
-"""A backend whose outputs are its inputs, in the order of the configuration: for trying clients, and for tests.
+"""`backend: "identity"`: copies inputs to outputs in the order of the configuration, to try clients, and for tests.
 
-Of Triton's identity backend it has the parameter `execute_delay_ms`. It runs on the event loop and computes nothing.
+It runs on the event loop. Like Triton's identity backend it has the parameter `execute_delay_ms`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class IdentityBackend(Backend):
     default_model_filename = ""
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """There is no model to ask."""
+        """Return the document unchanged: there is no model file."""
         return source.config.document
 
     def instance(self, plan: InstancePlan) -> Instance:
@@ -31,27 +31,27 @@ class IdentityBackend(Backend):
 
 
 class IdentityInstance(Instance):
-    """Answers with what it was asked."""
+    """Returns the inputs of a request as its outputs."""
 
     def __init__(self, plan: InstancePlan) -> None:
         self.plan = plan
         self._ready = False
         self._delay_s = 0.0
         config = plan.source.config
-        self._names = {given.name: taken.name for given, taken in zip(config.inputs, config.outputs, strict=False)}
+        self._names = {spec.name: copy.name for spec, copy in zip(config.inputs, config.outputs, strict=False)}
 
     @property
     def ready(self) -> bool:
         return self._ready
 
     async def start(self) -> None:
-        """Read the parameters. Raises ModelLoadError if one is no number, or a dtype would have to change."""
+        """Read the parameters. Raises ModelLoadError for an invalid delay or different dtypes of input and output."""
         config = self.plan.source.config
-        for given, taken in zip(config.inputs, config.outputs, strict=False):
-            if given.datatype != taken.datatype:
+        for spec, copy in zip(config.inputs, config.outputs, strict=False):
+            if spec.datatype != copy.datatype:
                 raise ModelLoadError(
-                    f"identity model '{config.name}': output '{taken.name}' is {taken.datatype}, "
-                    f"but input '{given.name}', which it copies, is {given.datatype}"
+                    f"identity model '{config.name}': output '{copy.name}' is {copy.datatype}, "
+                    f"but input '{spec.name}', which it copies, is {spec.datatype}"
                 )
         text = config.parameters.get("execute_delay_ms", "0")
         try:

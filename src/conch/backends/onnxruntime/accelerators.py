@@ -1,6 +1,6 @@
-"""Which of onnxruntime's execution providers an instance runs on, from `optimization.execution_accelerators`.
+"""Choice of an instance's execution providers, from `optimization.execution_accelerators`.
 
-Names and parameters are those of Triton's onnxruntime backend; nothing here needs the library.
+Names and parameters are those of Triton's onnxruntime backend. Does not import onnxruntime.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ CUDA = "CUDAExecutionProvider"
 _TENSORRT = "TensorrtExecutionProvider"
 _OPENVINO = "OpenVINOExecutionProvider"
 _PROVIDERS = {"cuda": CUDA, "tensorrt": _TENSORRT, "openvino": _OPENVINO}
-_CURES = {
+_REMEDIES = {
     CUDA: "onnxruntime-gpu has CUDA and TensorRT",
     _TENSORRT: "onnxruntime-gpu has CUDA and TensorRT",
 }
 
-# Triton's names of TensorRT's options that the provider calls otherwise.
+# Triton's names of TensorRT's options → those of the provider, where they differ.
 _TENSORRT_OPTIONS = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "minimum_segment_size": "trt_min_subgraph_size",
@@ -34,7 +34,7 @@ _TENSORRT_OPTIONS = {
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
 _TENSORRT_PRECISIONS = {"FP32": (), "FP16": ("trt_fp16_enable",), "INT8": ("trt_int8_enable",)}
-# Those of CUDA's options that Triton takes from the model's own parameters, and its numbers for named values.
+# CUDA's options that Triton takes from the model's parameters, and its numbers for named values.
 _CUDA_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
     "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
@@ -46,8 +46,8 @@ _CUDA_OPTIONS: Mapping[str, Mapping[str, str]] = {
 class Accelerators:
     """`providers` with their options in order of preference, the CPU last.
 
-    `openvino` is set where the model asks for OpenVINO and this onnxruntime has none: the parameters with which the
-    openvino backend is to run the model in onnxruntime's place.
+    `openvino` is set if the model requires OpenVINO and this onnxruntime does not have it: the parameters with which
+    the openvino backend runs the model instead.
     """
 
     providers: Sequence[tuple[str, dict[str, str]]] = ()
@@ -55,17 +55,17 @@ class Accelerators:
 
 
 def choose(plan: InstancePlan, available: Sequence[str]) -> Accelerators:
-    """Return what an instance runs on, of the providers that this onnxruntime has.
+    """Return the accelerators of an instance, from the providers that this onnxruntime has.
 
-    Raises ModelLoadError for an accelerator that is unknown or not there, ConfigError for a parameter that is wrong.
+    Raises ModelLoadError for an accelerator that is unknown or not available, ConfigError for an invalid parameter.
     """
-    asked, on_gpu = _asked(plan, available)
+    configured, on_gpu = _configured(plan, available)
     if not on_gpu and _OPENVINO not in available:
-        for each in asked:
+        for each in configured:
             if each["name"] == "openvino":
                 return Accelerators(openvino=checked_accelerator(plan.source, each.get("parameters", {})))
     chosen: dict[str, dict[str, str]] = {}
-    for each in asked:
+    for each in configured:
         provider = _provider(each["name"], plan, available)
         chosen[provider] = _options(provider, checked_accelerator(plan.source, each.get("parameters", {})))
     if on_gpu:
@@ -75,8 +75,8 @@ def choose(plan: InstancePlan, available: Sequence[str]) -> Accelerators:
     return Accelerators(providers=[*chosen.items(), (CPU, {})])
 
 
-def _asked(plan: InstancePlan, available: Sequence[str]) -> tuple[Sequence[Mapping[str, Any]], bool]:
-    """Return the accelerators that the configuration names for the device of the instance, and whether it is a GPU."""
+def _configured(plan: InstancePlan, available: Sequence[str]) -> tuple[Sequence[Mapping[str, Any]], bool]:
+    """Return the accelerators that the configuration names for the instance's device, and whether that is a GPU."""
     on_gpu = plan.kind is InstanceKind.GPU
     if on_gpu and CUDA not in available:
         _log.warning("instance '%s' is KIND_GPU, but this onnxruntime has no CUDA: it runs on the CPU", plan.name)
@@ -88,17 +88,17 @@ def _asked(plan: InstancePlan, available: Sequence[str]) -> tuple[Sequence[Mappi
 def _provider(accelerator: str, plan: InstancePlan, available: Sequence[str]) -> str:
     provider = _PROVIDERS.get(accelerator, "")
     if provider not in available:
-        cure = f"; {_CURES[provider]}" if provider in _CURES else ""
+        remedy = f"; {_REMEDIES[provider]}" if provider in _REMEDIES else ""
         raise ModelLoadError(
             f"unknown Execution Accelerator '{accelerator}' is requested for model instance '{plan.name}'; "
-            f"this onnxruntime has: {', '.join(available)}{cure}",
+            f"this onnxruntime has: {', '.join(available)}{remedy}",
             Code.INVALID_ARG,
         )
     return provider
 
 
 def _options(provider: str, parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return parameters of an accelerator by the provider's own names."""
+    """Return the parameters of an accelerator under the provider's names."""
     if provider == _TENSORRT:
         return _tensorrt_options(parameters)
     return _named_values(parameters) if provider == CUDA else dict(parameters)

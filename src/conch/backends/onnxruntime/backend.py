@@ -1,4 +1,4 @@
-"""`backend: "onnxruntime"`: ONNX models, one session and one thread an instance.
+"""`backend: "onnxruntime"`: ONNX models, one session and one thread per instance.
 
 Parameters, `optimization` and `--backend-config` settings are those of Triton's onnxruntime backend.
 """
@@ -30,7 +30,7 @@ _Value = TypeVar("_Value")
 
 _MODEL_FILE = "model.onnx"
 
-# onnxruntime's names of element types → wire datatypes.
+# Element types of onnxruntime → wire datatypes.
 _DATATYPES = {
     "tensor(bool)": "BOOL",
     "tensor(uint8)": "UINT8",
@@ -77,9 +77,9 @@ class OnnxRuntimeBackend(Backend):
         return CUDA in ort.get_available_providers()
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add missing inputs, outputs and batching from the model file; a configuration that has both stays as it is.
+        """Add missing inputs, outputs and batching from the model file.
 
-        Raises ModelLoadError if the file cannot be read, ConfigError if it cannot do what is asked of it.
+        Raises ModelLoadError if the file cannot be read, ConfigError if the model does not support the configuration.
         """
         return await completed(source, _read_signature)
 
@@ -96,15 +96,15 @@ class OnnxRuntimeInstance(ThreadedInstance):
     def __init__(self, plan: InstancePlan) -> None:
         super().__init__(plan)
         self.session: ort.InferenceSession | None = None
-        # What runs the model where OpenVINO is asked for and this onnxruntime comes without it.
+        # Runs the model if it requires OpenVINO and this onnxruntime does not have it.
         self._substitute: ThreadedInstance | None = None
         self._run_options: ort.RunOptions | None = None
-        self._given: dict[str, TensorInfo] = {}
-        # numpy cannot name bfloat16, so such models speak in OrtValues.
+        self._inputs: dict[str, TensorInfo] = {}
+        # numpy has no bfloat16, so models that use it are run with OrtValues.
         self._has_bf16 = False
 
     def load(self) -> None:
-        """Make the session and check that the configuration fits the model."""
+        """Make the session and check the configuration against the model."""
         source = self.plan.source
         accelerators = choose(self.plan, ort.get_available_providers())
         if accelerators.openvino is not None:
@@ -116,8 +116,8 @@ class OnnxRuntimeInstance(ThreadedInstance):
         self.session = _open(source, options, accelerators.providers, self.plan.name)
         signature = _signature(self.session)
         check_signature(source.config, signature)
-        self._given = {info.name: info for info in (*signature.inputs, *signature.optional_inputs)}
-        self._has_bf16 = "BF16" in {info.datatype for info in (*self._given.values(), *signature.outputs)}
+        self._inputs = {info.name: info for info in (*signature.inputs, *signature.optional_inputs)}
+        self._has_bf16 = "BF16" in {info.datatype for info in (*self._inputs.values(), *signature.outputs)}
         self._run_options = _run_options(source.config.parameters)
         if self.session.get_providers() == [CPU]:
             self.concurrent_runs = options.intra_op_num_threads
@@ -135,7 +135,7 @@ class OnnxRuntimeInstance(ThreadedInstance):
         if self._substitute is not None:
             return self._substitute.compute(inputs, outputs)
         assert self.session is not None
-        feed = {name: self._fed(name, array) for name, array in inputs.items()}
+        feed = {name: self._feed_array(name, array) for name, array in inputs.items()}
         run = self._run_values if self._has_bf16 else self._run_arrays
         try:
             results = run(self.session, list(outputs), feed)
@@ -150,11 +150,11 @@ class OnnxRuntimeInstance(ThreadedInstance):
         if self._substitute is not None:
             self._substitute.unload()
 
-    def _fed(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Give an input the form that onnxruntime wants: strings are text there, and scalars have no dimension."""
+    def _feed_array(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return an input as onnxruntime takes it: strings as `str`, scalars without dimensions."""
         if array.dtype == np.object_:
             array = _texts(name, array)
-        return array if self._given[name].dims else array.reshape(())
+        return array if self._inputs[name].dims else array.reshape(())
 
     def _run_arrays(self, session: ort.InferenceSession, outputs: list[str], feed: Arrays) -> list[npt.NDArray[Any]]:
         results: list[npt.NDArray[Any]] = session.run(outputs, feed, self._run_options)
@@ -165,7 +165,7 @@ class OnnxRuntimeInstance(ThreadedInstance):
         return [_bits_or_array(value) for value in session.run_with_ort_values(outputs, values, self._run_options)]
 
     def _value(self, name: str, array: npt.NDArray[Any]) -> ort.OrtValue:
-        if self._given[name].datatype == "BF16":
+        if self._inputs[name].datatype == "BF16":
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
         return ort.OrtValue.ortvalue_from_numpy(array)
 
@@ -177,14 +177,14 @@ def _on_openvino(plan: InstancePlan, parameters: Mapping[str, str]) -> ThreadedI
     except ModuleNotFoundError as error:
         raise ModelLoadError(
             f"Execution Accelerator 'openvino' of model instance '{plan.name}': this onnxruntime has no OpenVINO, and "
-            "the package 'openvino' is not there either: pip install 'conch-server[openvino]'"
+            "the package 'openvino' is not installed: pip install 'conch-server[openvino]'"
         ) from error
-    _log.info("instance '%s': this onnxruntime has no OpenVINO, the openvino package runs the model", plan.name)
+    _log.info("instance '%s': this onnxruntime has no OpenVINO; the openvino package runs the model", plan.name)
     return OpenVinoInstance(plan, accelerator_options(parameters, {}))
 
 
 def _texts(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Decode BYTES elements. onnxruntime's Python interface takes text only; anything else is refused, not mangled."""
+    """Decode BYTES elements: onnxruntime's Python API takes only `str`. Raises InvalidRequest for invalid UTF-8."""
     texts = np.empty(array.size, dtype=np.object_)
     for index, element in enumerate(array.ravel()):
         try:
@@ -192,7 +192,7 @@ def _texts(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         except UnicodeDecodeError as error:
             raise InvalidRequest(
                 f"input '{name}': element {index} is not UTF-8 ({error.reason} at byte {error.start}); "
-                "string tensors of ONNX models are text"
+                "string tensors of ONNX models must be UTF-8"
             ) from error
     return texts.reshape(array.shape)
 
@@ -206,7 +206,7 @@ def _bits_or_array(value: ort.OrtValue) -> npt.NDArray[Any]:
 
 
 def _read_signature(source: ModelSource) -> Signature:
-    """Read what the model says about itself, with none of the work that makes it fast."""
+    """Read the signature from the model file, without graph optimization."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -241,30 +241,30 @@ def _open(
 
 
 def _explain(error: Exception) -> tuple[int, str]:
-    """onnxruntime's error code and message; 1 is its code for a failure of no special kind."""
+    """Return onnxruntime's error code and message; 1 is its code for a general failure."""
     match = _ORT_ERROR.match(str(error))
     return (int(match["code"]), match["message"]) if match else (1, f"{type(error).__name__}: {error}")
 
 
 def _session_options(plan: InstancePlan) -> ort.SessionOptions:
-    """Turn `optimization`, parameters and settings into session options.
+    """Return session options from `optimization`, parameters and settings.
 
-    An instance's pool gets its share of the cores unless a thread count is given: with onnxruntime's own default every
-    instance would start as many threads as there are cores.
+    Without a thread count, the instances share the cores: by onnxruntime's default each would start as many threads as
+    there are cores.
     """
     source = plan.source
     parameters = source.config.parameters
     options = ort.SessionOptions()
     options.logid = plan.name
-    options.log_severity_level = 3  # errors; what is worth a warning is raised at load
+    options.log_severity_level = 3  # errors
     options.graph_optimization_level = _graph_level(source.config.document)
     options.execution_mode = _choice(parameters, "execution_mode", _EXECUTION_MODES, ort.ExecutionMode.ORT_SEQUENTIAL)
     options.intra_op_num_threads = _threads(source, "intra_op_thread_count") or max(1, usable_cores() // plan.siblings)
     options.inter_op_num_threads = _threads(source, "inter_op_thread_count")
     options.enable_cpu_mem_arena = _choice(parameters, "enable_mem_arena", _BOOLEANS, options.enable_cpu_mem_arena)
     options.enable_mem_pattern = _choice(parameters, "enable_mem_pattern", _BOOLEANS, options.enable_mem_pattern)
-    given = {key: value for key, value in parameters.items() if key.startswith("session.")}
-    entries = _spinning() | {key: checked_session_entry(source, key, value) for key, value in given.items()}
+    configured = {key: value for key, value in parameters.items() if key.startswith("session.")}
+    entries = _spinning() | {key: checked_session_entry(source, key, value) for key, value in configured.items()}
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
     _register_operations(source, options)
@@ -272,20 +272,20 @@ def _session_options(plan: InstancePlan) -> ort.SessionOptions:
 
 
 def _spinning() -> dict[str, str]:
-    """Return how threads wait for the next operator, unless the model's parameters say otherwise: spin for a moment.
+    """Return the default session entries for how threads wait for the next operator: spin for 100 µs, then sleep.
 
-    Sleeping at once makes waking them cost more than many an operator takes: on two idle cores DenseNet ran for 60 ms
-    in place of 35. Spinning for as long as onnxruntime would, milliseconds, takes the cores from the event loop and
-    from other models: beside one busy process it ran for 121 ms in place of 85. A moment is as good as the better in
-    both; with 20 µs it was as good as either by turns.
+    Waking a thread that sleeps takes longer than many operators: without spinning, DenseNet took 60 ms instead of 35 on
+    two idle cores. Spinning for milliseconds, onnxruntime's default, takes the cores from the event loop and from other
+    models: beside one busy process, DenseNet took 121 ms instead of 85. 100 µs is as good as the better of the two in
+    both cases; 20 µs was not always.
     """
-    if _VERSION < _SPIN_DURATION_SINCE:  # a longer spin than wanted would be the only one to be had
+    if _VERSION < _SPIN_DURATION_SINCE:  # only the long default could be had
         return {"session.intra_op.allow_spinning": "0"}
     return {"session.intra_op.allow_spinning": "1", "session.intra_op.spin_duration_us": "100"}
 
 
 def _run_options(parameters: Mapping[str, str]) -> ort.RunOptions | None:
-    """Options of every run, None where there are none: they cost time to make and to pass."""
+    """Return the options of every run, None if there are none, which is faster."""
     key = "memory.enable_memory_arena_shrinkage"
     if key not in parameters:
         return None
@@ -313,9 +313,9 @@ def _graph_level(document: Mapping[str, Any]) -> ort.GraphOptimizationLevel:
 
 
 def _threads(source: ModelSource, key: str) -> int:
-    """A thread count from the model's parameters, else from `--backend-config`; 0 where neither says."""
-    stated = thread_count(source.config.parameters.get(key, "0"), key, source.config.name)
-    return _integer(stated, key) or _integer(source.settings.get(key, "0"), key)
+    """Return a thread count from the model's parameters, else from `--backend-config`; 0 if neither has it."""
+    configured = thread_count(source.config.parameters.get(key, "0"), key, source.config.name)
+    return _integer(configured, key) or _integer(source.settings.get(key, "0"), key)
 
 
 def _integer(text: str, key: str) -> int:

@@ -1,6 +1,6 @@
-"""`backend: "openvino"`: OpenVINO IR, ONNX and whatever else OpenVINO reads, one compiled model and thread an instance.
+"""`backend: "openvino"`: OpenVINO IR, ONNX and other formats of OpenVINO, one compiled model and thread per instance.
 
-Parameters are those of Triton's openvino backend, see `openvino_options`.
+Parameters are those of Triton's openvino backend; see `openvino.options`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _log = getLogger(__name__)
 _MODEL_FILE = "model.xml"
 _VERSION = ov.__version__.partition("-")[0]
 
-# Strings are missing: this library's Python interface frees their memory wrongly, which ends the process.
+# Strings are not supported: OpenVINO's Python API frees their memory incorrectly, which crashes the process.
 _DATATYPES = {
     ov.Type.boolean: "BOOL",
     ov.Type.u8: "UINT8",
@@ -53,9 +53,9 @@ class OpenVinoBackend(Backend):
     default_model_filename = _MODEL_FILE
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add missing inputs, outputs and batching from the model file; a configuration that has both stays as it is.
+        """Add missing inputs, outputs and batching from the model file.
 
-        Raises ModelLoadError if the file cannot be read, ConfigError if it cannot do what is asked of it.
+        Raises ModelLoadError if the file cannot be read, ConfigError if the model does not support the configuration.
         """
         return await completed(source, _read_signature)
 
@@ -67,10 +67,10 @@ backend = OpenVinoBackend
 
 
 class OpenVinoInstance(ThreadedInstance):
-    """One compiled model, and a request of it for each of its streams."""
+    """One compiled model, and one inference request for each of its streams."""
 
     def __init__(self, plan: InstancePlan, options: OpenVinoOptions | None = None) -> None:
-        """Assign. Without `options` they are read from the model's parameters when it is loaded."""
+        """Assign. `options` are by default read from the model's parameters at load."""
         super().__init__(plan)
         self.compiled: ov.CompiledModel | None = None
         self._options = options
@@ -81,10 +81,13 @@ class OpenVinoInstance(ThreadedInstance):
         self._pad = False
 
     def load(self) -> None:
-        """Read the model, check that the configuration fits it, and compile it."""
+        """Read the model, check the configuration against it, and compile it."""
         source = self.plan.source
         if self.plan.kind is InstanceKind.GPU:
-            _log.warning("instance '%s' is KIND_GPU, which OpenVINO does not know: TARGET_DEVICE says", self.plan.name)
+            _log.warning(
+                "instance '%s' is KIND_GPU, which has no effect: parameter TARGET_DEVICE selects OpenVINO's device",
+                self.plan.name,
+            )
         options = self._options or read_options(checked_parameters(source), source.settings)
         core = _core(options)
         model = _read(core, source, self.plan.name)
@@ -104,16 +107,16 @@ class OpenVinoInstance(ThreadedInstance):
         rows = 0
         if self._fixed_batch:
             rows = len(next(iter(inputs.values())))
-            inputs = {name: self._whole_batch(array) for name, array in inputs.items()}
+            inputs = {name: self._padded(array) for name, array in inputs.items()}
         request = self._requests.get()
         try:
             for name, array in inputs.items():
                 index, kind, scalar = self._inputs[name]
                 shape = [] if scalar else array.shape
-                # Shares the memory: nothing is copied on the way in.
+                # Shares the memory of the array: no copy.
                 request.set_input_tensor(index, ov.Tensor(array.reshape(-1), ov.Shape(shape), kind))
             request.infer()
-            results = {name: _taken(request.get_output_tensor(self._outputs[name])) for name in outputs}
+            results = {name: _copied(request.get_output_tensor(self._outputs[name])) for name in outputs}
         except Exception as error:
             raise BackendError(f"openvino error: {_explain(error)} (instance '{self.plan.name}')") from error
         finally:
@@ -129,7 +132,7 @@ class OpenVinoInstance(ThreadedInstance):
         properties = dict(options.properties)
         if options.device == "CPU":
             properties.setdefault("INFERENCE_NUM_THREADS", str(max(1, usable_cores() // self.plan.siblings)))
-            # Every compiled model would pin its threads to the same first cores.
+            # With pinning, every compiled model would use the same first cores.
             properties.setdefault("ENABLE_CPU_PINNING", "NO")
             if "NUM_STREAMS" not in properties:
                 properties.setdefault("PERFORMANCE_HINT", "LATENCY")
@@ -140,20 +143,20 @@ class OpenVinoInstance(ThreadedInstance):
                 self._requests.put(self.compiled.create_infer_request())
         except Exception as error:
             raise ModelLoadError(f"openvino error: {_explain(error)} (model instance '{self.plan.name}')") from error
-        told = {name: self._told(name) for name in ("INFERENCE_NUM_THREADS", "NUM_STREAMS", "INFERENCE_PRECISION_HINT")}
+        names = ("INFERENCE_NUM_THREADS", "NUM_STREAMS", "INFERENCE_PRECISION_HINT")
         _log.info(
             "instance '%s': openvino %s on %s, %s threads in %s streams, %s precision%s (%d cores, %d instances)",
             self.plan.name,
             _VERSION,
             options.device,
-            *told.values(),
-            ", from the model cache" if self._told("LOADED_FROM_CACHE") == "True" else "",
+            *(self._property(name) for name in names),
+            ", from the model cache" if self._property("LOADED_FROM_CACHE") == "True" else "",
             usable_cores(),
             self.plan.siblings,
         )
 
-    def _told(self, name: str) -> str:
-        """Return a property of the compiled model; not every device has every one."""
+    def _property(self, name: str) -> str:
+        """Return a property of the compiled model, "?" if its device does not have it."""
         assert self.compiled is not None
         try:
             value = self.compiled.get_property(name)
@@ -161,20 +164,21 @@ class OpenVinoInstance(ThreadedInstance):
             return "?"
         return str(value.to_string()) if isinstance(value, ov.Type) else str(value)
 
-    def _whole_batch(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _padded(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a batch of the fixed size. Raises BackendError for a smaller batch without padding."""
         missing = self._fixed_batch - len(array)
         if not missing:
             return array
         if not self._pad:
             raise BackendError(
-                f"the batch has {len(array)} items, and with SKIP_OV_DYNAMIC_BATCHSIZE the model takes just "
-                f"{self._fixed_batch}; ENABLE_BATCH_PADDING: YES fills up (instance '{self.plan.name}')"
+                f"the batch has {len(array)} items, but with SKIP_OV_DYNAMIC_BATCHSIZE the model takes exactly "
+                f"{self._fixed_batch}; ENABLE_BATCH_PADDING: YES pads it (instance '{self.plan.name}')"
             )
         return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])
 
 
-def _taken(tensor: ov.Tensor) -> npt.NDArray[Any]:
-    """Return a copy of an output: the next run writes to the same memory."""
+def _copied(tensor: ov.Tensor) -> npt.NDArray[Any]:
+    """Return a copy of an output; the next run reuses its memory."""
     array = np.array(tensor.data)
     return array.view(BF16_BITS) if tensor.element_type == ov.Type.bf16 else array
 
@@ -207,7 +211,7 @@ def _read_signature(source: ModelSource) -> Signature:
 
 
 def _reshape(model: ov.Model, config: ModelConfig, options: OpenVinoOptions) -> None:
-    """Give the inputs the shapes of the configuration if that is asked for, and a free batch where one is needed."""
+    """Set the inputs' shapes to those of the configuration if `options.reshape`, else make a needed batch dynamic."""
     batch = [-1] if config.max_batch_size > 0 else []
     shapes: dict[Any, list[int]] = {}
     for port in model.inputs:
@@ -222,7 +226,7 @@ def _reshape(model: ov.Model, config: ModelConfig, options: OpenVinoOptions) -> 
             model.reshape({port: ov.PartialShape(shape) for port, shape in shapes.items()})
         except Exception as error:
             raise ConfigError(
-                f"model '{config.name}' cannot have the shapes that its configuration needs "
+                f"model '{config.name}' does not support the shapes that its configuration requires "
                 f"({', '.join(f'{port.any_name} {shape}' for port, shape in shapes.items())}): {_explain(error)}"
             ) from error
 
@@ -250,19 +254,19 @@ def _infos(ports: Iterable[Any], declared: set[str]) -> tuple[TensorInfo, ...]:
 
 
 def _name(port: Any, declared: set[str]) -> str:
-    """Return the name of an input or output: of several that which is declared, of none that of its node."""
+    """Return the name of an input or output: of several the declared one; without a name that of its node."""
     names = sorted(port.names)
     return next((name for name in names if name in declared), names[0] if names else str(port.node.friendly_name))
 
 
 def _dims(port: Any) -> tuple[int, ...]:
     shape = port.partial_shape
-    # A rank that the file leaves open is told apart from a scalar by nothing; the configuration has to say.
+    # A dynamic rank is represented like a scalar; the configuration has to declare the shape.
     return () if shape.rank.is_dynamic else tuple(dim.get_length() if dim.is_static else -1 for dim in shape)
 
 
 def _explain(error: Exception) -> str:
-    """OpenVINO's message without the places in its source that it passed."""
+    """Return OpenVINO's message without its source locations."""
     lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
-    return " ".join(said) or f"{type(error).__name__}: {error}"
+    message = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
+    return " ".join(message) or f"{type(error).__name__}: {error}"

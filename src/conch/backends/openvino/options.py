@@ -1,7 +1,7 @@
-"""What a configuration says about how OpenVINO is to run a model, checked; nothing here needs the library.
+"""Options of the openvino backend, from parameters and settings. Does not import OpenVINO.
 
-Parameters are those of Triton's openvino backend. Whatever else OpenVINO has as a property of its CPU device goes by
-OpenVINO's own name, in the model's parameters or, for all models, as `--backend-config=openvino,<name>=<value>`.
+Parameters are those of Triton's openvino backend. Other properties of OpenVINO's CPU device have OpenVINO's names, in
+the model's parameters or, for all models, as `--backend-config=openvino,<name>=<value>`.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from conch.backends.base import ModelSource
 from conch.backends.native_options import folder_path, library_path, thread_count
 from conch.errors import ConfigError
 
-# Names that are handed on as they are; OpenVINO judges the values.
+# Properties that are passed on unchanged; OpenVINO validates the values.
 _PROPERTIES = (
     "PERFORMANCE_HINT",
     "PERFORMANCE_HINT_NUM_REQUESTS",
@@ -27,7 +27,7 @@ _PROPERTIES = (
     "CACHE_DIR",
     "CACHE_MODE",
 )
-# What Triton's backend called things before OpenVINO 2022.
+# Names that Triton's backend used before OpenVINO 2022 → current names.
 _RENAMED = {
     "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
     "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
@@ -41,8 +41,8 @@ _COUNTS = frozenset(
 _STREAMS = {"AUTO": "-1", "NUMA": "-2"}
 _SWITCHES = {"YES": True, "TRUE": True, "1": True, "NO": False, "FALSE": False, "0": False}
 
-# The names that onnxruntime's OpenVINO provider has for the same things.
-_OF_ACCELERATOR = {
+# Names in onnxruntime's OpenVINO provider → names here.
+_ACCELERATOR_NAMES = {
     "precision": "INFERENCE_PRECISION_HINT",
     "num_of_threads": "INFERENCE_NUM_THREADS",
     "num_streams": "NUM_STREAMS",
@@ -56,8 +56,8 @@ _PRECISIONS = {"FP32": "f32", "FP16": "f16", "BF16": "bf16"}
 class OpenVinoOptions:
     """How one instance is compiled.
 
-    `static_batch` fixes the batch at `max_batch_size`, and `pad_batch` fills smaller batches up to it; `reshape` gives
-    the inputs the shapes of the configuration. `extension` is a library with operations of the user's.
+    `static_batch` fixes the batch size at `max_batch_size`, and `pad_batch` pads smaller batches; `reshape` sets the
+    inputs' shapes to those of the configuration. `extension` is the path of a library with custom operations.
     """
 
     device: str = "CPU"
@@ -69,72 +69,72 @@ class OpenVinoOptions:
 
 
 def read_options(parameters: Mapping[str, str], settings: Mapping[str, str]) -> OpenVinoOptions:
-    """Return what the model's `parameters`, and where they are silent the settings of the server, ask for.
+    """Return the options in the model's `parameters`, with defaults from the backend's `settings`.
 
-    Raises ConfigError naming a parameter that has another name, or a value that it cannot have.
+    Raises ConfigError for a parameter that was renamed, or an invalid value.
     """
-    said = {**settings, **parameters}
+    values = {**settings, **parameters}
     for old, new in _RENAMED.items():
-        if old in said:
-            raise ConfigError(f"parameter '{old}' of the openvino backend is called '{new}'")
-    properties = {name: said[name] for name in _PROPERTIES if name in said}
+        if old in values:
+            raise ConfigError(f"parameter '{old}' of the openvino backend was renamed; use '{new}'")
+    properties = {name: values[name] for name in _PROPERTIES if name in values}
     if "NUM_STREAMS" in properties:
-        properties["NUM_STREAMS"] = _STREAMS.get(said["NUM_STREAMS"].upper(), said["NUM_STREAMS"])
+        properties["NUM_STREAMS"] = _STREAMS.get(values["NUM_STREAMS"].upper(), values["NUM_STREAMS"])
     if "PERFORMANCE_HINT" in properties:
-        properties["PERFORMANCE_HINT"] = said["PERFORMANCE_HINT"].upper()
-    if _switch(said, "HINT_BF16"):
+        properties["PERFORMANCE_HINT"] = values["PERFORMANCE_HINT"].upper()
+    if _switch(values, "HINT_BF16"):
         properties.setdefault("INFERENCE_PRECISION_HINT", "bf16")
     options = OpenVinoOptions(
-        device=said.get("TARGET_DEVICE", "CPU"),
+        device=values.get("TARGET_DEVICE", "CPU"),
         properties=properties,
-        extension=said.get("CPU_EXTENSION_PATH", ""),
-        static_batch=_switch(said, "SKIP_OV_DYNAMIC_BATCHSIZE"),
-        pad_batch=_switch(said, "ENABLE_BATCH_PADDING"),
-        reshape=_switch(said, "RESHAPE_IO_LAYERS"),
+        extension=values.get("CPU_EXTENSION_PATH", ""),
+        static_batch=_switch(values, "SKIP_OV_DYNAMIC_BATCHSIZE"),
+        pad_batch=_switch(values, "ENABLE_BATCH_PADDING"),
+        reshape=_switch(values, "RESHAPE_IO_LAYERS"),
     )
     if options.pad_batch and not options.static_batch:
-        raise ConfigError("parameter 'ENABLE_BATCH_PADDING' needs 'SKIP_OV_DYNAMIC_BATCHSIZE': nothing else is padded")
+        raise ConfigError("parameter 'ENABLE_BATCH_PADDING' needs 'SKIP_OV_DYNAMIC_BATCHSIZE' (a fixed batch size)")
     return options
 
 
 def accelerator_options(parameters: Mapping[str, str], settings: Mapping[str, str]) -> OpenVinoOptions:
-    """Return the same of the `parameters` of an execution accelerator, in the spelling of onnxruntime or of OpenVINO.
+    """Return the options of an execution accelerator, whose parameters have onnxruntime's or OpenVINO's names.
 
-    It computes in the precision of the model if they name none, as onnxruntime does. Raises ConfigError.
+    The default precision is the model's, as in onnxruntime. Raises ConfigError.
     """
-    said = {_OF_ACCELERATOR.get(name, name): value for name, value in parameters.items()}
-    unknown = sorted(said.keys() - {*_PROPERTIES, "TARGET_DEVICE"})
+    values = {_ACCELERATOR_NAMES.get(name, name): value for name, value in parameters.items()}
+    unknown = sorted(values.keys() - {*_PROPERTIES, "TARGET_DEVICE"})
     if unknown:
-        allowed = ", ".join((*_OF_ACCELERATOR, *_PROPERTIES))
+        allowed = ", ".join((*_ACCELERATOR_NAMES, *_PROPERTIES))
         raise ConfigError(f"execution accelerator 'openvino' has no parameter '{unknown[0]}'; it has: {allowed}")
-    # `CPU_FP32` was one word for device and precision.
-    device, _, joined = said.get("TARGET_DEVICE", "CPU").partition("_")
-    precision = said.get("INFERENCE_PRECISION_HINT", joined or "FP32")
-    said |= {"TARGET_DEVICE": device, "INFERENCE_PRECISION_HINT": _PRECISIONS.get(precision.upper(), precision)}
-    return read_options(said, settings)
+    # Older versions name device and precision together: `CPU_FP32`.
+    device, _, joined = values.get("TARGET_DEVICE", "CPU").partition("_")
+    precision = values.get("INFERENCE_PRECISION_HINT", joined or "FP32")
+    values |= {"TARGET_DEVICE": device, "INFERENCE_PRECISION_HINT": _PRECISIONS.get(precision.upper(), precision)}
+    return read_options(values, settings)
 
 
 def checked_parameters(source: ModelSource) -> dict[str, str]:
-    """Return the parameters of a model, with paths made absolute.
+    """Return the parameters of a model with absolute paths.
 
-    Raises ConfigError for a cache outside of the model's folder, a library that is not allowed, too many threads.
+    Raises ConfigError for a cache outside of the model's folder, a library that is not allowed, and too many threads.
     """
-    said = dict(source.config.parameters)
+    values = dict(source.config.parameters)
     for name, checked in (("CACHE_DIR", folder_path), ("CPU_EXTENSION_PATH", library_path)):
-        if said.get(name):
+        if values.get(name):
             try:
-                said[name] = str(checked(source, said[name], f"parameter {name}"))
+                values[name] = str(checked(source, values[name], f"parameter {name}"))
             except ConfigError as error:
                 raise ConfigError(
-                    f"{error.message}; the operator may name any with --backend-config=openvino,{name}=<path>"
+                    f"{error.message}; the operator may allow any path by --backend-config=openvino,{name}=<path>"
                 ) from error
-    for name in _COUNTS & said.keys():
-        thread_count(said[name], name, source.config.name)
-    return said
+    for name in _COUNTS & values.keys():
+        thread_count(values[name], name, source.config.name)
+    return values
 
 
-def _switch(said: Mapping[str, str], name: str) -> bool:
-    text = said.get(name, "NO")
+def _switch(values: Mapping[str, str], name: str) -> bool:
+    text = values.get(name, "NO")
     if text.upper() not in _SWITCHES:
         raise ConfigError(f"parameter '{name}' must be YES or NO, got '{text}'")
     return _SWITCHES[text.upper()]

@@ -1,8 +1,8 @@
-"""A child process that the server talks to: brought up, listened to, its end noticed and explained.
+"""A child process with a message socket: start, send and receive, log its output, detect its exit.
 
-Who uses it gives meaning to the messages; `conch_child/ipc/wire.py` says how they look. How it comes into
-being is for a `Launcher` to know. It leads a process group of its own: a Ctrl-C in the terminal is the server's to
-handle, and whatever the child has started goes when the child goes.
+The owner interprets the messages; `conch_child/ipc/wire.py` has their format. A `Launcher` starts the process. It leads
+a separate process group, so that only the server handles Ctrl-C, and so that processes that the child has started are
+killed with it.
 """
 
 import asyncio
@@ -23,14 +23,15 @@ from conch.observability.logs import MODEL_LOGGER
 
 _log = logging.getLogger(MODEL_LOGGER)
 
-# A child that has closed its socket but lives on is ended; one that is gone is buried although its output goes on.
+# A child that closed its socket is killed unless it exits within this time. After its exit, its output is read for as
+# long, in case other processes still hold the pipes.
 _GRACE_S = 0.5
 
-_LONGEST_LINE = 1 << 14
+_MAX_LINE_BYTES = 1 << 14
 
 
-class _Held:
-    """A message that is not sent yet: its arguments for `encode`, none if it is not to be sent at all."""
+class _HeldMessage:
+    """A message that is not sent yet: arguments for `encode`, none if it will not be sent at all."""
 
     __slots__ = ("complete", "frame")
 
@@ -40,10 +41,10 @@ class _Held:
 
 
 class ChildProcess:
-    """One process, from `start` to its end. All methods belong to the event loop's thread.
+    """One process, from `start` to its exit. All methods belong to the event loop's thread.
 
-    `on_message` gets every message with its payload; if it raises, the child is not what it should be and is killed.
-    `on_exit` is called once, after everything that the child had sent has been delivered.
+    `on_message` is called with every message and its payload; if it raises, the child is killed. `on_exit` is called
+    once, after everything that the child had sent was delivered.
     """
 
     def __init__(
@@ -56,62 +57,62 @@ class ChildProcess:
         self.exit: Exit | None = None
         self._on_message = on_message
         self._on_exit = on_exit
-        self._birth: asyncio.Future[None] | None = None
+        self._launch: asyncio.Future[None] | None = None
         self._first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._gone = asyncio.Event()
+        self._exited = asyncio.Event()
         self._process: Process | None = None
         self._control: asyncio.WriteTransport | None = None
         self._streams: set[asyncio.BaseTransport] = set()
         self._status: int | None = None
         self._pidfd = -1
         self._timer: asyncio.TimerHandle | None = None
-        self._unwanted = False
-        self._held: deque[_Held] = deque()  # what waits for a message before it
-        self._last_words: deque[str] = deque(maxlen=8)
+        self._killed = False
+        self._held: deque[_HeldMessage] = deque()  # messages behind one that is not complete
+        self._stderr_tail: deque[str] = deque(maxlen=8)
 
     def __repr__(self) -> str:
         return f"<ChildProcess {self.name} pid={self.pid} {self.exit or 'running'}>"
 
     @property
     def pid(self) -> int:
-        """Process id, 0 as long as there is none."""
+        """Process id, 0 before the start."""
         return self._process.pid if self._process is not None else 0
 
     @property
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The last lines that the child wrote to its standard error."""
-        return "\n".join(self._last_words)
+        return "\n".join(self._stderr_tail)
 
     async def start(self, launcher: Launcher, shared: Sequence[int] = ()) -> None:
-        """Bring the process up, with descriptors that it shall have besides its own. Raises ModelLoadError.
+        """Start the process, which inherits the `shared` descriptors. Raises ModelLoadError.
 
-        Cancelled, it still waits until there is a process, or none; `kill` ends it.
+        When cancelled, it waits until the launch has succeeded or failed, and raises then; `kill` ends the process.
         """
-        self._birth = asyncio.ensure_future(self._come_up(launcher, shared))
-        self._birth.add_done_callback(lambda birth: birth.cancelled() or birth.exception())  # it may interest nobody
+        self._launch = asyncio.ensure_future(self._start(launcher, shared))
+        self._launch.add_done_callback(lambda launch: launch.cancelled() or launch.exception())  # mark as retrieved
         try:
-            await asyncio.shield(self._birth)
+            await asyncio.shield(self._launch)
         except asyncio.CancelledError:
-            await asyncio.wait([self._birth])
+            await asyncio.wait([self._launch])
             raise
 
     def send(self, message: Message, payload: Sequence[Any] = (), payload_size: int = 0) -> None:
-        """Send a message. Nothing happens if the child has gone; that is told by `on_exit`."""
+        """Send a message; no-op if the child has exited, which `on_exit` reports."""
         if self._held:
-            self._held.append(_Held((message, payload, payload_size)))
+            self._held.append(_HeldMessage((message, payload, payload_size)))
         elif self._control is not None and not self._control.is_closing():
             self._control.write(encode(message, payload, payload_size))
 
     def hold(self) -> Callable[..., None]:
-        """Hold back what is sent from now on, until the function that is returned is called, once.
+        """Hold back later messages until the returned function is called, once.
 
-        Its arguments are a message as for `send`, which goes before all that was held back, or none.
+        Its arguments are those of `send`, for a message that precedes those held back, or none.
         """
-        held = _Held()
+        held = _HeldMessage()
         self._held.append(held)
         return partial(self._resume_sending, held)
 
-    def _resume_sending(self, held: "_Held", *frame: Any) -> None:
+    def _resume_sending(self, held: "_HeldMessage", *frame: Any) -> None:
         held.frame, held.complete = frame, True
         while self._held and self._held[0].complete:
             frame = self._held.popleft().frame
@@ -119,40 +120,40 @@ class ChildProcess:
                 self._control.write(encode(*frame))
 
     def kill(self) -> None:
-        """End the child and what it has started at once, or as soon as it is there. Does nothing if it has ended."""
-        self._unwanted = True
+        """Kill the child and its process group, immediately or as soon as it is launched; no-op after its exit."""
+        self._killed = True
         if self._process is not None and self._status is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def resume(self) -> None:
-        """Let the child go on if somebody has stopped it (SIGSTOP)."""
+        """Resume the child if it was stopped (SIGSTOP)."""
         if self._process is not None and self._status is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGCONT)
 
     async def wait(self, limit_s: float | None) -> bool:
-        """Wait until the child has gone and `on_exit` been called; return whether that was within the limit.
+        """Wait until the child has exited and `on_exit` was called; return False on timeout.
 
-        There is nothing to wait for if it could not be started.
+        Returns immediately if it was never started.
         """
-        if self._birth is None or self._gone.is_set():
+        if self._launch is None or self._exited.is_set():
             return True
         try:
-            await asyncio.wait_for(self._gone.wait(), limit_s)
+            await asyncio.wait_for(self._exited.wait(), limit_s)
         except TimeoutError:
             return False
         return True
 
     def received(self, message: Message, payload: memoryview) -> None:
-        """Pass a message on."""
+        """Pass a message to the owner; the first one to the launcher."""
         if self._process is not None:
             self._on_message(message, payload)
         elif not self._first.done():
             self._first.set_result(message)
 
     def log(self, level: int, text: str, source: str = "") -> None:
-        """Log what the child has to say, or what is to be said about it, under its name."""
+        """Log a message of the child, or about it, under its name."""
         first, _, rest = text.partition("\n")
         extra = {"instance": self.name, "block": rest}
         if source:
@@ -160,19 +161,19 @@ class ChildProcess:
         _log.log(level, "%s", first, extra=extra, stacklevel=2)
 
     def printed(self, line: str, stream: str) -> None:
-        """Take a line that the child has printed."""
+        """Log a line that the child has printed."""
         if stream == "stderr":
-            self._last_words.append(line)
+            self._stderr_tail.append(line)
             self.log(logging.WARNING, line, stream)
         else:
             self.log(logging.INFO, line, stream)
 
     def stream_opened(self, stream: asyncio.BaseTransport) -> None:
-        """Note one of the three connections."""
+        """Add one of the three connections."""
         self._streams.add(stream)
 
     def stream_closed(self, stream: asyncio.BaseTransport) -> None:
-        """Note that one of the three connections has ended."""
+        """Remove a closed connection: after the exit the last one finishes, before it the socket starts a timeout."""
         self._streams.discard(stream)
         if self._status is not None:
             if not self._streams:
@@ -182,11 +183,11 @@ class ChildProcess:
         elif self._process is None:
             if not self._first.done():
                 self._first.set_exception(EOFError())
-                self._first.exception()  # it may be that nobody waits for it
+                self._first.exception()  # mark as retrieved: the launcher may not wait for it
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GRACE_S, self.kill)
 
-    async def _come_up(self, launcher: Launcher, shared: Sequence[int]) -> None:
+    async def _start(self, launcher: Launcher, shared: Sequence[int]) -> None:
         loop = asyncio.get_running_loop()
         try:
             connection = await self._connect()
@@ -194,18 +195,18 @@ class ChildProcess:
                 process = await launcher.launch(self.name, connection, shared, self._first)
             finally:
                 connection.close_child_ends()
-            self._pidfd = _watched(process)
+            self._pidfd = _open_pidfd(process)
         except BaseException as error:
             for stream in list(self._streams):
                 stream.close()
-            self._gone.set()
+            self._exited.set()
             if isinstance(error, OSError):
                 text = f"cannot start a process: {error.strerror or error}"
                 raise ModelLoadError(text, Code.UNAVAILABLE) from error
             raise
         self._process = process
         loop.add_reader(self._pidfd, self._process_ended)
-        if self._unwanted:
+        if self._killed:
             self.kill()
 
     async def _connect(self) -> Connection:
@@ -225,10 +226,10 @@ class ChildProcess:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        # Before it is waited for: until then nobody else can have its process group's number.
+        # Before the wait: until then the id of its process group cannot be reused.
         self.kill()
         self._status = self._process.wait()
-        _bury(self._process.pid)
+        _reap_group(self._process.pid)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_later(_GRACE_S, self._finish)
@@ -244,19 +245,19 @@ class ChildProcess:
         for stream in list(self._streams):
             stream.close()
         self._on_exit(self.exit)
-        self._gone.set()
+        self._exited.set()
 
 
-def _bury(group: int) -> None:
-    """Wait for those of an ended process group who have become this process's children, as orphans: now and later."""
+def _reap_group(group: int) -> None:
+    """Reap the orphans of a process group that this process has adopted; repeat until none is left."""
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG)[0]:
             pass
-        asyncio.get_running_loop().call_later(_GRACE_S, _bury, group)
+        asyncio.get_running_loop().call_later(_GRACE_S, _reap_group, group)
 
 
-def _watched(process: Process) -> int:
-    """Return a descriptor that tells when the process ends. Raises OSError, the process having been ended."""
+def _open_pidfd(process: Process) -> int:
+    """Return a descriptor that is readable when the process has exited. Raises OSError after killing the process."""
     try:
         return os.pidfd_open(process.pid)
     except OSError:
@@ -266,30 +267,30 @@ def _watched(process: Process) -> int:
 
 
 class Backoff:
-    """How long to wait before a dead child is started again.
+    """Delay before the restart of a dead child: exponential, from `FIRST_S` to `MAX_S`.
 
-    Not at all if it was of use while it lived: requests that kill it must not keep it from the others. One that was of
-    none has a second chance at once, then is waited with longer and longer, up to half a minute.
+    A child that has worked, or that died for the first time, is restarted immediately: other requests must not wait
+    because of one that kills it.
     """
 
     FIRST_S = 0.5
-    LONGEST_S = 30.0
+    MAX_S = 30.0
 
     def __init__(self) -> None:
         self._deaths = 0
 
     def delay(self, *, worked: bool) -> float:
-        """Return the seconds to wait, after a life in which it has worked or not."""
+        """Return the delay in seconds; `worked` is whether the dead child had executed anything."""
         if worked:
             self._deaths = 0
         self._deaths += 1
         if self._deaths == 1:
             return 0.0
-        return min(self.FIRST_S * 2.0 ** (self._deaths - 2), self.LONGEST_S)
+        return min(self.FIRST_S * 2.0 ** (self._deaths - 2), self.MAX_S)
 
 
 class _Control(asyncio.Protocol):
-    """The socket: bytes to messages."""
+    """Reads messages from the socket."""
 
     def __init__(self, owner: ChildProcess) -> None:
         self._owner = owner
@@ -305,10 +306,10 @@ class _Control(asyncio.Protocol):
             for message, payload in self._decoder.feed(data):
                 self._owner.received(message, payload)
         except WireError as error:
-            self._owner.log(logging.ERROR, f"killed, because it sent what cannot be understood: {error}")
+            self._owner.log(logging.ERROR, f"killed: malformed IPC message: {error}")
             self._owner.kill()
         except Exception:
-            text = f"killed, because one of its messages could not be dealt with\n{traceback.format_exc()}"
+            text = f"killed: error while handling one of its messages\n{traceback.format_exc()}"
             self._owner.log(logging.ERROR, text)
             self._owner.kill()
 
@@ -318,7 +319,7 @@ class _Control(asyncio.Protocol):
 
 
 class _Output(asyncio.Protocol):
-    """Standard output or error: bytes to lines."""
+    """Reads lines from standard output or error."""
 
     def __init__(self, owner: ChildProcess, stream: str) -> None:
         self._owner = owner
@@ -334,9 +335,9 @@ class _Output(asyncio.Protocol):
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._print(line)
-        while len(self._rest) > _LONGEST_LINE:
-            self._print(self._rest[:_LONGEST_LINE])
-            self._rest = self._rest[_LONGEST_LINE:]
+        while len(self._rest) > _MAX_LINE_BYTES:
+            self._print(self._rest[:_MAX_LINE_BYTES])
+            self._rest = self._rest[_MAX_LINE_BYTES:]
 
     def connection_lost(self, _: Exception | None) -> None:
         if self._rest:

@@ -1,8 +1,7 @@
-"""The server's side of the fork server: one process that has imported what the process of every model needs.
+"""The server's side of the fork server: a process with the common imports, from which models' processes are forked.
 
-`conch_child/python/fork_server.py` is the other side. It is started at the first need, or before that by who
-knows that there will be one, and again when it has ended. The processes that it forks are children of this process and
-do not depend on it any further.
+`conch_child/python/fork_server.py` is the other side. The fork server is started ahead of time or by the first launch,
+and again when it has exited. The processes that it forks are adopted by this process and do not depend on it.
 """
 
 import asyncio
@@ -26,13 +25,13 @@ from conch.errors import Code, ModelLoadError
 
 MAIN = Path(child.__file__).with_name("python_main.py")
 
-# Requests under way: so few that they never fill the socket, so many that it never waits for us.
-_AT_A_TIME = 8
+# Concurrent requests: few enough not to fill the socket, enough to keep the fork server busy.
+_MAX_REQUESTS = 8
 
-# What it has printed is not much: why it could not start.
-_WORDS_SIZE = 1 << 14
-# How long the end of a process can take to show.
-_MOMENTS, _MOMENT_S = 30, 0.01
+# It prints little: why it could not start.
+_MAX_OUTPUT_BYTES = 1 << 14
+# How often to check, and how long to wait in between, for the exit of a process whose socket is closed.
+_EXIT_CHECKS, _EXIT_CHECK_INTERVAL_S = 30, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,9 @@ class _Forked:
     pid: int
 
     def wait(self) -> int:
-        """Wait for its end and return its exit status, or minus the number of the signal that killed it.
+        """Wait for its exit and return its status, or minus the number of the signal that killed it.
 
-        0 if somebody else has been told, as for a `subprocess.Popen`.
+        0 if it was reaped elsewhere, as for a `subprocess.Popen`.
         """
         try:
             return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -53,10 +52,10 @@ class _Forked:
 
 
 class ForkServer:
-    """Launches processes by forking them off a process that this starts. Belongs to one thread.
+    """Launches processes by forking them from a process that it starts. Belongs to one thread.
 
-    `limit_s` is for a new process of it, which may have to import from a slow disk; then a fork takes milliseconds.
-    `environment` says which variables it gets, and with it the processes of all models.
+    `limit_s` is the timeout of a launch: a fork takes milliseconds, but the fork server may have to import from a slow
+    disk first. `environment` has the variables of the fork server, and so of the processes of all models.
     """
 
     def __init__(
@@ -72,13 +71,13 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
         self._output: FileIO | None = None
-        self._turns = asyncio.Semaphore(_AT_A_TIME)
-        self._unborn = 0
+        self._slots = asyncio.Semaphore(_MAX_REQUESTS)
+        self._launching = 0
         self._adopted_before = False
 
     @property
     def pid(self) -> int:
-        """Process id, 0 if it does not run."""
+        """Process id of the fork server, 0 if it does not run."""
         return self._process.pid if self._process is not None and not _has_ended(self._process) else 0
 
     def start(self) -> None:
@@ -89,7 +88,7 @@ class ForkServer:
         try:
             self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                # No pipe: nobody reads before there is something to explain.
+                # Not a pipe: it is only read to explain a failure.
                 self._output = FileIO(os.memfd_create("conch fork server output", os.MFD_CLOEXEC), "r+")
                 self._process = subprocess.Popen(
                     [*self._command, str(theirs.fileno())],
@@ -106,9 +105,9 @@ class ForkServer:
             raise ModelLoadError(text, Code.UNAVAILABLE) from error
 
     def stop(self) -> None:
-        """End it, if it runs. What it has forked lives on."""
+        """Kill the fork server if it runs; processes that it has forked continue."""
         if self._process is not None and self._process.returncode is None:
-            # With what it is about to fork. Until it is waited for nobody else can have its process group's number.
+            # The group, with unfinished forks. Until the process is waited for, the id of its group cannot be reused.
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             with suppress(ChildProcessError):
@@ -120,14 +119,14 @@ class ForkServer:
         self._process = self._requests = self._output = None
 
     def confined(self, rules: str) -> Launcher:
-        """Return what has processes forked that apply rules to themselves, see `conch_child.ipc.sandbox`."""
+        """Return a launcher whose processes apply `rules` to themselves; see `conch_child.ipc.sandbox`."""
         return _ConfinedForks(self, rules)
 
     async def launch(
         self, name: str, connection: Connection, shared: Sequence[int], first: Awaitable[Message], rules: str = ""
     ) -> Process:
-        """Have a process forked; it is there when it has spoken. Raises ModelLoadError."""
-        async with self._turns:
+        """Fork a process and wait for its first message. Raises ModelLoadError."""
+        async with self._slots:
             with self._adopting():
                 self._request(f"{name}\0{rules}" if rules else name, connection, shared)
                 connection.close_child_ends()
@@ -136,9 +135,9 @@ class ForkServer:
                         _, pid, error = await first
                 except TimeoutError:
                     self.stop()
-                    raise ModelLoadError(f"the fork server has forked nothing for {self._limit_s:g} s") from None
+                    raise ModelLoadError(f"the fork server has not forked within {self._limit_s:g} s") from None
                 except EOFError:
-                    raise ModelLoadError(await self._obituary()) from None
+                    raise ModelLoadError(await self._explain_failure()) from None
         if error:
             raise ModelLoadError(f"cannot fork a process: {error}", Code.UNAVAILABLE)
         return _Forked(pid)
@@ -148,49 +147,49 @@ class ForkServer:
         assert self._requests is not None
         ends = (connection.child_control, connection.child_output, connection.child_error)
         try:
-            # If it has just ended, nobody holds the child's ends and nobody will speak.
+            # If the fork server has just exited, the child's ends are closed, and reading the first message fails.
             with suppress(BrokenPipeError, ConnectionResetError):
                 socket.send_fds(self._requests, [name.encode()], [*(end.fileno() for end in ends), *shared])
         except OSError as error:
-            text = f"cannot ask the fork server for a process: {error.strerror}"
+            text = f"cannot request a process of the fork server: {error.strerror}"
             raise ModelLoadError(text, Code.UNAVAILABLE) from error
 
     @contextmanager
     def _adopting(self) -> Iterator[None]:
-        """Be the parent of orphans while a process is forked, and not longer: others are not ours to wait for."""
-        if not self._unborn:
+        """Adopt orphans while a process is forked, and no longer: this process does not reap others."""
+        if not self._launching:
             self._adopted_before = prctl.adopts()
             prctl.adopt(True)
-        self._unborn += 1
+        self._launching += 1
         try:
             yield
         finally:
-            self._unborn -= 1
-            if not self._unborn:
+            self._launching -= 1
+            if not self._launching:
                 prctl.adopt(self._adopted_before)
 
-    async def _obituary(self) -> str:
+    async def _explain_failure(self) -> str:
         process, output = self._process, self._output
         if process is None or output is None:
             return "the fork server was stopped"
-        # What it held is closed a little before its end shows.
-        for _ in range(_MOMENTS):
+        # Its descriptors are closed shortly before `waitid` reports its exit.
+        for _ in range(_EXIT_CHECKS):
             if _has_ended(process):
                 break
-            await asyncio.sleep(_MOMENT_S)
+            await asyncio.sleep(_EXIT_CHECK_INTERVAL_S)
         else:
-            return "the fork server forked nothing, or what it forked ended at once"
-        words = ""
-        with suppress(ValueError):  # somebody else has asked before
-            words = os.pread(output.fileno(), _WORDS_SIZE, 0).decode(errors="replace").rstrip()
+            return "the fork server did not fork a process, or the process exited immediately"
+        printed = ""
+        with suppress(ValueError):  # closed: another launch has failed by the same exit
+            printed = os.pread(output.fileno(), _MAX_OUTPUT_BYTES, 0).decode(errors="replace").rstrip()
         if process is self._process:
             self.stop()
-        return f"the fork server {Exit(process.returncode)}" + (f":\n{words}" if words else "")
+        return f"the fork server {Exit(process.returncode)}" + (f":\n{printed}" if printed else "")
 
 
 @dataclass(frozen=True, slots=True)
 class _ConfinedForks:
-    """Launches processes that apply rules to themselves."""
+    """Launches forked processes that apply rules to themselves."""
 
     fork_server: ForkServer
     rules: str
@@ -198,14 +197,14 @@ class _ConfinedForks:
     async def launch(
         self, name: str, connection: Connection, shared: Sequence[int], first: Awaitable[Message]
     ) -> Process:
-        """Have a process forked. Raises ModelLoadError."""
+        """Fork a process. Raises ModelLoadError."""
         return await self.fork_server.launch(name, connection, shared, first, self.rules)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a process has ended. It has not been waited for then."""
+    """Whether a process has exited; does not reap it."""
     try:
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # or it has
+    except ChildProcessError:  # reaped already
         process.poll()
         return True

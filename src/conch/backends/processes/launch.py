@@ -1,4 +1,4 @@
-"""How a process comes into being: what it is given, what the server then has of it, and how it ended."""
+"""Launching processes: the connection between server and child, the interface of launchers, exit statuses."""
 
 import os
 import signal
@@ -31,9 +31,9 @@ class Exit:
 
 
 class Connection:
-    """A socket for messages and two pipes for what is printed; of each the server's and the child's end.
+    """A socket for messages and two pipes for standard output and error; the server's and the child's end of each.
 
-    Raises OSError where the system gives no more of them.
+    Raises OSError when the system has no more descriptors.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Connection:
             undo.pop_all()
 
     def close_child_ends(self) -> None:
-        """Close what is the child's, once it has it; nothing happens the second time."""
+        """Close the child's ends after it has inherited them. Later calls are no-ops."""
         for end in (self.child_control, self.child_output, self.child_error):
             end.close()
 
@@ -56,14 +56,14 @@ class Connection:
 
 
 class Process(Protocol):
-    """A child of the server's."""
+    """A launched child process."""
 
     @property
     def pid(self) -> int:
         """Process id; also that of its process group."""
 
     def wait(self) -> int:
-        """Wait for its end and return its exit status, or minus the number of the signal that killed it."""
+        """Wait for its exit and return its status, or minus the number of the signal that killed it."""
 
 
 class Launcher(Protocol):
@@ -72,28 +72,28 @@ class Launcher(Protocol):
     async def launch(
         self, name: str, connection: Connection, shared: Sequence[int], first: Awaitable[Message]
     ) -> Process:
-        """Start a process that has the child's ends of the connection, which are then closed here, and `shared`.
+        """Start a process that inherits the child's ends of the connection, which are closed here, and `shared`.
 
-        `first` is the first message that the process sends; EOFError if it ends before. Raises ModelLoadError.
+        `first` is the first message that the process sends; EOFError if it exits before. Raises ModelLoadError.
         """
 
 
 class Program:
-    """Runs `<command> <control fd> <shared fds> <name>` with the environment."""
+    """Launches `<command> <control fd> <shared fds> <name>` with the environment."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.command = command
         self._environment = environment
 
     def confined(self, rules: str) -> "Program":
-        """Return the same program with rules that it applies to itself, see `conch_child.ipc.sandbox`."""
+        """Return a launcher whose processes apply `rules` to themselves; see `conch_child.ipc.sandbox`."""
         return Program(self.command, {**self._environment, VARIABLE: rules})
 
     async def launch(self, name: str, connection: Connection, shared: Sequence[int], _: Awaitable[Message]) -> Process:
-        """Start it; it is there when its program has begun to run. Raises ModelLoadError."""
+        """Start it; returns when its program has begun to run. Raises ModelLoadError."""
         descriptors = (connection.child_control.fileno(), *shared)
         try:
-            # In the loop's thread, for milliseconds: the child asks to be killed when its parent *thread* ends.
+            # Blocks the loop's thread for milliseconds: the child's PR_SET_PDEATHSIG refers to the parent *thread*.
             return subprocess.Popen(  # noqa: ASYNC220 - see above
                 [*self.command, *map(str, descriptors), name],
                 stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
-"""`--backend-config=<backend>,user=…` and the like: processes of models that may do less than the server.
+"""Sandbox of models' processes: user, Landlock and resource limits, from `--backend-config=<backend>,user=…` etc.
 
-The rules are applied by the process itself, see `conch_child/ipc/sandbox.py`, before it imports anything of the model.
+The process applies the rules to itself before it imports the model; see `conch_child/ipc/sandbox.py`.
 """
 
 import json
@@ -19,23 +19,23 @@ from conch.backends.child.conch_child.ipc.wire import Message
 from conch.backends.processes.launch import Connection, Launcher, Process
 from conch.errors import ConfigError, ModelLoadError
 
-# Setting → the resource that it limits. A model's configuration may lower each of them by a parameter of the name.
+# Setting → the resource that it limits. A model's configuration may lower each limit by a parameter of the same name.
 _LIMITS = {"memory-limit-bytes": "memory", "process-limit": "processes", "open-file-limit": "files"}
 SETTINGS = ("user", "landlock", "landlock-read", "landlock-write", *_LIMITS)
 
 
 class Confinable(Protocol):
-    """A launcher whose processes can apply rules to themselves."""
+    """A launcher whose processes can apply sandbox rules to themselves."""
 
     def confined(self, rules: str) -> Launcher:
-        """Return one that starts processes which apply these rules, as JSON, before all else."""
+        """Return a launcher of processes that apply these rules (JSON) before anything else."""
 
 
 def confined(launcher: Launcher, source: ModelSource) -> Launcher:
-    """Return what starts a model's processes with what the settings of its backend take from them.
+    """Return a launcher of a model's processes that applies the sandbox settings of its backend.
 
-    Without such settings that is `launcher` itself, which must be `Confinable` else. Raises ConfigError for a setting
-    that makes no sense, ModelLoadError for one that this machine or user cannot have.
+    Without such settings that is `launcher` itself; otherwise `launcher` must be `Confinable`. Raises ConfigError for
+    an invalid setting, ModelLoadError for one that this machine does not support or this user is not allowed.
     """
     given = {key: source.settings[key] for key in SETTINGS if key in source.settings}
     lowered = [key for key in _LIMITS if key in source.config.parameters]
@@ -46,11 +46,11 @@ def confined(launcher: Launcher, source: ModelSource) -> Launcher:
     if "user" in given:
         rules |= _user(given["user"], where)
     elif "processes" in rules["limits"] and os.geteuid() == 0:
-        raise ModelLoadError(f"{where},process-limit=<n> does not hold for root: it needs {where},user=<name>, too")
+        raise ModelLoadError(f"{where},process-limit=<n> does not apply to root: it needs {where},user=<name>, too")
     if rules["landlock"] and not landlock_abi():
         raise ModelLoadError(
-            f"{where},landlock=true needs Landlock, which this kernel does not have: Linux 5.13 or newer with landlock "
-            "among its security modules (lsm=)"
+            f"{where},landlock=true needs Landlock, which this kernel does not have: it takes Linux 5.13 or newer with "
+            "landlock among its security modules (lsm=)"
         )
     rules["read"] = [str(source.directory.resolve()), *_paths(given, "landlock-read", where)]
     rules["write"] = _paths(given, "landlock-write", where)
@@ -59,7 +59,7 @@ def confined(launcher: Launcher, source: ModelSource) -> Launcher:
 
 @dataclass(frozen=True, slots=True)
 class _Confined:
-    """Launches processes that apply rules to themselves and have a folder of their own for temporary files."""
+    """Launches processes that apply rules to themselves and have a separate folder for temporary files."""
 
     launcher: Confinable
     rules: Mapping[str, Any]
@@ -73,7 +73,7 @@ class _Confined:
             if "uid" in self.rules:
                 os.chown(folder, self.rules["uid"], self.rules["gid"])
         except OSError as error:
-            raise ModelLoadError(f"there is no place for temporary files of '{name}': {error}") from error
+            raise ModelLoadError(f"cannot create a folder for temporary files of '{name}': {error}") from error
         rules = json.dumps({**self.rules, "temporary": folder})
         try:
             process = await self.launcher.confined(rules).launch(name, connection, shared, first)
@@ -93,7 +93,7 @@ class _ConfinedProcess:
         return self.process.pid
 
     def wait(self) -> int:
-        """Wait for its end; its folder is removed in a thread, since it may hold any number of files."""
+        """Wait for its exit; its folder is removed in a thread, since it may hold any number of files."""
         status = self.process.wait()
         threading.Thread(target=shutil.rmtree, args=(self.folder, True), name="conch-sandbox-removal").start()
         return status
@@ -102,8 +102,8 @@ class _ConfinedProcess:
 def _limits(source: ModelSource, where: str) -> dict[str, int]:
     limits: dict[str, int] = {}
     for key, resource in _LIMITS.items():
-        asked = ((where, source.settings), (f"model '{source.config.name}': parameter", source.config.parameters))
-        values = [_number(said[key], f"{whose},{key}") for whose, said in asked if key in said]
+        origins = ((where, source.settings), (f"model '{source.config.name}': parameter", source.config.parameters))
+        values = [_number(options[key], f"{origin},{key}") for origin, options in origins if key in options]
         if values:
             limits[resource] = min(values)
     return limits
@@ -111,7 +111,7 @@ def _limits(source: ModelSource, where: str) -> dict[str, int]:
 
 def _number(text: str, what: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise ConfigError(f"{what}={text}: must be a whole number above zero")
+        raise ConfigError(f"{what}={text}: must be a positive whole number")
     return int(text)
 
 
@@ -124,11 +124,13 @@ def _switch(given: Mapping[str, str], where: str) -> bool:
 
 def _user(text: str, where: str) -> dict[str, Any]:
     if os.geteuid() != 0:
-        raise ModelLoadError(f"{where},user={text} needs the server to run as root, to change the user of its children")
+        raise ModelLoadError(
+            f"{where},user={text}: only a server that runs as root can change the user of its children"
+        )
     try:
         return user(text)
     except KeyError:
-        raise ConfigError(f"{where},user={text}: there is no such user or group") from None
+        raise ConfigError(f"{where},user={text}: unknown user or group") from None
 
 
 def _paths(given: Mapping[str, str], key: str, where: str) -> list[str]:

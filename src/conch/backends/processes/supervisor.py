@@ -1,4 +1,4 @@
-"""One process after another: what is in service, and what takes its place when it dies."""
+"""Supervision of the process of an instance or engine: restart with backoff when it dies."""
 
 import asyncio
 import logging
@@ -15,35 +15,37 @@ _log = logging.getLogger(MODEL_LOGGER)
 
 
 class Supervised(Protocol):
-    """A process with a model in it."""
+    """A process that runs a model."""
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
 
     @property
     def has_worked(self) -> bool:
-        """Whether it has been of use."""
+        """Whether it has executed anything."""
 
 
 P = TypeVar("P", bound=Supervised)
 
 
 class ProcessSupervisor(Generic[P]):
-    """The processes of one instance or engine: `current` is in service, None while there is none.
+    """Keeps one process of an instance or engine running: `current` is in service, None while there is none.
 
-    `bring_up` makes one that is ready for work, and has it call `died` when it ends without having been told to;
-    `changed` is called when one has died in service and when another has taken its place. `kind` and `name` are what
-    the log calls them.
+    `bring_up` starts a process that is ready for work and calls `died` if it exits without having been stopped.
+    `on_change` is called when the process in service has died, and when another has replaced it. `kind` and `name`
+    appear in the log.
     """
 
-    def __init__(self, kind: str, name: str, bring_up: Callable[[], Awaitable[P]], changed: Callable[[], None]) -> None:
+    def __init__(
+        self, kind: str, name: str, bring_up: Callable[[], Awaitable[P]], on_change: Callable[[], None]
+    ) -> None:
         self.current: P | None = None
         self._kind = kind
         self._name = name
         self._bring_up = bring_up
-        self._changed = changed
-        self._withdrawn: P | None = None  # what was in service at the end
+        self._on_change = on_change
+        self._withdrawn: P | None = None
         self._backoff = Backoff()
         self._recovery: asyncio.Task[None] | None = None
 
@@ -52,15 +54,15 @@ class ProcessSupervisor(Generic[P]):
 
     @property
     def ready(self) -> bool:
-        """Whether a process is in service, and alive."""
+        """Whether a process is in service and runs."""
         return self.current is not None and self.current.alive
 
     async def start(self) -> None:
-        """Bring the first one up. Raises what `bring_up` raises."""
+        """Start the first process. Raises what `bring_up` raises."""
         self.current = await self._bring_up()
 
     async def withdraw(self) -> P | None:
-        """Take the process out of service, have no other take its place, and return it; again and again, if asked."""
+        """Take the process out of service without a replacement, and return it. Later calls return the same process."""
         if self._recovery is not None:
             self._recovery.cancel()
             with suppress(asyncio.CancelledError):
@@ -70,14 +72,14 @@ class ProcessSupervisor(Generic[P]):
         return self._withdrawn
 
     def died(self, exit_: Exit) -> None:
-        """Have another take the place of the one that has died. To be called with nothing under way in it."""
+        """Replace the process, which has died and has no requests in flight."""
         if self.current is None or self.current.alive:
-            return  # not in service yet: `bring_up` finds out
+            return  # not in service yet: `bring_up` raises
         delay = self._backoff.delay(worked=self.current.has_worked)
         self.current = None
-        self._tell(f"the {self._kind} {exit_}; it is restarted {f'in {delay:g} s' if delay else 'at once'}")
+        self._log(f"{self._kind} {exit_}; restarting {f'in {delay:g} s' if delay else 'now'}")
         self._recovery = asyncio.get_running_loop().create_task(self._recover(delay))
-        self._changed()
+        self._on_change()
 
     async def _recover(self, delay: float) -> None:
         while True:
@@ -86,11 +88,11 @@ class ProcessSupervisor(Generic[P]):
                 self.current = await self._bring_up()
             except (ConchError, OSError) as error:
                 delay = self._backoff.delay(worked=False)
-                self._tell(f"{error}\nit is tried again in {delay:g} s")
+                self._log(f"{error}\nretrying in {delay:g} s")
             else:
-                self._changed()
+                self._on_change()
                 return
 
-    def _tell(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         first, _, rest = text.partition("\n")
         _log.error("%s", first, extra={"instance": self._name, "block": rest})

@@ -1,4 +1,4 @@
-"""What becomes of the shared memory of one process that is not in use: it is released, and at length given back."""
+"""Trims the shared memory of an idle process, and releases the outputs that the server has read."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from conch.backends.child.conch_child.ipc.wire import Message
 from conch.backends.child.conch_child.python import messages
 from conch.backends.python.tensor_exchange import TensorExchange
 
-# Outputs that have been released wait this long for a batch that takes the news along.
+# Released outputs are reported with the next batch, or after this time in a message by themselves.
 _RELEASE_AFTER_S = 0.005
-# An instance without work for so long gives back the shared memory that it does not keep.
+# An instance that was idle for this time frees the shared memory above its kept size.
 _TRIM_AFTER_S = 10.0
 
 
 class ArenaTrimmer:
-    """`send` sends the process a message; `idle` tells whether it has nothing to do. Life: `start` → `stop`."""
+    """`send` sends the process a message; `idle` returns whether no request is in flight. Life: `start` → `stop`."""
 
     def __init__(self, send: Callable[[Message], None], idle: Callable[[], bool], kept_size: int) -> None:
         self._send = send
@@ -29,26 +29,26 @@ class ArenaTrimmer:
         self._trim_timer: asyncio.TimerHandle | None = None
 
     def start(self, tensors: TensorExchange) -> None:
-        """Look after this memory."""
+        """Trim these arenas from now on."""
         self._tensors = tensors
 
     def stop(self) -> None:
-        """The process has gone."""
+        """Stop the timers; the process has exited."""
         self._tensors = None
         for timer in (self._release_timer, self._trim_timer):
             if timer is not None:
                 timer.cancel()
 
     def output_released(self) -> None:
-        """Hear, in any thread, that the process may reuse an output."""
+        """Note, in any thread, that the process may reuse an output."""
         if self._release_timer is None and self._tensors is not None:
-            with suppress(RuntimeError):  # the loop is closed: there is nobody to tell any more
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._arm_release)
 
     def worked(self) -> None:
-        """Hear that the process has been given something to do, or has done it."""
+        """Note that the process has finished a batch."""
         self._worked_at = monotonic()
-        self._consider_trimming()
+        self._arm_trim()
 
     def _arm_release(self) -> None:
         if self._release_timer is None and self._tensors is not None:
@@ -60,7 +60,7 @@ class ArenaTrimmer:
         if released:
             self._send((messages.RELEASE, released))
 
-    def _consider_trimming(self) -> None:
+    def _arm_trim(self) -> None:
         tensors = self._tensors
         if self._trim_timer is None and tensors is not None:
             used = max(tensors.inputs.high_water, tensors.outputs.high_water)
@@ -76,4 +76,4 @@ class ArenaTrimmer:
             if not tensors.outputs.in_use:
                 tensors.outputs.high_water = self._kept_size
             self._send((messages.TRIM,))
-        self._consider_trimming()
+        self._arm_trim()

@@ -1,4 +1,4 @@
-"""`auto_complete_config`: a model's say in its own configuration, in a process of its own that ends afterwards."""
+"""`auto_complete_config`: complete a configuration by the model's code, in a separate process that ends afterwards."""
 
 import asyncio
 import json
@@ -15,19 +15,19 @@ from conch.backends.python.model_process import ModelProcess
 from conch.backends.python.settings import PythonSettings
 
 _METHOD = b"auto_complete_config"
-# A class that is imported, or inherits something, may have methods that this file does not mention.
-_ELSEWHERE = (b"TritonPythonModel", b"import *")
+# A class that is imported or has a base class may have methods that this file does not mention.
+_INHERITING = (b"TritonPythonModel", b"import *")
 _PLAIN_CLASS = re.compile(rb"^class TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
 
 
 async def complete(source: ModelSource, settings: PythonSettings, environments: Environments) -> Mapping[str, Any]:
     """Return the configuration's document as the model completes it.
 
-    No process is started for a model whose code defines its class without the method. Raises ModelLoadError.
+    Starts no process for a model whose code defines its class without the method. Raises ModelLoadError.
     """
     document = source.config.document
     code = await asyncio.to_thread(code_path(source).read_bytes)
-    inherits = any(word in code for word in _ELSEWHERE) and not _PLAIN_CLASS.search(code)
+    inherits = any(word in code for word in _INHERITING) and not _PLAIN_CLASS.search(code)
     if _METHOD not in code and not inherits:
         return document
     launcher = await environments.launcher(source)

@@ -1,8 +1,8 @@
-"""What Python models count with `pb_utils.MetricFamily`, added up over the instances.
+"""Custom metrics of Python models (`pb_utils.MetricFamily`), summed over the instances.
 
-As in Triton, where the instances of a model share a metric: counters and histograms of one name and one set of labels
-add up, and of gauges the last value written counts. An instance that is restarted begins at nothing, so what its former
-lives have counted is kept: a counter never falls. All of it vanishes with the instance.
+As in Triton, the instances of a model share a metric: counters and histograms with the same name and labels are added,
+and the gauge written last counts. A restarted process starts at zero, so the sums of the former processes are kept, and
+a counter never falls. All metrics of an instance disappear with it.
 """
 
 from collections.abc import Iterable
@@ -12,38 +12,38 @@ from typing import Any, TypeAlias
 
 from conch.observability.metrics.custom import MetricSample
 
-# A sample and when it came, in monotonic nanoseconds.
+# When a sample was received, in monotonic nanoseconds, and the sample.
 _Timed: TypeAlias = tuple[int, MetricSample]
 
 
 class InstanceMetrics:
-    """The custom metrics of one instance, over all lives of its process."""
+    """The custom metrics of one instance, over all processes that it has had."""
 
     def __init__(self) -> None:
-        self._living: dict[int, _Timed] = {}
+        self._current: dict[int, _Timed] = {}
         self._past: list[MetricSample] = []
 
     def update(self, samples: Iterable[tuple[Any, ...]]) -> None:
-        """Take samples as `messages` describes them."""
+        """Update the samples by those of a message; see `messages`."""
         for number, *sample in samples:
             if sample:
-                self._living[number] = (monotonic_ns(), MetricSample(*sample))
+                self._current[number] = (monotonic_ns(), MetricSample(*sample))
             else:
-                self._living.pop(number, None)
+                self._current.pop(number, None)
 
     def process_ended(self) -> None:
-        """Keep what cannot fall; forget gauges, which nobody holds any more."""
+        """Keep counters and histograms, drop gauges."""
         self._past = _added(sample for _, sample in self.timed_samples() if sample.kind != "gauge")
-        self._living.clear()
+        self._current.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._living.clear()
+        """Drop all samples."""
+        self._current.clear()
         self._past.clear()
 
     def timed_samples(self) -> list[_Timed]:
-        """Return every sample with its time; the lives of one metric are several samples."""
-        return [*((0, sample) for sample in self._past), *self._living.values()]
+        """Return every sample with its time; a metric has one for the current process and one for all former ones."""
+        return [*((0, sample) for sample in self._past), *self._current.values()]
 
 
 def total(instances: Iterable[InstanceMetrics]) -> list[MetricSample]:
@@ -53,7 +53,7 @@ def total(instances: Iterable[InstanceMetrics]) -> list[MetricSample]:
 
 
 def _added(samples: Iterable[MetricSample]) -> list[MetricSample]:
-    """Add up samples that come in the order of their times."""
+    """Add up samples that are in the order of their times."""
     sums: dict[object, MetricSample] = {}
     for sample in samples:
         key = (sample.family, sample.kind, tuple(sorted(sample.labels.items())))
@@ -63,8 +63,7 @@ def _added(samples: Iterable[MetricSample]) -> list[MetricSample]:
 
 
 def _sum(one: MetricSample, other: MetricSample) -> MetricSample:
-    # One model has one set of buckets, but may have been edited between two lives; two models may differ: then the
-    # newer ones count.
+    # Buckets differ if the model was edited before a restart, or between two models: then the newer ones count.
     if [bound for bound, _ in one.buckets] != [bound for bound, _ in other.buckets]:
         return other
     buckets = tuple((bound, a + b) for (bound, a), (_, b) in zip(one.buckets, other.buckets, strict=True))

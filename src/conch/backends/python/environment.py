@@ -1,4 +1,4 @@
-"""The interpreter that runs a model: the server's own, or one that the model brings (`EXECUTION_ENV_PATH`)."""
+"""The interpreter that runs a model: the server's, or that of the model's environment (`EXECUTION_ENV_PATH`)."""
 
 import asyncio
 import lzma
@@ -14,14 +14,16 @@ from conch.backends.base import ModelSource
 from conch.backends.processes.fork_server import MAIN, ForkServer
 from conch.backends.processes.launch import Launcher, Program
 from conch.backends.processes.sandbox import confined
-from conch.backends.python.environment_path import PARAMETER, environment_path
 from conch.errors import ConfigError, ModelLoadError
+
+PARAMETER = "EXECUTION_ENV_PATH"
+_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 
 class Environments:
-    """The interpreters of models: the server's, forked; or their own, of which each process is a new one.
+    """Launchers of models' processes: the fork server, or the interpreter of a model's environment.
 
-    Archives are unpacked into a temporary folder, each state of each once.
+    An archive is unpacked once into a temporary folder, and again when it has changed.
     """
 
     def __init__(self, fork_server: ForkServer) -> None:
@@ -30,16 +32,16 @@ class Environments:
         self._unpacking: dict[tuple[Path, int], asyncio.Task[Path]] = {}
 
     async def remove(self) -> None:
-        """Delete what was unpacked. No process may run from it any more."""
+        """Delete the unpacked archives. No process may use them any more."""
         self._unpacking.clear()
         directory, self._directory = self._directory, None
         if directory is not None:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     async def launcher(self, source: ModelSource) -> Launcher:
-        """Return what starts a model's processes, confined if settings say so.
+        """Return the launcher of a model's processes, confined if settings require it.
 
-        Raises ModelLoadError if its environment is not there or is none, or as `sandbox.confined`.
+        Raises ModelLoadError for a missing or invalid environment, and as `sandbox.confined`.
         """
         return confined(await self._launcher(source), source)
 
@@ -67,15 +69,29 @@ class Environments:
                 self._directory = _new_directory(None, archive)
             task = asyncio.create_task(asyncio.to_thread(_unpack, archive, self._directory))
             self._unpacking[archive, changed] = task
-        # Instances start together and wait for the same archive; one that gives up must not take it from the others.
+        # Instances that start together wait for the same archive: cancelling one must not cancel the others.
         return await asyncio.shield(task)
+
+
+def environment_path(value: str, model_directory: Path) -> Path:
+    """Return the path of an environment; a relative one starts at the model's folder.
+
+    A path that names the model's folder by `$$TRITON_MODEL_DIRECTORY` must stay in it; symbolic links in the folder
+    may lead out of it. Raises ModelLoadError.
+    """
+    path = Path(value.replace(_MODEL_DIRECTORY, str(model_directory)))
+    if _MODEL_DIRECTORY in value:
+        normal = os.path.normpath(path)
+        if not Path(normal).is_relative_to(os.path.normpath(model_directory)):
+            raise ModelLoadError(f"{PARAMETER} '{value}' leads out of the model's directory ({model_directory})")
+    return path if path.is_absolute() else model_directory / path
 
 
 def _new_directory(parent: Path | None, archive: Path) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix="conch-python-", dir=parent))
     except OSError as error:
-        raise ModelLoadError(f"{PARAMETER} '{archive}': there is no place to unpack it: {error}") from error
+        raise ModelLoadError(f"{PARAMETER} '{archive}': cannot create a folder to unpack it into: {error}") from error
 
 
 def _unpack(archive: Path, parent: Path) -> Path:
@@ -83,7 +99,7 @@ def _unpack(archive: Path, parent: Path) -> Path:
     try:
         extract_tar(archive, target)
     except (ConfigError, OSError, EOFError, ValueError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
-        # On a full disk, half an environment is in everybody's way.
+        # The disk may be full: do not leave half an environment on it.
         shutil.rmtree(target, ignore_errors=True)
         raise ModelLoadError(f"{PARAMETER} '{archive}' cannot be unpacked into '{parent}': {error}") from error
     return target

@@ -1,4 +1,4 @@
-"""One instance of a Python model: a process that is replaced when it dies."""
+"""One instance of a Python model: a process, restarted when it dies."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,10 +9,9 @@ from conch.backends.batch import Batch
 from conch.backends.bls import ModelCalls
 from conch.backends.processes.supervisor import ProcessSupervisor
 from conch.backends.progress import reported
-from conch.backends.python.adapter import Adapter
 from conch.backends.python.custom_metrics import InstanceMetrics
 from conch.backends.python.environment import Environments
-from conch.backends.python.model_code import code_path
+from conch.backends.python.model_code import Adapter, code_path
 from conch.backends.python.model_process import ModelProcess
 from conch.backends.python.outgoing_bls import OutgoingCalls
 from conch.backends.python.settings import PythonSettings
@@ -20,7 +19,7 @@ from conch.errors import ModelLoadError
 
 
 class PythonInstance(Instance):
-    """Executes batches in a process. Ready while one is there whose model has initialized itself."""
+    """Executes batches in a process. Ready while a process runs whose model is initialized."""
 
     takes_sources = True
 
@@ -32,9 +31,9 @@ class PythonInstance(Instance):
         calls: ModelCalls | None = None,
         adapter: Callable[[], Adapter] | None = None,
     ) -> None:
-        """Assign. `calls` is the server as the model may call it; without it, it cannot.
+        """Assign. `calls` answers the model's BLS calls; without it, the model cannot call others.
 
-        `adapter` says, in a thread and before each start, what runs the model in place of code of its own.
+        `adapter` is called in a thread before each start, and returns what runs the model in place of a `model.py`.
         """
         self.plan = plan
         self._adapter = adapter
@@ -53,7 +52,7 @@ class PythonInstance(Instance):
         return self._processes.ready
 
     async def start(self) -> None:
-        """Start the process and initialize the model. Raises ModelLoadError with what the model said."""
+        """Start the process and initialize the model. Raises ModelLoadError with the model's error."""
         await self._processes.start()
 
     def execute(self, batch: Batch) -> None:
@@ -63,18 +62,18 @@ class PythonInstance(Instance):
 
     @property
     def ahead(self) -> int:
-        """As the process says, by how long its executions take."""
+        """How many batches to send ahead, by how long executions take."""
         process = self._processes.current
-        return process.ahead(crowded=False) if process is not None else 0
+        return process.requests.ahead(crowded=False) if process is not None else 0
 
     @property
     def ahead_when_crowded(self) -> int:
         """How many batches to send ahead while a full one waits for every instance."""
         process = self._processes.current
-        return process.ahead(crowded=True) if process is not None else 0
+        return process.requests.ahead(crowded=True) if process is not None else 0
 
     async def stop(self) -> None:
-        """Let the process finish, finalize and end. What takes longer than `stub-timeout-seconds` is killed."""
+        """Drain, finalize and end the process; kill it if that takes longer than `stub-timeout-seconds`."""
         process = await self._processes.withdraw()
         if process is not None:
             await process.stop()
@@ -96,7 +95,7 @@ class PythonInstance(Instance):
     async def _start_process(self) -> ModelProcess:
         source = self.plan.source
         adapter = None
-        # Before anything is started, because that there is no file is the commonest mistake.
+        # Before a process is started: a missing file is the commonest mistake.
         if self._adapter is None:
             code_path(source)
         else:

@@ -1,39 +1,39 @@
-"""Keeps the event loop awake while the answer of a quick model is due; see `busy_poll` for the model's side of it."""
+"""Busy polling in the event loop while the answer of a fast model is due; see `busy_poll` for the model's side."""
 
 import asyncio
 from time import monotonic_ns
 
 
 class LoopBusyPoll:
-    """Has the loop look for what comes, in place of sleeping, for `limit` nanoseconds at most; 0: never.
+    """Keeps the loop polling instead of sleeping for up to `limit` nanoseconds; 0 turns it off.
 
-    Only after a lone request, so that there is nothing else to do, and if the last answer came within the limit.
+    Only after a lone request, so that the loop has nothing else to do, and if the last answer came within the limit.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
         self._limit = limit
         self._sent = 0
-        self._quick = False
+        self._fast = False
         self._until = 0
-        self._looking = False
+        self._polling = False
 
     def sent(self, requests: int) -> None:
-        """Hear of so many requests that the process has been sent."""
+        """Note that `requests` were sent to the process, and poll for the answer of a lone one."""
         self._sent = monotonic_ns()
-        if requests == 1 and self._quick:
+        if requests == 1 and self._fast:
             self._until = self._sent + self._limit
-            if not self._looking:
-                self._looking = True
-                self._loop.call_soon(self._look)
+            if not self._polling:
+                self._polling = True
+                self._loop.call_soon(self._poll)
 
     def answered(self) -> None:
-        """Hear of an answer."""
-        self._quick = monotonic_ns() - self._sent < self._limit
+        """Note that the answer has come, and stop polling."""
+        self._fast = monotonic_ns() - self._sent < self._limit
         self._until = 0
 
-    def _look(self) -> None:
-        # A loop with something to do soon asks what has come, and does not wait for it.
-        self._looking = monotonic_ns() < self._until
-        if self._looking:
-            self._loop.call_soon(self._look)
+    def _poll(self) -> None:
+        # A loop with a callback due polls its descriptors without blocking.
+        self._polling = monotonic_ns() < self._until
+        if self._polling:
+            self._loop.call_soon(self._poll)

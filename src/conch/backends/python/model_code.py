@@ -1,6 +1,8 @@
-"""Where a Python model's code is, and what it is initialized with."""
+"""The code that runs a Python model, and the arguments of its `initialize`."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from conch.backends.base import InstancePlan, ModelSource
@@ -10,8 +12,19 @@ DEFAULT_FILENAME = "model.py"
 _MAX_NAMES = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A module of `conch_child` whose `TritonPythonModel` runs a model in place of a `model.py`.
+
+    `arguments` are added to those of its `initialize`.
+    """
+
+    module: str
+    arguments: Mapping[str, str]
+
+
 def code_path(source: ModelSource) -> Path:
-    """Return the file with the model's class. Raises ModelLoadError if it is not there."""
+    """Return the file with the model's class. Raises ModelLoadError if it does not exist."""
     path = source.version_directory / (source.config.default_model_filename or DEFAULT_FILENAME)
     if path.suffix != ".py":
         raise ModelLoadError(f"Python model file '{path}' must end with '.py'")
@@ -21,7 +34,7 @@ def code_path(source: ModelSource) -> Path:
 
 
 def _present(path: Path) -> str:
-    """Name the Python files that are there instead."""
+    """Return a hint that names the Python files that exist instead."""
     try:
         names = sorted(each.name for each in path.parent.iterdir() if each.suffix == ".py")[:_MAX_NAMES]
     except OSError:
@@ -30,7 +43,7 @@ def _present(path: Path) -> str:
 
 
 def initialize_arguments(plan: InstancePlan) -> dict[str, str]:
-    """Return what `initialize` of a model is given, as in Triton."""
+    """Return Triton's argument of `initialize` of a model."""
     source = plan.source
     return {
         "model_config": json.dumps(source.config.document),

@@ -1,4 +1,4 @@
-"""What a model asks of other models' lives: to load or unload them, and whether they are ready."""
+"""Model control from a Python model: load or unload other models, check whether they are ready."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,45 +13,45 @@ from conch.errors import ConchError
 
 _FILE_PREFIX = "file:"
 
-Work: TypeAlias = Callable[[str, Any, dict[str, bytes]], Any]
+Operation: TypeAlias = Callable[[str, Any, dict[str, bytes]], Any]
 
 
-class Controls:
-    """The questions of one process. What has been begun goes on when the process has gone."""
+class ModelControls:
+    """Control requests of one process. An operation that has begun continues after the process has exited."""
 
     def __init__(self, calls: ModelCalls, send: Callable[[Message], None], source: ModelSource) -> None:
-        self.initializing = True  # loads are waited for by the model's own load
+        self.initializing = True  # the load of the model itself waits for the loads that it requests
         self._calls = calls
         self._send = send
         self._source = source
         self._tasks: set[asyncio.Task[None]] = set()
-        self._works: dict[int, Work] = {
+        self._operations: dict[int, Operation] = {
             messages.LOAD: self._load,
-            messages.UNLOAD: lambda name, dependents, _: calls.unload(name, dependents, self._waiting),
+            messages.UNLOAD: lambda name, dependents, _: calls.unload(name, dependents, self._waiting_model),
             messages.ASK: lambda name, version, _: calls.ready(name, version, source.namespace),
         }
 
-    def asked(self, message: Message, payload: memoryview, tensors: TensorExchange) -> None:
-        """Do what a CONTROL message asks for, in a task, and answer. Raises WireError."""
-        _, key, what, name, argument, placed = message
+    def handle(self, message: Message, payload: memoryview, tensors: TensorExchange) -> None:
+        """Start the operation of a CONTROL message in a task that answers it. Raises WireError."""
+        _, key, kind, name, argument, placed = message
         files = {
             path.removeprefix(_FILE_PREFIX): bytes(tensors.data(path, place, size, payload))
             for path, place, size in placed
         }
-        task = asyncio.ensure_future(self._answer(key, self._works[what](name, argument, files)))
+        task = asyncio.ensure_future(self._answer(key, self._operations[kind](name, argument, files)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, key: int, work: Any) -> None:
+    async def _answer(self, key: int, operation: Any) -> None:
         try:
-            value, error = await work, None
+            value, error = await operation, None
         except ConchError as failure:
             value, error = None, (failure.code.value, failure.message)
         self._send((messages.CONTROLLED, key, error, value))
 
     async def _load(self, name: str, config: str, files: dict[str, bytes]) -> None:
-        await self._calls.load(name, config, files, self._waiting)
+        await self._calls.load(name, config, files, self._waiting_model)
 
     @property
-    def _waiting(self) -> ModelSource | None:
+    def _waiting_model(self) -> ModelSource | None:
         return self._source if self.initializing else None

@@ -1,7 +1,7 @@
-"""The calls of one process to other models: its messages on this side, requests to the core on the other.
+"""BLS calls of one process: its messages become requests to the core, and responses become messages to it.
 
-Tensors of a call are views of what the process has written, until the called model has them; those of an answer go
-straight from one process's shared memory into the other's.
+Input tensors are views of the calling process's shared memory; output tensors are copied directly from the called
+process's shared memory into that of the caller.
 """
 
 from collections import deque
@@ -17,37 +17,37 @@ from conch.backends.child.conch_child.ipc.wire import Message, WireError
 from conch.backends.child.conch_child.python import messages
 from conch.backends.child.conch_child.python.messages import weight_of
 from conch.backends.processes.child_process import ChildProcess
-from conch.backends.python.model_control import Controls
+from conch.backends.python.model_control import ModelControls
 from conch.backends.python.tensor_exchange import TensorExchange
 from conch.errors import Cancelled, ConchError, Unavailable, Unsupported
 from conch.request import InferRequest, InferResponse, Span
 from conch.sliced_copy import copy_in_slices
 
-# So many calls of an instance run at once, as in Triton; others wait for them. Decoupled calls, which may stay open for
-# as long as the model likes, do not count.
-_AT_ONCE = 32
-# How many bytes of responses that the model has not read may wait in its process.
-_UNREAD_LIMIT = 256 * 2**20
+# Concurrent calls of an instance, as in Triton; further ones wait. Decoupled calls do not count: they may stay open for
+# any time.
+_MAX_RUNNING = 32
+# Bytes of responses in the calling process that the model has not read.
+_MAX_UNREAD_BYTES = 256 * 2**20
 
-# Returns what is under way under these keys; everything if there are none.
+# Returns the requests in flight that have these keys, all of them if there are no keys.
 Executions: TypeAlias = Callable[[Sequence[int]], Sequence[Execution]]
 
 
 class OutgoingCalls:
-    """What the model in one process calls. Life: `begin` → messages to the `handlers` → `end`."""
+    """BLS calls of the model in one process. Life: `begin` → messages to the `handlers` → `end`."""
 
     def __init__(self, calls: ModelCalls, instance: Instance, child: ChildProcess, executions: Executions) -> None:
-        self.ever = False  # whether the model has ever called
+        self.ever_called = False
         self._calls = calls
         self._instance = instance
         self._send = child.send
         self._hold = child.hold
         self._executions = executions
         self._tensors: TensorExchange | None = None
-        self._under_way: dict[int, _Outgoing] = {}
+        self._open: dict[int, _Outgoing] = {}
         self._waiting: deque[_Outgoing] = deque()
-        self._running = 0  # calls that count
-        self.controls = Controls(calls, child.send, instance.plan.source)
+        self._running = 0  # decoupled calls not included
+        self.controls = ModelControls(calls, child.send, instance.plan.source)
         self.handlers: dict[int, Callable[[Message, memoryview], None]] = {
             messages.CALL: self._call,
             messages.CANCEL_CALL: lambda message, _: self._cancel(message[1]),
@@ -56,43 +56,43 @@ class OutgoingCalls:
         }
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._open)
 
     def begin(self, tensors: TensorExchange) -> None:
-        """Use these arenas."""
+        """Use these arenas from now on."""
         self._tensors = tensors
 
     def end(self) -> None:
-        """Cancel everything: there is nobody to be answered any more."""
+        """Cancel all calls; the process has exited."""
         self._tensors = None
         self._waiting.clear()
-        under_way, self._under_way = self._under_way, {}
-        for outgoing in under_way.values():
+        unfinished, self._open = self._open, {}
+        for outgoing in unfinished.values():
             if outgoing.call is not None:
                 outgoing.call.cancel()
 
     def executed(self) -> None:
-        """Note that the execution has ended in which the calls under way began: they keep the instance no longer."""
-        for outgoing in self._under_way.values():
+        """Note the end of the execution that made the open calls: they do not hold the instance any more."""
+        for outgoing in self._open.values():
             outgoing.holds = False
             if outgoing.call is not None:
                 outgoing.call.release_instance()
 
     def caller_cancelled(self) -> None:
-        """Cancel the calls for which there is no caller any more."""
-        for outgoing in list(self._under_way.values()):
+        """Cancel the calls of which all callers were cancelled."""
+        for outgoing in list(self._open.values()):
             if outgoing.executions and all(execution.cancelled for execution in outgoing.executions):
                 self._cancel(outgoing.key)
 
     def _call(self, message: Message, payload: memoryview) -> None:
         assert self._tensors is not None
-        _, released, key, callers, holds, many, asked = message
-        name, version, request_id, correlation_id, flags, timeout_us, parameters, outputs, traced, inputs = asked
+        _, released, key, callers, holds, many, fields = message
+        name, version, request_id, correlation_id, flags, timeout_us, parameters, outputs, traced, inputs = fields
         if released:
             self._tensors.inputs.free(released)
-        if key in self._under_way:
-            raise WireError(f"there is a call {key} already")
-        self.ever = True
+        if key in self._open:
+            raise WireError(f"call {key} is open already")
+        self.ever_called = True
         request = InferRequest(
             name,
             self._tensors.decode(inputs, payload),
@@ -104,13 +104,13 @@ class OutgoingCalls:
             flags=flags,
             timeout_us=timeout_us,
         )
-        # A thread of a decoupled model's own does not tell for whom it calls; what it has traced does.
+        # A call from a thread of a decoupled model does not name its callers; the traced request stands for them.
         callers = callers or ((traced,) if traced else ())
         outgoing = _Outgoing(self, key, request, self._executions(callers), holds, many)
         if traced:
             outgoing.span = next((execution.request.span for execution in self._executions((traced,))), None)
-        self._under_way[key] = outgoing
-        if not many and self._running >= _AT_ONCE:
+        self._open[key] = outgoing
+        if not many and self._running >= _MAX_RUNNING:
             self._waiting.append(outgoing)
         else:
             self._start(outgoing)
@@ -129,52 +129,52 @@ class OutgoingCalls:
             text = f"Model {request.model_name} - Error when running inference: {error.message}"
             outgoing.respond(ConchError(text, error.code), True)
             return
-        if outgoing.key in self._under_way:
+        if outgoing.key in self._open:
             outgoing.call = call
-        else:  # it has been answered already
+        else:  # it was answered meanwhile
             call.cancel()
 
     def answer(self, outgoing: "_Outgoing", answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Send one answer to the model, unless it has had its last."""
+        """Send one response to the model, unless its call has ended."""
         if final and outgoing.started:
             outgoing.started = False
             self._running -= not outgoing.many
-        if self._under_way.get(outgoing.key) is outgoing:
+        if self._open.get(outgoing.key) is outgoing:
             if final:
-                del self._under_way[outgoing.key]
+                del self._open[outgoing.key]
                 outgoing.call = None
             if outgoing.many or (final and answer is not None):
-                self._tell(outgoing, answer, final)
+                self._send_answer(outgoing, answer, final)
             else:
                 self._end(outgoing, Unsupported("a call without 'decoupled=True' takes exactly one response"), final)
-        while self._waiting and self._running < _AT_ONCE:
+        while self._waiting and self._running < _MAX_RUNNING:
             self._start(self._waiting.popleft())
 
-    def _tell(self, outgoing: "_Outgoing", answer: InferResponse | ConchError | None, final: bool) -> None:
+    def _send_answer(self, outgoing: "_Outgoing", answer: InferResponse | ConchError | None, final: bool) -> None:
         assert self._tensors is not None
         key = outgoing.key
         parcel = self._tensors.parcel()
         if isinstance(answer, ConchError):
-            told: tuple[Any, ...] = (key, final, (answer.code.value, answer.message), None, None)
+            answer_fields: tuple[Any, ...] = (key, final, (answer.code.value, answer.message), None, None)
         elif answer is None:
-            told = (key, final, None, None, None)
+            answer_fields = (key, final, None, None, None)
         else:
-            wanted = outgoing.outputs
-            tensors = [tensor for tensor in answer.outputs if not wanted or tensor.name in wanted]
+            requested = outgoing.outputs
+            tensors = [tensor for tensor in answer.outputs if not requested or tensor.name in requested]
             placed = self._tensors.place(tensors, parcel)
-            told = (key, final, None, placed, answer.parameters or None)
+            answer_fields = (key, final, None, placed, answer.parameters or None)
             outgoing.unread += weight_of(placed)
         if parcel.copies is not None:
-            copy_in_slices(parcel.copies, partial(self._copied, told, parcel, self._hold()))
+            copy_in_slices(parcel.copies, partial(self._copied, answer_fields, parcel, self._hold()))
         else:
             released = self._tensors.outputs.take_released()
-            self._send((messages.CALL_ANSWERED, released, told), parcel.parts, parcel.size)
-        if outgoing.unread > _UNREAD_LIMIT and not final:
-            unread = f"{outgoing.unread} bytes of responses to its call were waiting for it"
-            self._end(outgoing, Unavailable(f"the model reads too slowly: {unread}"), final)
+            self._send((messages.CALL_ANSWERED, released, answer_fields), parcel.parts, parcel.size)
+        if outgoing.unread > _MAX_UNREAD_BYTES and not final:
+            text = f"the model reads too slowly: {outgoing.unread} bytes of responses to its call were waiting for it"
+            self._end(outgoing, Unavailable(text), final)
 
-    def _copied(self, told: tuple[Any, ...], parcel: Parcel, send: Callable[..., None]) -> None:
-        """Send an answer whose large tensors are in the arena by now."""
+    def _copied(self, answer_fields: tuple[Any, ...], parcel: Parcel, send: Callable[..., None]) -> None:
+        """Send a response whose large tensors have been copied."""
         if self._tensors is None:  # the process has ended
             send()
             return
@@ -182,21 +182,21 @@ class OutgoingCalls:
         error = next((copy.error for copy in parcel.copies if copy.error is not None), None)
         if error is not None:
             parcel.discard(0)
-            told = (told[0], told[1], (error.code.value, error.message), None, None)
-        send((messages.CALL_ANSWERED, self._tensors.outputs.take_released(), told), parcel.parts, parcel.size)
+            answer_fields = (answer_fields[0], answer_fields[1], (error.code.value, error.message), None, None)
+        send((messages.CALL_ANSWERED, self._tensors.outputs.take_released(), answer_fields), parcel.parts, parcel.size)
 
     def _end(self, outgoing: "_Outgoing", error: ConchError, ended: bool) -> None:
-        """Answer with an error and have the called model stop, unless it has `ended`."""
+        """Answer with an error, and cancel the call unless it has `ended`."""
         call = outgoing.call
         if ended:
-            self._tell(outgoing, error, True)
+            self._send_answer(outgoing, error, True)
         else:
             outgoing.respond(error, True)
         if call is not None:
             call.cancel()
 
     def _cancel(self, key: int) -> None:
-        outgoing = self._under_way.get(key)
+        outgoing = self._open.get(key)
         if outgoing is None:
             return
         if outgoing.call is not None:
@@ -207,13 +207,13 @@ class OutgoingCalls:
             outgoing.respond(Cancelled("the call was cancelled"), True)
 
     def _read(self, message: Message, _: memoryview) -> None:
-        outgoing = self._under_way.get(message[1])
+        outgoing = self._open.get(message[1])
         if outgoing is not None:
             outgoing.unread -= message[2]
 
     def _control(self, message: Message, payload: memoryview) -> None:
         assert self._tensors is not None
-        self.controls.asked(message, payload, self._tensors)
+        self.controls.handle(message, payload, self._tensors)
 
 
 class _Outgoing:
@@ -243,17 +243,17 @@ class _Outgoing:
         many: bool,
     ) -> None:
         self.key = key
-        self.request: InferRequest | None = request  # until it is put
-        self.executions = executions  # that it is for
+        self.request: InferRequest | None = request  # until it is sent to the core
+        self.executions = executions  # for which the model calls
         self.holds = holds
         self.many = many
         self.outputs = request.outputs
-        self.started = False  # it counts among those that run
+        self.started = False  # counts as running
         self.unread = 0
-        self.span: Span | None = None  # what it is noted in
-        self.call: BlsCall | None = None  # while it is put and not answered
+        self.span: Span | None = None  # the span of the request that it belongs to
+        self.call: BlsCall | None = None  # while the core works on it
         self._calls = calls
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Hear an answer."""
+        """Callback of the core for one response."""
         self._calls.answer(self, answer, final)

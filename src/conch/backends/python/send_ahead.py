@@ -1,7 +1,7 @@
-"""How many batches a model's process is sent while it executes another one, from how long its executions take.
+"""How many batches to send to a process while it executes another one, by how long its executions take.
 
-Sending ahead hides the IPC round trip of a fast model. What is sent cannot be executed by another instance any more, so
-it pays only where executions are as short as the round trip, and a model that has not been measured counts as slow.
+Sending ahead hides the IPC round trip of a fast model. A batch that was sent cannot be executed by another instance any
+more, so it pays only where executions are as short as the round trip. A model that was not measured yet counts as slow.
 """
 
 _MAX_AHEAD = 4
@@ -21,14 +21,14 @@ class SendAhead:
         return f"<SendAhead typical execution {self._typical_ns / 1e6:.3f} ms>"
 
     def measured(self, execution_ns: int) -> None:
-        """Take in how long one execution took."""
+        """Update the average by the time of one execution."""
         self._typical_ns += (execution_ns - self._typical_ns) >> 3
 
     def depth(self, executing_for_ns: int, *, crowded: bool) -> int:
-        """Return how many batches may wait behind one that has executed for so long: none behind one that is stuck.
+        """Return how many batches may wait behind one that has executed for `executing_for_ns`; 0 if that is long.
 
-        `crowded`: a full batch waits for every instance. Then one may wait behind each short execution: with many
-        clients, the event loop learns that a batch is done later than short executions take.
+        `crowded`: a full batch waits for every instance. Then one may wait behind each short execution, since with
+        many clients the event loop takes longer than such an execution to notice its end.
         """
         if executing_for_ns >= _SHORT_EXECUTION_NS:
             return 0

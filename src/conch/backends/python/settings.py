@@ -1,4 +1,4 @@
-"""`--backend-config=python,<key>=<value>`."""
+"""Settings of the python backend: `--backend-config=python,<key>=<value>`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from conch.errors import ConfigError
 
 _MIB = 1 << 20
-# How long a process may take to end where no other limit is set.
-_STOP_LIMIT_S = 30.0
+_DEFAULT_STOP_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class PythonSettings:
     """How the python backend runs its processes. Sizes are bytes, of one direction of one instance."""
 
-    # How long `initialize`, `auto_complete_config` and `finalize` may take, and a batch that is under way at the end.
-    # 0, the default: any time, since large models take minutes; an end takes 30 s at most all the same.
+    # Timeout of `initialize`, `auto_complete_config`, `finalize`, and of batches in flight at the stop of an instance.
+    # 0, the default: no timeout, since large models take minutes; but 30 s for a stop.
     stub_timeout_s: float = 0.0
-    # How long a process may look for the next request of a client that asks one after the other; see `busy_poll`.
+    # How long a process polls for the next request of a client that sends one after the other; see `busy_poll`.
     busy_poll_us: int = 250
     # Shared memory that an idle instance keeps.
     shm_kept_size: int = _MIB
@@ -25,21 +24,21 @@ class PythonSettings:
     shm_limit_size: int = 1024 * _MIB
 
     @property
-    def time_limit_s(self) -> float | None:
-        """`stub_timeout_s` in the form that asyncio takes: None for no limit."""
+    def start_timeout_s(self) -> float | None:
+        """`stub_timeout_s` as asyncio takes it: None for no timeout."""
         return self.stub_timeout_s or None
 
     @property
-    def stop_limit_s(self) -> float:
-        """How long an end may take; there always is a limit."""
-        return self.stub_timeout_s or _STOP_LIMIT_S
+    def stop_timeout_s(self) -> float:
+        """Timeout of a stop; there always is one."""
+        return self.stub_timeout_s or _DEFAULT_STOP_TIMEOUT_S
 
 
 def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
-    """Read the settings, under Triton's names and two of ours. Raises ConfigError for a value that makes no sense.
+    """Read the settings, which have Triton's names. Raises ConfigError for an invalid value.
 
-    `shm-default-byte-size` is what an idle instance keeps. `shm-growth-byte-size` has no use, since memory is taken by
-    the page, but must be a size. `shm-limit-byte-size` and `busy-poll-microseconds` are ours.
+    `shm-default-byte-size` is what an idle instance keeps. `shm-growth-byte-size` has no effect, since memory is
+    allocated by the page, but must be a size. Triton does not have `shm-limit-byte-size` and `busy-poll-microseconds`.
     """
     default = PythonSettings()
     _size(settings, "shm-growth-byte-size", _MIB)
@@ -52,7 +51,7 @@ def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
 
 
 def stub_timeout_s(backend: str, settings: Mapping[str, str]) -> float:
-    """Return how long a model may take to initialize, 0 for any time. Raises ConfigError."""
+    """Return the timeout for initializing a model, 0 for none. Raises ConfigError."""
     return _number(settings, "stub-timeout-seconds", 0.0, backend)
 
 

@@ -1,4 +1,4 @@
-"""Requests and outputs as messages: the server's ends of the two arenas that it shares with one process."""
+"""Tensors of requests and responses in shared memory: the server's ends of the two arenas of one process."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ class TensorExchange:
     """
 
     def __init__(self, name: str, size: int, on_release: Callable[[], None]) -> None:
-        # For the process to inherit; to be closed when it has.
+        # For the process to inherit; to be closed afterwards.
         self.descriptors: list[int] = []
         try:
             for direction in ("inputs", "outputs"):
@@ -31,18 +31,18 @@ class TensorExchange:
             raise
 
     def close_descriptors(self) -> None:
-        """Close what only the process needs; the memory stays for as long as either side looks at it."""
+        """Close the descriptors, which only the process needs; the memory stays while either side maps it."""
         while self.descriptors:
             os.close(self.descriptors.pop())
 
     def parcel(self) -> Parcel:
-        """Begin the tensors of a message."""
+        """Return an empty parcel for the tensors of one message."""
         return Parcel(self.inputs)
 
     def encode(self, key: int, request: InferRequest, parcel: Parcel) -> tuple[Any, ...]:
         """Return a request's part of an EXECUTE message; its tensors go into the parcel.
 
-        Raises ConchError if some have gone from their source; then the parcel has none of them.
+        Raises ConchError if a tensor cannot be read from its source; then the parcel has none of the request's tensors.
         """
         return (
             key,
@@ -58,9 +58,9 @@ class TensorExchange:
         )
 
     def place(self, tensors: list[Tensor], parcel: Parcel, key: int = 0) -> list[tuple[Any, ...]]:
-        """Put tensors into a parcel and return what a message says of them. Raises as `encode`.
+        """Put tensors into a parcel and return their descriptions for a message. Raises as `encode`.
 
-        Large ones are left to `parcel.copies`, under the key of their request.
+        Large tensors are added to `parcel.copies` with the key of their request, and copied later.
         """
         placed = []
         blocks = len(parcel.blocks)
@@ -87,7 +87,7 @@ class TensorExchange:
         return placed
 
     def drop_failed(self, requests: list[tuple[Any, ...]], parcel: Parcel) -> dict[int, ConchError]:
-        """Remove the requests, as `encode` returned them, of whose tensors some could not be copied; return why."""
+        """Remove the requests (as returned by `encode`) with a tensor that could not be copied; return the errors."""
         errors = {copy.key: copy.error for copy in parcel.copies or () if copy.error is not None}
         for encoded in [each for each in requests if each[0] in errors]:
             requests.remove(encoded)
@@ -100,10 +100,10 @@ class TensorExchange:
         payload: memoryview,
         destinations: Mapping[str, Destination] | None = None,
     ) -> list[Tensor]:
-        """Return the tensors of an answer or a call: views of the message, or of shared memory until they die.
+        """Return the tensors of a response or a BLS call: views of the message, or of shared memory until they die.
 
-        Those that the process has put where the client wants them are read from there, if at all. Raises WireError if a
-        tensor lies outside of what there is.
+        Outputs that the process has written to the client's shared memory (`destinations`) refer to it. Raises
+        WireError for a tensor outside of the message or the memory.
         """
         tensors = []
         for name, datatype, shape, place, size in outputs:
@@ -112,12 +112,12 @@ class TensorExchange:
             elif destinations is not None:
                 destination = destinations.get(name)
                 if destination is None or not 0 <= size <= destination.size:
-                    raise WireError(f"no client wants '{name}' of {size} bytes in its memory")
+                    raise WireError(f"the client has no shared memory for '{name}' of {size} bytes")
                 tensors.append(Tensor(name, datatype, shape, source=destination.first(size)))
         return tensors
 
     def data(self, name: str, place: int, size: int, payload: memoryview) -> memoryview:
-        """Return what a message has placed somewhere. Raises WireError if that is outside of what there is."""
+        """Return the data at a place in shared memory, or in the message. Raises WireError if it is outside of them."""
         data = memoryview(self.outputs.view(place, size)) if place >= 0 else payload[~place : ~place + size]
         if len(data) != size:
             raise WireError(f"'{name}' ends outside of its message")

@@ -1,10 +1,10 @@
-"""What is in a PyTorch file, read as the zip archive that it is: no torch, and nothing is unpickled.
+"""PyTorch files, read as zip archives, without torch and without unpickling.
 
     TorchScript    torch.jit.save                            a program for PyTorch's own interpreter
     exported       torch.export.save                         a graph of operators, with datatypes and shapes
     compiled       torch._inductor.aoti_compile_and_package  machine code
 
-What `torch.save` writes is a pickle: a program that can do anything at all, and that needs the code it was made with.
+`torch.save` writes a pickle, which can run any code when it is loaded, and needs the code that it was made with.
 """
 
 import json
@@ -19,8 +19,8 @@ from zipfile import BadZipFile, ZipFile
 from conch.backends.signature import Signature, TensorInfo
 from conch.errors import Code, ModelLoadError
 
-# More than any description of a graph: a bound on what is read of it.
-_DESCRIPTION_LIMIT = 1 << 30
+# More than any description of a graph.
+_MAX_DESCRIPTION_BYTES = 1 << 30
 
 # Numbers of element types in exported programs → wire datatypes.
 _DATATYPES = {
@@ -38,18 +38,18 @@ _DATATYPES = {
     34: "UINT32",
     35: "UINT64",
 }
-# Operators that open files, by the names that they have in a program's text.
+# Names of operators that open files, in a program's text.
 _FILE_OPERATORS = re.compile(rb"\bfrom_file\b|\bload_tensor\b|\b(?:torch|aten)\W{1,20}save\b")
-_PROGRAM_LIMIT = 64 << 20
+_MAX_PROGRAM_BYTES = 64 << 20
 _PICKLE_START = b"\x80"
-_CURE = (
+_REMEDY = (
     "save the model with torch.jit.save or torch.export.save; or serve its code: a model.py with the torch.nn.Module "
     'beside a model.pt of its state_dict, and runtime: "model.py" in config.pbtxt'
 )
 
 
 class Format(Enum):
-    """What a file holds."""
+    """Format of a file."""
 
     TORCHSCRIPT = "TorchScript"
     EXPORTED = "torch.export program"
@@ -58,26 +58,29 @@ class Format(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A file, looked into. `members` are the names in it without the folder that all of them are in."""
+    """A file and its format. `members` maps names without the top folder to those in the archive."""
 
     path: Path
     format: Format
     members: Mapping[str, str]
 
     def document(self, member: str) -> Any:
-        """Return a member that is JSON. Raises ModelLoadError if it is none."""
+        """Return a JSON member. Raises ModelLoadError if it is missing or not JSON."""
         try:
             with ZipFile(self.path) as file:
                 info = file.getinfo(self.members[member])
-                if info.file_size > _DESCRIPTION_LIMIT:
-                    raise ModelLoadError(f"'{member}' in '{self.path}' has {info.file_size} bytes")
+                if info.file_size > _MAX_DESCRIPTION_BYTES:
+                    raise ModelLoadError(
+                        f"'{member}' in '{self.path}' has {info.file_size} bytes; the maximum is "
+                        f"{_MAX_DESCRIPTION_BYTES}"
+                    )
                 return json.loads(file.read(info))
         except (OSError, BadZipFile, ValueError, KeyError) as error:
             raise ModelLoadError(f"'{member}' in '{self.path}' cannot be read: {error}") from error
 
 
 def open_archive(path: Path) -> Archive:
-    """Look into a file. Raises ModelLoadError, naming the cure, for what is no such archive."""
+    """Open a file and detect its format. Raises ModelLoadError, with the remedy, for other files."""
     try:
         with ZipFile(path) as file:
             names = file.namelist()
@@ -88,16 +91,16 @@ def open_archive(path: Path) -> Archive:
             start = opened.read(1)
         if start == _PICKLE_START:
             raise ModelLoadError(
-                f"'{path}' is a pickle, which is not loaded because it can run any code; {_CURE}"
+                f"'{path}' is a pickle, which is not loaded because it can run any code; {_REMEDY}"
             ) from None
-        raise ModelLoadError(f"'{path}' is damaged or no PyTorch file: {error}") from error
+        raise ModelLoadError(f"'{path}' is damaged or not a PyTorch file: {error}") from error
     members = {name.partition("/")[2]: name for name in names}
     return Archive(path, _format(path, members), members)
 
 
 def refuse_file_operators(archive: Archive) -> None:
     """Raise ModelLoadError for a TorchScript program that reads or writes files: it runs in the server's process."""
-    left = _PROGRAM_LIMIT
+    left = _MAX_PROGRAM_BYTES
     try:
         with ZipFile(archive.path) as file:
             for member, name in archive.members.items():
@@ -105,20 +108,20 @@ def refuse_file_operators(archive: Archive) -> None:
                     continue
                 left -= file.getinfo(name).file_size
                 if left < 0:
-                    raise ModelLoadError(f"the program in '{archive.path}' has more than {_PROGRAM_LIMIT} bytes")
+                    raise ModelLoadError(f"the program in '{archive.path}' has more than {_MAX_PROGRAM_BYTES} bytes")
                 if found := _FILE_OPERATORS.search(file.read(name)):
                     raise ModelLoadError(
                         f"'{archive.path}' opens files ('{found[0].decode()}' in {member}), which a TorchScript "
-                        "model may not: it runs in the server's process; a model.py has a process of its own"
+                        "model may not: it runs in the server's process; serve a model.py, which runs in a separate one"
                     )
     except (OSError, BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
         raise ModelLoadError(f"the program in '{archive.path}' cannot be read: {error}") from error
 
 
 def exported_signature(archive: Archive) -> Signature:
-    """Return inputs and outputs of an exported program, named like the arguments of `forward` and `OUTPUT__<place>`.
+    """Return the inputs of an exported program, named like arguments of `forward`, and outputs `OUTPUT__<position>`.
 
-    Raises ModelLoadError for pickles in the archive, and for a description that is not understood.
+    Raises ModelLoadError for pickles in the archive, and for a description of unknown form.
     """
     _refuse_pickles(archive)
     try:
@@ -135,8 +138,8 @@ def exported_signature(archive: Archive) -> Signature:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelLoadError(
-            f"the description of the program in '{archive.path}' is not understood ({type(error).__name__}: {error}); "
-            "save the model anew with torch.export.save"
+            f"the description of the program in '{archive.path}' has an unknown form "
+            f"({type(error).__name__}: {error}); save the model again with torch.export.save"
         ) from error
 
 
@@ -149,18 +152,18 @@ def _format(path: Path, members: Mapping[str, str]) -> Format:
         return Format.EXPORTED
     if "serialized_exported_program.json" in members.values():
         raise ModelLoadError(
-            f"'{path}' was saved by torch.export.save of torch 2.7 or older; save it anew with a newer one"
+            f"'{path}' was saved by torch.export.save of torch 2.7 or older; save it again with a newer version"
         )
     if "data.pkl" in members:
         raise ModelLoadError(
             f"'{path}' was made by torch.save: a pickle or a state_dict, which is not loaded because it can run any "
-            f"code; {_CURE}"
+            f"code; {_REMEDY}"
         )
     raise ModelLoadError(f"'{path}' is a zip archive, but neither TorchScript nor of torch.export or AOTInductor")
 
 
 def _refuse_pickles(archive: Archive) -> None:
-    """Tensors are stored plainly; a subclass of Tensor or an object of a class is pickled."""
+    """Raise ModelLoadError for pickles: torch.export stores subclasses of Tensor and other objects as pickles."""
     for member in archive.members:
         if not member.endswith("_config.json"):
             continue
@@ -174,7 +177,7 @@ def _refuse_pickles(archive: Archive) -> None:
 
 
 def _argument(spec: Mapping[str, Any], kind: str) -> str | None:
-    """The value's name, None for what is no tensor of the user: a weight, a state."""
+    """Return the name of a user's input or output, None for others: weights, states."""
     if kind not in spec:
         return None
     argument = spec[kind]["arg"]

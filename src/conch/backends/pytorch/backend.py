@@ -1,7 +1,7 @@
 """`backend: "pytorch"`: TorchScript, exported programs, compiled packages, and code.
 
-TorchScript runs here, in a thread an instance. What is Python or machine code of the model's own runs in a process an
-instance, as models of the python backend do: it can hold no interpreter lock of the server's and crash nobody else.
+TorchScript runs in the server's process, in one thread per instance. Python and machine code of a model runs in one
+process per instance, like models of the python backend, so that it cannot hold the server's GIL or crash the server.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.bls import ModelCalls
 from conch.backends.cores import usable_cores
 from conch.backends.processes.fork_server import ForkServer
-from conch.backends.python.adapter import Adapter
 from conch.backends.python.backend import PythonBackend
+from conch.backends.python.model_code import Adapter
 from conch.backends.pytorch.archive import Format, exported_signature, open_archive, refuse_file_operators
 from conch.backends.pytorch.files import (
     MODEL_FILE,
@@ -49,27 +49,27 @@ class PyTorchBackend(Backend):
     default_model_filename = MODEL_FILE
 
     def __init__(self, fork_server: ForkServer | None = None, calls: ModelCalls | None = None) -> None:
-        """Make the backend; the arguments are those of the python backend, for what runs in processes."""
+        """Make the backend; the arguments are those of the python backend, for models that run in processes."""
         self._python = PythonBackend(fork_server, calls)
         self._shared = SharedByProcess()
 
     @property
     def can_use_gpus(self) -> bool:
-        """Whether the server's PyTorch is a build with CUDA."""
+        """Whether the server's PyTorch is built with CUDA."""
         return has_cuda()
 
     async def stop(self) -> None:
         await self._python.stop()
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add what an exported program says of itself. Raises ConfigError for other models that lack something."""
+        """Add inputs, outputs and batching from an exported program. Raises ConfigError for models of other formats."""
         document = source.config.document
         if not needs_completion(document):
             return document
         return await asyncio.to_thread(_complete, source)
 
     def instance(self, plan: InstancePlan) -> Instance:
-        """Make an instance. Raises ModelLoadError, naming the cure, if the file is not there or none to be loaded."""
+        """Make an instance. Raises ModelLoadError with the remedy if the file is missing or cannot be loaded."""
         source = plan.source
         if not is_code(source):
             archive = open_archive(file_path(source))
@@ -87,7 +87,7 @@ backend = PyTorchBackend
 def _complete(source: ModelSource) -> Mapping[str, Any]:
     document = source.config.document
     if is_code(source):
-        raise cannot_complete(document["name"], "code says")
+        raise cannot_complete(document["name"], "code")
     archive = open_archive(file_path(source))
     if archive.format is Format.EXPORTED:
         return complete_document(document, exported_signature(archive), default_max_batch_size(source.settings))
@@ -99,11 +99,11 @@ def _complete(source: ModelSource) -> Mapping[str, Any]:
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0]
             raise ModelLoadError(f"failed to load model '{document['name']}': {reason} ('{archive.path}')") from error
-    raise cannot_complete(document["name"], f"a {archive.format.value} file says", arguments)
+    raise cannot_complete(document["name"], f"a {archive.format.value} file", arguments)
 
 
 def _adapter(plan: InstancePlan) -> Adapter:
-    """Return what the process is to run. Raises ModelLoadError or ConfigError for what it cannot."""
+    """Return the module that runs the model and its arguments. Raises ModelLoadError or ConfigError."""
     source, config = plan.source, plan.source.config
     settings = parse_settings(source)
     for spec in (*config.inputs, *config.outputs):
@@ -113,7 +113,7 @@ def _adapter(plan: InstancePlan) -> Adapter:
     state = ""
     if is_code(source):
         kind, path = "module", code_path(source)
-        # Triton's way for them: by order.
+        # By order, as in Triton.
         places = {name: place for place, name in enumerate(names)}
         if path.with_suffix(".pt").is_file():
             state = str(path.with_suffix(".pt"))

@@ -1,4 +1,4 @@
-"""Which files a PyTorch model has, and what they say without torch: for the backend and for `conch check`."""
+"""Files of PyTorch models, located and validated without torch: for the backend and for `conch check`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,16 +17,16 @@ _CODE_FILE = "model.py"
 
 
 def check_file(source: ModelSource, default_max_batch_size: int) -> Mapping[str, object]:
-    """Look into the files of a model, as far as that goes without torch.
+    """Check the files of a model, as far as possible without torch.
 
-    Returns the configuration's document, complete if the file says what is missing. Raises what a load would:
+    Returns the configuration's document, completed from the file if possible. Raises the errors of a load:
     ModelLoadError for a file that is missing, damaged or a pickle, ConfigError for one that contradicts the document.
     """
     document = source.config.document
     if is_code(source):
         code_path(source)
         if needs_completion(document):
-            raise cannot_complete(source.config.name, "code says")
+            raise cannot_complete(source.config.name, "code")
         return document
     archive = open_archive(file_path(source))
     if archive.format is Format.TORCHSCRIPT:
@@ -39,16 +39,16 @@ def check_file(source: ModelSource, default_max_batch_size: int) -> Mapping[str,
         places = input_places(source.config.name, names, [info.name for info in signature.inputs])
         check_exported(source.config, signature, places)
     elif needs_completion(document):
-        raise cannot_complete(source.config.name, f"a {archive.format.value} file says")
+        raise cannot_complete(source.config.name, f"a {archive.format.value} file")
     return document
 
 
 def is_code(source: ModelSource) -> bool:
-    """Whether a model is a `model.py`. Raises ConfigError for another runtime."""
+    """Whether a model is a `model.py`. Raises ConfigError for an unknown runtime."""
     runtime = source.config.document.get("runtime", "")
     if runtime not in ("", _CODE_FILE):
         raise ConfigError(
-            f"runtime of model '{source.config.name}' is '{runtime}'; the pytorch backend has '{_CODE_FILE}'"
+            f"runtime of model '{source.config.name}' is '{runtime}'; the pytorch backend has only '{_CODE_FILE}'"
         )
     return bool(runtime) or source.config.default_model_filename.endswith(".py")
 
@@ -66,37 +66,38 @@ def file_path(source: ModelSource) -> Path:
     """Return the path of a model's file: `default_model_filename`, `model.pt` or `model.pt2`. Raises ModelLoadError."""
     directory = source.version_directory
     path = directory / (source.config.default_model_filename or MODEL_FILE)
-    # Triton takes model.pt2 only for platform torch_aoti, which a configuration need not say here.
+    # Triton looks for model.pt2 only with platform torch_aoti, which is optional here.
     for candidate in (path, directory / _PACKAGE_FILE) if path.name == MODEL_FILE else (path,):
         if candidate.is_file():
             return candidate
     present = sorted(each.name for each in directory.glob("*"))
-    cure = f'; to serve {_CODE_FILE}, write runtime: "{_CODE_FILE}" in config.pbtxt' if _CODE_FILE in present else ""
+    remedy = f'; to serve {_CODE_FILE}, write runtime: "{_CODE_FILE}" in config.pbtxt' if _CODE_FILE in present else ""
+    held = f"the folder holds {', '.join(present)}" if present else "the folder is empty"
     raise ModelLoadError(
-        f"unable to find '{path}' for model '{source.config.name}': there is {', '.join(present) or 'nothing'}{cure}",
+        f"unable to find '{path}' for model '{source.config.name}': {held}{remedy}",
         Code.UNAVAILABLE,
     )
 
 
-def cannot_complete(model: str, who: str, arguments: Sequence[str] = ()) -> ConfigError:
+def cannot_complete(model: str, kind: str, arguments: Sequence[str] = ()) -> ConfigError:
     """Return the error for a configuration without inputs or outputs. `arguments` are those of `forward`, if known."""
     names = arguments or ("INPUT__0",)
     inputs = " ".join(f'input {{ name: "{name}" data_type: TYPE_FP32 dims: [ -1 ] }}' for name in names)
     return ConfigError(
-        f"autofill failed for model '{model}': {who} nothing of datatypes and shapes; declare them in config.pbtxt, "
-        f"one input for each argument of forward and one output for each tensor that it returns, like this: {inputs} "
-        'output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1 ] }; a program of torch.export needs none of this'
+        f"autofill failed for model '{model}': {kind} has no datatypes and shapes; declare them in config.pbtxt, one "
+        f"input for each argument of forward and one output for each tensor that it returns: {inputs} "
+        'output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1 ] }; a program of torch.export does not need this'
     )
 
 
 def input_names(config: ModelConfig) -> list[str]:
-    """Return the names of all inputs that the program receives, those of `batch_input` included."""
-    made = [name for each in config.batch_inputs for name in each.targets]
-    return [*(spec.name for spec in config.inputs), *made]
+    """Return the names of all inputs of the program, including those of `batch_input`."""
+    generated = [name for each in config.batch_inputs for name in each.targets]
+    return [*(spec.name for spec in config.inputs), *generated]
 
 
 def check_exported(config: ModelConfig, signature: Signature, inputs: Mapping[str, int]) -> None:
-    """Hold a configuration against a program, whose tensors are given the names by which the configuration has them."""
+    """Check a configuration against a program; errors have the configured names of its tensors. Raises ConfigError."""
     outputs = output_places(config.name, [spec.name for spec in config.outputs])
     names = {place: name for name, place in inputs.items()}, {place: name for name, place in outputs.items()}
     renamed = [

@@ -1,8 +1,8 @@
-"""Which argument or result of a PyTorch model a configured name stands for: Triton's rules.
+"""Map configured names to the positions of a PyTorch model's arguments and results, by Triton's rules.
 
-PyTorch knows its tensors by their place. Either all names are those of the arguments of `forward`, or all have the form
-`<name>__<place>`, or their order in the configuration is that of the arguments or results. In an AOTInductor package,
-which has no names, `ARGS[<place>]` and `RESULT[<place>]` are places, too; a lone result is `RESULT`.
+Either all names are those of the arguments of `forward`, or all have the form `<name>__<position>`, or their order in
+the configuration is that of the arguments or results. For an AOTInductor package, which has no names,
+`ARGS[<position>]` and `RESULT[<position>]` are positions, too; a single result is `RESULT`.
 """
 
 import re
@@ -14,9 +14,9 @@ _PLACE = re.compile(r"(?:(?:(?!__).)*__(?P<index>[0-9]+)|(?:ARGS|RESULT)\[(?P<el
 
 
 def input_places(model: str, names: Sequence[str], arguments: Sequence[str] = ()) -> dict[str, int]:
-    """Return the place of each input among the arguments of `forward`, whose names may be unknown: none.
+    """Return the position of each input among the arguments of `forward`; `arguments` is empty if they are unknown.
 
-    Raises ConfigError if two inputs have one place, or if there is no such argument.
+    Raises ConfigError if two inputs have one position, or if there is no such argument.
     """
     if arguments and all(name in arguments for name in names):
         places = {name: arguments.index(name) for name in names}
@@ -33,7 +33,7 @@ def input_places(model: str, names: Sequence[str], arguments: Sequence[str] = ()
 
 
 def output_places(model: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the place of each output among what the model returns. Raises ConfigError if two have one place."""
+    """Return the position of each output among the results. Raises ConfigError if two have one position."""
     places = _places(names)
     _check_distinct(model, "output", places)
     return places

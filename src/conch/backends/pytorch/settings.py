@@ -1,4 +1,4 @@
-"""What `parameters` of a configuration say to the pytorch backend, under Triton's names."""
+"""Parameters of the pytorch backend in a configuration, which have Triton's names."""
 
 import json
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from conch.errors import ConfigError
 
 _BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 _COMPILE = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
-_GONE = {"ENABLE_NVFUSER": "PyTorch has no NvFuser any more"}
+_REMOVED = {"ENABLE_NVFUSER": "PyTorch has no NvFuser any more"}
 
 
 @dataclass(frozen=True, slots=True)
 class TorchSettings:
-    """One model's. None and 0 mean that the configuration does not say."""
+    """Settings of one model. None and 0 mean that the configuration does not set them."""
 
     inference_mode: bool = True
     optimized_execution: bool = True
@@ -32,11 +32,11 @@ class TorchSettings:
 
 
 def parse_settings(source: ModelSource) -> TorchSettings:
-    """Read the parameters. Raises ConfigError for a value that makes no sense."""
+    """Read the parameters. Raises ConfigError for an invalid value."""
     parameters = source.config.parameters
-    for name, why in _GONE.items():
+    for name, reason in _REMOVED.items():
         if _boolean(parameters, name):
-            raise ConfigError(f"parameter '{name}' of model '{source.config.name}': {why}; leave it out")
+            raise ConfigError(f"parameter '{name}' of model '{source.config.name}': {reason}; remove it")
     disable_cudnn = _boolean(parameters, "DISABLE_CUDNN")
     return TorchSettings(
         inference_mode=_boolean(parameters, "INFERENCE_MODE") is not False,
@@ -47,7 +47,7 @@ def parse_settings(source: ModelSource) -> TorchSettings:
         jit_executor=_boolean(parameters, "ENABLE_JIT_EXECUTOR"),
         jit_profiling=_boolean(parameters, "ENABLE_JIT_PROFILING"),
         tensor_fuser=_boolean(parameters, "ENABLE_TENSOR_FUSER"),
-        # The names of TorchScript's parameters and of those of Triton's runtime for Python models.
+        # The names of the parameters for TorchScript, and for models of Triton's Python runtime.
         intra_op_threads=_count(parameters, "INTRA_OP_THREAD_COUNT") or _count(parameters, "NUM_THREADS"),
         inter_op_threads=_count(parameters, "INTER_OP_THREAD_COUNT") or _count(parameters, "NUM_INTEROP_THREADS"),
         compile_options=_compile_options(parameters),
@@ -64,14 +64,14 @@ def _boolean(parameters: Mapping[str, str], key: str) -> bool | None:
 
 
 def _count(parameters: Mapping[str, str], key: str) -> int:
-    """A number of threads; what is not positive is no number, as in Triton."""
+    """Return a number of threads, 0 for a negative one, as in Triton."""
     text = parameters.get(key, "0").strip()
     try:
         count = max(int(text), 0)
     except ValueError:
         raise ConfigError(f"parameter '{key}' must be a whole number, got '{text[:100]}'") from None
     if count > MAX_THREADS:
-        raise ConfigError(f"parameter '{key}' is {text[:40]}; {MAX_THREADS} is the most")
+        raise ConfigError(f"parameter '{key}' is {text[:40]}; the maximum is {MAX_THREADS}")
     return count
 
 
@@ -84,5 +84,5 @@ def _compile_options(parameters: Mapping[str, str]) -> Mapping[str, Any] | None:
     except ValueError as error:
         raise ConfigError(f"parameter '{_COMPILE}' is not JSON: {error}") from error
     if not isinstance(options, dict) or "model" in options:
-        raise ConfigError(f"parameter '{_COMPILE}' must be a JSON object of arguments of torch.compile but the model")
+        raise ConfigError(f"parameter '{_COMPILE}' must be a JSON object of arguments of torch.compile but 'model'")
     return options

@@ -1,4 +1,4 @@
-"""TorchScript models: one module and one thread an instance. PyTorch releases the interpreter while it computes."""
+"""TorchScript models: one module and one thread per instance. PyTorch releases the GIL while it computes."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ from conch.errors import BackendError, Code, ConfigError, InvalidRequest, ModelL
 from conch.model_config import InstanceKind, ModelConfig, TensorSpec
 from conch.tensor import BYTES
 
-# Read when torch is imported. Threads that wait for each other awake take the cores from those they wait for: beside
-# other work a small network took 17 to 75 ms of processor time in place of 4 to 6, and several times as long.
+# Read when torch is imported. Threads that spin while they wait for each other take the cores from those that work:
+# beside other load, a small network took 17 to 75 ms of processor time instead of 4 to 6, and several times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
@@ -46,11 +46,11 @@ _TORCH_DTYPES = {
 }
 _DATATYPES = {dtype: name for name, dtype in _TORCH_DTYPES.items()}
 
-_TAKEN = ("TensorType", "ListType", "OptionalType")
+_ARGUMENT_KINDS = ("TensorType", "ListType", "OptionalType")
 
 
 class SharedByProcess:
-    """What there is once for all models in this process: settings of PyTorch, and modules whose weights are shared."""
+    """Process-wide state of all TorchScript models: settings of PyTorch, and modules whose weights are shared."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -58,7 +58,7 @@ class SharedByProcess:
         self._modules: WeakValueDictionary[tuple[Any, ...], torch.jit.ScriptModule] = WeakValueDictionary()
 
     def choose(self, settings: TorchSettings, model: str) -> None:
-        """Set what the settings ask for. What another model has chosen before stays, and is told."""
+        """Apply process-wide settings. A setting that another model has made before stays, with a warning."""
         choices = {
             "INTER_OP_THREAD_COUNT": (torch.set_num_interop_threads, settings.inter_op_threads or None),
             "ENABLE_JIT_EXECUTOR": (torch._C._jit_set_profiling_executor, settings.jit_executor),
@@ -73,7 +73,7 @@ class SharedByProcess:
                 before, owner = self._chosen.setdefault(name, (value, model))
                 if before != value:
                     _log.warning(
-                        "parameter '%s' of model '%s' has no effect: it holds for all of the process, and model '%s' "
+                        "parameter '%s' of model '%s' has no effect: it applies to the whole process, and model '%s' "
                         "has set it to %s",
                         *(name, model, owner, before),
                     )
@@ -81,7 +81,7 @@ class SharedByProcess:
                     _set(name, setter, value, model)
 
     def module(self, path: Path, device: torch.device | None, *, share: bool) -> torch.jit.ScriptModule:
-        """Load a module, or return the one that another instance has loaded, if both share. Raises RuntimeError."""
+        """Load a module; with `share`, return the one that another instance has loaded. Raises RuntimeError."""
         if not share:
             return _load(path, device)
         state = path.stat()
@@ -101,9 +101,9 @@ class TorchScriptInstance(ThreadedInstance):
         self._path = path
         self._shared = shared
         self._settings = TorchSettings()
-        self._device: torch.device | None = None  # None: where the model puts itself
+        self._device: torch.device | None = None  # None: the model places itself
         self._module: torch.jit.ScriptModule | None = None
-        self._lasting: frozenset[int] = frozenset()
+        self._module_storages: frozenset[int] = frozenset()
         config = plan.source.config
         self._outputs = {spec.name: spec for spec in config.outputs}
         self._datatypes = {spec.name: spec.datatype for spec in config.inputs}
@@ -113,13 +113,13 @@ class TorchScriptInstance(ThreadedInstance):
         self._places: dict[str, int] = {}
 
     def load(self) -> None:
-        """Load the module and find the place of each tensor."""
+        """Load the module and map its arguments and results."""
         config = self.plan.source.config
         self._settings = settings = parse_settings(self.plan.source)
         refuse_file_operators(open_archive(self._path))
         self._shared.choose(settings, config.name)
         threads = settings.intra_op_threads or max(1, usable_cores() // self.plan.siblings)
-        # Of this thread: each that computes has a pool of its own.
+        # For this thread: each thread that computes has a separate pool.
         torch.set_num_threads(threads)
         torch._C._set_graph_executor_optimize(settings.optimized_execution)
         self._device = device_of(self.plan)
@@ -129,7 +129,7 @@ class TorchScriptInstance(ThreadedInstance):
             except RuntimeError as error:
                 reason = str(error).strip().partition("\n")[0]
                 raise ModelLoadError(f"failed to load model '{config.name}': {reason} ('{self._path}')") from error
-        self._lasting = frozenset(
+        self._module_storages = frozenset(
             tensor.untyped_storage().data_ptr()
             for tensors in (self._module.parameters(), self._module.buffers())
             for tensor in tensors
@@ -142,19 +142,19 @@ class TorchScriptInstance(ThreadedInstance):
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
         """Run the module. Raises BackendError with the last line of PyTorch's trace."""
         assert self._module is not None
-        given = {name: self._given(name, array) for name, array in inputs.items()}
+        arguments = {name: self._argument(name, array) for name, array in inputs.items()}
         with torch.inference_mode(self._settings.inference_mode), torch.no_grad():
             try:
                 if self._dictionary:
-                    result = self._module(given)
+                    result = self._module(arguments)
                 else:
-                    result = self._module(**{self._arguments[name]: value for name, value in given.items()})
+                    result = self._module(**{self._arguments[name]: value for name, value in arguments.items()})
             except Exception as error:
                 raise BackendError(
                     f"PyTorch execute failure: {_explain(error)} (instance '{self.plan.name}')"
                 ) from error
             results = _results(result)
-            arrays = {name: self._taken(self._outputs[name], results) for name in outputs}
+            arrays = {name: self._output(self._outputs[name], results) for name in outputs}
         if self._settings.cache_cleaning and torch.cuda.is_available():
             torch.cuda.empty_cache()
         return arrays
@@ -170,7 +170,7 @@ class TorchScriptInstance(ThreadedInstance):
         names = list(self._datatypes)
         if not self._dictionary:
             for argument in arguments:
-                if kinds[argument.name] not in _TAKEN:
+                if kinds[argument.name] not in _ARGUMENT_KINDS:
                     raise ConfigError(
                         f"model '{config.name}': argument '{argument.name}' of forward is {argument.type}; only a "
                         "single input of type Dict(str, Tensor) or inputs of type Tensor and List[str] are supported"
@@ -188,12 +188,12 @@ class TorchScriptInstance(ThreadedInstance):
             dims = [-1] * (config.max_batch_size > 0) + list(spec.dims if spec.reshape is None else spec.reshape)
             if spec.datatype == BYTES and len(dims) > 1:
                 raise ConfigError(
-                    f"model '{config.name}': strings are a List[str] to TorchScript, which has one dimension; "
-                    f"'{spec.name}' has {dims}, that of the batch included; reshape {{ }} drops dims: [ 1 ]"
+                    f"model '{config.name}': strings are a List[str] in TorchScript, which has one dimension; "
+                    f"'{spec.name}' has {dims}, including the batch dimension; reshape {{ }} drops dims: [ 1 ]"
                 )
 
-    def _given(self, name: str, array: npt.NDArray[Any]) -> Any:
-        """Make what the module is given: its own copy, which it may write to."""
+    def _argument(self, name: str, array: npt.NDArray[Any]) -> Any:
+        """Return an input as an argument of the module: a copy, which it may write to."""
         datatype = self._datatypes[name]
         if datatype == BYTES:
             return _texts(name, array)
@@ -202,7 +202,7 @@ class TorchScriptInstance(ThreadedInstance):
             tensor = tensor.view(torch.bfloat16)
         return tensor if self._device is None else tensor.to(self._device)
 
-    def _taken(self, spec: TensorSpec, results: Sequence[Any] | Mapping[str, Any]) -> npt.NDArray[Any]:
+    def _output(self, spec: TensorSpec, results: Sequence[Any] | Mapping[str, Any]) -> npt.NDArray[Any]:
         if isinstance(results, Mapping):
             if spec.name not in results:
                 raise BackendError(
@@ -235,11 +235,11 @@ class TorchScriptInstance(ThreadedInstance):
                 Code.INVALID_ARG,
             )
         tensor = tensor.detach()
-        if tensor.untyped_storage().data_ptr() in self._lasting:
-            # The answer may be on its way when the module next writes to what it keeps.
+        if tensor.untyped_storage().data_ptr() in self._module_storages:
+            # The module may write to its buffers before the response is sent.
             tensor = tensor.clone()
         tensor = tensor.cpu().contiguous()
-        # numpy has no bfloat16: its bits stand for it.
+        # numpy has no bfloat16: return the bits.
         array: npt.NDArray[Any] = (tensor.view(torch.uint16) if provided == "BF16" else tensor).numpy()
         if array.ndim == 0 and self.plan.source.config.max_batch_size == 0:
             return array.reshape([1] * len(spec.dims))
@@ -258,13 +258,13 @@ class TorchScriptInstance(ThreadedInstance):
 
 
 def has_cuda() -> bool:
-    """Whether this PyTorch is a build with CUDA."""
+    """Whether this PyTorch is built with CUDA."""
     built: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
     return built
 
 
 def device_of(plan: InstancePlan) -> torch.device | None:
-    """Return where an instance runs, None where the model decides that."""
+    """Return the device of an instance, None if the model places itself (KIND_MODEL)."""
     if plan.kind is InstanceKind.MODEL:
         return None
     if plan.kind is InstanceKind.GPU:
@@ -275,7 +275,7 @@ def device_of(plan: InstancePlan) -> torch.device | None:
 
 
 def forward_arguments(module: torch.jit.ScriptModule) -> list[Any]:
-    """Return the arguments of `forward` but the module itself."""
+    """Return the arguments of `forward` without the module itself."""
     forward: Any = module.forward
     arguments = list(forward.schema.arguments)
     return arguments[1:] if arguments and arguments[0].type.kind() == "ClassType" else arguments
@@ -295,7 +295,7 @@ def _set(name: str, setter: Any, value: Any, model: str) -> None:
     try:
         setter(value)
     except RuntimeError as error:
-        # So the number of threads between operators, once work has begun.
+        # For example the number of inter-op threads after the first use of the pool.
         _log.warning("parameter '%s' of model '%s' has no effect: %s", name, model, error)
 
 
@@ -311,7 +311,7 @@ def _texts(name: str, array: npt.NDArray[Any]) -> list[str]:
         except UnicodeDecodeError as error:
             raise InvalidRequest(
                 f"input '{name}': element {index} is not UTF-8 ({error.reason} at byte {error.start}); "
-                "strings of TorchScript are text"
+                "strings of TorchScript must be UTF-8"
             ) from error
     return texts
 
@@ -321,14 +321,14 @@ def _results(result: Any) -> Sequence[Any] | Mapping[str, Any]:
         return result
     if isinstance(result, tuple):
         return result
-    # Strings are one output, tensors are several.
+    # A list of strings is one output, one of tensors is several.
     if isinstance(result, list) and not all(isinstance(element, str) for element in result):
         return result
     return (result,)
 
 
 def _explain(error: Exception) -> str:
-    """The last line of a trace, and the last line of the model's code in it."""
+    """Return the last line of a trace, and the last line of the model's code in it."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if not line.startswith(" ")), type(error).__name__)
     places = [line.strip() for line in lines if line.lstrip().startswith("File ")]

@@ -1,6 +1,6 @@
-"""`backend: "tensorrt"`: plans, one execution context for each profile and one thread an instance.
+"""`backend: "tensorrt"`: plans, one execution context for each profile and one thread per instance.
 
-A plan fits the version of TensorRT and the kind of GPU that it was built with, unless it was built to be compatible.
+A plan runs only with the version of TensorRT and the kind of GPU that it was built with, unless built otherwise.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from conch.backends.model_file import model_path
 from conch.backends.signature import Signature, TensorInfo, check_signature, complete_document, needs_completion
 from conch.backends.stacking import BF16_BITS
 from conch.backends.tensorrt.device import Device, check_device
-from conch.backends.tensorrt.profiles import Profile, Range, check_batch, choose_profile, wanted_profiles
+from conch.backends.tensorrt.profiles import Profile, ShapeRange, check_batch, choose_profile, profile_indices
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, ConfigError, ModelLoadError
 from conch.model_config import InstanceKind
@@ -43,30 +43,30 @@ _DATATYPES = {
 
 
 class _Messages(trt.ILogger):  # type: ignore[misc, unused-ignore]
-    """Keeps the errors that TensorRT tells, because its functions only return nothing; logs warnings."""
+    """Collects the errors that TensorRT reports only to its logger; logs warnings."""
 
     def __init__(self) -> None:
         trt.ILogger.__init__(self)
         self.errors: list[str] = []
 
     def log(self, severity: Any, message: str) -> None:
-        """Take a message. Called by TensorRT, in any thread."""
+        """Record an error or log a warning. Called by TensorRT, in any thread."""
         if severity in (trt.ILogger.INTERNAL_ERROR, trt.ILogger.ERROR):
             self.errors.append(message)
         elif severity == trt.ILogger.WARNING:
             _log.warning("TensorRT: %s", message)
 
     def take(self) -> str:
-        """Return the errors since the last time."""
+        """Return the errors since the last call."""
         errors, self.errors = self.errors, []
         return "; ".join(errors) or "no reason given"
 
 
 class TensorRtEngine:
-    """A plan on a device: what all execution contexts of it share."""
+    """A plan on a device, which its execution contexts share."""
 
     def __init__(self, path: Path, whose: str) -> None:
-        """Read a plan, on the device of this thread. Raises ModelLoadError with what TensorRT says, and the cure."""
+        """Load a plan on the current device of this thread. Raises ModelLoadError with TensorRT's errors."""
         self.messages = _Messages()
         self._runtime = trt.Runtime(self.messages)
         self.engine: Any = self._runtime.deserialize_cuda_engine(path.read_bytes())
@@ -99,18 +99,18 @@ class TensorRtEngine:
 
     def _profile(self, index: int) -> Profile:
         shapes = {name: self.engine.get_tensor_profile_shape(name, index) for name in self.inputs}
-        return Profile(index, {name: Range(*(tuple(shape) for shape in three)) for name, three in shapes.items()})
+        return Profile(index, {name: ShapeRange(*(tuple(shape) for shape in three)) for name, three in shapes.items()})
 
 
 class TensorRtEngines:
-    """The plans that are in use, each on each device once."""
+    """The plans in use; each is loaded once per device."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._engines: WeakValueDictionary[tuple[Any, ...], TensorRtEngine] = WeakValueDictionary()
 
     def get(self, path: Path, device: int, whose: str) -> TensorRtEngine:
-        """Return the plan on the device, which is this thread's. Raises ModelLoadError."""
+        """Return the plan on `device`, which must be the current one of this thread. Raises ModelLoadError."""
         state = path.stat()
         key = (str(path), state.st_ino, state.st_mtime_ns, state.st_size, device)
         with self._lock:
@@ -130,9 +130,9 @@ class TensorRtBackend(Backend):
         self._engines = TensorRtEngines()
 
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        """Add missing inputs, outputs and batching from the plan; a configuration that has both stays as it is.
+        """Add missing inputs, outputs and batching from the plan.
 
-        Raises ModelLoadError if the plan cannot be read, ConfigError if it cannot do what is asked of it.
+        Raises ModelLoadError if the plan cannot be read, ConfigError if it does not support the configuration.
         """
         document = source.config.document
         if not needs_completion(document):
@@ -151,8 +151,8 @@ class TensorRtBackend(Backend):
             engine = self._engines.get(path, 0, source.config.name)
         finally:
             device.close()
-        largest = max((profile.largest_batch for profile in engine.profiles), default=0)
-        return complete_document(source.config.document, engine.signature(), largest)
+        max_batch_size = max((profile.max_batch_size for profile in engine.profiles), default=0)
+        return complete_document(source.config.document, engine.signature(), max_batch_size)
 
 
 backend = TensorRtBackend
@@ -167,17 +167,17 @@ class TensorRtInstance(ThreadedInstance):
         self._device = Device(plan.device_id)
         self._engine: TensorRtEngine | None = None
         self._profiles: list[Profile] = []
-        self._contexts: dict[int, Any] = {}  # by the number of the profile
+        self._contexts: dict[int, Any] = {}  # by profile number
         self._dtypes: dict[str, np.dtype[Any]] = {}
 
     def load(self) -> None:
-        """Read the plan, check that the configuration fits it, and make the contexts."""
+        """Load the plan, check the configuration against it, and make the contexts."""
         plan, config = self.plan, self.plan.source.config
         check_device(plan.device_id)
         if plan.kind is not InstanceKind.GPU:
             raise ConfigError(
-                f"instance '{plan.name}' of model '{config.name}' is {plan.kind.value}: TensorRT runs on GPUs only, "
-                "kind: KIND_GPU in instance_group"
+                f"instance '{plan.name}' of model '{config.name}' is {plan.kind.value}, but TensorRT needs a GPU; "
+                "write kind: KIND_GPU in instance_group"
             )
         self._device.open()
         try:
@@ -192,10 +192,10 @@ class TensorRtInstance(ThreadedInstance):
         self._engine = engine = self._engines.get(path, plan.device_id, plan.name)
         signature = engine.signature()
         check_signature(config, signature)
-        wanted = wanted_profiles(config.document, plan.name, len(engine.profiles))
-        self._profiles = [engine.profiles[index] for index in wanted]
+        indices = profile_indices(config.document, plan.name, len(engine.profiles))
+        self._profiles = [engine.profiles[index] for index in indices]
         check_batch(config.name, config.max_batch_size, self._profiles)
-        for index in wanted:
+        for index in indices:
             context = engine.engine.create_execution_context()
             if context is None or not context.set_optimization_profile_async(index, self._device.stream):
                 raise ModelLoadError(
@@ -206,11 +206,11 @@ class TensorRtInstance(ThreadedInstance):
         self._device.wait()
         self._dtypes = {info.name: NUMPY_DTYPES.get(info.datatype, BF16_BITS) for info in signature.outputs}
         _log.info(
-            "instance '%s': TensorRT %s on GPU %d, profiles %s", plan.name, trt.__version__, plan.device_id, wanted
+            "instance '%s': TensorRT %s on GPU %d, profiles %s", plan.name, trt.__version__, plan.device_id, indices
         )
 
     def compute(self, inputs: Arrays, outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
-        """Run the plan. Raises InvalidRequest for a shape that it was not built for, BackendError for what fails."""
+        """Run the plan. Raises InvalidRequest for a shape that it was not built for, BackendError for a failure."""
         assert self._engine is not None
         profile = choose_profile(self._profiles, {name: array.shape for name, array in inputs.items()})
         context = self._contexts[profile.index]
@@ -220,11 +220,11 @@ class TensorRtInstance(ThreadedInstance):
                 raise self._failed(f"shape {list(array.shape)} of input '{name}'")
             context.set_tensor_address(name, device.upload(name, array))
         shapes: dict[str, tuple[int, ...]] = {}
-        # All of them, asked for or not: the plan writes each.
+        # All outputs, requested or not: the plan writes each.
         for name in self._engine.outputs:
             shapes[name] = shape = tuple(context.get_tensor_shape(name))
             if min(shape, default=0) < 0:
-                raise BackendError(f"the shape of output '{name}' depends on what is computed, which is not supported")
+                raise BackendError(f"the shape of output '{name}' depends on the data, which is not supported")
             size = int(np.prod(shape, dtype=np.int64)) * self._dtypes[name].itemsize
             context.set_tensor_address(name, device.buffer(name, size))
         if not context.execute_async_v3(device.stream):

@@ -1,4 +1,4 @@
-"""Memory, copies and streams of one CUDA device, by NVIDIA's own bindings. All of it belongs to one thread."""
+"""Stream, buffers and copies of one CUDA device. All of it belongs to one thread."""
 
 from typing import Any
 
@@ -16,17 +16,17 @@ except ModuleNotFoundError as error:
 
 
 def check_device(number: int) -> None:
-    """Raise ModelLoadError unless there is a GPU of that number."""
+    """Raise ModelLoadError unless there is a GPU with that number."""
     try:
         count = device_count()
     except BackendError as error:
         raise ModelLoadError(f"TensorRT needs an NVIDIA GPU: {error.message}") from None
     if number >= count:
-        raise ModelLoadError(f"there is no GPU {number}: this machine has {count}, counted from 0")
+        raise ModelLoadError(f"there is no GPU {number}: this machine has GPUs 0 to {count - 1}")
 
 
 class Device:
-    """A device in the hands of one thread: a stream, and a buffer for each tensor that grows as it must."""
+    """A device used by one thread: a stream, and a buffer for each tensor, which grows as needed."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -35,11 +35,11 @@ class Device:
 
     @property
     def stream(self) -> int:
-        """The handle of the stream, as TensorRT takes it."""
+        """The handle of the stream, for TensorRT."""
         return int(self._stream)
 
     def open(self) -> None:
-        """Make the device this thread's own, and a stream. Raises BackendError."""
+        """Make the device current in this thread, and create a stream. Raises BackendError."""
         call(cudart.cudaSetDevice(self._number))
         self._stream = call(cudart.cudaStreamCreateWithFlags(cudart.cudaStreamNonBlocking))
 
@@ -48,7 +48,7 @@ class Device:
         address, capacity = self._buffers.get(name, (0, 0))
         if capacity < size or not address:
             self._free(name)
-            # A tensor without elements has an address, too.
+            # A tensor without elements needs an address, too.
             capacity = max(size, 1)
             address = int(call(cudart.cudaMalloc(capacity)))
             self._buffers[name] = (address, capacity)
@@ -62,18 +62,18 @@ class Device:
         return address
 
     def download(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Begin to copy a tensor's buffer into an array, which holds it after `wait`."""
+        """Begin to copy a tensor's buffer into an array, which is complete after `wait`."""
         array = np.empty(shape, dtype)
         kind = cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost
         call(cudart.cudaMemcpyAsync(array.ctypes.data, self._buffers[name][0], array.nbytes, kind, self._stream))
         return array
 
     def wait(self) -> None:
-        """Wait for all that was begun. Raises BackendError for what went wrong in it."""
+        """Wait for all operations of the stream. Raises BackendError if one has failed."""
         call(cudart.cudaStreamSynchronize(self._stream))
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free the buffers and the stream."""
         for name in list(self._buffers):
             self._free(name)
         if self._stream is not None:

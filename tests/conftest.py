@@ -22,8 +22,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def temporary_folder() -> Iterator[None]:
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A temporary folder that no other process uses, for tests that look for leftovers there."""
+    tmp_path_factory.getbasetemp()  # where it always is, because pytest keeps it for a while
     with (
         tempfile.TemporaryDirectory(prefix="conch-tests-", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,

@@ -6,6 +6,7 @@ JSON.
 
 import fcntl
 import json
+import os
 import re
 import shutil
 import signal
@@ -15,11 +16,13 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 READY_S = 120
 COMMAND_S = 180
+STOP_S = 60
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -60,8 +63,9 @@ class Page:
     def _serve(self, text: str) -> str:
         self.stop()
         with self.log.open("wb") as log:
+            command = ["bash", "-c", f"exec {text}"]
             self.server = subprocess.Popen(
-                ["bash", "-c", f"exec {text}"], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT
+                command, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
@@ -75,10 +79,15 @@ class Page:
         return f"the server is not ready after {READY_S} s:{self._words()}"
 
     def stop(self) -> None:
-        """End the server, if there is one."""
-        if self.server is not None and self.server.poll() is None:
-            self.server.send_signal(signal.SIGTERM)
-            self.server.wait(60)
+        """End the server, if there is one, with what its output is piped to."""
+        if self.server is not None:
+            group, deadline = self.server.pid, time.monotonic() + STOP_S
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGTERM)
+                self.server.wait(STOP_S)
+                while time.monotonic() < deadline:
+                    os.killpg(group, 0)
+                    time.sleep(0.05)
         self.server = None
 
     def _words(self) -> str:

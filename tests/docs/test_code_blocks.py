@@ -39,9 +39,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quiet = ("--quiet", "--disable-pip-version-check")
     build = [sys.executable, "-m", "pip", "wheel", *quiet, "--no-deps", f"--wheel-dir={wheels}", str(ROOT)]
     subprocess.run(build, check=True, env={**os.environ, "CONCH_COMPILE": "no"})
-    venv.create(home, with_pip=True)
-    pip = [str(home / "bin" / "python"), "-m", "pip", "install", *quiet]
-    subprocess.run([*pip, PIP], check=True)
+    venv.create(home)
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(home), "install", *quiet, PIP], check=True)
+    # Modules are compiled when they are imported, which most are not.
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--no-compile", *quiet]
     [wheel] = wheels.glob("*.whl")
     extras, others = _installed_by_pages()
     subprocess.run([*pip, f"{wheel}[{','.join(sorted(extras))}]", *sorted(others)], check=True)

@@ -49,6 +49,7 @@ async def test_requests_may_be_cut_anywhere(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_does_not_answer_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.robustness.fuzz_server.MAX_WORKER_S", 1.0)
     async with fuzz_server(tmp_path) as place:
         monkeypatch.setattr(place, "handler", lambda request, reply: place.handled.append(request.method))
         report = Report("none")

@@ -67,7 +67,7 @@ class Access:
         return self._key_denied(category, values_of, openai) or self._restriction_denied(category, values_of)
 
     def denied_http(self, category: str, request: HttpRequest, *, openai: bool = False) -> Denied | None:
-        """Return why an HTTP client may not call what is in a category, None if it may."""
+        """Return why an HTTP client may not call a category, None if it may."""
         if self._restrictions is None and self._keys is None:
             return None
 

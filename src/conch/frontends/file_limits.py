@@ -1,4 +1,4 @@
-"""The limit of file descriptors, of which every connection takes one."""
+"""Limits for open files, of which every connection is one."""
 
 import resource
 

@@ -36,7 +36,7 @@ class Service(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What services are made of.
+    """Parts of the server that services need.
 
     `codecs` are worker processes that read and write large messages, `prompts` those that render chat templates;
     `exposition` makes the text of a scrape, piece by piece.

@@ -42,7 +42,7 @@ class MessageReader:
     __slots__ = ("_body", "_coding", "_compressed", "_data", "_filled", "_position", "_prefix", "_size")
 
     def __init__(self, coding: bytes) -> None:
-        """Assign. `coding` is what compressed messages are compressed by."""
+        """Assign. `coding` is that of compressed messages."""
         self._coding = coding
         self._data: Buffer = b""
         self._position = 0
@@ -59,7 +59,7 @@ class MessageReader:
         return left if self._body is None else left + self._filled
 
     def clear(self) -> None:
-        """Free what has come."""
+        """Free the data."""
         self._body = None
         self._data = b""
         self._position = 0

@@ -11,7 +11,7 @@ from conch.frontends.grpc.answer_form import AnswerForm
 from conch.frontends.grpc.framing import Compressed, MessageReader
 from conch.frontends.grpc.request import GrpcRequest
 from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_block, error_trailers, no_memory
-from conch.frontends.grpc.unary import internal_error
+from conch.frontends.grpc.unary import error_of
 from conch.frontends.http2.stream import Http2Stream
 from conch.frontends.loop_budget import ParseBudget
 from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
@@ -72,7 +72,7 @@ class StreamCall:
         return True
 
     def aborted(self) -> None:
-        """Cancel: the client has gone."""
+        """Cancel: the client has reset the stream or disconnected."""
         self._release()
         self.inference.cancel()
 
@@ -143,10 +143,8 @@ class StreamCall:
                     break
                 else:
                     break
-        except (ConchError, GrpcError) as error:
-            self._stop(error)
         except Exception as error:
-            self._stop(internal_error(error))
+            self._stop(error_of(error))
         finally:
             self._reading = False
 

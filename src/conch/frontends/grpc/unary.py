@@ -1,4 +1,4 @@
-"""Calls with one request and one answer: ModelInfer by callback, the others by a coroutine."""
+"""Unary calls: ModelInfer by callback, the others by a coroutine."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnaryCall(ABC):
-    """One such call: the receiver of its stream."""
+    """One unary call: the receiver of its HTTP/2 stream."""
 
     __slots__ = (
         "_budget",
@@ -41,11 +41,11 @@ class UnaryCall(ABC):
     def __init__(self, request: GrpcRequest, form: AnswerForm, stream: Http2Stream, budget: BodyBudget) -> None:
         self._request = request
         self._budget = budget
-        self._upload: BodyUpload | None = None  # of a request that comes in pieces
+        self._upload: BodyUpload | None = None  # of a request that arrives in pieces
         self._charged = 0  # bytes, until the call is over
         self._form = form
         self._stream = stream
-        self._reader: MessageReader | None = None  # made for a request that comes in pieces
+        self._reader: MessageReader | None = None  # created for a request that arrives in pieces
         self._message: Buffer | Compressed | None = None
         self._deadline: asyncio.TimerHandle | None = None
         if request.timeout_s is not None:
@@ -62,7 +62,7 @@ class UnaryCall(ABC):
     # Called by the session.
 
     def data(self, data: Buffer, ended: bool) -> bool:
-        """Take a piece of the request; answer it when it has come whole."""
+        """Take a piece of the request; serve the request when it is complete."""
         if self._stream.closed:
             return True
         try:
@@ -77,14 +77,12 @@ class UnaryCall(ABC):
                 self._charged = len(message)
             if message is not None:
                 self._serve(message)
-        except (ConchError, GrpcError) as error:
-            self._fail(error)
         except Exception as error:
-            self._fail(internal_error(error))
+            self._fail(error_of(error))
         return True
 
     def aborted(self) -> None:
-        """Cancel: the client has gone."""
+        """Cancel: the client has reset the stream or disconnected."""
         self._release()
         self._cancel()
 
@@ -139,7 +137,7 @@ class UnaryCall(ABC):
         self._fail(no_memory())
 
     def _charge(self, size: int) -> None:
-        """Charge a request that comes in pieces, of which `size` bytes are held. Raises GrpcError."""
+        """Charge a request that arrives in pieces, of which `size` bytes are held. Raises GrpcError."""
         upload = self._upload
         if upload is None:
             upload = self._upload = self._budget.upload(self._evict)
@@ -217,10 +215,8 @@ class InferCall(UnaryCall):
             return
         try:
             self._infer(message)
-        except ConchError as error:
-            self._fail(error)
         except Exception as error:
-            self._fail(internal_error(error))
+            self._fail(error_of(error))
 
     def _infer(self, message: Buffer | Compressed) -> None:
         admitted = self._endpoint.infer(message, self._request.metadata, self._answered)
@@ -270,13 +266,13 @@ class TaskCall(UnaryCall):
     async def _answer(self, message: Buffer) -> None:
         try:
             self._reply([await self._method(message)])
-        except ConchError as error:
-            self._fail(error)
         except Exception as error:
-            self._fail(internal_error(error))
+            self._fail(error_of(error))
 
 
-def internal_error(error: Exception) -> ConchError:
-    """Log an unexpected exception, and return the error for the client."""
+def error_of(error: Exception) -> ConchError | GrpcError:
+    """Return the error that the client gets for an exception. An unexpected one is logged."""
+    if isinstance(error, ConchError | GrpcError):
+        return error
     _log.exception("gRPC: a call failed unexpectedly", exc_info=error)
     return ConchError(f"internal error: {type(error).__name__}: {error}")

@@ -32,7 +32,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
         return self.body[self.position :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Count what was received."""
+        """Count received bytes."""
         self.position += nbytes
         self._received(self.position)
 

@@ -55,7 +55,7 @@ CHALLENGE = header(b"WWW-Authenticate", b"Bearer")
 
 
 def access_refusal(access: Access, category: str, request: HttpRequest) -> HttpRefusal | None:
-    """Return the refusal of a client that may not call what is in a category, None if it may."""
+    """Return the refusal of a client that may not call a category, None if it may."""
     denied = access.denied_http(category, request)
     if denied is None:
         return None

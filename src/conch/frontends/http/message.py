@@ -81,7 +81,7 @@ class HttpRefusal(Exception):
 
     @classmethod
     def malformed(cls, error: BaseException) -> "HttpRefusal":
-        """Refuse what is not HTTP, for the reason that the parser gave."""
+        """Return the refusal of malformed HTTP, with the parser's reason."""
         return cls(400, f"malformed HTTP request: {error}")
 
     def content(self) -> tuple[bytes, bytes]:

@@ -20,7 +20,7 @@ _SLICE_BYTES = 16_384
 
 
 class HttpReceiver:
-    """Turns what a client sends into requests for the sender. Belongs to the event loop's thread."""
+    """Turns data into requests for the sender. Belongs to the event loop's thread."""
 
     def __init__(self, context: ServerContext, sender: HttpSender) -> None:
         self._context = context
@@ -33,7 +33,7 @@ class HttpReceiver:
         self._backlog = b""  # read and not parsed; while there is any, nothing is read
         self._resuming = False  # whether parsing the backlog is scheduled
         self._reading = True
-        self.stopped = False  # nothing more is parsed: what still comes in is discarded
+        self.stopped = False  # nothing more is parsed: further data are discarded
         self.since = context.now  # when the connection opened, or the client began to send the last request
 
     def connect(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
@@ -43,7 +43,7 @@ class HttpReceiver:
 
     @property
     def received_bytes(self) -> int:
-        """How much has come of a request that is not complete; 0 between requests."""
+        """Bytes received of an incomplete request; 0 between requests."""
         return self._body_receiver.position if self._body_receiver is not None else self._reader.received
 
     @property
@@ -85,12 +85,12 @@ class HttpReceiver:
             self._transport.pause_reading()
 
     def refuse_now(self, refusal: HttpRefusal) -> None:
-        """Refuse outside of parsing: as `refuse`, and send what is due."""
+        """Refuse outside of parsing: as `refuse`, and resume answering."""
         self.refuse(refusal)
         self._advance()
 
     def stop(self) -> None:
-        """Discard everything that has come and is not being answered, and what still comes."""
+        """Discard requests that are not being answered, and further data."""
         self.stopped = True
         self._sender.waiting.clear()
         self._reader.drop()

@@ -23,7 +23,7 @@ class ReplyChannel(Protocol):
         """Send one buffer."""
 
     def write_parts(self, parts: list[Buffer]) -> None:
-        """Send several buffers without joining them; they must not change until they have gone out."""
+        """Send several buffers without joining them; they must not change until they have been sent."""
 
     def finished(self, keep_alive: bool) -> None:
         """Go to the next request, or close: the answer is complete."""
@@ -57,7 +57,7 @@ class HttpReply:
 
     @property
     def begun(self) -> bool:
-        """Whether `begin` was called: what went out cannot be taken back."""
+        """Whether `begin` was called: status and headers have been sent."""
         return self._streaming
 
     @property

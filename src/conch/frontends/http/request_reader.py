@@ -1,4 +1,4 @@
-"""The incoming side of one HTTP/1.1 connection: bytes to requests, within limits, and what is charged for bodies."""
+"""Parses the requests of one HTTP/1.1 connection, enforces limits, and charges the memory of bodies."""
 
 import asyncio
 from collections.abc import Callable
@@ -65,7 +65,7 @@ class RequestReader:
 
     @property
     def missing(self) -> int:
-        """Bytes of an announced body that have not come; 0 if none was announced."""
+        """Missing bytes of an announced body; 0 if none was announced."""
         return max(self._body_size - len(self._body), 0)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class RequestReader:
         return receiver
 
     def received_in_place(self, position: int) -> bool:
-        """Count what has come of a body that is received in place. Returns whether that is all. Raises HttpRefusal."""
+        """Count the received bytes of a body in place. Returns whether it is complete. Raises HttpRefusal."""
         self._charge(position)
         if position < self._body_size:
             return False
@@ -121,7 +121,7 @@ class RequestReader:
         return True
 
     def drop(self) -> None:
-        """Free what has come of a request that is not complete."""
+        """Free an incomplete request."""
         self._body_size = 0
         self.in_place = False
         self._request = None
@@ -222,7 +222,7 @@ class RequestReader:
     # Limits.
 
     def _check_size(self, size: int) -> None:
-        """Refuse a head that is too large, or as much of what is neither head nor body."""
+        """Refuse a head, or overhead of a chunked body, that is too large."""
         if size > self._limits.head_bytes:
             raise HttpRefusal(431, f"request line and header fields exceed {self._limits.head_bytes} bytes")
 

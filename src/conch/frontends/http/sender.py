@@ -21,10 +21,10 @@ class RequestSource(Protocol):
     """The receiver, as the sender sees it."""
 
     def regulate(self) -> None:
-        """Resume or pause reading, by what the sender has left to do."""
+        """Resume or pause reading, depending on the sender's queue."""
 
     def stop(self) -> None:
-        """Discard everything that has come and is not being answered, and what still comes."""
+        """Discard requests that are not being answered, and further data."""
 
 
 class HttpSender:
@@ -64,7 +64,7 @@ class HttpSender:
         return self._reply is not None and self._reply.last
 
     def advance(self) -> None:
-        """Answer what waits, as far as answers come at once and one slice of time allows."""
+        """Answer the queued requests, as far as answers are immediate and one slice of time allows."""
         if self._advancing or self._postponed:
             return
         self._advancing = True
@@ -156,7 +156,7 @@ class HttpSender:
         self._source.regulate()
 
     def _resume_advancing(self) -> None:
-        """Answer what the last slice has left."""
+        """Continue after a slice of time."""
         self._postponed = False
         self._continue()
 

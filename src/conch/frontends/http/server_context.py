@@ -1,4 +1,4 @@
-"""What receiver, reader and sender of a connection need of the server that accepted it."""
+"""The server as the parts of a connection see it."""
 
 from collections.abc import Callable
 from typing import Protocol

@@ -5,8 +5,6 @@ import logging
 from collections.abc import Iterator
 from time import monotonic
 
-from conch.errors import ConchError
-from conch.frontends.http.errors import send_error
 from conch.frontends.http.reply import HttpReply
 
 _log = logging.getLogger(__name__)
@@ -42,6 +40,6 @@ class _SlicedReply:
                     return
         except Exception:
             _log.exception("writing an answer failed")
-            send_error(self._reply, ConchError("internal error"))
+            self._reply.fail()
             return
         self._reply.send(200, self._headers, b"".join(self._made))

@@ -21,7 +21,7 @@ _LINGER_S = 1.0
 
 
 class Http2ConnectionOwner(StreamsOwner[Any], Protocol):
-    """What a connection needs of the server that accepted it."""
+    """The server, as its connections see it."""
 
     read_buffer: memoryview  # shared by all connections: a read is consumed before the next one
 
@@ -88,7 +88,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         return more
 
     def _resume(self) -> None:
-        """Parse what earlier turns have left."""
+        """Parse data that earlier turns have left."""
         if self._closed_at is None and self._receive(b""):
             self._loop.call_soon(self._resume)
             return

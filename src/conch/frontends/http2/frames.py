@@ -80,7 +80,7 @@ class StreamFault(Exception):
 
 
 def frame_head(size: int, kind: int, flags: int, stream: int) -> bytes:
-    """Write what stands before a frame's payload of `size` bytes."""
+    """Write the header of a frame with a payload of `size` bytes."""
     return HEAD.pack(size >> 16, size & 0xFFFF, kind, flags, stream)
 
 

@@ -1,4 +1,4 @@
-"""Header blocks: what clients send, decompressed by `hpack`, and what a server sends, which it does not compress.
+"""Header blocks: those of clients are decoded by `hpack`, those of the server are not compressed.
 
 Once a client's HPACK table has the fields of a call, the block of each further call is the same few bytes. So decoded
 blocks are cached until the dynamic table changes. Blocks that the server sends do not use the dynamic table, so one
@@ -28,7 +28,7 @@ _STATUS_FIELD = 8  # index of `:status: 200` in the static table; the name alone
 
 
 class RequestHead(NamedTuple):
-    """What a client asks for. `fields` are without the pseudo-fields, `size` is of all as RFC 9113 counts them."""
+    """The head of a request. `fields` are without pseudo-fields; `size` is of all fields, as RFC 9113 counts it."""
 
     method: bytes
     path: bytes

@@ -51,7 +51,7 @@ class FrameTarget(Protocol):
 
 
 class FrameReader:
-    """The incoming side of one connection. `feed` raises ConnectionFault, and what the targets raise."""
+    """Parses the frames of one connection. `feed` raises ConnectionFault, and exceptions of the targets."""
 
     __slots__ = (
         "_block",
@@ -89,7 +89,7 @@ class FrameReader:
         self._block_pieces = 0
 
     def feed(self, data: Buffer, until: float = inf) -> bool:
-        """Take what has arrived. Of a view, nothing is kept.
+        """Parse data. No reference to a view is kept.
 
         Returns whether some of it is left because the monotonic time `until` has passed; call again then, if
         only with b"".
@@ -147,7 +147,7 @@ class FrameReader:
         return False
 
     def clear(self) -> None:
-        """Free what has come of a frame or a header block that is not complete."""
+        """Free incomplete frames and header blocks."""
         self._partial = b""
         self._block = bytearray()
 
@@ -212,7 +212,7 @@ class FrameReader:
         return start + padding_size
 
     def _pass_data(self, data: Buffer, position: int = 0) -> int:
-        """Pass on what there is of the frame of data that is coming in. Returns the position behind it."""
+        """Pass on the available part of the current DATA frame. Returns the position behind it."""
         if self._missing:
             piece = memoryview(data)[position : position + self._missing]
             if not piece:

@@ -58,7 +58,7 @@ class Http2Session(Generic[Head]):
         self._channel.write(frames.settings_frame(limits.settings()) + frames.window_update_frame(0, more))
 
     def receive(self, data: Buffer) -> bool:
-        """Take what has come from the client. Of a view, nothing is kept.
+        """Process received data. No reference to a view is kept.
 
         Returns whether some of it is left for the next turn of the loop; call again then, if only with b"".
         """

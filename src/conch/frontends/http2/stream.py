@@ -42,10 +42,10 @@ class Http2Channel(Protocol):
         """Send one buffer, with others that follow in the same turn of the loop."""
 
     def write_parts(self, parts: list[Buffer]) -> None:
-        """Send several without joining them; they must not change until they have gone out."""
+        """Send several without joining them; they must not change until they have been sent."""
 
     def close(self) -> None:
-        """Close when everything written has gone out."""
+        """Close when everything written has been sent."""
 
 
 class Receiver(Protocol):
@@ -301,7 +301,7 @@ class Http2Stream:
             pass
 
     def stalled_s(self, now: float) -> float:
-        """Return for how many seconds windows have blocked what is unsent."""
+        """Return for how many seconds unsent data have waited for windows."""
         if not self._outgoing_bytes:
             return 0.0
         self._stalled = self._stalled or now

@@ -28,7 +28,7 @@ _STREAMS_PER_NOISE_FRAME = 10
 
 
 class StreamsOwner(Protocol[Head]):
-    """What the streams need of the server."""
+    """The server, as streams see it."""
 
     limits: Http2Limits
     parse_budget: ParseBudget

@@ -1,4 +1,4 @@
-"""What a worker does: codecs as functions of a JSON object and buffers. Runs in the worker process only.
+"""The jobs of worker processes: codecs as functions of a JSON object and buffers.
 
 Each job imports what it needs, so that a worker which renders templates holds no numpy.
 """

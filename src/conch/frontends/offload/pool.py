@@ -37,7 +37,7 @@ _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR
 
 
 class Outcome(NamedTuple):
-    """What a job has returned: a JSON object, and buffers."""
+    """The result of a job: a JSON object and buffers."""
 
     meta: Mapping[str, Any]
     parts: Sequence[memoryview]
@@ -68,7 +68,7 @@ class Job:
         self.cancelled = True
 
     def release(self) -> None:
-        """Release what the job refers to, once it is done."""
+        """Drop references after the job is done."""
         self.parts = ()
         self.done = _ignore
 
@@ -177,7 +177,7 @@ class OffloadPool:
 
 
 class _WorkerThread(threading.Thread):
-    """Takes jobs and has its process run them, one at a time."""
+    """Runs jobs in its process, one at a time."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How the text of a chat's answer is read: thoughts, tool calls, or nothing but text."""
+"""Selects the parser of a chat's answer: reasoning, tool calls, or plain text."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ class OutputForm:
         return ReasoningOutput(rest, thinking=self._thinking, shown=self._call.include_reasoning)
 
     def adjusted(self, call: ChatCall) -> ChatCall:
-        """Return the call with what the parsers need: marks that are special tokens, and text that must be a call."""
+        """Return the call with what the parsers need: special tokens in the text, or a schema for tool calls."""
         choice = call.tool_choice
         if not isinstance(choice, str):
             tool = next(tool for tool in call.tools if tool["function"]["name"] == choice["name"])

@@ -1,4 +1,4 @@
-"""The prompts of chats, which processes that can be ended render: a chat template is a program."""
+"""Renders the prompts of chats in worker processes, which can be killed: a chat template is a program."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from conch.frontends.offload.pool import Job, OffloadPool, Outcome
 from conch.llm.chat_prompt import MAX_TEMPLATE_CHARACTERS
 from conch.protocol.openai.requests import ChatCall
 
-# What rendering one conversation may take.
+# Limits for rendering one conversation.
 MAX_TEMPLATE_S = 5.0
 MAX_TEMPLATE_MEMORY_BYTES = 2**30
 
@@ -25,7 +25,7 @@ class ChatPrompt(NamedTuple):
 
 
 class ChatPrompts:
-    """Has prompts rendered. Processes are kept, since a new one takes a while."""
+    """Renders prompts. Idle processes are kept, because starting one takes long."""
 
     def __init__(self) -> None:
         self._pool = OffloadPool(

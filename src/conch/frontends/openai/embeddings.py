@@ -41,7 +41,7 @@ def makes_embeddings(model: ServedModel) -> bool:
 
 
 class EmbeddingsEndpoint:
-    """Reads a call, finds its model, and has it answered."""
+    """Serves `/v1/embeddings`."""
 
     def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool) -> None:
         self._inference = inference

@@ -29,7 +29,7 @@ _MAX_UNSENT_BYTES = 64 * 2**20
 
 
 class Exchange:
-    """Answers one call, whose prompts were given to the engine as `generations`, `n` sequences each."""
+    """Answers one call, whose prompts are generations of `n` sequences each."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Exchange:
         self._catching_up: asyncio.Task[None] | None = None
 
     def begin(self, generate: Sequence[Callable[[Callable[..., None]], Generation]]) -> None:
-        """Start every generation; if one is refused, the others end. Raises what refuses it."""
+        """Start every generation; if one is refused, abort the others. Raises ConchError."""
         try:
             for number, start in enumerate(generate):
                 self._generations.append(start(partial(self._on_deltas, number)))
@@ -73,7 +73,7 @@ class Exchange:
             self.abort()
 
     def abort(self) -> None:
-        """End what is still being generated."""
+        """Abort the running generations."""
         for generation in self._generations:
             generation.abort()
 
@@ -164,7 +164,7 @@ class Exchange:
         return b"".join([self._form.chunks(self._sequences[delta.index], delta) for delta in deltas])
 
     def _fail(self, error: ConchError) -> None:
-        """Answer with an error, and end what is still being generated."""
+        """Answer with an error, and abort the running generations."""
         self._unfinished = 0
         self._answer_error(error)
         self.abort()

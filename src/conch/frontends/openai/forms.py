@@ -1,4 +1,4 @@
-"""How deltas become what the OpenAI API sends: chunks of a stream, or choices in one piece."""
+"""Formats deltas as chunks of a stream or as choices of one answer."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from conch.protocol.openai.replies import ChatReplies, CompletionReplies, ReplyC
 
 
 class ChoiceState:
-    """What is remembered of one choice."""
+    """The state of one choice."""
 
     __slots__ = (
         *("begun", "calls", "characters", "finish", "logprobs", "parser", "prompt", "reasoning", "stop", "text"),
@@ -39,7 +39,7 @@ class Form(Protocol):
         """Return the chunks of a delta."""
 
     def take(self, state: ChoiceState, delta: Delta) -> None:
-        """Remember a delta for an answer in one piece."""
+        """Store a delta for an answer in one piece."""
 
     def choice(self, state: ChoiceState) -> ReplyChoice:
         """Return a choice in one piece."""
@@ -82,7 +82,7 @@ class ChatForm:
         return first + self._replies.chunk(delta, parts, finish, calls)
 
     def take(self, state: ChoiceState, delta: Delta) -> None:
-        """Remember a delta."""
+        """Store a delta."""
         for part in state.parser.feed(delta.text, delta.finish_reason is not None):
             if isinstance(part, str):
                 state.text.append(part)
@@ -123,7 +123,7 @@ class CompletionForm:
         return self._replies.chunk(delta.index, delta, offset)
 
     def take(self, state: ChoiceState, delta: Delta) -> None:
-        """Remember a delta."""
+        """Store a delta."""
         state.text.append(delta.text)
         _take_tokens(state, delta)
 
@@ -159,7 +159,7 @@ class CompletionForm:
 
 
 def _take_tokens(state: ChoiceState, delta: Delta) -> None:
-    """Remember what a delta has beside its text."""
+    """Store what a delta has beside its text."""
     state.logprobs += delta.logprobs
     state.token_ids += delta.token_ids
     state.finish = delta.finish_reason or state.finish

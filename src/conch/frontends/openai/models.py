@@ -1,4 +1,4 @@
-"""The models of the OpenAI API: which there are, which a name means, and loading and unloading them.
+"""Models of the OpenAI API: list, look up, load and unload.
 
 Triton's OpenAI frontend has the two latter, `POST /v1/models/<name>/load` and `…/unload`; fields are vLLM's.
 """

@@ -1,7 +1,7 @@
-"""What a port of the OpenAI API's own answers beside it: health, metrics and version.
+"""The OpenAI port: the OpenAI API, health, metrics and version.
 
 Paths are those of Triton's OpenAI frontend (`/health/ready`, `/metrics`) and of vLLM's server (`/health`, `/ping`,
-`/version`), so that probes and scrapers made for either find what they look for.
+`/version`), so that probes and scrapers for either work.
 """
 
 from collections.abc import Callable

@@ -69,7 +69,7 @@ class OpenAiHttp:
         pool: OffloadPool | None = None,
         prompts: ChatPrompts | None = None,
     ) -> None:
-        """Assign. The `pool` reads large bodies."""
+        """Assign. The `pool` decodes large bodies."""
         self._models = OpenAiModels(inference, control, lora_separator, int(time.time()))
         self._access = access or Access()
         self._observer = observer or Observer()
@@ -111,7 +111,7 @@ class OpenAiHttp:
         return refusal_of(NotFound(f"Invalid URL ({method.decode()} {path})"), 404, "unknown_url")
 
     def denied(self, category: str, request: HttpRequest) -> HttpRefusal | None:
-        """Return why this client may not call what belongs to this category, None if it may."""
+        """Return the refusal of a client that may not call this category, None if it may."""
         denied = self._access.denied_http(category, request, openai=True)
         if denied is None:
             return None
@@ -136,7 +136,7 @@ class OpenAiHttp:
         self._read_large("chat", request, reply, read)
 
     def _render_chat(self, request: HttpRequest, reply: HttpReply, call: ChatCall, timeline: Timeline) -> None:
-        """Find the model and have its template rendered."""
+        """Find the model and render its chat template."""
         trace = self._begin_trace(request, call, timeline)
         with _refusals(trace):
             model, adapter = self._models.find(call.model)
@@ -210,7 +210,7 @@ class OpenAiHttp:
         reply.on_disconnect = self._pool.submit(job, {}, [request.body], partial(self._continue, reply, then)).cancel
 
     def _continue(self, reply: HttpReply, then: Callable[[_T], None], found: _T | ConchError) -> None:
-        """Continue a call that waited for a worker, unless the client has gone."""
+        """Continue a call that waited for a worker process, unless the client has disconnected."""
         try:
             if isinstance(found, ConchError):
                 raise found
@@ -257,7 +257,7 @@ class OpenAiHttp:
         *,
         special: bool,
     ) -> Callable[[DeltaCallback], Generation]:
-        """Return what has the model generate for one prompt."""
+        """Return a function that starts the generation for one prompt."""
         request = GenerationRequest(
             id=uuid4().hex,
             model_name=model.config.name,
@@ -298,7 +298,7 @@ def _reply_options(call: GenerationCall) -> ReplyOptions:
 
 @contextmanager
 def _refusals(trace: Trace | None) -> Iterator[None]:
-    """Note in the trace of a call, if there is one, that it is refused."""
+    """Record in the trace of a call, if there is one, that it is refused."""
     try:
         yield
     except ConchError as error:

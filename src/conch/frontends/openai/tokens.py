@@ -73,7 +73,7 @@ class TokensEndpoint:
         answer: Callable[[PromptTokens], bytes],
         call: TokenizeCall | None = None,
     ) -> None:
-        """Have the engine tokenize; a text without characters has no tokens either."""
+        """Tokenize by the engine, and send what `answer` makes of the tokens."""
         request = GenerationRequest(
             id=uuid4().hex,
             model_name=model.config.name,

@@ -121,7 +121,7 @@ class GrpcInferEndpoint:
             error.__traceback__ = None  # which refers to frames that refer to the error
 
     def _charged(self, plain: memoryview) -> memoryview:
-        """Charge what was decompressed until it is freed. Raises Exhausted."""
+        """Charge decompressed data until they are freed. Raises Exhausted."""
         if len(plain) <= UNCHARGED_BYTES:
             return plain
         kept = self._budget.charge_until_freed(plain)

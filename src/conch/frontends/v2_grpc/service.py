@@ -33,7 +33,7 @@ _SLICE_MODELS = 64
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
-# A protobuf message: its classes are made at run time and have no static types.
+# A protobuf message: the classes are created at run time and have no static types.
 Message: TypeAlias = Any
 
 
@@ -43,7 +43,7 @@ class Method(NamedTuple):
     category: str
     request: type[Message]
     answer: Callable[[Message], Awaitable[Message]]
-    large: bool = False  # whether messages may be larger than those that ask for information
+    large: bool = False  # whether messages above `MAX_INLINE_BYTES` are accepted
 
     async def __call__(self, data: Buffer) -> bytes:
         """Answer a serialized request. Raises ConchError."""

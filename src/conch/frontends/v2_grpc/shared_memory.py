@@ -1,4 +1,4 @@
-"""Shared memory over gRPC: registering regions, forgetting them, and what is registered."""
+"""Shared memory over gRPC: register, unregister and list regions."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -7,18 +7,18 @@ from conch.core.shared_memory.regions import SharedMemory
 from conch.protocol.regions import not_allowed
 from conch.triton_messages import service_pb2
 
-# A protobuf message: its classes are made at run time and have no static types.
+# A protobuf message: the classes are created at run time and have no static types.
 Message: TypeAlias = Any
 
 
 class SharedMemoryCalls:
-    """The calls about regions of shared memory. Without a `memory` all of them are refused."""
+    """The methods for shared memory; all are refused without a `memory`."""
 
     def __init__(self, memory: SharedMemory | None) -> None:
         self._memory = memory
 
     def answers(self) -> dict[str, Callable[[Message], Awaitable[Message]]]:
-        """Return what answers each call, by the call's name."""
+        """Return the handlers by method name."""
         return {
             "SystemSharedMemoryStatus": self._status,
             "SystemSharedMemoryRegister": self._register,

@@ -39,13 +39,13 @@ class ResponseSink(Protocol):
 
     @property
     def flushed(self) -> bool:
-        """Whether all that was sent has gone; else `InferStream.drained` is called when it has."""
+        """Whether everything sent has left; otherwise `InferStream.drained` is called when it has."""
 
     def send(self, message: Sequence[Buffer]) -> None:
         """Send a message."""
 
     def finish(self, error: ConchError | None) -> None:
-        """End the call, well or with an error. Called once at most, and nothing after it."""
+        """End the call, with an error or OK. Called at most once, as the last call."""
 
     def resume(self) -> None:
         """Read requests again: there is room for them. A no-op if none waits."""

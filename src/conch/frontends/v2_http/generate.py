@@ -29,7 +29,7 @@ _NOT_ONE = (
 
 
 class GenerateEndpoints:
-    """Decodes, asks the core, encodes; for models of every kind."""
+    """Serves `generate` and `generate_stream` for models of every kind."""
 
     def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool) -> None:
         self._inference = inference
@@ -102,16 +102,16 @@ class _OrderedEncoder:
                 document = generate.encode_response(answer)
             except ConchError as error:
                 document = error
-        self.take(document, final)
+        self.send(document, final)
 
-    def take(self, document: bytes | ConchError | None, final: bool) -> None:
-        """Take a response as JSON, an error, or None where the end brings no response."""
+    def send(self, document: bytes | ConchError | None, final: bool) -> None:
+        """Send a response as JSON, an error, or None where the end has no response."""
         raise NotImplementedError
 
     def _done(self, final: bool) -> Done:
         def done(outcome: Outcome | ConchError) -> None:
             self._writing = False
-            self.take(outcome if isinstance(outcome, ConchError) else bytes(outcome.parts[0]), final)
+            self.send(outcome if isinstance(outcome, ConchError) else bytes(outcome.parts[0]), final)
             while self._waiting and not self._writing:
                 self.respond(*self._waiting.popleft())
 
@@ -127,7 +127,7 @@ class _SingleResponse(_OrderedEncoder):
         self._responses = 0
         self._document: bytes | ConchError = b""
 
-    def take(self, document: bytes | ConchError | None, final: bool) -> None:
+    def send(self, document: bytes | ConchError | None, final: bool) -> None:
         """Keep the response or error; at the end send it, if it is the only one."""
         if document is not None:
             self._responses += 1
@@ -155,7 +155,7 @@ class _EventStream(_OrderedEncoder):
         self._held = bytearray()
         self._catching_up: asyncio.Task[None] | None = None
 
-    def take(self, document: bytes | ConchError | None, final: bool) -> None:
+    def send(self, document: bytes | ConchError | None, final: bool) -> None:
         """Send a response or an error; the final one ends the reply."""
         if isinstance(document, Cancelled) and not self._reply.open:
             return

@@ -77,4 +77,4 @@ class InFlight:
             send_error(self.reply, error)
         except Exception:
             _log.exception("handling %r failed", self.request)
-            send_error(self.reply, ConchError("internal error"))
+            self.reply.fail()

@@ -34,13 +34,13 @@ from conch.tensor import Buffer, Tensor
 
 _LENGTH_HEADER = b"inference-header-content-length"
 _BINARY = content_type(b"application/octet-stream")
-# Triton puts no bound on binary tensors but that sizes are 32-bit integers.
+# In Triton binary tensors are bounded only by sizes being 32-bit integers.
 _MAX_BINARY_BODY = 2**31 - 1
 _NO_BYTES = memoryview(b"")
 
 
 class HttpInferEndpoint:
-    """Decodes, asks the core, encodes."""
+    """Decodes requests, passes them to the core, and sends the responses."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class HttpInferEndpoint:
         )
 
     def body_limit(self, request: HttpRequest) -> int:
-        """Return how large a body may be: JSON is bounded, since it takes many times its size to hold."""
+        """Return the limit for a body; that for JSON is lower, because its parsed form takes many times its size."""
         return _MAX_BINARY_BODY if _LENGTH_HEADER in request.headers else self._max_input_bytes
 
     def __call__(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
@@ -150,7 +150,7 @@ class HttpInferEndpoint:
         self._admit(call, *decoded)
 
     def _charged(self, plain: Buffer) -> Buffer:
-        """Charge what was decompressed until it is freed. Raises Unavailable."""
+        """Charge decompressed data until they are freed. Raises Unavailable."""
         if len(plain) <= UNCHARGED_BYTES:
             return plain
         kept = self._budget.charge_until_freed(plain)

@@ -16,7 +16,7 @@ from conch.tensor import Buffer
 
 
 class RepositoryEndpoints:
-    """What `/v2/repository` offers. Bodies are read at once, so that what is wrong with them is raised here."""
+    """Endpoints below `/v2/repository`. Bodies are read before a task starts, which raises their errors here."""
 
     def __init__(self, control: ModelManager, tasks: ReplyTasks, pool: OffloadPool) -> None:
         self._control = control
@@ -40,7 +40,7 @@ class RepositoryEndpoints:
         self._tasks.run(reply, load())
 
     async def _read_large(self, body: Buffer) -> tuple[str | None, dict[str, bytes]]:
-        """Have a worker decode the files of a load. Raises InvalidRequest."""
+        """Have a worker process decode the files of a load. Raises InvalidRequest."""
         meta, parts = await self._pool.run("load", {}, [body])
         files = {}
         for name, part in zip(meta["files"], parts, strict=True):

@@ -55,16 +55,16 @@ _EITHER = (b"GET", b"POST")
 
 
 class _Endpoint(NamedTuple):
-    """What is at a path of the server: `category` is its group in `--http-restricted-api`."""
+    """An endpoint of the server; `category` is its group in `--http-restricted-api`."""
 
     methods: tuple[bytes, ...]
     category: str
     answer: Callable[[HttpRequest, HttpReply], None]
-    large: bool = False  # whether its bodies may be larger than those that ask for information
+    large: bool = False  # whether bodies above `MAX_INLINE_BYTES` are accepted
 
 
 class _ModelEndpoint(NamedTuple):
-    """What is at a path of a model, the version being None where the path has none."""
+    """An endpoint of a model; the version is None where the path has none."""
 
     methods: tuple[bytes, ...]
     category: str
@@ -91,7 +91,7 @@ class V2Http:
         budget: BodyBudget | None = None,
         pool: OffloadPool | None = None,
     ) -> None:
-        """Assign. `max_input_bytes` bounds JSON and what decompresses; binary tensors may be larger."""
+        """Assign. `max_input_bytes` bounds JSON and decompressed bodies; binary tensors may be larger."""
         self._inference = inference
         observer = observer or Observer()
         pool = pool or OffloadPool("codec")
@@ -142,7 +142,7 @@ class V2Http:
         target = _split_model_path(request.path)
         if target is not None:
             name, version, action = target
-            if action != _INFER:  # which the log of requests has
+            if action != _INFER:  # inference requests are in the request log
                 _log.debug("HTTP request: %s %s", request.method.decode(), request.path)
             of_models = self._of_models.get(action)
             if of_models is None or (version and action == ("trace", "setting")):
@@ -158,7 +158,7 @@ class V2Http:
             of_server.answer(request, reply)
 
     def _admits(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest, reply: HttpReply) -> bool:
-        """Whether this client may call this endpoint with this method; if not, answer so."""
+        """Whether this client may call this endpoint with this method; otherwise send the refusal."""
         refusal = self._denied(endpoint, request)
         if refusal is not None:
             send_refusal(reply, refusal)
@@ -187,7 +187,7 @@ class V2Http:
         }
 
     def _model_endpoints(self) -> dict[tuple[str, ...], _ModelEndpoint]:
-        """By what follows the model's name and version in the path."""
+        """Return the endpoints by the part of the path behind the model's name and version."""
         return {
             _INFER: _ModelEndpoint(_POST, "inference", self._infer, large=True),
             ("ready",): _ModelEndpoint(_GET, MODEL_HEALTH, self._model_ready),
@@ -200,7 +200,7 @@ class V2Http:
         }
 
     def _of_repository(self, path: str) -> _Endpoint | None:
-        """Find what is below `/v2/repository` and the two places of shared memory; their paths carry names."""
+        """Return the endpoint of a path with names, below `/v2/repository` or shared memory; None if there is none."""
         match path.split("/"):
             case ["", "v2", "repository", "index"] | ["", "v2", "repository", _, "index"]:
                 return _Endpoint(_POST, "model-repository", self._repository.index)

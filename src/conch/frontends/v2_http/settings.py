@@ -11,7 +11,7 @@ from conch.protocol.v2_json.settings import read_log_changes, read_trace_changes
 
 
 class SettingsEndpoints:
-    """What `/v2/trace/setting`, `/v2/models/<model>/trace/setting` and `/v2/logging` offer."""
+    """Endpoints `/v2/trace/setting`, `/v2/models/<model>/trace/setting` and `/v2/logging`."""
 
     def __init__(self, inference: Inference, observer: Observer, log: LogSettings) -> None:
         self._inference = inference
@@ -38,7 +38,7 @@ class SettingsEndpoints:
         if request.method == b"POST":
             try:
                 self._observer.update(model, read_trace_changes(request.body))
-            except InvalidRequest as error:  # Triton writes no blank here, and one over gRPC
+            except InvalidRequest as error:  # Triton writes no space here, and one over gRPC
                 raise InvalidRequest(error.message.replace("value >= -1, got: ", "value >= -1, got:")) from None
         reply.send(200, JSON, settings_document(self._observer.document(model)))
 

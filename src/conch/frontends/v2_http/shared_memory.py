@@ -1,4 +1,4 @@
-"""Shared memory over HTTP: registering regions, forgetting them, and what is registered."""
+"""Shared memory over HTTP: register, unregister and list regions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ _Action = Callable[[str, HttpRequest, HttpReply], None]
 
 
 class SharedMemoryEndpoints:
-    """What `/v2/systemsharedmemory` and `/v2/cudasharedmemory` offer. Without a `memory` all of it is refused."""
+    """Endpoints below `/v2/systemsharedmemory` and `/v2/cudasharedmemory`; all are refused without a `memory`."""
 
     def __init__(self, memory: SharedMemory | None) -> None:
         self._memory = memory
@@ -29,7 +29,7 @@ class SharedMemoryEndpoints:
         }
 
     def find(self, kind: str, name: str, action: str) -> Callable[[HttpRequest, HttpReply], None] | None:
-        """Return what answers at `/v2/<kind>[/region/<name>]/<action>`, None if nothing does."""
+        """Return the handler of `/v2/<kind>[/region/<name>]/<action>`, None if there is none."""
         found = self._actions.get((kind, action))
         return found and partial(found, name)
 

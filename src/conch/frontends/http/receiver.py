@@ -135,7 +135,7 @@ class HttpReceiver:
         """Parse data in slices. What is left when the time is up, or while requests wait, is parsed later."""
         size = len(data)
         fresh = not self._reader.received
-        if size <= _SLICE_BYTES:
+        if size <= _SLICE_BYTES and self._body_receiver is None:
             self._parse(data, data if fresh else b"")
             return
         position = 0

@@ -84,6 +84,20 @@ def test_a_large_body_behind_a_request_that_is_still_being_answered(listen, conn
     assert [peer.receive()[2] for _ in range(2)] == [b"first", b"second"]
 
 
+def test_a_large_body_of_which_a_small_part_waits_behind_pipelined_requests(listen, connect, loop_thread):
+    handler = Holding()
+    peer = connect(listen(handler))
+    body = bytes(range(256)) * 800
+    peer.send(GET * 2 + post(b"/big", body)[:20_000])
+    for _ in range(2):
+        _, reply = handler.next()
+        loop_thread.call(lambda reply=reply: reply.send(200, NO_HEADERS, b"fine"))
+        assert peer.receive()[2] == b"fine"
+    peer.send(post(b"/big", body)[20_000:])
+    request, _ = handler.next()
+    assert bytes(request.body) == body
+
+
 def test_large_answers_are_sent_whole(listen, connect):
     parts = [b"a" * 3_000_000, memoryview(b"b" * 3_000_000), b"c"]
     peer = connect(listen(lambda request, reply: reply.send(200, NO_HEADERS, *parts)))

@@ -216,9 +216,9 @@ class Catalog:
             return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
         return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
 
-    def _clear_caches(self, name: str, gone: Iterable[ServedModel]) -> None:
-        """Close the caches of versions that are gone, and clear those of the ensembles that use the model."""
-        for served in gone:
+    def _clear_caches(self, name: str, removed: Iterable[ServedModel]) -> None:
+        """Close the caches of versions that are removed, and clear those of the ensembles that use the model."""
+        for served in removed:
             if served.cache is not None:
                 served.cache.close()
         changed = {name}

@@ -89,7 +89,7 @@ class Inference:
         return not self._catalog.any_failed and all(served.ready for served in self._catalog)
 
     async def model_ready(self, name: str, version: int | None, namespace: str = "") -> bool:
-        """Whether one model is ready, which the model itself is asked, too. An unknown or ambiguous one is not ready.
+        """Whether one model is ready; asks the model itself, too. An unknown or ambiguous one is not ready.
 
         A model of the `namespace` has precedence over others.
         """

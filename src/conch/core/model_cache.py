@@ -135,7 +135,7 @@ class _Miss:
         self._only = True  # an ensemble with a decoupled step may send any number of responses
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
-        """Take what the model says; see `request.Respond`."""
+        """Take a response of the model; see `request.Respond`."""
         if final:
             self._cache.missed(self._key, self._group, answer if self._only else None, self._lookup_ns)
         else:

@@ -33,7 +33,7 @@ from conch.repository.watch import Changes, Fingerprint, changes, settled
 
 _log = getLogger(__name__)
 
-# Attempts at one load whose files change meanwhile.
+# Attempts at one load while its files change.
 _MAX_ATTEMPTS = 3
 # How long files must stay unchanged before polling treats them as complete.
 _SETTLE_S = 2.0
@@ -125,8 +125,8 @@ class ModelManager:
         override = Override(config, files) if config is not None or files else None
         models = await self._models_named(name)
         if self._repositories.namespaced:  # one that was removed must not keep serving the name
-            gone = [model for model in self._loader.loaded if model.name == name and model not in models]
-            await asyncio.gather(*map(self._unload, gone))
+            removed = [model for model in self._loader.loaded if model.name == name and model not in models]
+            await asyncio.gather(*map(self._unload, removed))
         ordered = waiting is None
         async with self._waited_for(waiting, models):
             loads = (self._load(model, override, ordered=ordered) for model in models)

@@ -6,7 +6,7 @@ of priority 1 (Triton's rule: https://github.com/triton-inference-server/server,
 reserves the free units of its resources, so that many small claims cannot starve a large one. An idle claim does not
 accumulate turns.
 
-A limiter knows no requests. A model calls `acquire` before each execution; `wake` calls it when a retry may succeed.
+A limiter knows no requests. A model calls `acquire` before each execution; `wake` is called when a retry may succeed.
 """
 
 from collections import Counter

@@ -234,13 +234,13 @@ def test_pull_tells_what_it_has_fetched(served: Served, tmp_path: Path, capsys: 
     command = ["pull", url, str(target), "--repository-cache", str(tmp_path / "cache")]
     assert repo(command) == 0
     lines = capsys.readouterr().out.splitlines()
-    left_out = "left out: docs, which has neither config.pbtxt nor a version's folder"
+    left_out = "skipped: docs, which has neither config.pbtxt nor a version folder"
     assert lines[-3:] == [f"{target / 'a'}", f"{target / 'b'}", left_out]
     assert sorted(path.name for path in target.iterdir()) == ["a", "b"]
     assert repo([*command, "--model", "b"]) == 0
     said = capsys.readouterr().out
     assert "0/0 bytes" not in said
-    assert said.splitlines()[-3:] == [f"the cache holds all of {url}", f"{target / 'b'}  (unchanged)", left_out]
+    assert said.splitlines()[-3:] == [f"all files of {url} are in the cache", f"{target / 'b'}  (unchanged)", left_out]
     assert repo([*command, "--model", "c"]) == 1
     said = capsys.readouterr().err
     assert "there is no model 'c'" in said

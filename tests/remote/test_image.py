@@ -87,7 +87,7 @@ def test_packed_models_come_back_as_they_were(name: str, tmp_path: Path, capsys:
     (pulled / "b" / "config.pbtxt").write_text("mine")
     again = ["pull", f"{name}:1", str(pulled), "--model", "b", "--repository-cache", str(tmp_path / "cache")]
     assert repo(again) == 1
-    assert "--replace puts the new model in its place" in capsys.readouterr().err
+    assert "exists and differs; --replace replaces it" in capsys.readouterr().err
     assert repo([*again, "--replace"]) == 0
     assert (pulled / "b" / "config.pbtxt").read_text() == (models / "b" / "config.pbtxt").read_text()
 
@@ -259,7 +259,9 @@ def test_mistakes_have_a_status_and_a_reason(tmp_path: Path, capsys: pytest.Capt
     assert "nowhere' cannot be read: No such file or directory" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert repo(["list", str(tmp_path / "empty")]) == 0
-    assert capsys.readouterr().out.startswith(f"there are no models in {tmp_path}/empty; conch repo add --repository=")
+    assert capsys.readouterr().out.startswith(
+        f"there are no models in {tmp_path}/empty; add one with conch repo add --repository="
+    )
     assert repo(["pack", str(tmp_path), "models:1"]) == 1
     assert "'models:1' is not a valid OCI image reference: expected registry/name:tag" in capsys.readouterr().err
     assert repo(["pull", "models:1", str(tmp_path / "pulled")]) == 1

@@ -195,7 +195,7 @@ def test_failures_are_printed_for_each_prompt_and_fail_the_run(ask: Ask, place: 
     assert result.returncode == 1
     assert "PASS" not in result.stdout
     assert "Model words - Request 0: the engine has a fault" in result.stderr
-    assert "FAIL: 1 of 2 prompts have failed" in result.stderr
+    assert "FAIL: 1 of 2 prompts failed" in result.stderr
     failed, answered, _ = (place / "results.txt").read_text().split(SEPARATOR)
     assert failed == "Error: the engine has a fault\n"
     assert answered.endswith("It rains all day.\n")

@@ -138,7 +138,7 @@ def test_a_repository_is_not_a_model(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert add(tmp_path / "all", "--repository", tmp_path / "models") == 1
     said = capsys.readouterr().err
     assert f"'{tmp_path}/all' is a repository, not a model" in said
-    assert said.endswith(f"name it: {tmp_path}/all/one\n")
+    assert said.endswith(f"add one of its models: {tmp_path}/all/one\n")
 
 
 def write_zipmap(path: Path) -> None:
@@ -219,13 +219,13 @@ def test_names_stay_inside_and_what_is_there_stays(tmp_path: Path, capsys: pytes
         ({"a.gguf": b""}, "a.gguf", "is empty"),
         ({"a.gguf": POINTER}, "a.gguf", "git lfs pull"),
         ({"a-00001-of-00002.gguf": b"GGUF"}, "a-00001-of-00002.gguf", "llama-gguf-split --merge"),
-        ({"a.onnx": b"nothing"}, "a.onnx", "is no ONNX model"),
-        ({"a.xml": b"<net/>"}, "a.xml", "in 'a.bin', which is not beside it"),
-        ({"a.xml": b"<svg/>", "a.bin": b"1"}, "a.xml", "is no OpenVINO IR"),
+        ({"a.onnx": b"nothing"}, "a.onnx", "is not a valid ONNX model"),
+        ({"a.xml": b"<net/>"}, "a.xml", "in 'a.bin', which is not in the same folder"),
+        ({"a.xml": b"<svg/>", "a.bin": b"1"}, "a.xml", "is not OpenVINO IR"),
         ({"a.pt": b"\x80\x02"}, "a.pt", "is a pickle"),
-        ({"a.txt": b"?"}, "a.txt", "is none of .gguf, .onnx, .xml, .pt, .pt2"),
-        ({"a.txt": b"?"}, "", "holds no model"),
-        ({"a.gguf": b"GGUF", "b.gguf": b"GGUF"}, "", "one of which must be named: a.gguf, b.gguf"),
+        ({"a.txt": b"?"}, "a.txt", "is not a model: expected .gguf, .onnx, .xml, .pt, .pt2"),
+        ({"a.txt": b"?"}, "", "contains no model"),
+        ({"a.gguf": b"GGUF", "b.gguf": b"GGUF"}, "", "choose one: a.gguf, b.gguf"),
         ({"config.pbtxt": b""}, "", "Could not determine backend for model"),
         ({"openvino_model.xml": b"<net/>", "openvino_tokenizer.xml": b"<net/>"}, "", "openvino_model.bin is missing"),
     ],
@@ -246,7 +246,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.Cap
     script = write_script(tmp_path / "script", Doubled(), "") / "1" / "model.pt"
     models = tmp_path / "models"
     for arguments, words in {
-        (gguf, "--backend", "onnxruntime"): "--backend onnxruntime does not run this: it is for openvino_genai",
+        (gguf, "--backend", "onnxruntime"): "--backend onnxruntime does not support this model: use openvino_genai",
         (gguf, "--input", "x:FP32:1"): "leave out --input",
         (script,): "add --input for each argument",
         (script, "--input", "IN:FP33:4", "--output", "OUT:FP32:4"): "TYPE_FP33",
@@ -308,7 +308,7 @@ def test_models_come_from_the_hub(
         assert f"fetching sub/one-Q8_0.gguf of team/one-GGUF at c0ffee000000 from {hub.endpoint}" in result.stdout
         monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
         assert add("hf://team/many-GGUF", "--repository", tmp_path / "models") == 1
-        assert "has several models, one of which must be named: many-Q4.gguf, many-Q8.gguf" in capsys.readouterr().err
+        assert "contains several models; choose one: many-Q4.gguf, many-Q8.gguf" in capsys.readouterr().err
         assert from_hub(hub, tmp_path, "hf://team/many-GGUF@v1/many-Q8.gguf").returncode == 0
         assert from_hub(hub, tmp_path, "hf://team/llama@main").returncode == 0
         assert sorted(hub.fetched) == [
@@ -342,15 +342,15 @@ def test_what_the_hub_does_not_give_is_explained(
 
     with Hub({"team/one": {"one.gguf": b"GGUF"}}, gated=frozenset({"meta/llama"})) as hub:
         monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
-        refused("hf://team/none", f"there is no {hub.endpoint}/team/none, or it is private")
+        refused("hf://team/none", f"{hub.endpoint}/team/none does not exist, or it is private")
         refused("hf://team/one@v9", "has no revision 'v9'")
-        refused("hf://team/one/two.gguf", "team/one has no file 'two.gguf'; there are one.gguf")
+        refused("hf://team/one/two.gguf", "team/one has no file 'two.gguf'; found one.gguf")
         refused("hf://meta/llama", f"{hub.endpoint}/meta/llama is gated: accept its terms there, and set HF_TOKEN")
         for wrong in ("hf://", "hf://team", "hf://team/one/../two.gguf"):
-            refused(wrong, "must be like hf://org/name")
-    refused("team/one", "there is no 'team/one' here, and as hf://team/one", "HF_ENDPOINT names a mirror")
-    refused("hf://team/one", "HF_ENDPOINT names a mirror", "add their PATH")  # now there is no Hub
+            refused(wrong, "expected hf://org/name")
+    refused("team/one", "no file or folder 'team/one', and hf://team/one failed", "HF_ENDPOINT to a mirror")
+    refused("hf://team/one", "HF_ENDPOINT to a mirror", "add their path")  # now there is no Hub
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.delitem(sys.modules, "conch.cli.repository.hub_download")
-    refused("hf://team/one", "pip install 'conch-server[hub]'", "add their PATH")
+    refused("hf://team/one", "pip install 'conch-server[hub]'", "add their path")
     assert not (tmp_path / "models").exists()

@@ -1,1 +1,1 @@
-"""The commands, one small module each."""
+"""The sub-commands of `conch`."""

@@ -1,4 +1,4 @@
-"""`conch check`: lint model repositories without starting them."""
+"""`conch check`: lint model repositories without starting a server."""
 
 import json
 import sys
@@ -12,18 +12,16 @@ _UNWRAPPED = 1000  # columns
 
 
 def check(arguments: Sequence[str]) -> int:
-    """Check repositories, print what is wrong, and return the exit status."""
-    parser = CommandParser(
-        "conch check", description="Find what is wrong with model repositories, without starting them."
-    )
+    """Check repositories, print the findings, and return the exit status."""
+    parser = CommandParser("conch check", description="Find errors in model repositories without starting a server.")
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", type=Path, help="a repository, a model, or a folder with some"
+        "paths", metavar="PATH", nargs="+", type=Path, help="a repository, a model, or a folder that contains some"
     )
-    parser.add_argument("--fix", action="store_true", help="mend what can be mended safely and show the changes")
+    parser.add_argument("--fix", action="store_true", help="fix findings that have a safe fix, and print the changes")
     parser.add_argument("--json", action="store_true", help="print findings as JSON")
-    parser.add_argument("--strict", action="store_true", help="count warnings as errors in the exit status")
-    parser.add_argument("--rule", metavar="ID", action="append", default=[], help="only this rule; repeatable")
-    parser.add_argument("--ignore", metavar="ID", action="append", default=[], help="all rules but this; repeatable")
+    parser.add_argument("--strict", action="store_true", help="treat warnings as errors in the exit status")
+    parser.add_argument("--rule", metavar="ID", action="append", default=[], help="check only this rule; repeatable")
+    parser.add_argument("--ignore", metavar="ID", action="append", default=[], help="skip this rule; repeatable")
     options = parser.parse_args(arguments)
 
     from rich.console import Console
@@ -36,24 +34,24 @@ def check(arguments: Sequence[str]) -> int:
 
     known = {rule.id for rule in RULES}
     for unknown in sorted({*options.rule, *options.ignore} - known):
-        parser.error(f"there is no rule '{unknown}'; docs/check.md lists them")
-    wanted = frozenset((set(options.rule) or known) - set(options.ignore))
+        parser.error(f"unknown rule '{unknown}'; docs/check.md lists the rules")
+    selected = frozenset((set(options.rule) or known) - set(options.ignore))
     diff = ""
     try:
         if options.fix:
-            report, diff = fix_paths(options.paths, wanted)
+            report, diff = fix_paths(options.paths, selected)
         else:
             report = check_paths(options.paths)
     except OSError as error:
         print(f"conch check: {error}", file=sys.stderr)
         return _USAGE_ERROR
-    findings = [finding for finding in report.findings if finding.rule.id in wanted]
+    findings = [finding for finding in report.findings if finding.rule.id in selected]
     if options.json:
         document = as_document(report, findings) | ({"diff": diff} if options.fix else {})
         print(json.dumps(document, indent=2))
     else:
         sys.stdout.write(diff)
-        # A file or a pipe has no width: what is read there by a program has its lines whole.
+        # Lines in a file or pipe, which has no width, are not wrapped.
         width = None if sys.stdout.isatty() else _UNWRAPPED
         print_report(report, findings, Console(highlight=False, width=width))
     severities = {finding.rule.severity for finding in findings}

@@ -1,4 +1,4 @@
-"""`conch client`: ask a server that speaks Triton's protocol, this one or Triton itself."""
+"""`conch client`: send requests to Conch or Triton over Triton's gRPC protocol."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ _FAILURE, _INTERRUPTED = 1, 130
 
 
 def client(arguments: Sequence[str]) -> int:
-    """Run the sub-command; return the exit status: 0, 1 if anything failed, 2 if it was called wrongly."""
+    """Run the sub-command; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
     given = _parser().parse_args(arguments)
     try:
         status: int = _client_prompts().ask_prompts(given, _sampling(given))
@@ -30,7 +30,7 @@ def client(arguments: Sequence[str]) -> int:
 
 
 def _client_prompts() -> ModuleType:
-    """Import the command. Raises Unavailable if what it needs beside the server is not installed."""
+    """Import the command. Raises Unavailable if its optional packages are not installed."""
     try:
         return import_module("conch.cli.clients.prompts")
     except ModuleNotFoundError as missing:
@@ -40,82 +40,85 @@ def _client_prompts() -> ModuleType:
 
 
 def _sampling(given: Namespace) -> dict[str, Any]:
-    """Return the sampling parameters: what has a flag of its own goes before the JSON, which goes before defaults."""
-    own = {"temperature": given.temperature, "max_tokens": given.max_tokens, "lora_name": given.lora_name}
-    return {**_DEFAULTS, **given.sampling_parameters, **{key: value for key, value in own.items() if value is not None}}
+    """Return the sampling parameters, in order of precedence: flags, --sampling-parameters, defaults."""
+    flags = {"temperature": given.temperature, "max_tokens": given.max_tokens, "lora_name": given.lora_name}
+    flags = {key: value for key, value in flags.items() if value is not None}
+    return {**_DEFAULTS, **given.sampling_parameters, **flags}
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser("conch client", description="Ask a server over Triton's gRPC protocol.")
+    parser = CommandParser("conch client", description="Send requests to a server over Triton's gRPC protocol.")
     commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
-    prompts = commands.add_parser("prompts", help="send a file of prompts, write a file of answers", description=_WHAT)
-    asked = prompts.add_argument_group("what is asked")
-    asked.add_argument("-m", "--model-name", "--model", required=True, metavar="NAME", help="name of the model")
-    asked.add_argument("--input-prompts", default="prompts.txt", metavar="FILE", help="a prompt in each line")
-    asked.add_argument("--template", default="none", metavar="NAME|FILE", help=_TEMPLATE_HELP)
-    asked.add_argument("--system", metavar="TEXT", help=f"what {{system}} stands for (default: {DEFAULT_SYSTEM})")
-    asked.add_argument("--iterations", type=_positive, default=1, metavar="N", help="how often the file is sent")
-    asked.add_argument("--offset", type=int, default=0, metavar="N", help="the number of the first request")
+    prompts = commands.add_parser(
+        "prompts", help="send a file of prompts, write a file of answers", description=_DESCRIPTION
+    )
+    requests = prompts.add_argument_group("requests")
+    requests.add_argument("-m", "--model-name", "--model", required=True, metavar="NAME", help="name of the model")
+    requests.add_argument("--input-prompts", default="prompts.txt", metavar="FILE", help="file with a prompt per line")
+    requests.add_argument("--template", default="none", metavar="NAME|FILE", help=_TEMPLATE_HELP)
+    requests.add_argument("--system", metavar="TEXT", help=f"value of {{system}} (default: {DEFAULT_SYSTEM})")
+    requests.add_argument(
+        "--iterations", type=_positive, default=1, metavar="N", help="how many times the file is sent"
+    )
+    requests.add_argument("--offset", type=int, default=0, metavar="N", help="number of the first request")
 
-    answered = prompts.add_argument_group("how it is answered")
-    answered.add_argument("--max-tokens", type=_positive, metavar="N", help="at most so many tokens (default: 256)")
-    answered.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token (default: 0.1)")
-    answered.add_argument(
+    answers = prompts.add_argument_group("answers")
+    answers.add_argument("--max-tokens", type=_positive, metavar="N", help="maximum number of tokens (default: 256)")
+    answers.add_argument(
+        "--temperature", type=float, metavar="T", help="sampling temperature; 0 is greedy (default: 0.1)"
+    )
+    answers.add_argument(
         "--sampling-parameters",
         type=_json_object,
         default={},
         metavar="JSON",
-        help="others by vLLM's names, as in '{\"top_k\": 20}' (default: a top_p of 0.95)",
+        help="other parameters by vLLM's names, such as '{\"top_k\": 20}' (default: a top_p of 0.95)",
     )
-    answered.add_argument("-l", "--lora-name", metavar="NAME", help="LoRA adapter of the model")
-    answered.add_argument(
-        "-s",
-        "--streaming-mode",
-        action="store_true",
-        help="have the text sent while it comes; tells when the first token came",
+    answers.add_argument("-l", "--lora-name", metavar="NAME", help="LoRA adapter of the model")
+    answers.add_argument(
+        "-s", "--streaming-mode", action="store_true", help="stream the answers and report the time to the first token"
     )
-    answered.add_argument(
+    answers.add_argument(
         "--exclude-inputs-in-outputs", action="store_true", help="leave the prompts out of the results"
     )
-    answered.add_argument("--results-file", default="results.txt", metavar="FILE", help="where the answers go")
+    answers.add_argument("--results-file", default="results.txt", metavar="FILE", help="file for the answers")
 
     server = prompts.add_argument_group("the server")
     server.add_argument("-u", "--url", default="localhost:8001", help="host and gRPC port (default: %(default)s)")
     server.add_argument(
-        "--concurrency", type=_positive, default=64, metavar="N", help="prompts at a time (default: %(default)s)"
+        "--concurrency", type=_positive, default=64, metavar="N", help="concurrent prompts (default: %(default)s)"
     )
     server.add_argument("--api-key-file", metavar="FILE", help=KEY_HELP)
-    server.add_argument("-t", "--stream-timeout", type=float, metavar="SECONDS", help="for each prompt")
+    server.add_argument("-t", "--stream-timeout", type=float, metavar="SECONDS", help="timeout of each prompt")
 
-    prompts.add_argument("-v", "--verbose", action="store_true", help="print the results, too")
-    prompts.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    prompts.add_argument("-v", "--verbose", action="store_true", help="also print the results")
+    prompts.add_argument("--json", action="store_true", help="print only one JSON document")
     return parser
 
 
 def _positive(text: str) -> int:
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    raise ArgumentTypeError(f"'{text}' is no number of 1 or more")
+    raise ArgumentTypeError(f"'{text}' is not a number above 0")
 
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ArgumentTypeError(f"no JSON: {error}") from None
+        raise ArgumentTypeError(f"not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise ArgumentTypeError(f"must be a JSON object, such as '{{\"top_k\": 20}}', got {text}")
     return value
 
 
 _DEFAULTS: dict[str, Any] = {"temperature": 0.1, "top_p": 0.95, "max_tokens": 256}
-_WHAT = (
-    "Send each line of a file as a prompt to a language model, over gRPC streams and in the tensor form of Triton's "
-    "vLLM backend, and write what comes into a file. Times are from when a prompt is sent to the last of its answer. "
-    "The exit status is 1, and PASS is not printed, if any prompt has failed."
+_DESCRIPTION = (
+    "Send each line of a file as a prompt to a language model, over gRPC streams with the tensors of Triton's vLLM "
+    "backend, and write the answers to a file. Times are measured from sending a prompt to the end of its answer. The "
+    "exit status is 1, and PASS is not printed, if any prompt fails."
 )
 _TEMPLATE_HELP = (
-    f"what is made of a line before it is sent: {', '.join(TEMPLATES)}, the last of which sends it as it is, or a file "
-    "with {prompt} and, if wanted, {system} in it; what the model was trained with gets the best answers "
-    "(default: %(default)s)"
+    f"template for each line: {', '.join(TEMPLATES)} (which sends the line unchanged), or a file that contains "
+    "{prompt} and optionally {system}; use the model's own chat format for the best answers (default: %(default)s)"
 )

@@ -1,4 +1,4 @@
-"""An ArgumentParser whose errors name the command, choice or option that was probably meant."""
+"""An ArgumentParser whose errors suggest similar commands, choices and options."""
 
 import re
 from argparse import ArgumentParser, _SubParsersAction
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-_NEAR = 0.5  # similarity from which on a name is suggested
+_MIN_SIMILARITY = 0.5  # of a suggestion
 _CHOICE = re.compile(
     r"argument (?P<argument>\S+): invalid choice: '(?P<word>[^']*)'.*\(choose from (?P<known>.*)\)", re.DOTALL
 )
@@ -14,7 +14,7 @@ _UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<words>.*)", re.DOTALL)
 
 
 class CommandParser(ArgumentParser):
-    """Sub-parsers are of the same class, as argparse makes them of their parent's."""
+    """An ArgumentParser with suggestions in its errors. argparse uses the same class for its sub-parsers."""
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message with a suggestion; exit with status 2."""
@@ -23,19 +23,19 @@ class CommandParser(ArgumentParser):
     def _with_suggestion(self, message: str) -> str:
         if found := _CHOICE.match(message):
             known = [each.strip("' ") for each in found["known"].split(",")]
-            what = "unknown command" if found["argument"] == "command" else f"{found['argument']}: unknown value"
-            return f"{what} '{found['word']}'{_did_you_mean(found['word'], known)} Known: {', '.join(known)}"
+            subject = "unknown command" if found["argument"] == "command" else f"{found['argument']}: unknown value"
+            return f"{subject} '{found['word']}'{_did_you_mean(found['word'], known)} Known: {', '.join(known)}"
         if found := _UNRECOGNIZED.match(message):
             options = sorted(_options(self))
             for word in found["words"].split():
                 name = word.partition("=")[0]
-                if name.startswith("-") and (meant := _did_you_mean(name, options, otherwise="")):
-                    return message + meant
+                if name.startswith("-") and (suggestion := _did_you_mean(name, options, otherwise="")):
+                    return message + suggestion
         return message
 
 
 def _did_you_mean(word: str, known: Sequence[str], otherwise: str = ".") -> str:
-    near = get_close_matches(word.lower(), known, n=1, cutoff=_NEAR)
+    near = get_close_matches(word.lower(), known, n=1, cutoff=_MIN_SIMILARITY)
     return f"; did you mean '{near[0]}'?" if near else otherwise
 
 

@@ -1,4 +1,4 @@
-"""The flags of `conch serve` for readers: as help in the terminal and as the reference page."""
+"""Print the help of `conch serve`, and generate the reference page of its flags."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -10,7 +10,7 @@ from rich.text import Text
 from conch.options.flags import Flag, Standing
 from conch.options.server_options import FLAGS
 
-# The order in which a reader needs them; the groups are the flags' own.
+# The groups of flags, in the order of the help.
 _GROUPS = (
     "Server",
     "Model repository",
@@ -53,7 +53,7 @@ A flag is one of three:
 
 
 def print_help(console: Console | None = None) -> None:
-    """Print all flags: those that do something by group, the others by the reason why they do not."""
+    """Print all flags: supported ones by group, the others by the reason why they are not supported."""
     console = console or Console(highlight=False)
     console.print(_HELP, markup=False)
     for group, flags in _grouped(flag for flag in FLAGS if flag.standing is Standing.SUPPORTED):
@@ -93,7 +93,7 @@ def _usage(flag: Flag) -> str:
 
 
 def _placeholder(flag: Flag) -> str:
-    """`<port>`; forms such as `true|false` and `<a>,<b>` speak for themselves."""
+    """Return `<port>` for `port`; forms such as `true|false` and `<a>,<b>` stay as they are."""
     metavar = flag.kind.metavar
     return metavar if "|" in metavar or "<" in metavar else f"<{metavar}>"
 
@@ -113,7 +113,7 @@ def _row(flag: Flag) -> str:
         notes.append(f"repeatable; `{flag.separator}` between values in the environment")
     meaning = flag.help + (f" ({'; '.join(notes)})" if notes else "")
     default = f"`{_written(flag.default)}`" if flag.default not in ("", ()) else ""
-    # Outside of backticks Markdown takes `<model>` for HTML.
+    # Outside of backticks, Markdown treats `<model>` as HTML.
     cells = (f"`{_usage(flag)}`", default, flag.standing.value, meaning.replace("<", "&lt;"))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -1,7 +1,7 @@
-"""Keeps the keys of this process from other processes: its command line, its first environment, its memory.
+"""Hide the secrets of this process from other processes: in its command line, initial environment and memory.
 
-What a process was started with stays readable in /proc, whatever it does with its own variables: the command line to
-everybody on the machine, the environment to processes of the same user, which those of models are by default.
+The initial command line and environment stay readable in /proc when a process changes its variables: the command line
+for all users, the environment for processes of the same user, which include models' processes by default.
 """
 
 import ctypes
@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 from conch.backends.child.conch_child.ipc import prctl
 from conch.options.server_options import OWN_FLAGS
 
-# Of /proc/self/stat, counted from the state: where arguments and environment begin and end.
+# Fields of /proc/self/stat, counted from the state: begin and end of arguments and environment.
 _ARGUMENTS = slice(45, 47)
 _ENVIRONMENT = slice(47, 49)
 
 
 def hide_secrets(arguments: Sequence[str]) -> None:
-    """Overwrite the values of secret flags where other processes can read them, and take them out of `os.environ`."""
+    """Overwrite the values of secret flags where other processes can read them, and remove them from `os.environ`."""
     secrets = {flag.name for flag in OWN_FLAGS if flag.kind.secret}
     variables = [flag.variable for flag in OWN_FLAGS if flag.kind.secret and flag.variable in os.environ]
     values = [*_values(arguments, secrets), *(os.environ.pop(variable) for variable in variables)]
@@ -31,12 +31,12 @@ def hide_secrets(arguments: Sequence[str]) -> None:
 
 
 def protect_memory() -> None:
-    """Let no process of the same user read this one's memory, environment or descriptors, and dump no core."""
+    """Prevent processes of the same user from reading memory, environment and descriptors; disable core dumps."""
     prctl.set_dumpable(False)
 
 
 def _values(arguments: Sequence[str], secrets: set[str]) -> Iterator[str]:
-    """Return the values of secret flags, and the passwords in addresses."""
+    """Yield the values of secret flags, and the passwords in URLs."""
     flag = ""
     for word in arguments:
         name, equals, value = word[2:].partition("=") if word.startswith("--") else ("", "", word)

@@ -1,4 +1,4 @@
-"""`conch serve`: from the command line to a running server."""
+"""`conch serve`: parse the command line and run the server."""
 
 import gc
 import os
@@ -17,7 +17,7 @@ _START_FAILURE = 1
 
 
 def serve(arguments: Sequence[str]) -> int:
-    """Serve a model repository over HTTP and gRPC until told to stop; return the exit status."""
+    """Serve a model repository over HTTP and gRPC until SIGTERM or SIGINT; return the exit status."""
     if "--help" in arguments or "-h" in arguments:
         from conch.cli.flag_help import print_help
 
@@ -38,7 +38,7 @@ def serve(arguments: Sequence[str]) -> int:
     if not options.process_debugging:
         protect_memory()
     with _fork_server(options) as fork_server:
-        # All of what is imported stays: the collector would walk through it again and again and find nothing.
+        # Imported objects are permanent: exclude them from garbage collection, which would scan them in vain.
         gc.disable()
         from conch.server import run
 
@@ -46,22 +46,22 @@ def serve(arguments: Sequence[str]) -> int:
         gc.enable()
         try:
             return run(options, fork_server)
-        except OSError as error:  # the log file, before there is a log to say it in
+        except OSError as error:  # of the log file, so it cannot be logged
             print(f"conch serve: cannot start: {error}", file=sys.stderr)
             return _START_FAILURE
 
 
 @contextmanager
 def _fork_server(options: "ServerOptions") -> Iterator["ForkServer"]:
-    """Make the fork server. If there are Python models to come, it starts while the rest of the program is imported."""
+    """Create the fork server. If Python models will be loaded, it starts while other modules are imported."""
     from conch.backends.processes.environment import ChildEnvironment
     from conch.backends.processes.fork_server import ForkServer
     from conch.errors import ModelLoadError
 
     server = ForkServer(environment=ChildEnvironment(options.model_env_allow, options.model_env_deny))
-    waits_for_orders = options.model_control_mode == "explicit" and not options.load_model
-    if not waits_for_orders and any(any(Path(root).glob("*/*/model.py")) for root in options.model_repository):
-        with suppress(ModelLoadError):  # the first model that needs it says so again
+    loads_nothing = options.model_control_mode == "explicit" and not options.load_model
+    if not loads_nothing and any(any(Path(root).glob("*/*/model.py")) for root in options.model_repository):
+        with suppress(ModelLoadError):  # the first model that needs it reports the error
             server.start()
     try:
         yield server

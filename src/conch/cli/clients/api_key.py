@@ -1,4 +1,4 @@
-"""The API key that the commands that are clients send."""
+"""Read the API key for `conch chat` and `conch client`."""
 
 import os
 from pathlib import Path
@@ -11,10 +11,10 @@ _MAX_BYTES = 64 * 1024
 
 
 def client_key(file: str | None) -> str:
-    """Return the key of a file, else of the environment, "" for none.
+    """Return the key from a file, or else from the environment, "" for none.
 
-    The key is the first line that is neither blank nor a comment: alone, or behind name and scopes as in the file of
-    the server. Raises InvalidRequest for a file without one.
+    The key is on the first line that is not blank or a comment: alone, or after name and scopes as in the server's key
+    file. Raises InvalidRequest for a file without a key.
     """
     if not file:
         return next((os.environ[name] for name in VARIABLES if os.environ.get(name)), "")
@@ -22,13 +22,13 @@ def client_key(file: str | None) -> str:
         with Path(file).open(encoding="utf-8") as opened:
             lines = opened.read(_MAX_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InvalidRequest(f"--api-key-file: '{file}' cannot be read: {reason}") from None
     for line in lines:
         key = line.strip()
         if key and not key.startswith("#"):
-            words = key.split()
-            if len(words) not in (1, 3) or not (key.isascii() and key.isprintable()):
+            fields = key.split()
+            if len(fields) not in (1, 3) or not (key.isascii() and key.isprintable()):
                 raise InvalidRequest(f"--api-key-file: a line of '{file}' is neither a key nor name, scopes and key")
-            return words[-1]
-    raise InvalidRequest(f"--api-key-file: '{file}' has no key in it")
+            return fields[-1]
+    raise InvalidRequest(f"--api-key-file: '{file}' contains no key")

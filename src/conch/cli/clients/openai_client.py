@@ -1,4 +1,4 @@
-"""A client of the OpenAI API with nothing but the standard library: chat completions, streamed."""
+"""A client for streamed chat completions of the OpenAI API, with the standard library only."""
 
 import json
 import time
@@ -14,15 +14,15 @@ from conch.errors import ConchError, InvalidRequest, Unavailable
 _TIMEOUT_S = 600
 _NOT_FOUND = 404
 _DATA = b"data:"
-# Pieces that are read one right behind the other had been waiting in a buffer: when they came is not known.
+# Pieces read in quicker succession were buffered, so their times of arrival are unknown.
 _BURST_S = 0.001
-# Of fewer tokens a rate says nothing.
+# For fewer tokens a rate is meaningless.
 _MIN_RATED_TOKENS = 3
 
 
 @dataclass(slots=True)
 class Completion:
-    """An answer as far as it has come. Times are seconds since the request was sent."""
+    """An answer, perhaps incomplete. Times are seconds since the request was sent."""
 
     text: str = ""
     finish_reason: str | None = None
@@ -30,12 +30,12 @@ class Completion:
     completion_tokens: int = 0
     first_s: float | None = None
     total_s: float = 0.0
-    tokens_per_second: float | None = None  # from the first token on; None of too few
+    tokens_per_second: float | None = None  # after the first token; None for too few tokens
 
 
 @dataclass(slots=True)
 class TokenRate:
-    """When the pieces of an answer were read, seconds since the request was sent."""
+    """Measures the rate of tokens from the times at which pieces were read, in seconds since the request."""
 
     pieces: int = 0
     in_first_burst: int = 0
@@ -43,7 +43,7 @@ class TokenRate:
     last_s: float = 0.0
 
     def add(self, now: float) -> None:
-        """Take a piece that was read now."""
+        """Record a piece that was read at `now`."""
         if not self.pieces:
             self.first_s = now
         if self.in_first_burst == self.pieces and (not self.pieces or now - self.last_s < _BURST_S):
@@ -52,7 +52,7 @@ class TokenRate:
         self.last_s = now
 
     def rate(self, tokens: int) -> float | None:
-        """Return tokens per second: of those behind the first burst, or over all of the time if there are none."""
+        """Return tokens per second: of the tokens after the first burst, or of all if there are none after it."""
         if tokens < _MIN_RATED_TOKENS or not self.pieces:
             return None
         later = tokens * (1 - self.in_first_burst / self.pieces)
@@ -62,13 +62,13 @@ class TokenRate:
 
 
 class OpenAIClient:
-    """Speaks to the API at `url`, such as http://localhost:8000/v1."""
+    """A client of the API at `url`, such as http://localhost:8000/v1."""
 
     def __init__(self, url: str, key: str = "") -> None:
-        """Assign. Raises InvalidRequest if the URL is none."""
+        """Raise InvalidRequest for an invalid URL."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(f"'{url}' is no URL of an API: it must be like http://localhost:8000/v1")
+            raise InvalidRequest(f"'{url}' is not a valid API URL: expected one such as http://localhost:8000/v1")
         self._url = url
         self._secure = parts.scheme == "https"
         self._place = (parts.hostname, parts.port)
@@ -76,9 +76,9 @@ class OpenAIClient:
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def models(self) -> list[str]:
-        """Return the models that generate, without their adapters. Raises ConchError.
+        """Return the language models, without their adapters. Raises ConchError.
 
-        A model without a context, `max_model_len`, makes embeddings; servers other than vLLM's kind do not say.
+        A model whose `max_model_len` is null makes embeddings; some servers do not send the field.
         """
         connection = self._connection()
         try:
@@ -94,31 +94,31 @@ class OpenAIClient:
     def chat(
         self, model: str, messages: Sequence[dict[str, str]], settings: dict[str, Any], answer: Completion
     ) -> Generator[str, None, None]:
-        """Yield the pieces of an answer as they come and write down in `answer` what is known of it.
+        """Yield the pieces of an answer as they are received, and update `answer`.
 
-        Closing the iterator closes the connection, which ends the request in the server. Raises ConchError.
+        Closing the iterator closes the connection, which cancels the request. Raises ConchError.
         """
         request = {"model": model, "messages": list(messages), "stream": True, **settings}
         body = json.dumps({**request, "stream_options": {"include_usage": True}})
         connection = self._connection()
         started = time.monotonic()
-        pace = TokenRate()
+        rate = TokenRate()
         try:
             for line in self._ask(connection, "POST", "/chat/completions", body):
                 if line.startswith(_DATA) and (data := line[len(_DATA) :].strip()) != b"[DONE]":
                     piece = _read(json.loads(data), answer)
                     answer.total_s = time.monotonic() - started
                     if piece:
-                        pace.add(answer.total_s)
+                        rate.add(answer.total_s)
                         answer.first_s = answer.total_s if answer.first_s is None else answer.first_s
                         yield piece
         except (OSError, HTTPException, ValueError) as error:
             raise Unavailable(f"{self._url}: {_reason(error)}") from None
         finally:
-            answer.tokens_per_second = pace.rate(answer.completion_tokens)
+            answer.tokens_per_second = rate.rate(answer.completion_tokens)
             connection.close()
         if answer.finish_reason is None:
-            raise Unavailable(f"{self._url}: the answer broke off")
+            raise Unavailable(f"{self._url}: the connection was closed before the end of the answer")
 
     def _connection(self) -> HTTPConnection:
         kind = HTTPSConnection if self._secure else HTTPConnection
@@ -128,26 +128,26 @@ class OpenAIClient:
         connection.request(method, self._path + path, body, self._headers)
         response = connection.getresponse()
         if response.status != 200:
-            otherwise = f"{self._url} answers {response.status} {response.reason}"
+            default = f"{self._url} answers {response.status} {response.reason}"
             if response.status == _NOT_FOUND:
-                otherwise += "; --url must be that of the API, such as http://localhost:8000/v1"
-            raise ConchError(_complaint(response.read(), otherwise))
+                default += "; --url must be the URL of the API, such as http://localhost:8000/v1"
+            raise ConchError(_error_message(response.read(), default))
         return response
 
 
 def _reason(error: Exception) -> str:
-    """Say why there is no answer, and what is probably wrong with the URL."""
+    """Return the cause of a failed request, with a hint about the URL."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused: no server listens there; is it running, and is this its HTTP port?"
     if isinstance(error, gaierror):
-        return f"the name of the host cannot be resolved: {error.strerror}"
+        return f"the host name cannot be resolved: {error.strerror}"
     if isinstance(error, BadStatusLine):
-        return "what listens there does not speak HTTP/1.1; --url must name the HTTP port (8000), not that of gRPC"
+        return "the server does not speak HTTP/1.1; --url must have the HTTP port (8000), not the gRPC port"
     return str(error) or type(error).__name__
 
 
 def _read(chunk: dict[str, Any], answer: Completion) -> str:
-    """Take a chunk into the answer and return its text. Raises ConchError if it tells of a failure."""
+    """Add a chunk to the answer and return its text. Raises ConchError for an error in the chunk."""
     if "error" in chunk:
         raise ConchError(str(chunk["error"].get("message", chunk["error"])))
     if usage := chunk.get("usage"):
@@ -161,8 +161,8 @@ def _read(chunk: dict[str, Any], answer: Completion) -> str:
     return text
 
 
-def _complaint(body: bytes, otherwise: str) -> str:
+def _error_message(body: bytes, default: str) -> str:
     try:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return otherwise
+        return default

@@ -1,4 +1,4 @@
-"""What is made of a line of text before it is a model's prompt."""
+"""Templates that turn a line of text into a model's prompt."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conch.errors import InvalidRequest
 
-# The forms that chat models were trained with: Llama 2's, and that of Qwen and many others.
+# Chat formats: of Llama 2, and of Qwen and many others.
 TEMPLATES = {
     "llama2": "<s>[INST]<<SYS>>\n{system}\n<</SYS>>\n\n{prompt}\n[/INST]",
     "chatml": ("<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"),
@@ -19,22 +19,22 @@ _PLACES = re.compile(r"\{(prompt|system)\}")
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """A text with `{prompt}` and, if wanted, `{system}` in it."""
+    """A text that contains `{prompt}` and optionally `{system}`."""
 
     text: str
     system: str
 
     def __call__(self, prompt: str) -> str:
-        """Return the text with both put in."""
-        # In one pass: braces in a prompt are the prompt's own.
+        """Return the text with both substituted."""
+        # In one pass, so that placeholders in the prompt are not substituted.
         return _PLACES.sub(lambda place: prompt if place[1] == "prompt" else self.system, self.text)
 
 
 def read_template(name: str, system: str | None) -> PromptTemplate:
-    """Return the template of this name, or of this file. Raises InvalidRequest if there is none, or no place in it."""
+    """Return the template of this name or file. Raises InvalidRequest if it does not exist or has no placeholder."""
     text = TEMPLATES.get(name)
     if text is None:
-        text = read_text(name, f"--template: '{name}' is none of {', '.join(TEMPLATES)}, and as a file it")
+        text = read_text(name, f"--template: '{name}' is not one of {', '.join(TEMPLATES)}, and as a file it")
     if "{prompt}" not in text:
         raise InvalidRequest(f"--template: '{name}' has no {{prompt}} in it")
     if system is not None and "{system}" not in text:

@@ -1,4 +1,4 @@
-"""`conch client prompts`: a file of prompts to a language model, and a file of its answers with the times they took."""
+"""`conch client prompts`: send a file of prompts to a language model, and write its answers to a file."""
 
 import asyncio
 import json
@@ -19,8 +19,8 @@ _SEPARATOR = "\n=========\n\n"
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A prompt and what has become of it."""
+class _Request:
+    """A prompt, and its answer or error."""
 
     id: int
     prompt: str
@@ -28,7 +28,7 @@ class _Asked:
     error: str | None = None
 
     def results(self) -> str:
-        """What stands in the results file."""
+        """Return the entry for the results file."""
         if self.answer is None:
             return f"Error: {self.error}\n"
         return "".join(f"{text}\n" for text in self.answer.texts)
@@ -39,68 +39,70 @@ class _Asked:
 
 
 def ask_prompts(given: Namespace, sampling: dict[str, Any]) -> int:
-    """Send all prompts, print and write what comes; return the exit status, 1 if a prompt failed. Raises ConchError."""
+    """Send all prompts, print and write the answers; return the exit status, 1 after failures. Raises ConchError."""
     if given.streaming_mode and str(sampling.get("n", 1)) != "1":
-        raise InvalidRequest("--streaming-mode takes one answer to each prompt: 'n' must be 1")
+        raise InvalidRequest("--streaming-mode supports one answer to each prompt: 'n' must be 1")
     template = read_template(given.template, given.system)
-    say = _Silent() if given.json else _Spoken(given.model_name)
-    say.line(f"Loading inputs from `{given.input_prompts}`...")
+    output = _NoOutput() if given.json else _TerminalOutput(given.model_name)
+    output.line(f"Loading inputs from `{given.input_prompts}`...")
     prompts = [template(line) for line in _lines(given.input_prompts)] * given.iterations
-    asked = [_Asked(given.offset + index, prompt) for index, prompt in enumerate(prompts)]
+    requests = [_Request(given.offset + index, prompt) for index, prompt in enumerate(prompts)]
     with _open_results(given.results_file) as results:
         started = time.monotonic()
-        asyncio.run(_ask_all(given, sampling, asked, say))
+        asyncio.run(_send_all(given, sampling, requests, output))
         total_s = time.monotonic() - started
-        say.line(f"Storing results into `{given.results_file}`...")
-        text = "".join(each.results() + _SEPARATOR for each in asked)
+        output.line(f"Storing results into `{given.results_file}`...")
+        text = "".join(each.results() + _SEPARATOR for each in requests)
         results.truncate(0)
         results.write(text)
-    say.line(f"Total time for all requests: {total_s:.2f} seconds ({total_s * 1000:.2f} milliseconds)")
-    failed = sum(each.error is not None for each in asked)
+    output.line(f"Total time for all requests: {total_s:.2f} seconds ({total_s * 1000:.2f} milliseconds)")
+    failed = sum(each.error is not None for each in requests)
     if given.verbose:
-        say.line(f"\nContents of `{given.results_file}` ===>\n{text}")
+        output.line(f"\nContents of `{given.results_file}` ===>\n{text}")
     if given.json:
-        requests = [each.document() for each in asked]
-        print(json.dumps({"model": given.model_name, "requests": requests, "total_s": total_s, "failed": failed}))
+        documents = [each.document() for each in requests]
+        print(json.dumps({"model": given.model_name, "requests": documents, "total_s": total_s, "failed": failed}))
     elif failed:
-        print(f"FAIL: {failed} of {len(asked)} prompts have failed", file=sys.stderr)
+        print(f"FAIL: {failed} of {len(requests)} prompts failed", file=sys.stderr)
     else:
-        say.line("PASS: vLLM example")
+        output.line("PASS: vLLM example")
     return 1 if failed else 0
 
 
-async def _ask_all(given: Namespace, sampling: dict[str, Any], asked: Sequence[_Asked], say: "_Silent") -> None:
-    """Ask so many at a time as is wanted. Raises ConchError if the server or the model is not there."""
+async def _send_all(
+    given: Namespace, sampling: dict[str, Any], requests: Sequence[_Request], output: "_NoOutput"
+) -> None:
+    """Send the prompts with the given concurrency. Raises ConchError if the server or model is not available."""
     key = client_key(given.api_key_file)
     async with TritonStream(given.url, given.model_name, timeout_s=given.stream_timeout, key=key) as model:
-        await model.look(stream=given.streaming_mode, exclude=given.exclude_inputs_in_outputs)
-        free = asyncio.Semaphore(given.concurrency)
+        await model.prepare(stream=given.streaming_mode, exclude=given.exclude_inputs_in_outputs)
+        slots = asyncio.Semaphore(given.concurrency)
 
-        async def ask(one: _Asked) -> None:
-            async with free:
+        async def send(request: _Request) -> None:
+            async with slots:
                 try:
-                    one.answer = await model.generate(one.id, one.prompt, sampling)
+                    request.answer = await model.generate(request.id, request.prompt, sampling)
                 except ConchError as error:
-                    one.error = error.message
-            say.end(one)
+                    request.error = error.message
+            output.end(request)
 
         async with asyncio.TaskGroup() as group:
-            for each in asked:
-                group.create_task(ask(each))
+            for each in requests:
+                group.create_task(send(each))
 
 
-class _Silent:
-    """Nobody wants to hear of it."""
+class _NoOutput:
+    """Print nothing, for --json."""
 
     def line(self, text: str) -> None:
-        """Say nothing."""
+        """Print a line."""
 
-    def end(self, asked: _Asked) -> None:
-        """Say nothing."""
+    def end(self, request: _Request) -> None:
+        """Print the result of a request."""
 
 
-class _Spoken(_Silent):
-    """Lines on the terminal while answers come."""
+class _TerminalOutput(_NoOutput):
+    """Print lines while answers are received."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -108,24 +110,24 @@ class _Spoken(_Silent):
     def line(self, text: str) -> None:
         print(text, flush=True)
 
-    def end(self, asked: _Asked) -> None:
-        """Print how long a prompt took, or why it failed."""
-        who = f"Model {self._model} - Request {asked.id}"
-        if asked.answer is None:
-            print(f"{who}: {asked.error}", file=sys.stderr, flush=True)
+    def end(self, request: _Request) -> None:
+        """Print the duration of a request, or its error."""
+        label = f"Model {self._model} - Request {request.id}"
+        if request.answer is None:
+            print(f"{label}: {request.error}", file=sys.stderr, flush=True)
             return
         details = []
-        if asked.answer.output_tokens is not None:
-            count = asked.answer.output_tokens
+        if request.answer.output_tokens is not None:
+            count = request.answer.output_tokens
             details.append(f"{count} token{'s' if count != 1 else ''}")
-        if asked.answer.first_s is not None:
-            details.append(f"the first after {asked.answer.first_s * 1000:.2f} ms")
-        told = f" ({', '.join(details)})" if details else ""
-        self.line(f"{who}: {asked.answer.total_s * 1000:.2f} ms{told}")
+        if request.answer.first_s is not None:
+            details.append(f"the first after {request.answer.first_s * 1000:.2f} ms")
+        suffix = f" ({', '.join(details)})" if details else ""
+        self.line(f"{label}: {request.answer.total_s * 1000:.2f} ms{suffix}")
 
 
 def _lines(path: str) -> list[str]:
-    """Return the lines that have something in them."""
+    """Return the lines that are not blank."""
     lines = [line.removesuffix("\r") for line in read_text(path, f"--input-prompts: '{path}'").split("\n")]
     found = [line for line in lines if line.strip()]
     if not found:
@@ -134,8 +136,8 @@ def _lines(path: str) -> list[str]:
 
 
 def _open_results(path: str) -> TextIO:
-    # Before anything is sent, for answers that took an hour are not to be lost to a wrong path; and as it is, for the
-    # results of before are not to be lost to a server that is not there.
+    # Opened before anything is sent, so that a wrong path fails early; for appending, so that the previous results are
+    # kept if the server is not available.
     try:
         return Path(path).open("a", encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Generations over Triton's gRPC streams, in the tensor form of its vLLM backend, by the official client."""
+"""Generate text over Triton's gRPC streams with the official client and the tensors of Triton's vLLM backend."""
 
 import json
 import time
@@ -19,7 +19,7 @@ _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
 
 @dataclass(slots=True)
 class Generated:
-    """An answer. Times are seconds since the prompt was sent; what the server does not tell is None."""
+    """An answer. Times are seconds since the prompt was sent; counts are None if the server does not send them."""
 
     texts: list[str]
     total_s: float
@@ -29,14 +29,13 @@ class Generated:
 
 
 class TritonStream:
-    """A language model of a server at `url`, such as localhost:8001. Use as an asynchronous context manager.
+    """A language model of a server at `url`, such as localhost:8001. An asynchronous context manager.
 
-    Each prompt has a stream of its own, so that what fails says which prompt it was: in a stream that is shared the
-    official client does not tell whose error it is.
+    Each prompt has its own stream, because errors in a shared stream of the official client do not name their request.
     """
 
     def __init__(self, url: str, model: str, *, timeout_s: float | None = None, key: str = "") -> None:
-        """Assign. `key` is the API key to send, "" for none."""
+        """`key` is the API key to send, "" for none."""
         self._headers = {"authorization": f"Bearer {key}"} if key else None
         self._url = url
         self._model = model
@@ -54,10 +53,10 @@ class TritonStream:
     ) -> None:
         await self._client.close()
 
-    async def look(self, *, stream: bool, exclude: bool) -> None:
-        """Look at the model's inputs and say how its answers are wanted: while they come, and without the prompt.
+    async def prepare(self, *, stream: bool, exclude: bool) -> None:
+        """Read the model's inputs and set whether answers are streamed, and whether they exclude the prompt.
 
-        Raises Unavailable if the server or model is not there, InvalidRequest if it is no such model.
+        Raises Unavailable if the server or model is not available, InvalidRequest if the model lacks an input.
         """
         try:
             metadata = await self._client.get_model_metadata(self._model, headers=self._headers)
@@ -74,7 +73,7 @@ class TritonStream:
         self._streams, self._excludes = stream, exclude
 
     async def generate(self, request_id: int, prompt: str, sampling: dict[str, Any]) -> Generated:
-        """Send a prompt and wait for the whole of its answer. Raises Unavailable with what the server said."""
+        """Send a prompt and return its whole answer. Raises Unavailable with the server's message."""
         started = time.monotonic()
         answer = Generated([], 0.0)
         try:
@@ -91,7 +90,7 @@ class TritonStream:
         except InferenceServerException as error:
             raise Unavailable(error.message()) from None
         except grpc.RpcError as error:
-            raise Unavailable(_told(error)) from None
+            raise Unavailable(_error_message(error)) from None
         if not answer.texts:
             raise Unavailable("the stream ended without an answer")
         if self._streams and not self._excludes:
@@ -99,7 +98,7 @@ class TritonStream:
         return answer
 
     def _take(self, result: Any, answer: Generated) -> None:
-        """Take a response into the answer: all of it, or in streaming mode what has been added."""
+        """Add a response to the answer: the whole text, or in streaming mode the next piece."""
         array = result.as_numpy("text_output")
         if array is None:
             return
@@ -146,15 +145,15 @@ class TritonStream:
 
 
 def _remedy(url: str, reason: str) -> str:
-    """Say what is probably wrong with the URL of a server that cannot be reached."""
+    """Return a hint about the URL of a server that cannot be reached."""
     if "://" in url:
         return f"; --url is host:port without a scheme, such as {url.partition('://')[2]}"
     if "http1.x server" in reason:
-        return "; this is an HTTP port, --url must be that of gRPC (8001)"
+        return "; this is an HTTP port, --url must have the gRPC port (8001)"
     return "; is the server running, and is this its gRPC port?" if "Connection refused" in reason else ""
 
 
-def _told(error: grpc.RpcError) -> str:
+def _error_message(error: grpc.RpcError) -> str:
     details = getattr(error, "details", lambda: "")()
     code = getattr(error, "code", lambda: None)()
     return f"[{code}] {details}" if code is not None else str(error)

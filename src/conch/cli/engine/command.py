@@ -1,4 +1,4 @@
-"""`conch engine`: what an engine for a language model would need."""
+"""`conch engine`: plan the GPUs for a language model."""
 
 import sys
 from argparse import ArgumentTypeError, Namespace
@@ -12,7 +12,7 @@ _FAILURE = 1
 
 
 def engine(arguments: Sequence[str]) -> int:
-    """Run a sub-command; return the exit status: 0, 1 if nothing fits or it failed, 2 if it was called wrongly."""
+    """Run a sub-command; return the exit status: 0, 1 if nothing fits or after a failure, 2 for invalid arguments."""
     from conch.errors import ConchError
 
     try:
@@ -33,7 +33,7 @@ def _plan(given: Namespace) -> int:
     model = read_checkpoint(Path(given.model), dtype_bytes=dtype_bytes, quantization=given.quantization or "")
     length = given.max_model_len or model.shape.context
     if not length:
-        raise InvalidRequest("the checkpoint does not say how long its context is: give --max-model-len")
+        raise InvalidRequest("the checkpoint does not contain its context length: give --max-model-len")
     if model.shape.context and length > model.shape.context:
         raise InvalidRequest(f"--max-model-len {length} is above the model's context of {model.shape.context} tokens")
     gpus = parse_gpus(given.gpus, given.nodes) if given.gpus else detect_gpus(given.nodes)
@@ -54,30 +54,38 @@ _DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 def _parser() -> CommandParser:
     from conch.llm.planning.checkpoint import QUANTIZATIONS
 
-    parser = CommandParser("conch engine", description="Engines for language models, before there is one.")
+    parser = CommandParser("conch engine", description="Plan engines for language models.")
     commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
-    planning = commands.add_parser("plan", help="say which GPUs a model fits, and how divided", description=_PLAN)
+    planning = commands.add_parser("plan", help="calculate on how many GPUs a model fits", description=_PLAN)
     planning.add_argument("model", metavar="MODEL", help="folder of a checkpoint, or its config.json")
-    planning.add_argument("--gpus", metavar="NxSIZE", help="GPUs of a machine, as 8x80GiB; default: those found here")
-    planning.add_argument("--nodes", type=_positive, default=1, metavar="N", help="machines with these GPUs")
     planning.add_argument(
-        "--max-model-len", type=_positive, metavar="N", help="tokens of a sequence; default: the model's context"
+        "--gpus", metavar="NxSIZE", help="GPUs of a machine, such as 8x80GiB (default: the GPUs of this machine)"
     )
-    planning.add_argument("--concurrency", type=_positive, default=1, metavar="N", help="such sequences side by side")
-    planning.add_argument("--dtype", choices=_DTYPES, help="of weights; default: as they are stored")
-    planning.add_argument("--quantization", choices=QUANTIZATIONS, help="how matrices will be loaded")
-    planning.add_argument("--kv-cache-dtype", choices=("auto", "fp8"), default="auto", help="of the KV cache")
+    planning.add_argument("--nodes", type=_positive, default=1, metavar="N", help="number of machines with these GPUs")
     planning.add_argument(
-        "--gpu-memory-utilization", type=_share, default=0.9, metavar="X", help="of a GPU, what an engine may take"
+        "--max-model-len", type=_positive, metavar="N", help="tokens of a sequence (default: the model's context)"
+    )
+    planning.add_argument(
+        "--concurrency", type=_positive, default=1, metavar="N", help="number of concurrent sequences"
+    )
+    planning.add_argument("--dtype", choices=_DTYPES, help="type of the weights (default: as stored)")
+    planning.add_argument("--quantization", choices=QUANTIZATIONS, help="quantization of the weights when loaded")
+    planning.add_argument("--kv-cache-dtype", choices=("auto", "fp8"), default="auto", help="type of the KV cache")
+    planning.add_argument(
+        "--gpu-memory-utilization",
+        type=_share,
+        default=0.9,
+        metavar="X",
+        help="share of a GPU's memory for the engine (default: %(default)s)",
     )
     planning.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 _PLAN = (
-    "Say for each division of a model among GPUs, tensor parallelism times pipeline parallelism, what a GPU would hold "
-    "of weights and KV cache and how many sequences fit side by side, or why it cannot be; and which to take. The exit "
-    "status is 1 if none fits."
+    "For each division of a model among GPUs (tensor parallelism times pipeline parallelism), calculate the weights "
+    "and KV cache on each GPU and the number of concurrent sequences, or the reason why it does not fit; and recommend "
+    "one. The exit status is 1 if none fits."
 )
 
 

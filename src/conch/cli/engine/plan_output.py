@@ -1,4 +1,4 @@
-"""What `conch engine plan` prints: a table, the division to take, and the lines of `model.json` that say it."""
+"""Output of `conch engine plan`: a table, the recommended division, and its lines for `model.json`."""
 
 import json
 from typing import Any
@@ -12,18 +12,18 @@ from conch.llm.planning.checkpoint import Checkpoint
 from conch.llm.planning.gpus import GIB, Gpus
 from conch.llm.planning.plan import Plan, Split, Wish
 
-_WIDTH = 160  # of a table that goes into a file or a pipe
+_TABLE_COLUMNS = 160  # if the output is not a terminal
 _BILLION = 1e9
 _KIB = 1024
-# Quantizations that vLLM's argument has the same word for; others it finds in the checkpoint.
-_ENGINE_WORDS = ("fp8", "awq", "gptq")
+# Values of vLLM's argument `quantization`; vLLM detects other quantizations from the checkpoint.
+_VLLM_QUANTIZATIONS = ("fp8", "awq", "gptq")
 
 
 def print_plan(model: Checkpoint, gpus: Gpus, wish: Wish, plan: Plan, quantization: str) -> None:
-    """Print it for people."""
+    """Print the plan as a table with the recommended division."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = _WIDTH
+        console.width = _TABLE_COLUMNS
     shape = model.shape
     console.print(
         f"{shape.family}: {shape.parameters / _BILLION:.2f} billion parameters, {model.weight_bytes / GIB:.1f} GiB "
@@ -53,7 +53,7 @@ def print_plan(model: Checkpoint, gpus: Gpus, wish: Wish, plan: Plan, quantizati
 
 
 def print_json(model: Checkpoint, gpus: Gpus, wish: Wish, plan: Plan, quantization: str) -> None:
-    """Print it for programs; sizes are in bytes."""
+    """Print the plan as JSON; sizes are in bytes."""
     best = plan.best
     document: dict[str, Any] = {
         "model": {
@@ -119,7 +119,7 @@ def _model_json(model: Checkpoint, wish: Wish, best: Split, quantization: str) -
     cache: dict[str, Any] = {"free_gpu_memory_fraction": wish.utilization}
     if wish.kv_bytes == 1:
         vllm["kv_cache_dtype"] = cache["dtype"] = "fp8"
-    if quantization in _ENGINE_WORDS:
+    if quantization in _VLLM_QUANTIZATIONS:
         vllm["quantization"] = quantization
     return {
         "vllm": vllm,

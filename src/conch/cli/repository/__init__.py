@@ -1,1 +1,1 @@
-"""The sub-commands of `conch repo`."""
+"""`conch repo` and its sub-commands."""

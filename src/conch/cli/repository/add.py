@@ -1,4 +1,4 @@
-"""`conch repo add`: a model from a file, a folder or the Hugging Face Hub into a repository."""
+"""`conch repo add`: add a model from a file, a folder or the Hugging Face Hub to a repository."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from conch.check.finding import Rule, Severity
 from conch.check.rules.repository import ENSEMBLE_CONTRACT, ENSEMBLE_MISSING
 from conch.check.run import check_paths
-from conch.cli.repository.model_entry import Asked, Entry, entry_of
+from conch.cli.repository.model_entry import Entry, EntryOptions, entry_of
 from conch.cli.repository.model_kinds import SINGLE_FILES, is_model_folder
 from conch.errors import ConchError, ConfigError, InvalidRequest, Unavailable
 from conch.repository.atomic_folder import atomic_replace
@@ -25,17 +25,17 @@ from conch.repository.store import check_name
 
 _VERSION = "1"
 _CONFIG = "config.pbtxt"
-# The field of the model itself stands at the beginning of a line; those of its tensors are indented or in braces.
+# The name of the model is at the beginning of a line; names of tensors are indented or in braces.
 _NAME_FIELD = re.compile(r"""^name[ \t]*:[ \t]*(?:"[^"\n]*"|'[^'\n]*')[ \t]*[,;]?[ \t]*(?:\r?\n)?""", re.MULTILINE)
-# Rules about an ensemble and its steps, which may be added later.
-_OF_OTHER_MODELS = (ENSEMBLE_CONTRACT, ENSEMBLE_MISSING)
+# Rules about an ensemble's steps, which may be added later.
+_RULES_FOR_STEPS = (ENSEMBLE_CONTRACT, ENSEMBLE_MISSING)
 _HUB = "hf://"
 _MAX_NAMES = 8
 _HUB_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[^/]+)?", re.ASCII)
-# Names of files that say nothing: the folder they are in says more.
-_NAMELESS = ("model", "openvino_model", "pytorch_model")
-# What a backend imports, and what brings that.
-_NEEDS = {
+# Generic file names, for which the name of the folder is used.
+_GENERIC_NAMES = ("model", "openvino_model", "pytorch_model")
+# Backend → the package that it imports, and how to install it.
+_REQUIREMENTS = {
     "onnxruntime": ("onnxruntime", "pip install 'conch-server[onnxruntime]'"),
     "openvino": ("openvino", "pip install 'conch-server[openvino]'"),
     "openvino_genai": ("openvino_genai", "pip install 'conch-server[openvino-genai]'"),
@@ -46,7 +46,7 @@ _NEEDS = {
 
 
 def add(given: Namespace) -> int:
-    """Add a model and tell what was written; return 0. Raises ConchError."""
+    """Add a model and print the written files; return 0. Raises ConchError."""
     console = Console(highlight=False, soft_wrap=True)
     url = _hub_url(given.source)
     if not url and is_model_folder(Path(given.source)):
@@ -62,34 +62,34 @@ def add(given: Namespace) -> int:
         source = _fetched(hub, location, given.source, console)
     else:
         _refuse_repository(source)
-    entry = entry_of(source, Asked(given.backend, given.input, given.output, given.max_batch_size))
+    entry = entry_of(source, EntryOptions(given.backend, given.input, given.output, given.max_batch_size))
     if given.link and source.resolve().is_relative_to(target.resolve()):
-        raise InvalidRequest(f"'{source}' is in '{target}', which is to be replaced: it cannot be linked to")
-    put = _link if given.link else _link_hard if hub is not None else shutil.copyfile
+        raise InvalidRequest(f"'{source}' is in '{target}', which would be replaced: --link is not possible")
+    copy = _link if given.link else _link_hard if hub is not None else shutil.copyfile
     with atomic_replace(target, replace=given.force) as folder:
         size = sum(path.stat().st_size for path in entry.files.values())
         with console.status(f"writing {target}, {decimal(size)}"):
-            _write(folder, entry, put)
+            _write(folder, entry, copy)
         _check(folder, {str(folder / _VERSION / name): str(path) for name, path in entry.files.items()})
-    _tell(console, target, entry)
+    _report(console, target, entry)
     return 0
 
 
 def _refuse_repository(source: Path) -> None:
-    """Raise InvalidRequest if a folder holds folders of models."""
+    """Raise InvalidRequest if a folder contains models' folders."""
     if not source.is_dir():
         return
     models = sorted(path.name for path in source.iterdir() if not path.name.startswith(".") and is_model_folder(path))
     if models:
         raise InvalidRequest(
-            f"'{source}' is a repository, not a model: conch serve --model-repository={source} serves all of it; "
-            f"to add one of its models, name it: {', '.join(str(source / name) for name in models[:_MAX_NAMES])}"
+            f"'{source}' is a repository, not a model: serve all of it with conch serve --model-repository={source}, "
+            f"or add one of its models: {', '.join(str(source / name) for name in models[:_MAX_NAMES])}"
             + (" …" if len(models) > _MAX_NAMES else "")
         )
 
 
 def _hub_url(source: str) -> str:
-    """Return the URL of a model on the Hub, which `org/name` stands for if it is no path; "" for a path."""
+    """Return the URL of a model on the Hub, also for `org/name` if no such path exists; "" for a path."""
     if source.startswith(_HUB):
         return source
     is_repo = _HUB_REPO.fullmatch(source) and not source.lower().endswith(SINGLE_FILES)
@@ -102,77 +102,82 @@ def _fetched(hub: ModuleType, location: Any, source: str, console: Console) -> P
     except ConchError as error:
         if source.startswith(_HUB):
             raise
-        # It may have been meant for a path.
-        raise Unavailable(f"there is no '{source}' here, and as {_HUB}{source}: {error.message}") from error
+        # A source without hf:// may have been meant as a path.
+        raise Unavailable(
+            f"there is no file or folder '{source}', and {_HUB}{source} failed: {error.message}"
+        ) from error
     return fetched
 
 
 def _add_folder(given: Namespace, console: Console) -> int:
-    """Add a model's folder, as it lies in a repository, with all of its versions."""
+    """Add a model's folder of another repository, with all of its versions."""
     source = Path(given.source).absolute()
     if given.backend or given.input or given.output:
-        raise InvalidRequest(f"'{source}' is a model's folder: its config.pbtxt has the backend, inputs and outputs")
+        raise InvalidRequest(
+            f"'{source}' is a model's folder, whose config.pbtxt has the backend, inputs and outputs: remove "
+            "--backend, --input and --output"
+        )
     name = given.name or source.name
     check_name(name)
     target = Path(given.repository, name)
     _check_target(target, force=given.force)
     if source.is_relative_to(target.absolute()) or target.absolute().is_relative_to(source):
         raise InvalidRequest(f"'{source}' cannot be added to itself")
-    put = _link if given.link else shutil.copyfile
+    copy = _link if given.link else shutil.copyfile
     files = [path for path in sorted(source.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
     with atomic_replace(target, replace=given.force) as folder:
         for version in source.iterdir():
-            if version.is_dir() and version.name.isdecimal():  # that of an ensemble may be empty
+            if version.is_dir() and version.name.isdecimal():  # an ensemble's version folder may be empty
                 (folder / version.name).mkdir()
         for path in files:
             place = folder / path.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)
-            put(path.resolve(), place)
+            copy(path.resolve(), place)
         if given.name and given.name != source.name:
             _rename(folder / _CONFIG)
-        _check(folder, {str(folder): str(source)}, passed_over=_OF_OTHER_MODELS)
+        _check(folder, {str(folder): str(source)}, ignored=_RULES_FOR_STEPS)
     _list(console, target)
-    for finding in check_paths([target]).findings:  # now that the other models of the repository are beside it
-        if finding.rule in _OF_OTHER_MODELS:
+    for finding in check_paths([target]).findings:  # again, now beside the other models of the repository
+        if finding.rule in _RULES_FOR_STEPS:
             console.print(f"note: {finding.message}", markup=False)
-    console.print(f"serve it:      conch serve --model-repository={target.parent}", markup=False)
+    console.print(f"serve:  conch serve --model-repository={target.parent}", markup=False)
     return 0
 
 
 def _hub() -> ModuleType:
-    """Import what fetches from the Hub. Raises Unavailable if its package is not installed."""
+    """Import the Hub downloader. Raises Unavailable if its package is not installed."""
     try:
         return import_module("conch.cli.repository.hub_download")
     except ModuleNotFoundError as missing:
         if missing.name != "huggingface_hub":
             raise
         raise Unavailable(
-            "hf:// needs the package 'huggingface_hub': pip install 'conch-server[hub]'; or fetch the files by hand "
-            "and add their PATH"
+            "hf:// needs the package 'huggingface_hub': pip install 'conch-server[hub]'; or download the files and add "
+            "their path"
         ) from None
 
 
 def _name(path: Path) -> str:
-    """Return what a file or a folder is called, or the nearest folder around it whose name says something."""
+    """Return the name of a file or folder, or of the nearest parent folder if that name is generic."""
     path = path.absolute()
     names = [path.name if path.is_dir() else path.stem, *(folder.name for folder in path.parents)]
-    name = next((each for each in names if each not in _NAMELESS and not each.isdecimal()), "")
+    name = next((each for each in names if each not in _GENERIC_NAMES and not each.isdecimal()), "")
     return re.sub(r"\s+", "_", name)
 
 
 def _check_target(target: Path, *, force: bool) -> None:
     if target.name.startswith("."):
-        raise InvalidRequest(f"model name '{target.name}' begins with a dot: servers pass over such folders")
+        raise InvalidRequest(f"model name '{target.name}' begins with a dot: servers ignore such folders")
     if os.path.lexists(target) and not force:
-        raise ConfigError(f"'{target}' is there already: --force replaces it, --name gives the new model another name")
+        raise ConfigError(f"'{target}' exists already: --force replaces it, --name sets another name")
 
 
-def _write(folder: Path, entry: Entry, put: Callable[[Path, Path], object]) -> None:
+def _write(folder: Path, entry: Entry, copy: Callable[[Path, Path], object]) -> None:
     version = folder / _VERSION
     version.mkdir()
     for name, path in entry.files.items():
         (version / name).parent.mkdir(parents=True, exist_ok=True)
-        put(path.resolve(), version / name)
+        copy(path.resolve(), version / name)
     for name, text in entry.texts.items():
         (version / name).write_text(text, encoding="utf-8")
     if entry.config:
@@ -184,7 +189,7 @@ def _link(path: Path, target: Path) -> None:
 
 
 def _link_hard(path: Path, target: Path) -> None:
-    """Have a file of the Hub's cache, which never changes, in both places without holding it twice, if that goes."""
+    """Create a hard link to a file of the Hub's cache, which never changes, or else a copy."""
     try:
         os.link(path, target)
     except OSError:
@@ -192,7 +197,7 @@ def _link_hard(path: Path, target: Path) -> None:
 
 
 def _rename(config: Path) -> None:
-    """Remove the name from a copied configuration: the model has that of its new folder."""
+    """Remove the name from a copied configuration, so that the folder's name counts."""
     if config.is_file():
         text = config.read_text(encoding="utf-8")
         if config.is_symlink():
@@ -200,13 +205,13 @@ def _rename(config: Path) -> None:
         config.write_text(_NAME_FIELD.sub("", text, count=1), encoding="utf-8")
 
 
-def _check(folder: Path, sources: Mapping[str, str], passed_over: Collection[Rule] = ()) -> None:
-    """Raise ConfigError if `conch check` finds an error in what has been written.
+def _check(folder: Path, sources: Mapping[str, str], ignored: Collection[Rule] = ()) -> None:
+    """Raise ConfigError if `conch check` finds an error in the written model.
 
-    `sources` are the paths that the message names in place of those that are about to vanish.
+    `sources` maps written paths, which are removed after an error, to the paths that the message names instead.
     """
     for finding in check_paths([folder]).findings:
-        if finding.rule.severity is Severity.ERROR and finding.rule not in passed_over:
+        if finding.rule.severity is Severity.ERROR and finding.rule not in ignored:
             message = finding.message
             for written, source in sources.items():
                 message = message.replace(written, source)
@@ -218,14 +223,14 @@ def _list(console: Console, target: Path) -> None:
         console.print(f"{decimal(path.stat().st_size):>10}  {path}", markup=False)
 
 
-def _tell(console: Console, target: Path, entry: Entry) -> None:
+def _report(console: Console, target: Path, entry: Entry) -> None:
     _list(console, target)
-    package, cure = _NEEDS[entry.backend]
+    package, remedy = _REQUIREMENTS[entry.backend]
     notes = [*entry.notes]
     if find_spec(package) is None:
-        notes.insert(0, f"backend {entry.backend} needs {cure}")
+        notes.insert(0, f"backend {entry.backend} needs {remedy}")
     for note in notes:
         console.print(f"note: {note}", markup=False)
-    console.print(f"serve it:      conch serve --model-repository={target.parent}", markup=False)
+    console.print(f"serve:  conch serve --model-repository={target.parent}", markup=False)
     if entry.generates:
-        console.print(f"talk with it:  conch chat --model {target.name}", markup=False)
+        console.print(f"chat:   conch chat --model {target.name}", markup=False)

@@ -1,4 +1,4 @@
-"""`conch repo`: add models to repositories, look at them, here or elsewhere, and carry them to and from registries."""
+"""`conch repo`: parse the command line of the sub-commands add, list, show, pack and pull."""
 
 import sys
 from argparse import ArgumentTypeError, Namespace
@@ -11,7 +11,7 @@ _REPOSITORY = "a directory, or an s3://, gs://, as://, oci:// or http(s):// URL"
 
 
 def repo(arguments: Sequence[str]) -> int:
-    """Run one of the sub-commands; return the exit status: 0, 1 if it failed, 2 if it was called wrongly."""
+    """Run a sub-command; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
     given = _parser().parse_args(arguments)
     from conch.errors import ConchError
 
@@ -20,7 +20,7 @@ def repo(arguments: Sequence[str]) -> int:
     except ConchError as error:
         print(f"conch repo {given.command}: {error}", file=sys.stderr)
     except KeyboardInterrupt:
-        print(f"conch repo {given.command}: interrupted; what was fetched is kept in the cache", file=sys.stderr)
+        print(f"conch repo {given.command}: interrupted; fetched files are kept in the cache", file=sys.stderr)
     return _FAILURE
 
 
@@ -44,7 +44,7 @@ def _run(given: Namespace) -> int:
 
 def _parser() -> CommandParser:
     parser = CommandParser(
-        "conch repo", description="Add models to repositories, look at them, and pack them into OCI images."
+        "conch repo", description="Add models to a repository, list and show them, and pack them into OCI images."
     )
     commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
 
@@ -57,20 +57,18 @@ def _parser() -> CommandParser:
     for command in (listing, showing):
         command.add_argument("--json", action="store_true", help="print JSON")
 
-    packing = commands.add_parser("pack", help="push models into a registry as an image", description=_PACK)
+    packing = commands.add_parser("pack", help="push models to a registry as an OCI image", description=_PACK)
     packing.add_argument("path", metavar="PATH", help="directory with models")
     packing.add_argument("reference", metavar="REF", help="image, such as registry.example.com/team/models:1")
-    pulling = commands.add_parser("pull", help="write models of an image into a directory", description=_PULL)
+    pulling = commands.add_parser("pull", help="write the models of an image to a directory", description=_PULL)
     pulling.add_argument("repository", metavar="REF", help="image, such as registry.example.com/team/models:1, or URL")
-    pulling.add_argument("path", metavar="PATH", help="directory for the models; is made if it is not there")
-    pulling.add_argument("--replace", action="store_true", help="replace models that are there and are different")
+    pulling.add_argument("path", metavar="PATH", help="directory for the models; created if missing")
+    pulling.add_argument("--replace", action="store_true", help="replace existing models that differ")
     for command in (packing, pulling):
-        command.add_argument(
-            "--model", action="append", default=[], metavar="NAME", help="only this model; may be repeated"
-        )
+        command.add_argument("--model", action="append", default=[], metavar="NAME", help="only this model; repeatable")
     for command in (listing, showing, pulling):
         command.add_argument(
-            "--repository-cache", default="", metavar="DIR", help="directory for copies of what is fetched"
+            "--repository-cache", default="", metavar="DIR", help="directory for the cache of remote repositories"
         )
     return parser
 
@@ -81,10 +79,12 @@ def _describe_add(adding: CommandParser) -> None:
         "--repository",
         default="models",
         metavar="DIR",
-        help="model repository; is made if it is not there (default: %(default)s)",
+        help="model repository; created if missing (default: %(default)s)",
     )
-    adding.add_argument("--name", default="", help="of the model (default: that of the source)")
-    adding.add_argument("--backend", default="", help="where several run the model, such as openvino for ONNX")
+    adding.add_argument("--name", default="", help="name of the model (default: the name of the source)")
+    adding.add_argument(
+        "--backend", default="", help="backend, if several support the model, such as openvino for ONNX"
+    )
     for kind, example in (("input", "x:FP32:-1,3,224,224"), ("output", "OUTPUT__0:FP32:-1,1000")):
         adding.add_argument(
             f"--{kind}",
@@ -92,13 +92,17 @@ def _describe_add(adding: CommandParser) -> None:
             type=_tensor,
             default=[],
             metavar="NAME:TYPE:DIMS",
-            help=f"an {kind} of a model whose file does not tell them, like {example}; may be repeated",
+            help=f"an {kind} of a model whose file does not declare its tensors, such as {example}; repeatable",
         )
     adding.add_argument(
-        "--max-batch-size", type=int, default=0, metavar="N", help="with --input; above 0, dims are without the batch"
+        "--max-batch-size",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --input; if above 0, dims do not include the batch dimension",
     )
-    adding.add_argument("--link", action="store_true", help="make symbolic links in place of copies")
-    adding.add_argument("--force", action="store_true", help="replace a model of this name")
+    adding.add_argument("--link", action="store_true", help="create symbolic links instead of copies")
+    adding.add_argument("--force", action="store_true", help="replace an existing model of this name")
 
 
 def _tensor(text: str) -> tuple[str, str, list[int]]:
@@ -107,22 +111,22 @@ def _tensor(text: str) -> tuple[str, str, list[int]]:
     try:
         return name, datatype, [int(size) for size in dims.split(",")]
     except ValueError:
-        raise ArgumentTypeError(f"'{text}' must be like x:FP32:-1,3,224,224") from None
+        raise ArgumentTypeError(f"'{text}' must have the form NAME:TYPE:DIMS, such as x:FP32:-1,3,224,224") from None
 
 
 _ADD = (
-    "Add a model to a repository, from here or from the Hugging Face Hub: a GGUF file, a folder with a language model "
-    "in OpenVINO's IR, a checkpoint of Hugging Face's (config.json with .safetensors files), an ONNX file, an OpenVINO "
-    "IR (.xml with .bin), a TorchScript or torch.export file. What is written is checked, and there completely or not "
-    "at all."
+    "Add a model to a repository, from this machine or from the Hugging Face Hub: a GGUF file, a folder with a "
+    "language model in OpenVINO IR, a Hugging Face checkpoint (config.json with .safetensors files), an ONNX file, an "
+    "OpenVINO IR (.xml with .bin), a TorchScript or torch.export file. The model is checked, and written completely or "
+    "not at all."
 )
 _LIST = (
-    "List the models of a repository: versions, backend, tensors, size. Of a repository elsewhere only small files are "
+    "List the models of a repository: versions, backend, tensors, size. From a remote repository only small files are "
     "fetched. The exit status is 1 if a configuration cannot be read."
 )
 _SHOW = "Show the configuration of a model with all of its fields, its files and its labels."
 _PACK = (
-    "Push a repository, or some of its models, into an OCI registry: one layer for each model, so that models which "
-    "have not changed are not sent again. Logins are those of 'docker login'."
+    "Push a repository, or some of its models, to an OCI registry, with one layer for each model, so that unchanged "
+    "models are not sent again. Uses the logins of 'docker login'."
 )
-_PULL = "Write the models of an image, or of another repository, into a directory. What is there already is kept."
+_PULL = "Write the models of an image, or of another remote repository, to a directory. Existing models are kept."

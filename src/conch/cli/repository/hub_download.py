@@ -1,4 +1,4 @@
-"""Models of the Hugging Face Hub: `hf://org/name`, `hf://org/name@revision`, `hf://org/name/file.gguf`."""
+"""Download models from the Hugging Face Hub: `hf://org/name`, `hf://org/name@revision`, `hf://org/name/file.gguf`."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,48 +22,49 @@ class HubLocation:
     """A model on the Hub, or one file of it."""
 
     repo: str
-    revision: str  # "" for the usual one
-    file: str  # "" for what the model consists of
+    revision: str  # "" for the default one
+    file: str  # "" for all files of the model
 
     @property
     def name(self) -> str:
-        """What the model is called, if nobody says otherwise."""
+        """The default name of the model."""
         return Path(self.file).stem if self.file else self.repo.rpartition("/")[2]
 
 
 def parse_location(text: str) -> HubLocation:
-    """Read a `hf://` URL. A revision with a slash has it as %2F. Raises InvalidRequest if it is none."""
+    """Parse an `hf://` URL. A slash in a revision is written %2F. Raises InvalidRequest for an invalid URL."""
     match = _LOCATION.fullmatch(text)
     file = match["file"] or "" if match else ""
     if match is None or (file and any(part in ("", ".", "..") for part in file.split("/"))):
         raise InvalidRequest(
-            f"'{text}' names no model: it must be like hf://org/name, hf://org/name@revision or hf://org/name/file.gguf"
+            f"'{text}' is not a valid model URL: expected hf://org/name, hf://org/name@revision or "
+            "hf://org/name/file.gguf"
         )
     return HubLocation(match["repo"], unquote(match["revision"] or ""), file)
 
 
-def fetch(location: HubLocation, tell: Callable[[str], None]) -> Path:
-    """Bring the files that make up a model into the Hub's cache and return where: a file, or a folder.
+def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
+    """Download the files of a model into the Hub's cache and return the path of the file or folder.
 
-    The Hub's library shows how far it is, and goes on where an earlier attempt broke off.
-    Raises ConchError: what is not there, what may not be read, or that the Hub cannot be reached and what to do then.
+    The Hub's library shows the progress and resumes interrupted downloads. Raises ConchError if the model does not
+    exist, access is denied, or the Hub cannot be reached.
     """
     try:
         info = HfApi().model_info(location.repo, revision=location.revision or None, timeout=_TIMEOUT_S)
         commit = info.sha or location.revision
-        found = _wanted(location, [each.rfilename for each in info.siblings or ()])
-        what = found.names[0] if len(found.names) == 1 else f"{len(found.names)} files"
-        tell(f"fetching {what} of {location.repo} at {commit[:12]} from {constants.ENDPOINT}")
+        found = _selected(location, [each.rfilename for each in info.siblings or ()])
+        files = found.names[0] if len(found.names) == 1 else f"{len(found.names)} files"
+        report(f"fetching {files} of {location.repo} at {commit[:12]} from {constants.ENDPOINT}")
         patterns = [escape(name) for name in found.names]
         folder = Path(snapshot_download(location.repo, revision=commit, allow_patterns=patterns))
     except ConchError:
         raise
-    except Exception as error:  # the library's, its HTTP client's or the system's: they change from version to version
+    except Exception as error:  # of the library, its HTTP client or the system; their types depend on the version
         raise _explained(location, error) from error
     return folder / found.names[0] if found.kind is Kind.FILE else folder
 
 
-def _wanted(location: HubLocation, names: Sequence[str]) -> Found:
+def _selected(location: HubLocation, names: Sequence[str]) -> Found:
     if location.file:
         return find_file(names, location.file, location.repo)
     return find_model(names, location.repo)
@@ -76,9 +77,9 @@ def _explained(location: HubLocation, error: Exception) -> ConchError:
     if isinstance(error, RevisionNotFoundError):
         return NotFound(f"{where} has no revision '{location.revision}'")
     if isinstance(error, RepositoryNotFoundError):
-        return NotFound(f"there is no {where}, or it is private and HF_TOKEN holds no token that may read it")
+        return NotFound(f"{where} does not exist, or it is private and HF_TOKEN has no token with access to it")
     reason = (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")
     return Unavailable(
-        f"{where} cannot be fetched: {reason}. HF_ENDPOINT names a mirror and HTTPS_PROXY a proxy; or fetch the files "
-        "where there is a network, and add their PATH"
+        f"{where} cannot be fetched: {reason}. Set HF_ENDPOINT to a mirror or HTTPS_PROXY to a proxy, or download the "
+        "files on another machine and add their path"
     )

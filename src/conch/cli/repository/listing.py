@@ -1,4 +1,4 @@
-"""`conch repo list` and `conch repo show`."""
+"""`conch repo list` and `conch repo show`: print the models of a repository."""
 
 import json
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from conch.repository.labels import read_labels
 from conch.repository.roots import LocalRoot, open_root
 from conch.repository.store import ModelFiles, Repository
 
-# Of a model elsewhere, what is larger is left where it is: configurations and labels are not.
+# Larger files of a remote repository are not fetched; configurations and labels are smaller.
 _MAX_FILE_BYTES = 4 * 1024 * 1024
-_WIDTH = 200  # of a table that goes into a file or a pipe
+_TABLE_COLUMNS = 200  # if the output is not a terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def list_models(repository: str, *, cache: str, as_json: bool) -> int:
     elif rows:
         _print_table(rows)
     else:
-        remedy = "" if "://" in repository else f"; conch repo add --repository={repository} SOURCE adds one"
+        remedy = "" if "://" in repository else f"; add one with conch repo add --repository={repository} SOURCE"
         print(f"there are no models in {repository}{remedy}")
     return 1 if any(row.error for row in rows) else 0
 
@@ -111,7 +111,7 @@ def _tensor(spec: TensorSpec) -> dict[str, Any]:
 def _print_table(rows: Sequence[_Row]) -> None:
     console = Console()
     if not console.is_terminal:
-        console.width = _WIDTH
+        console.width = _TABLE_COLUMNS
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("model", "versions", "backend", "platform", "inputs", "outputs"):
         table.add_column(title, overflow="fold")
@@ -132,5 +132,5 @@ def _print_table(rows: Sequence[_Row]) -> None:
 
 
 def _shown(spec: TensorSpec) -> str:
-    # The brackets would be markup for rich.
+    # Round brackets, because rich treats square ones as markup.
     return f"{spec.name} {spec.datatype}({', '.join(map(str, spec.dims))})"

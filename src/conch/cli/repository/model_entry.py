@@ -1,6 +1,6 @@
-"""What a file or a folder with a model becomes in a repository: which backend, which files under which names.
+"""Determine the repository entry of a model file or folder: its backend, configuration and files.
 
-Files are looked into as far as that needs no framework, so that what cannot be served is refused before it is copied.
+Files are inspected without their frameworks, so that models that cannot be served are refused before they are copied.
 """
 
 import json
@@ -25,8 +25,8 @@ _CONVERSION = "optimum-cli export openvino --model {source} FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the user says of the model. Tensors are (name, datatype, dims), datatypes as in FP32 or TYPE_FP32."""
+class EntryOptions:
+    """Options of the user. Tensors are (name, datatype, dims), with datatypes such as FP32 or TYPE_FP32."""
 
     backend: str = ""
     inputs: Sequence[tuple[str, str, Sequence[int]]] = ()
@@ -36,58 +36,58 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model as it will lie in the repository. Names of files and texts are relative to the version's folder."""
+    """The files of a model in the repository. Names of files and texts are relative to the version's folder."""
 
     backend: str
     files: Mapping[str, Path]
     texts: Mapping[str, str] = field(default_factory=dict)
-    config: str = ""  # config.pbtxt, "" where files tell all that a server needs
-    generates: bool = False  # it is a language model
+    config: str = ""  # of config.pbtxt, "" if none is needed
+    generates: bool = False  # whether it is a language model
     notes: tuple[str, ...] = ()
 
 
-def entry_of(source: Path, asked: Asked) -> Entry:
-    """Return what a file or a folder becomes. Raises InvalidRequest saying what is missing, or what converts it."""
+def entry_of(source: Path, options: EntryOptions) -> Entry:
+    """Return the entry of a file or folder. Raises InvalidRequest with what is missing, or how to convert the model."""
     if not source.exists():
-        raise InvalidRequest(f"there is no '{source}'")
-    entry = _of_folder(source, asked) if source.is_dir() else _of_file(source, asked)
-    if entry.generates and (asked.inputs or asked.outputs):
-        raise InvalidRequest("a language model has tensors of its own: leave out --input and --output")
+        raise InvalidRequest(f"there is no file or folder '{source}'")
+    entry = _of_folder(source, options) if source.is_dir() else _of_file(source, options)
+    if entry.generates and (options.inputs or options.outputs):
+        raise InvalidRequest("the tensors of a language model are fixed: leave out --input and --output")
     for path in entry.files.values():
         _check_content(path)
     return entry
 
 
-def _of_folder(folder: Path, asked: Asked) -> Entry:
+def _of_folder(folder: Path, options: EntryOptions) -> Entry:
     found = find_model(sorted(path.name for path in folder.iterdir() if path.is_file()), f"'{folder}'")
     if found.kind is Kind.IR_FOLDER:
-        return _ir_folder(folder, found.names, asked)
+        return _ir_folder(folder, found.names, options)
     if found.kind is Kind.CHECKPOINT:
-        return _checkpoint(folder, found.names, asked)
-    return _of_file(folder / found.names[0], asked)
+        return _checkpoint(folder, found.names, options)
+    return _of_file(folder / found.names[0], options)
 
 
-def _of_file(path: Path, asked: Asked) -> Entry:
+def _of_file(path: Path, options: EntryOptions) -> Entry:
     make = _FILES.get(path.suffix.lower())
     if make is None:
         known = ", ".join(_FILES)
-        raise InvalidRequest(f"'{path}' is none of {known}, nor a folder with a language model")
-    return make(path, asked)
+        raise InvalidRequest(f"'{path}' is not a model: expected {known}, or a folder with a language model")
+    return make(path, options)
 
 
-def _ir_folder(folder: Path, names: Iterable[str], asked: Asked) -> Entry:
-    backend = _backend(asked, "openvino_genai")
+def _ir_folder(folder: Path, names: Iterable[str], options: EntryOptions) -> Entry:
+    backend = _backend(options, "openvino_genai")
     return Entry(backend, {name: folder / name for name in names}, config=_config(backend), generates=True)
 
 
-def _checkpoint(folder: Path, names: Iterable[str], asked: Asked) -> Entry:
+def _checkpoint(folder: Path, names: Iterable[str], options: EntryOptions) -> Entry:
     conversion = _CONVERSION.format(source=folder)
-    if asked.backend == "openvino_genai":
+    if options.backend == "openvino_genai":
         raise InvalidRequest(
-            f"'{folder}' is a checkpoint, and openvino_genai runs OpenVINO's IR and GGUF files; after "
-            f"pip install 'optimum[openvino]', this converts it: {conversion}; then add FOLDER"
+            f"'{folder}' is a checkpoint, but openvino_genai runs OpenVINO IR and GGUF files: convert it with "
+            f"{conversion} (after pip install 'optimum[openvino]'), then add FOLDER"
         )
-    backend = _backend(asked, "vllm", "tensorrtllm")
+    backend = _backend(options, "vllm", "tensorrtllm")
     _check_shards(folder)
     return Entry(
         backend,
@@ -95,7 +95,10 @@ def _checkpoint(folder: Path, names: Iterable[str], asked: Asked) -> Entry:
         {"model.json": json.dumps({"model": "checkpoint"}, indent=2) + "\n"},
         _config(backend),
         generates=True,
-        notes=(f"arguments of {backend} go into model.json", f"for CPUs, {conversion} makes a folder to add instead"),
+        notes=(
+            f"model.json is for arguments of {backend}",
+            f"to run it on a CPU, convert it with {conversion} and add FOLDER instead",
+        ),
     )
 
 
@@ -104,76 +107,76 @@ def _check_shards(folder: Path) -> None:
     if not index.is_file():
         return
     try:
-        wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        needed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, KeyError, AttributeError, TypeError):
-        raise InvalidRequest(f"'{index}' is damaged: it must say in which files the weights are") from None
-    missing = sorted(name for name in wanted if not (folder / str(name)).is_file())
+        raise InvalidRequest(f"'{index}' is damaged: it must map weights to files in 'weight_map'") from None
+    missing = sorted(name for name in needed if not (folder / str(name)).is_file())
     if missing:
         raise InvalidRequest(
-            f"'{folder}' is not complete: {missing[0]} is missing, one of {len(wanted)} files of weights"
+            f"'{folder}' is not complete: {missing[0]} is missing, one of {len(needed)} files of weights"
         )
 
 
-def _gguf(path: Path, asked: Asked) -> Entry:
-    backend = _backend(asked, "openvino_genai")
+def _gguf(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "openvino_genai")
     if is_part(path.name):
         raise InvalidRequest(
-            f"'{path}' is one of several parts, which are not read: llama-gguf-split --merge {path.name} MERGED.gguf "
-            "makes one file of them"
+            f"'{path}' is a part of a split GGUF file, which is not supported: merge the parts with llama-gguf-split "
+            f"--merge {path.name} MERGED.gguf"
         )
-    _expect(path, b"GGUF", "GGUF file")
+    _check_magic(path, b"GGUF", "GGUF file")
     return Entry(backend, {"model.gguf": path}, config=_config(backend), generates=True)
 
 
-def _onnx(path: Path, asked: Asked) -> Entry:
-    backend = _backend(asked, "onnxruntime", "openvino")
+def _onnx(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "onnxruntime", "openvino")
     _check_content(path)
     try:
         model = read_onnx(path)
     except (NotOnnx, ValueError) as error:
-        raise InvalidRequest(f"'{path}' is no ONNX model: {error}") from None
+        raise InvalidRequest(f"'{path}' is not a valid ONNX model: {error}") from None
     external = model.external
     for info in model.signature.outputs:
         if info.native_type == _NO_TENSOR:
             raise InvalidRequest(
-                f"output '{info.name}' of '{path}' is no tensor but a sequence or a map, as ZipMap of scikit-learn's "
-                "converter makes them: convert with options={'zipmap': False}, which leaves an array of probabilities "
-                "in its place: skl2onnx.to_onnx(model, X, options={'zipmap': False})"
+                f"output '{info.name}' of '{path}' is a sequence or map, not a tensor, as written by scikit-learn's "
+                "ZipMap: convert the model with skl2onnx.to_onnx(model, X, options={'zipmap': False}), which makes it "
+                "an array of probabilities"
             )
     files = {"model.onnx": path}
     for name in external:
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise InvalidRequest(f"'{path}' keeps weights in '{name}', which is not beside it")
+            raise InvalidRequest(f"'{path}' has weights in '{name}', which is not in the same folder")
         files[name] = _beside(path, path.parent / name, "weights")
-    # By its name alone the file would be onnxruntime's.
-    config = _config(backend, asked, "model.onnx" if backend == "openvino" else "")
+    # Without the field, the file's name would select onnxruntime.
+    config = _config(backend, options, "model.onnx" if backend == "openvino" else "")
     return Entry(backend, files, config=config)
 
 
-def _ir(path: Path, asked: Asked) -> Entry:
-    backend = _backend(asked, "openvino")
+def _ir(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "openvino")
     with path.open("rb") as file:
         if b"<net" not in file.read(4096):
-            raise InvalidRequest(f"'{path}' is no OpenVINO IR: it must begin with <net …>")
+            raise InvalidRequest(f"'{path}' is not OpenVINO IR: it must begin with <net …>")
     weights = _beside(path, path.with_suffix(".bin"), "weights")
-    return Entry(backend, {"model.xml": path, "model.bin": weights}, config=_config(backend, asked))
+    return Entry(backend, {"model.xml": path, "model.bin": weights}, config=_config(backend, options))
 
 
-def _torch(path: Path, asked: Asked) -> Entry:
-    backend = _backend(asked, "pytorch")
+def _torch(path: Path, options: EntryOptions) -> Entry:
+    backend = _backend(options, "pytorch")
     _check_content(path)
     archive = open_archive(path)
     name = "model.pt" if archive.format is Format.TORCHSCRIPT else "model.pt2"
-    if archive.format is not Format.EXPORTED and not (asked.inputs and asked.outputs):
+    if archive.format is not Format.EXPORTED and not (options.inputs and options.outputs):
         raise InvalidRequest(
-            f"a {archive.format.value} file says nothing of datatypes and shapes: add --input for each argument of "
-            "forward and --output for each tensor that it returns, like --input x:FP32:-1,3,224,224 "
-            "--output OUTPUT__0:FP32:-1,1000; what torch.export.save writes needs none of this"
+            f"a {archive.format.value} file does not contain datatypes and shapes: add --input for each argument of "
+            "forward and --output for each tensor that it returns, such as --input x:FP32:-1,3,224,224 "
+            "--output OUTPUT__0:FP32:-1,1000; files of torch.export.save do not need them"
         )
-    return Entry(backend, {name: path}, config=_config(backend, asked))
+    return Entry(backend, {name: path}, config=_config(backend, options))
 
 
-_FILES: dict[str, Callable[[Path, Asked], Entry]] = {
+_FILES: dict[str, Callable[[Path, EntryOptions], Entry]] = {
     ".gguf": _gguf,
     ".onnx": _onnx,
     ".xml": _ir,
@@ -182,22 +185,22 @@ _FILES: dict[str, Callable[[Path, Asked], Entry]] = {
 }
 
 
-def _backend(asked: Asked, *fit: str) -> str:
-    if asked.backend and asked.backend not in fit:
-        raise InvalidRequest(f"--backend {asked.backend} does not run this: it is for {' or '.join(fit)}")
-    return asked.backend or fit[0]
+def _backend(options: EntryOptions, *supported: str) -> str:
+    if options.backend and options.backend not in supported:
+        raise InvalidRequest(f"--backend {options.backend} does not support this model: use {' or '.join(supported)}")
+    return options.backend or supported[0]
 
 
-def _config(backend: str, asked: Asked | None = None, filename: str = "") -> str:
-    """Return the text of config.pbtxt: as little as is needed. Raises InvalidRequest for a datatype that is none."""
+def _config(backend: str, options: EntryOptions | None = None, filename: str = "") -> str:
+    """Return a minimal config.pbtxt. Raises InvalidRequest for an unknown datatype."""
     document: dict[str, Any] = {"backend": backend}
-    if asked is not None:
-        if not (asked.inputs or asked.outputs or filename):
+    if options is not None:
+        if not (options.inputs or options.outputs or filename):
             return ""
-        if asked.inputs or asked.outputs:
-            document["max_batch_size"] = asked.max_batch_size
-            document["input"] = [_tensor(*each) for each in asked.inputs]
-            document["output"] = [_tensor(*each) for each in asked.outputs]
+        if options.inputs or options.outputs:
+            document["max_batch_size"] = options.max_batch_size
+            document["input"] = [_tensor(*each) for each in options.inputs]
+            document["output"] = [_tensor(*each) for each in options.outputs]
         if filename:
             document["default_model_filename"] = filename
     try:
@@ -212,21 +215,21 @@ def _tensor(name: str, datatype: str, dims: Sequence[int]) -> dict[str, Any]:
     return {"name": name, "data_type": f"TYPE_{written.removeprefix('TYPE_')}", "dims": dims}
 
 
-def _beside(path: Path, needed: Path, what: str) -> Path:
+def _beside(path: Path, needed: Path, kind: str) -> Path:
     if not needed.is_file():
-        raise InvalidRequest(f"'{path}' has its {what} in '{needed.name}', which is not beside it")
+        raise InvalidRequest(f"'{path}' has its {kind} in '{needed.name}', which is not in the same folder")
     return needed
 
 
-def _expect(path: Path, magic: bytes, what: str) -> None:
+def _check_magic(path: Path, magic: bytes, kind: str) -> None:
     _check_content(path)
     with path.open("rb") as file:
         if file.read(len(magic)) != magic:
-            raise InvalidRequest(f"'{path}' is no {what}: it does not begin with {magic.decode()}")
+            raise InvalidRequest(f"'{path}' is not a {kind}: it does not begin with {magic.decode()}")
 
 
 def _check_content(path: Path) -> None:
-    """Refuse what is no model: nothing at all, and the pointers that a clone without Git LFS leaves behind."""
+    """Refuse empty files, and pointers that a clone without Git LFS contains instead of files."""
     try:
         with path.open("rb") as file:
             head = file.read(len(_LFS_HEAD))
@@ -235,4 +238,4 @@ def _check_content(path: Path) -> None:
     if not head and path.suffix.lower() in (*_FILES, ".safetensors"):  # a network may have no weights
         raise InvalidRequest(f"'{path}' is empty")
     if head == _LFS_HEAD:
-        raise InvalidRequest(f"'{path}' is a pointer of Git LFS, not the file: run git lfs pull where it is from")
+        raise InvalidRequest(f"'{path}' is a Git LFS pointer, not the file: run git lfs pull in its repository")

@@ -1,4 +1,4 @@
-"""Which of a folder's files are a model, by their names alone: here, or in a list from elsewhere."""
+"""Find the files of a model by their names, in a folder or a listing of the Hub."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,15 +8,15 @@ from pathlib import Path, PurePosixPath
 
 from conch.errors import InvalidRequest
 
-# What is a model in one file, best first.
+# Endings of models in a single file, in order of preference.
 SINGLE_FILES = (".gguf", ".onnx", ".xml", ".pt", ".pt2")
-# Configurations, tokenizers and templates, which lie beside the weights of language models.
+# Endings of configurations, tokenizers and templates of language models.
 _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf")
 
 
 class Kind(Enum):
-    """What a folder holds."""
+    """The kind of model in a folder."""
 
     IR_FOLDER = "a language model in OpenVINO's IR"
     CHECKPOINT = "a checkpoint"
@@ -25,23 +25,23 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is, and in which files."""
+    """The kind of a model, and the names of its files."""
 
     kind: Kind
     names: tuple[str, ...]
 
 
 def is_model_folder(path: Path) -> bool:
-    """Whether this is a model's folder of a repository: it has a configuration or folders of versions."""
+    """Whether this is a model's folder of a repository, with a configuration or version folders."""
     return path.is_dir() and any(
         each.name == "config.pbtxt" or (each.is_dir() and each.name.isdecimal()) for each in path.iterdir()
     )
 
 
 def find_model(names: Sequence[str], where: str) -> Found:
-    """Tell what a folder with these files holds. Raises InvalidRequest if it is nothing, or may be several things."""
+    """Return the model in a folder with these files. Raises InvalidRequest if there is none, or more than one."""
     if "openvino_model.xml" in names and "openvino_tokenizer.xml" in names:
-        _demand(names, ("openvino_model.bin", "openvino_tokenizer.bin", "openvino_detokenizer.xml"), where)
+        _require(names, ("openvino_model.bin", "openvino_tokenizer.bin", "openvino_detokenizer.xml"), where)
         return Found(
             Kind.IR_FOLDER, _chosen(names, lambda name: name.endswith((".xml", ".bin")) and "openvino" in name)
         )
@@ -51,23 +51,23 @@ def find_model(names: Sequence[str], where: str) -> Found:
         found = [name for name in names if name.lower().endswith(suffix)]
         if len(found) > 1:
             shown = ", ".join(found[:8]) + (" …" if len(found) > 8 else "")
-            raise InvalidRequest(f"{where} has several models, one of which must be named: {shown}")
+            raise InvalidRequest(f"{where} contains several models; choose one: {shown}")
         if found:
             return find_file(names, found[0], where)
     present = ", ".join(names[:8]) or "nothing"
     raise InvalidRequest(
-        f"{where} holds no model: neither openvino_model.xml with openvino_tokenizer.xml, nor config.json with "
-        f".safetensors files, nor one of {', '.join(SINGLE_FILES)}; it holds {present}"
+        f"{where} contains no model: expected openvino_model.xml with openvino_tokenizer.xml, config.json with "
+        f".safetensors files, or one of {', '.join(SINGLE_FILES)}; found {present}"
     )
 
 
 def find_file(names: Sequence[str], name: str, where: str) -> Found:
-    """Tell which files belong to a model in one file: its weights. Raises InvalidRequest if it is not there."""
+    """Return a model in a single file, with its files of weights. Raises InvalidRequest if it does not exist."""
     if name not in names:
-        alike = [each for each in names if each.endswith(SINGLE_FILES)]
-        raise InvalidRequest(f"{where} has no file '{name}'; there are {', '.join(alike[:8]) or 'no models'}")
+        similar = [each for each in names if each.endswith(SINGLE_FILES)]
+        raise InvalidRequest(f"{where} has no file '{name}'; found {', '.join(similar[:8]) or 'no models'}")
     weights = str(PurePosixPath(name).with_suffix(".bin")) if name.endswith(".xml") else ""
-    # Exporters call what an ONNX file keeps its weights in by its name with an ending more.
+    # Exporters name the external weights of an ONNX file by its name with another ending.
     beside = [each for each in names if each == weights or (name.endswith(".onnx") and each.startswith(name))]
     return Found(Kind.FILE, (name, *(each for each in beside if each != name)))
 
@@ -81,10 +81,10 @@ def _chosen(names: Sequence[str], is_weights: Callable[[str], bool]) -> tuple[st
     return tuple(name for name in names if "/" not in name and (is_weights(name) or name.endswith(_COMPANIONS)))
 
 
-def _demand(names: Sequence[str], wanted: Sequence[str], where: str) -> None:
-    for name in wanted:
+def _require(names: Sequence[str], required: Sequence[str], where: str) -> None:
+    for name in required:
         if name not in names:
             raise InvalidRequest(
-                f"{where} is not complete: {name} is missing; convert_tokenizer … --with-detokenizer of "
-                "openvino-tokenizers makes tokenizer and detokenizer"
+                f"{where} is not complete: {name} is missing; create both with convert_tokenizer … "
+                "--with-detokenizer of openvino-tokenizers"
             )

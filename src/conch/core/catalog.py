@@ -49,7 +49,7 @@ class Catalog:
         # What requests find: models whose names are in only one namespace.
         self._served: dict[str, dict[int, ServedModel]] = {}
         self._newest: dict[str, ServedModel] = {}
-        self._excused: set[ModelId] = set()
+        self._exempt: set[ModelId] = set()
         self.start_failed = False  # whether the repository could not be read, neither at start nor since
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -127,18 +127,18 @@ class Catalog:
 
     @property
     def any_failed(self) -> bool:
-        """Whether a model that should be served is not, apart from excused ones."""
+        """Whether a model that should be served is not, apart from exempt ones."""
         return any(
             record.failed
             for model, versions in self._records.items()
-            if model not in self._excused
+            if model not in self._exempt
             for record in versions.values()
         )
 
-    def excuse(self, model: ModelId) -> None:
+    def exempt(self, model: ModelId) -> None:
         """Keep a failure of the load that begins now from making the server not ready, unless the model had failed."""
         if not any(record.failed for record in self._records.get(model, {}).values()):
-            self._excused.add(model)
+            self._exempt.add(model)
 
     def check_started(self) -> None:
         """Raise Unavailable if the server could not read its repository at start."""
@@ -150,7 +150,7 @@ class Catalog:
         old = list(self._models.get(model, {}).values())
         if versions:
             self._models[model] = dict(sorted(versions.items()))
-            self._excused.discard(model)
+            self._exempt.discard(model)
         else:
             self._models.pop(model, None)
         for version in versions:
@@ -161,7 +161,7 @@ class Catalog:
 
     def forget(self, model: ModelId) -> None:
         """Drop the records of a model that was removed from the repository."""
-        self._excused.discard(model)
+        self._exempt.discard(model)
         if self._records.pop(model, None) is not None:
             self._ids[model.name].remove(model)
         self._update_name(model.name)

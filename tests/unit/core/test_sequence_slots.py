@@ -85,8 +85,8 @@ def test_sequences_that_have_not_begun_return_to_the_head_of_the_backlog() -> No
     submitted(slots, 3)
     slots.take(begun.sequence)
     slots.done(begun.sequence, 1)
-    assert slots.lose(1) == []
-    assert slots.lose(0) == [begun.sequence]
+    assert slots.withhold(1) == []
+    assert slots.withhold(0) == [begun.sequence]
     assert slots.end(begun.sequence, 2) == []
     slots.fill(2)
     assert len(slots) == 2
@@ -144,7 +144,7 @@ class Plain:
         }
 
 
-ACTIONS = ["start", "continue", "end", "take", "done", "abort", "again", "sweep", "lose", "restore", "wait"]
+ACTIONS = ["start", "continue", "end", "take", "done", "abort", "again", "sweep", "withhold", "restore", "wait"]
 
 
 @settings(max_examples=150, deadline=None)
@@ -185,13 +185,13 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
                 if each.actual in plain.idle(now):
                     assert slots.end(each.actual, now) == []
                     each.open = False
-        elif action == "lose" and len(plain.down) < instances:
+        elif action == "withhold" and len(plain.down) < instances:
             up = [number for number in range(instances) if number not in plain.down]
             instance = data.draw(st.sampled_from(up))
             hit = [each for each in plain.sequences if each.slot and each.slot.instance == instance]
             plain.down.add(instance)
             lost = [each for each in hit if each.begun or each.executing]
-            assert slots.lose(instance) == [each.actual for each in sorted(lost, key=lambda each: each.slot)]
+            assert slots.withhold(instance) == [each.actual for each in sorted(lost, key=lambda each: each.slot)]
             moved = sorted((each for each in hit if each not in lost), key=lambda each: each.slot)
             for each in moved:
                 each.slot = None

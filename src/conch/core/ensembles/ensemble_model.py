@@ -57,9 +57,9 @@ class EnsembleModel(ServedModel):
 
     def refusal(self, now: int) -> QueueFull | None:
         """Return the rejection of the first step without room, so that no work is done for a later one to reject."""
-        return self._rejection_by(self._always_needed, now)
+        return self._refusal_by(self._always_needed, now)
 
-    def _rejection_by(self, needed: Set[int], now: int) -> QueueFull | None:
+    def _refusal_by(self, needed: Set[int], now: int) -> QueueFull | None:
         for number, model in enumerate(self._models()):
             error = model.refusal(now) if number in needed else None
             if error is not None:
@@ -85,7 +85,7 @@ class EnsembleModel(ServedModel):
         if request.outputs:
             needed = frozenset[int]().union(*[self._needed[name] for name in request.outputs])
         if not request.admitted:
-            self.refuse_for(self._rejection_by(needed, request.timeline.received), request.timeline)
+            self.refuse_for(self._refusal_by(needed, request.timeline.received), request.timeline)
         models = self._models()
         self.enter()
         for model in models:

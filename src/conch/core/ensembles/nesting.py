@@ -23,14 +23,14 @@ def check_nesting(catalog: Catalog, ensemble: ModelConfig, namespace: str) -> No
             served = catalog.of_step(namespace, step)
         except (NotFound, InvalidRequest):
             continue
-        circle = (
+        cycle = (
             f"circular dependency: step {number} of ensemble '{ensemble.name}', model '{step.model_name}', "
             f"has '{ensemble.name}' among its own steps"
         )
         top = ModelId(namespace, ensemble.name)
         if served.id == top:
-            raise ConfigError(circle)
-        runs += _runs(catalog, served.config, served.id, top, circle, known, 1)
+            raise ConfigError(cycle)
+        runs += _runs(catalog, served.config, served.id, top, cycle, known, 1)
     if runs > MAX_ENSEMBLE_RUNS:
         raise ConfigError(
             f"ensemble '{ensemble.name}' runs {runs} steps for each request, those of the ensembles among its steps "
@@ -43,7 +43,7 @@ def _runs(
     config: ModelConfig,
     model: ModelId,
     top: ModelId,
-    circle: str,
+    cycle: str,
     known: dict[ModelId, int],
     depth: int,
 ) -> int:
@@ -63,7 +63,7 @@ def _runs(
         except (NotFound, InvalidRequest):
             continue
         if served.id == top:
-            raise ConfigError(circle)
-        total += _runs(catalog, served.config, served.id, top, circle, known, depth + 1)
+            raise ConfigError(cycle)
+        total += _runs(catalog, served.config, served.id, top, cycle, known, depth + 1)
     known[model] = total
     return total

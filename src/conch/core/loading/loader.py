@@ -162,7 +162,7 @@ class Loader:
             self._catalog.note(model, 1, VersionState.UNAVAILABLE, error.message, unread=True)
         return ModelLoadError(text, Code.UNAVAILABLE if unavailable else None)
 
-    def refused(self, model: ModelId, files: ModelFiles, error: ModelLoadError) -> ModelLoadError:
+    def note_failure(self, model: ModelId, files: ModelFiles, error: ModelLoadError) -> ModelLoadError:
         """Note and log why a readable model is not loaded, and return the error."""
         for version in _selected_versions(files):
             if version not in self._catalog.served(model):

@@ -201,7 +201,7 @@ class ModelManager:
         for model in duplicates.intersection(changed):
             _log.error("failed to poll model '%s': not unique across all model repositories", model)
         for model in changed:
-            self._catalog.excuse(model)
+            self._catalog.exempt(model)
         await self._try_loads(model for model in changed if model not in duplicates)
         await asyncio.gather(*(self._unload(model) for model in (*difference.removed, *duplicates)))
         for model in difference.removed:
@@ -317,12 +317,12 @@ class ModelManager:
             try:
                 for step in files.config.ensemble_steps:
                     await self._load_step(model, step, tried, depth)
-            except ModelLoadError as circle:
-                raise self._loader.refused(model, files, circle) from circle
+            except ModelLoadError as cycle:
+                raise self._loader.note_failure(model, files, cycle) from cycle
             if await self._loader.apply(model, files, log):
                 return
         kept_changing = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
-        raise self._loader.refused(model, files, kept_changing)
+        raise self._loader.note_failure(model, files, kept_changing)
 
     async def _load_step(self, ensemble: ModelId, step: EnsembleStep, tried: _Tried, depth: int) -> None:
         """Load the model of a step if it is not served. If that fails, the check of the ensemble reports it.

@@ -327,7 +327,7 @@ class SequenceModel(ScheduledModel):
                 self._slots.restore(index)
                 continue
             reason = f"was lost with its model instance '{instance.plan.name}'"
-            for sequence in self._slots.lose(index):
+            for sequence in self._slots.withhold(index):
                 text = f"sequence {sequence.key} of model '{self.config.name}' {reason}; start it again"
                 self._end(sequence, Unavailable(text), reason)
         super()._ready_changed()

@@ -154,7 +154,7 @@ class SequenceSlots:
         idle = first.idle_since + self._idle_ns
         return min(expiry, idle) if expiry else idle
 
-    def lose(self, instance: int) -> list[LiveSequence]:
+    def withhold(self, instance: int) -> list[LiveSequence]:
         """Withhold the slots of an instance and return the sequences that have begun there, for the caller to end.
 
         Those that have not begun return to the head of the backlog.

@@ -39,7 +39,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_request_path_is_compiled(python: Path) -> None:
-    code = "from conch.core import model; from conch.frontends import http_connection as http; print(model, http)"
+    code = "from conch.core import inference; from conch.frontends.http import connection; print(inference, connection)"
     assert _run(str(python), "-c", code, folder=Path("/")).count(SUFFIX) == 2
 
 

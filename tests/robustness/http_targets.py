@@ -92,7 +92,7 @@ class ConnectionTarget:
 def _agree(one: list[Answer], other: list[Answer]) -> bool:
     """Whether answers differ only in what cutting may change: when the client is refused, after which nothing comes.
 
-    Of a head that is too large more is waited for where it comes in pieces; data behind a request to switch protocols
+    Of a head that is too large more is waited for where it comes in pieces; data after a request to switch protocols
     are not a fault once that is answered.
     """
     first, second = _served(one), _served(other)

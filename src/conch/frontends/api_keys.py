@@ -61,7 +61,7 @@ class ApiKeys:
         stats = self._stats()
         keys = self._read()
         if not keys:
-            raise ConfigError(f"--api-key-file: '{self._path or self._openai_path}' holds no key")
+            raise ConfigError(f"--api-key-file: '{self._path or self._openai_path}' contains no keys")
         self._replace(keys, stats)
 
     async def watch(self) -> None:
@@ -75,7 +75,7 @@ class ApiKeys:
                 keys = await asyncio.to_thread(self._read)
             except ConfigError as error:
                 self._file_stats = stats
-                _log.error("API keys not reloaded, the earlier ones stay valid: %s", error)
+                _log.error("API keys not reloaded, keeping the previous ones: %s", error)
             else:
                 self._replace(keys, stats)
                 _log.info("API keys reloaded: %d", len(keys))
@@ -115,7 +115,9 @@ class ApiKeys:
         openai = [(f"openai-{number}", key) for number, key in enumerate(self._openai_keys, 1)]
         for number, line in _lines(self._openai_path, "--openai-api-key-file"):
             if len(line.split()) != 1:
-                raise ConfigError(f"--openai-api-key-file: line {number} of '{self._openai_path}' is not a key alone")
+                raise ConfigError(
+                    f"--openai-api-key-file: line {number} of '{self._openai_path}' must be one key alone"
+                )
             openai.append((f"openai-file-{number}", line))
         scopes = frozenset((INFER,)) if self._path else _OPENAI_SCOPES
         known = {key.digest for key in keys}

@@ -53,7 +53,7 @@ def test_keys_are_bearer_tokens(tmp_path):
         ("ci infer,root hidden-key", "unknown scope 'root', expected infer, manage, metrics"),
         ("ci infer hidden-key\nci manage other", "line 2 .*the name is given more than once"),
         ("ci infer hidden-key\nops manage hidden-key", "line 2 .*the key is given more than once"),
-        ("# nothing\n", "holds no key"),
+        ("# nothing\n", "contains no keys"),
     ],
 )
 def test_files_that_are_wrong(tmp_path, text, said):

@@ -117,7 +117,7 @@ class MessageReader:
         compressed, self._size = PREFIX.unpack(self._prefix + piece)
         self._prefix = b""
         if compressed > 1:
-            raise InvalidRequest(f"a message begins with {compressed}, expected 0 or 1 (compressed)")
+            raise InvalidRequest(f"the compressed flag of a message is {compressed}, expected 0 or 1")
         if self._size > MAX_MESSAGE_SIZE:
             raise GrpcError(
                 Status.RESOURCE_EXHAUSTED, f"message of {self._size} bytes exceeds the maximum of {MAX_MESSAGE_SIZE}"
@@ -156,7 +156,7 @@ def decompress_message(message: Buffer, coding: bytes) -> bytes:
     """Decompress a whole message. Raises GrpcError, InvalidRequest."""
     window_bits = _WINDOW_BITS.get(coding)
     if window_bits is None:
-        raise InvalidRequest("a message is compressed, and grpc-encoding does not say how")
+        raise InvalidRequest("compressed message without a grpc-encoding, expected gzip or deflate")
     inflater = zlib.decompressobj(window_bits)
     try:
         # One byte more than allowed tells "too large" from "just fits".
@@ -168,7 +168,7 @@ def decompress_message(message: Buffer, coding: bytes) -> bytes:
             Status.RESOURCE_EXHAUSTED, f"decompressed message exceeds the maximum of {MAX_DECOMPRESSED_BYTES} bytes"
         )
     if not inflater.eof or inflater.unused_data:
-        raise InvalidRequest(f"a message is not one whole piece of {coding.decode()} data")
+        raise InvalidRequest(f"a message is not exactly one complete {coding.decode()} stream")
     return plain
 
 

@@ -138,7 +138,7 @@ class StreamCall:
                     self._stream.consumed(len(data))
                 elif self._ended:
                     if self._reader.midway:
-                        raise InvalidRequest("the call ends within a message")
+                        raise InvalidRequest("the call ends with an incomplete message")
                     self.inference.end()
                     break
                 else:

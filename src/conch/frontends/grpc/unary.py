@@ -91,7 +91,7 @@ class UnaryCall(ABC):
 
     def timed_out(self) -> None:
         """Fail the call: the request takes too long to arrive."""
-        self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request has not come within the time allowed"))
+        self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request was not complete within the time allowed"))
 
     # For the answer.
 
@@ -163,18 +163,20 @@ class UnaryCall(ABC):
         message = reader.next()
         if message is not None:
             if self._message is not None:
-                raise InvalidRequest("more than one message in a call that takes one")
+                raise InvalidRequest("more than one message in a unary call")
             self._message = message
             self._charge(len(message))
         else:
             self._charge(reader.held_bytes)
         if reader.midway and (ended or self._message is not None):
             whole = self._message is not None
-            raise InvalidRequest("data behind the message of the call" if whole else "the call ends within a message")
+            raise InvalidRequest(
+                "data after the message of a unary call" if whole else "the call ends with an incomplete message"
+            )
         if not ended:
             return None
         if self._message is None:
-            raise InvalidRequest("a call without a message")
+            raise InvalidRequest("a unary call without a message")
         message, self._message = self._message, None
         upload, self._upload = self._upload, None
         if upload is None:
@@ -254,7 +256,7 @@ class TaskCall(UnaryCall):
     def _serve(self, message: Buffer | Compressed) -> None:
         if isinstance(message, Compressed):
             raise GrpcError(
-                Status.RESOURCE_EXHAUSTED, "compressed messages of this size are taken by inference calls only"
+                Status.RESOURCE_EXHAUSTED, "compressed messages of this size are supported by inference calls only"
             )
         task = asyncio.get_running_loop().create_task(self._answer(message))
         self._tasks.add(task)
@@ -274,5 +276,5 @@ def error_of(error: Exception) -> ConchError | GrpcError:
     """Return the error that the client gets for an exception. An unexpected one is logged."""
     if isinstance(error, ConchError | GrpcError):
         return error
-    _log.exception("gRPC: a call failed unexpectedly", exc_info=error)
+    _log.exception("a gRPC call failed unexpectedly", exc_info=error)
     return ConchError(f"internal error: {type(error).__name__}: {error}")

@@ -49,7 +49,9 @@ class HttpConnection:
         self.sender.connect(self._transport, self.receiver)
         self.receiver.connect(self._transport, self.protocol)
         if not self._owner.opened(self):
-            self.receiver.refuse_now(HttpRefusal(503, "this server has as many connections as it takes"))
+            self.receiver.refuse_now(
+                HttpRefusal(503, "the server has reached its maximum of connections; try again later")
+            )
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
         """Release all resources, and cancel the request that is being answered."""

@@ -65,7 +65,7 @@ class HttpRequest:
         return request
 
     def __repr__(self) -> str:
-        return f"HttpRequest({self.method.decode()} {self.path}, {len(self.body)} B)"
+        return f"{self.method.decode()} {self.path}, {len(self.body)} B"
 
 
 class HttpRefusal(Exception):

@@ -276,7 +276,7 @@ class RequestReader:
         self.on_message_complete()
         if rest[size:]:
             # The client must wait for the answer, which decides the protocol.
-            self._sink.refuse(HttpRefusal(400, "data behind a request to switch protocols"))
+            self._sink.refuse(HttpRefusal(400, "data after a request to switch protocols"))
 
 
 def _check_repetition(fields: list[tuple[bytes, bytes]]) -> None:

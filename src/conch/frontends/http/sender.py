@@ -186,5 +186,5 @@ def handle(handler: Handler, request: HttpRequest, reply: HttpReply) -> None:
     try:
         handler(request, reply)
     except Exception:
-        _log.exception("handling %r failed", request)
+        _log.exception('HTTP request "%r" failed unexpectedly', request)
         reply.fail()

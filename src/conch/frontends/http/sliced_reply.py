@@ -39,7 +39,7 @@ class _SlicedReply:
                     asyncio.get_running_loop().call_soon(self.write_slice)
                     return
         except Exception:
-            _log.exception("writing an answer failed")
+            _log.exception("an HTTP request failed unexpectedly")
             self._reply.fail()
             return
         self._reply.send(200, self._headers, b"".join(self._made))

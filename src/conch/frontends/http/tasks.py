@@ -34,5 +34,5 @@ class ReplyTasks:
         except ConchError as error:
             self._report(reply, error)
         except Exception:
-            _log.exception("answering an HTTP request failed")
+            _log.exception("an HTTP request failed unexpectedly")
             self._report(reply, ConchError("internal error"))

@@ -51,7 +51,7 @@ class Keepalive:
         self._waiting_since = None
 
     def check(self, now: float, last_received: float, streams: int) -> Check:
-        """Decide what to do about a client whose last frame came at `last_received`."""
+        """Return what to do with a client whose last frame came at `last_received`."""
         limits = self._limits
         if self._waiting_since is not None:
             if last_received > self._waiting_since:

@@ -1,4 +1,4 @@
 """Runs codecs on large messages in worker processes, so that no message blocks the event loop.
 
-`pool` is the server's side, `worker` the process, `jobs` what it can be asked to do, `wire` the frames between them.
+`pool` is the server's side, `worker` the process, `jobs` what it runs, `wire` the frames between them.
 """

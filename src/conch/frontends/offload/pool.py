@@ -74,7 +74,7 @@ class Job:
 
 
 def default_workers() -> int:
-    """Return how many workers a pool has if nothing else is said: one for each processor, up to four."""
+    """Return how many workers a pool has by default: one for each processor, up to four."""
     return min(os.cpu_count() or 1, 4)
 
 
@@ -114,7 +114,9 @@ class OffloadPool:
     def submit(self, name: str, args: Mapping[str, Any], parts: Sequence[Buffer], done: Done) -> Job:
         """Run a job of `jobs` on these buffers, which must not change. Raises Unavailable if too many wait."""
         if self._stopped or self._outstanding >= MAX_WAITING_JOBS:
-            raise Unavailable("too many large messages wait to be read or written" if not self._stopped else "stopping")
+            raise Unavailable(
+                "too many large messages are queued; try again later" if not self._stopped else "stopping"
+            )
         job = Job(name, args, parts, done)
         self._outstanding += 1
         if self._outstanding > len(self._threads) < self._max_workers:
@@ -168,11 +170,11 @@ class OffloadPool:
         try:
             job.done(outcome)
         except Exception:
-            _log.exception("%s: the outcome of job %s could not be delivered", self._name, job.name)
-        # What was submitted keeps its job to cancel it, and is known to the job: such cycles would keep the message.
+            _log.exception('the callback of job "%s" in pool "%s" failed', job.name, self._name)
+        # Callers keep the job to cancel it, and the job refers to them: the cycle would keep the message in memory.
         job.release()
         if isinstance(outcome, ConchError):
-            # If it was raised, its traceback refers to frames that refer to it.
+            # If it was raised, its traceback refers to frames that refer to it: a cycle.
             outcome.__traceback__ = None
 
 
@@ -246,8 +248,14 @@ class _WorkerThread(threading.Thread):
             status = self._drop_process()
             if self._killed.is_set():
                 return Unavailable("the server is stopping")
-            _log.error("%s failed at job %s: %s (exit status %s)", self.name, job.name, error, status)
-            return ConchError("the process that reads and writes large messages has failed")
+            _log.error(
+                'process "%s" failed in job "%s": %s (exit status %s); the next job starts another process',
+                self.name,
+                job.name,
+                error,
+                status,
+            )
+            return ConchError("the worker process for large messages failed")
         if "error" in head:
             return restore(head["error"])
         return Outcome(head["meta"], parts)
@@ -276,7 +284,7 @@ class _WorkerThread(threading.Thread):
             raise WorkerWireError("stopped")
         connection.deadline = monotonic() + _START_TIMEOUT_S
         if connection.take_byte() != READY:
-            raise WorkerWireError("the worker has not started")
+            raise WorkerWireError("the worker process did not start")
         return connection
 
     def _drop_process(self) -> int | None:

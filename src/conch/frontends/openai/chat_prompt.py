@@ -56,8 +56,7 @@ class ChatPrompts:
             raise InvalidRequest(f"The model `{call.model}` has no chat template; /v1/completions takes its prompts.")
         if len(info.chat_template) > MAX_TEMPLATE_CHARACTERS:
             raise ConfigError(
-                f"the chat template has {len(info.chat_template)} characters, "
-                f"at most {MAX_TEMPLATE_CHARACTERS} are possible"
+                f"the chat template has {len(info.chat_template)} characters; the maximum is {MAX_TEMPLATE_CHARACTERS}"
             )
         described = {
             "template": info.chat_template,

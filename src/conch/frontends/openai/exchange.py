@@ -171,7 +171,7 @@ class Exchange:
 
     def _fail_unexpectedly(self) -> None:
         """Log an unexpected exception, and end the answer with an error."""
-        _log.exception("answering a call of the OpenAI API failed")
+        _log.exception("a request of the OpenAI API failed unexpectedly")
         self._fail(ConchError("internal error"))
 
     def _answer_error(self, error: ConchError) -> None:

@@ -23,8 +23,7 @@ PATH = "/v1/models"
 class OpenAiModels:
     """Models by the names that clients use: a model's own, or with that of one of its LoRA adapters.
 
-    `lora_separator` stands between the two; `created` is the time, in seconds of the epoch, that models are said to be
-    from.
+    `lora_separator` stands between the two; `created`, in seconds of the epoch, is reported for every model.
     """
 
     def __init__(self, inference: Inference, control: ModelManager, lora_separator: str, created: int) -> None:

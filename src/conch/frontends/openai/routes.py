@@ -220,7 +220,7 @@ class OpenAiHttp:
         except ConchError as error:
             send_error(reply, error)
         except Exception:
-            _log.exception("a call of the OpenAI API failed")
+            _log.exception("a request of the OpenAI API failed unexpectedly")
             send_error(reply, ConchError("internal error"))
 
     def _begin_trace(self, request: HttpRequest, call: GenerationCall, timeline: Timeline) -> Trace | None:

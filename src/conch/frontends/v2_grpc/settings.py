@@ -19,7 +19,7 @@ class SettingsCalls:
         self._log = log
 
     async def trace(self, request: Any) -> Any:
-        """Answer with the settings of a model, or of all, after the changes that are asked for."""
+        """Answer with the settings of a model, or of all, after applying the requested changes."""
         model = request.model_name
         if model:
             check_model(self._inference, model)
@@ -28,7 +28,7 @@ class SettingsCalls:
         return settings_proto.trace_settings(self._observer.document(model))
 
     async def logging(self, request: Any) -> Any:
-        """Answer with the log's settings after the changes that are asked for."""
+        """Answer with the log's settings after applying the requested changes."""
         try:
             self._log.update(settings_proto.read_log_changes(request))
         except ConchError as error:

@@ -76,5 +76,5 @@ class InFlight:
                 self.trace.refused(error)
             send_error(self.reply, error)
         except Exception:
-            _log.exception("handling %r failed", self.request)
+            _log.exception('HTTP request "%r" failed unexpectedly', self.request)
             self.reply.fail()

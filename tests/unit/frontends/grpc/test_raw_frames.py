@@ -166,12 +166,12 @@ async def test_heads_that_say_what_cannot_be(wire, inference, fields, status, te
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"", "a call without a message"),
-        (framed(b"")[:-1], "the call ends within a message"),
-        (framed(b"abc")[:-1], "the call ends within a message"),
-        (2 * framed(b""), "data behind the message of the call"),
+        (b"", "a unary call without a message"),
+        (framed(b"")[:-1], "the call ends with an incomplete message"),
+        (framed(b"abc")[:-1], "the call ends with an incomplete message"),
+        (2 * framed(b""), "data after the message of a unary call"),
         (framed(b"", 7), "expected 0 or 1"),
-        (framed(b"x", 1), "does not say how"),
+        (framed(b"x", 1), "without a grpc-encoding"),
     ],
 )
 async def test_data_that_are_not_one_message(wire, data, text):
@@ -190,7 +190,7 @@ async def test_a_stream_that_ends_within_a_message(wire):
     wire.send(wire.head(1, SERVICE + b"ModelStreamInfer"), frame(DATA, 1, framed(echo_request())))
     await wire.until(DATA, 1)
     wire.send(frame(DATA, 1, framed(echo_request())[:-1], 1))
-    assert await wire.status(1) == (3, "the call ends within a message")
+    assert await wire.status(1) == (3, "the call ends with an incomplete message")
 
 
 async def test_a_text_that_is_not_ascii_arrives_as_it_was(frontend, inference):

@@ -1,4 +1,4 @@
-"""An engine without a server around it: prompts in, everything that is heard of them out."""
+"""Run engines without a server, and record the deltas and ends of their requests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,8 +16,8 @@ from conch.model_config import ModelConfig
 
 
 @dataclass
-class Heard:
-    """What a request's listener has heard."""
+class Recorded:
+    """The deltas and ends that a request's callback received."""
 
     deltas: list[Delta] = field(default_factory=list)
     ends: list[Usage | ConchError] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Heard:
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     generation: Generation | None = None
 
-    def listen(self, deltas: Any, end: Usage | ConchError | None) -> None:
+    def on_deltas(self, deltas: Any, end: Usage | ConchError | None) -> None:
         self.deltas += deltas
         self.begun.set()
         if end is not None:
@@ -49,22 +49,22 @@ class Heard:
         return reasons[0].value if reasons else None
 
 
-def begin(engine: Engine, prompt: str | list[int], *, adapter: str = "", priority: int = 0, **params: Any) -> Heard:
+def begin(engine: Engine, prompt: str | list[int], *, adapter: str = "", priority: int = 0, **params: Any) -> Recorded:
     """Start a request."""
-    heard = Heard()
+    got = Recorded()
     sampling = SamplingParams(**params)
     request = GenerationRequest(
         id="1", model_name="m", prompt=prompt, params=sampling, adapter=adapter, priority=priority
     )
-    heard.generation = engine.generate(request, heard.listen)
-    return heard
+    got.generation = engine.generate(request, got.on_deltas)
+    return got
 
 
-async def ask(engine: Engine, prompt: str | list[int], **params: Any) -> Heard:
+async def ask(engine: Engine, prompt: str | list[int], **params: Any) -> Recorded:
     """Start a request and wait for its end."""
-    heard = begin(engine, prompt, **params)
-    await asyncio.wait_for(heard.ended.wait(), 60)
-    return heard
+    got = begin(engine, prompt, **params)
+    await asyncio.wait_for(got.ended.wait(), 60)
+    return got
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """A stand-in for TensorRT-LLM's LLM API where there is no GPU: its names and its ways, and tokens that are bytes.
 
 It has what the driver touches, with the fields of `SamplingParams` and the behaviour of `RequestOutput` as NVIDIA
-documents them: an output is one object that changes with every step, and parameters nobody knows are errors.
+documents them: an output is one object that changes with every step, and unknown parameters are errors.
 `environment` makes a folder that serves as the environment of an engine.
 """
 

@@ -99,8 +99,8 @@ async def test_requests_of_every_kind_end_once(engine: Engine) -> None:
     crowd = await asyncio.gather(
         *(ask(engine, PROMPT, max_tokens=5, ignore_eos=True, temperature=0) for _ in range(20))
     )
-    assert {heard.text() for heard in crowd} == {alone.text()}
-    assert all(heard.end == Usage(alone.end.prompt_tokens, 5, heard.end.cached_tokens) for heard in crowd)  # type: ignore[union-attr]
+    assert {got.text() for got in crowd} == {alone.text()}
+    assert all(got.end == Usage(alone.end.prompt_tokens, 5, got.end.cached_tokens) for got in crowd)  # type: ignore[union-attr]
 
     several = await ask(engine, PROMPT, n=3, max_tokens=4, ignore_eos=True)
     assert {delta.index for delta in several.deltas} == {0, 1, 2}
@@ -114,15 +114,15 @@ async def test_requests_of_every_kind_end_once(engine: Engine) -> None:
     assert stopped.finish() == "stop"
     assert stopped.deltas[-1].stop_reason == stop
 
-    told = await ask(engine, PROMPT, max_tokens=3, ignore_eos=True, logprobs=0)
-    assert [len(token) for delta in told.deltas for token in delta.logprobs] == [1] * 3
-    assert all(token[0].logprob <= 0 for delta in told.deltas for token in delta.logprobs)
+    scored = await ask(engine, PROMPT, max_tokens=3, ignore_eos=True, logprobs=0)
+    assert [len(token) for delta in scored.deltas for token in delta.logprobs] == [1] * 3
+    assert all(token[0].logprob <= 0 for delta in scored.deltas for token in delta.logprobs)
 
     by_tokens = await ask(engine, alone.tokens(), max_tokens=2, ignore_eos=True)
     assert by_tokens.end.prompt_tokens == 5  # type: ignore[union-attr]
 
 
-async def test_what_cannot_be_is_refused_and_harms_nobody(engine: Engine) -> None:
+async def test_invalid_requests_are_refused_and_harm_no_other(engine: Engine) -> None:
     neighbour = begin(engine, PROMPT, max_tokens=60, ignore_eos=True)
     too_long = await ask(engine, PROMPT * CONTEXT)
     assert isinstance(too_long.end, InvalidRequest)
@@ -135,29 +135,29 @@ async def test_what_cannot_be_is_refused_and_harms_nobody(engine: Engine) -> Non
 
 
 async def test_an_aborted_request_frees_its_place(engine: Engine) -> None:
-    heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
-    await asyncio.wait_for(heard.begun.wait(), 60)
-    assert heard.generation is not None
-    heard.generation.abort()
-    heard.generation.abort()
-    assert isinstance(heard.end, Cancelled)
-    # It tells so by itself: nobody else asks it for anything.
+    got = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    await asyncio.wait_for(got.begun.wait(), 60)
+    assert got.generation is not None
+    got.generation.abort()
+    got.generation.abort()
+    assert isinstance(got.end, Cancelled)
+    # The engine reports its load without another request.
     async with asyncio.timeout(60):
         while (engine.load.running, engine.load.waiting, engine.load.kv_cache_usage) != (0, 0, 0.0):
             await asyncio.sleep(0.01)
-    assert isinstance(heard.end, Cancelled)
+    assert isinstance(got.end, Cancelled)
 
 
 async def test_a_killed_engine_fails_what_it_held_and_is_replaced(engine: Engine) -> None:
     changed = asyncio.Event()
     engine.on_ready_change = changed.set
-    heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
-    await asyncio.wait_for(heard.begun.wait(), 60)
+    got = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    await asyncio.wait_for(got.begun.wait(), 60)
     processes = family(_pid(engine))
     os.kill(processes[0], signal.SIGKILL)
-    await asyncio.wait_for(heard.ended.wait(), 60)
-    assert isinstance(heard.end, BackendError)
-    assert "was killed by SIGKILL while this request was being generated" in heard.end.message
+    await asyncio.wait_for(got.ended.wait(), 60)
+    assert isinstance(got.end, BackendError)
+    assert "was killed by SIGKILL while this request was being generated" in got.end.message
     await gone([Path(f"/proc/{process}") for process in processes])
     while not engine.ready:
         changed.clear()
@@ -167,9 +167,9 @@ async def test_a_killed_engine_fails_what_it_held_and_is_replaced(engine: Engine
 
 
 async def test_a_stopped_engine_answers_what_it_held(engine: Engine) -> None:
-    heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    got = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
     await engine.stop()
-    assert "was unloaded before the request was finished" in str(heard.end)
+    assert "was unloaded before the request was finished" in str(got.end)
     assert not engine.ready
 
 

@@ -1,4 +1,4 @@
-"""Memory shared out among engines: in the books alone, and with real ones that are told of a small machine."""
+"""Memory reservations of engines: alone, and with real engines on a machine that appears to be small."""
 
 import json
 import os
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused_with_numbers() -> None:
     )
 
 
-def test_gpu_shares_above_one_are_told() -> None:
+def test_gpu_shares_above_one_are_reported() -> None:
     books = Machine(20 * GIB).books
     claim, _ = books.claim("a", Process(1), 0, None)
     books.settle(claim, info(cache=70 * GIB, kv_cache_taken=True, gpu_memory_share=0.6))
@@ -164,22 +164,22 @@ async def test_real_engines_share_a_small_machine(tmp_path: Path) -> None:
         made.on_ready_change = lambda: None
         return made
 
-    first, told, second = engine("first"), engine("told", cache_size=4), engine("second")
+    first, sized, second = engine("first"), engine("sized", cache_size=4), engine("second")
     try:
         await first.start()
-        await told.start()
+        await sized.start()
         await second.start()
-        caches = [each.info.kv_cache_bytes // GIB for each in (first, told, second)]
-        assert caches == [2, 4, 1]  # a quarter, what it was told, half of what is left
+        caches = [each.info.kv_cache_bytes // GIB for each in (first, sized, second)]
+        assert caches == [2, 4, 1]  # a quarter, the configured size, half of the rest
         assert (await ask(second, "the sun", max_tokens=3, ignore_eos=True)).tokens()
         with pytest.raises(
-            ModelLoadError, match=r"KV cache 4.0 GiB at least, and 2.0 GiB are free .* 4.0 GiB to 'told'"
+            ModelLoadError, match=r"KV cache 4.0 GiB at least, and 2.0 GiB are free .* 4.0 GiB to 'sized'"
         ):
             await engine("large", cache_size=4).start()
-        await told.stop()
+        await sized.stop()
         again = engine("again", cache_size=4)
         await again.start()  # what was stopped has given back what it was promised
         await again.stop()
     finally:
-        for each in (first, told, second):
+        for each in (first, sized, second):
             await each.stop()

@@ -8,7 +8,7 @@ import pytest
 
 from conch.errors import InvalidRequest, ModelLoadError
 from conch.generation import StructuredOutput, Usage
-from tests.backends.engines.driving import Heard, ask, begin, running
+from tests.backends.engines.driving import Recorded, ask, begin, running
 from tests.backends.engines.gguf_model import write_gguf
 from tests.backends.engines.ir_model import write_adapter, write_ir
 
@@ -34,7 +34,7 @@ def ir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_ir(tmp_path_factory.mktemp("ir") / "model")
 
 
-async def test_answers_match_what_they_must_and_a_bad_schema_harms_nobody(directory: Path) -> None:
+async def test_structured_output_matches_and_an_invalid_schema_harms_no_other_request(directory: Path) -> None:
     write_gguf(directory / "model.gguf")
     configure(directory)
     async with running("openvino_genai", directory) as engine:
@@ -45,10 +45,10 @@ async def test_answers_match_what_they_must_and_a_bad_schema_harms_nobody(direct
             StructuredOutput("grammar", 'root ::= "abcd"'): 4,
             StructuredOutput("json", '{"type": "integer", "minimum": 10, "maximum": 99}'): 2,
         }
-        heard = await asyncio.gather(
+        got = await asyncio.gather(
             *(ask(engine, "is", structured=structure, **GREEDY | {"ignore_eos": False}) for structure in good)
         )
-        assert [len(each.text()) for each in heard] == list(good.values())
+        assert [len(each.text()) for each in got] == list(good.values())
         bad = [
             StructuredOutput("json", '{"type": 5}'),
             StructuredOutput("json", "no JSON"),
@@ -73,14 +73,14 @@ async def test_requests_with_different_adapters_take_turns(directory: Path, ir: 
     async with running("openvino_genai", directory) as engine:
         assert engine.info.adapters == ("loud", "quiet")
 
-        def tell(adapter: str) -> "asyncio.Future[Heard]":
+        def start(adapter: str) -> "asyncio.Future[Recorded]":
             return asyncio.ensure_future(ask(engine, "the sun is hot", adapter=adapter, **GREEDY))
 
-        alone = {adapter: (await tell(adapter)).tokens() for adapter in ("", "loud", "quiet")}
+        alone = {adapter: (await start(adapter)).tokens() for adapter in ("", "loud", "quiet")}
         assert len({tuple(tokens) for tokens in alone.values()}) == 3, "the adapters change nothing"
         mixed = ["", "loud", "loud", "quiet", "", "loud", "quiet", "quiet", ""]
-        together = await asyncio.wait_for(asyncio.gather(*map(tell, mixed)), 60)
-        assert [heard.tokens() for heard in together] == [alone[adapter] for adapter in mixed]
+        together = await asyncio.wait_for(asyncio.gather(*map(start, mixed)), 60)
+        assert [got.tokens() for got in together] == [alone[adapter] for adapter in mixed]
         unknown = await ask(engine, "the sun", adapter="silent", **GREEDY)
         assert "loud, quiet" in str(unknown.end)
 
@@ -107,5 +107,5 @@ async def test_speculation_changes_the_pace_and_no_token(directory: Path, tmp_pa
             )
     plain, drafted, looked_up = answers
     assert plain[0].text().startswith("Conch is an inference server in Python.")
-    assert {heard.text() for heard in (*plain, *drafted, *looked_up)} == {plain[0].text()}
+    assert {got.text() for got in (*plain, *drafted, *looked_up)} == {plain[0].text()}
     assert len(drafted[0].deltas) < len(plain[0].deltas) / 2, "the draft, the model itself, is always right"

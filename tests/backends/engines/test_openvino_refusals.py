@@ -41,35 +41,35 @@ async def test_tokens_that_are_not_in_the_vocabulary(engine: Engine) -> None:
 async def test_a_stop_token_ends_the_text_where_the_end_of_the_text_may_not(engine: Engine, ignore_eos: bool) -> None:
     said = await ask(engine, PROMPT, max_tokens=12, temperature=0, ignore_eos=True)
     wanted = said.tokens()[3]
-    heard = await ask(
+    got = await ask(
         engine, PROMPT, max_tokens=12, temperature=0, ignore_eos=ignore_eos, stop_token_ids=(wanted, 2**31 - 1)
     )
-    assert heard.tokens() == said.tokens()[: said.tokens().index(wanted) + 1]
-    assert (heard.finish(), heard.deltas[-1].stop_reason) == ("stop", wanted)
+    assert got.tokens() == said.tokens()[: said.tokens().index(wanted) + 1]
+    assert (got.finish(), got.deltas[-1].stop_reason) == ("stop", wanted)
 
 
 async def test_a_cache_that_is_too_small_for_all_at_once(engine: Engine) -> None:
-    """Each has room alone: they take turns, preempted as need be. One that has none, alone or not, is told so."""
+    """Requests that fit alone take turns by preemption; one that does not fit even alone gets an error."""
     crowd = [begin(engine, PROMPT, max_tokens=100, ignore_eos=True) for _ in range(12)]
     several = begin(engine, PROMPT, max_tokens=60, ignore_eos=True, n=4)
     greedy = [begin(engine, PROMPT, max_tokens=CONTEXT - 50, ignore_eos=True, n=n) for n in (1, 3)]
     everyone = [*crowd, several, *greedy]
-    await asyncio.wait_for(asyncio.gather(*(heard.ended.wait() for heard in everyone)), 60)
-    assert [heard.end.completion_tokens for heard in crowd] == [100] * 12  # type: ignore[union-attr]
+    await asyncio.wait_for(asyncio.gather(*(got.ended.wait() for got in everyone)), 60)
+    assert [got.end.completion_tokens for got in crowd] == [100] * 12  # type: ignore[union-attr]
     assert several.end.completion_tokens == 240  # type: ignore[union-attr]
-    for heard in greedy:
-        assert isinstance(heard.end, Unavailable)
-        assert "out of KV cache" in heard.end.message
+    for got in greedy:
+        assert isinstance(got.end, Unavailable)
+        assert "out of KV cache" in got.end.message
     load = engine.load
     assert (load.running, load.waiting, load.kv_cache_usage) == (0, 0, 0.0)
 
 
-async def test_characters_that_lie_across_tokens_are_told_whole(engine: Engine) -> None:
+async def test_characters_of_several_tokens_arrive_whole(engine: Engine) -> None:
     """The model's tokens are bytes and pairs of letters, and it is left no choice of what to say."""
     text = "naïve 😀 is 中文, too"
     for _ in range(2):  # the second time, all of the tokens are known
-        heard = await ask(engine, PROMPT, max_tokens=60, structured=StructuredOutput("regex", text))
-        assert heard.text() == text
-        assert len(heard.tokens()) > len(text)
+        got = await ask(engine, PROMPT, max_tokens=60, structured=StructuredOutput("regex", text))
+        assert got.text() == text
+        assert len(got.tokens()) > len(text)
     stopped = await ask(engine, PROMPT, max_tokens=60, structured=StructuredOutput("regex", text), stop=("文,",))
     assert stopped.text() == "naïve 😀 is 中"

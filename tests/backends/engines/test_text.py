@@ -1,4 +1,4 @@
-"""Tokens to text as they come: no character is torn, nothing is told twice, and stop strings are never seen."""
+"""Incremental detokenization: characters stay whole, no text is sent twice, and stop strings are never seen."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def decode(many: list[list[int]]) -> list[str]:
 
 
 def decode_leniently(many: list[list[int]]) -> list[str]:
-    """One that leaves out what is no character, as OpenVINO's do."""
+    """A tokenizer that omits invalid bytes, as OpenVINO's do."""
     return [bytes(tokens).decode("utf-8", "ignore") for tokens in many]
 
 
@@ -50,7 +50,7 @@ def test_which_tokens_are_parts_of_characters() -> None:
     assert partial_character_tokens({text: number for number, text in enumerate(written)}) == {2, 3, 5}
 
 
-def test_what_never_becomes_a_character_is_told_at_the_end() -> None:
+def test_an_incomplete_character_is_sent_at_the_end() -> None:
     stream = TextStream()
     assert decode_new([(stream, b"a\xc3", False)], decode) == [""]
     assert decode_new([(stream, b"", True)], decode) == ["a\ufffd"]
@@ -74,8 +74,8 @@ def decode_words(many: list[list[int]]) -> list[str]:
 @given(st.lists(st.integers(0, 3), max_size=20))
 def test_what_stands_before_a_token_is_minded(tokens: Sequence[int]) -> None:
     stream, pieces = TextStream(), TokenTexts(decode_words, 0)
-    told = [decode_new([(stream, [token], False)], decode_words, pieces)[0] for token in tokens]
-    assert "".join(told) == decode_words([list(tokens)])[0]
+    text_sent = [decode_new([(stream, [token], False)], decode_words, pieces)[0] for token in tokens]
+    assert "".join(text_sent) == decode_words([list(tokens)])[0]
 
 
 def test_a_token_is_decoded_when_it_is_first_seen() -> None:
@@ -95,21 +95,21 @@ STOPS = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3)
 
 @given(st.lists(st.text("abc", max_size=3), max_size=20), STOPS)
 def test_text_ends_before_the_first_stop_string(pieces: Sequence[str], stops: Sequence[str]) -> None:
-    finder, told, found = StopStrings(stops, include=False), "", None
+    finder, text_sent, found = StopStrings(stops, include=False), "", None
     for number, piece in enumerate(pieces):
-        news, found = finder.feed(piece, number == len(pieces) - 1)
-        told += news
-        # Whatever has been told cannot be taken back, so it must not reach into a stop string.
-        assert "".join(pieces).startswith(told)
+        new_text, found = finder.feed(piece, number == len(pieces) - 1)
+        text_sent += new_text
+        # Text that was sent cannot be retracted, so it must not include part of a stop string.
+        assert "".join(pieces).startswith(text_sent)
         if found is not None:
             break
     text = "".join(pieces)
     ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
     if not ends:
-        assert (told, found) == (text, None)
+        assert (text_sent, found) == (text, None)
     else:
         assert found is not None
-        assert told + found == text[: min(ends)]
+        assert text_sent + found == text[: min(ends)]
 
 
 def test_a_stop_string_may_be_part_of_the_text() -> None:

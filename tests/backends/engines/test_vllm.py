@@ -13,7 +13,7 @@ import pytest_asyncio
 from conch.backends.engines.base import Engine
 from conch.errors import BackendError, InvalidRequest
 from conch.generation import StructuredOutput, Usage
-from tests.backends.engines.driving import Heard, ask, begin, family, gone, running
+from tests.backends.engines.driving import Recorded, ask, begin, family, gone, running
 from tests.backends.engines.gguf_model import CONTEXT
 from tests.backends.engines.hf_model import write_adapter, write_hf
 from tests.backends.engines.vllm_environment import SETTINGS, needs_vllm
@@ -53,9 +53,9 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engi
 async def test_adapters_change_what_is_said(engine: Engine) -> None:
     assert engine.info.adapters == ("red", "blue")
     said = [await ask(engine, PROMPT, adapter=name, max_tokens=8, temperature=0) for name in ("", "red", "blue")]
-    assert len({tuple(heard.tokens()) for heard in said}) == 3
+    assert len({tuple(got.tokens()) for got in said}) == 3
     together = [ask(engine, PROMPT, adapter=name, max_tokens=8, temperature=0) for name in ("red", "blue")]
-    assert [heard.tokens() for heard in await asyncio.gather(*together)] == [heard.tokens() for heard in said[1:]]
+    assert [got.tokens() for got in await asyncio.gather(*together)] == [got.tokens() for got in said[1:]]
     unknown = await ask(engine, PROMPT, adapter="green")
     assert isinstance(unknown.end, InvalidRequest)
     assert "LoRA adapter 'green' is unknown; this model has: red, blue" in unknown.end.message
@@ -65,15 +65,17 @@ async def test_who_is_more_urgent_comes_first(engine: Engine) -> None:
     assert engine.info.priorities
     order: list[str] = []
 
-    async def told(name: str, heard: Heard) -> None:
-        await asyncio.wait_for(heard.ended.wait(), 60)
-        assert isinstance(heard.end, Usage)
+    async def record_end(name: str, got: Recorded) -> None:
+        await asyncio.wait_for(got.ended.wait(), 60)
+        assert isinstance(got.end, Usage)
         order.append(name)
 
     crowd = [begin(engine, f"{n} {PROMPT}", max_tokens=60, ignore_eos=True) for n in range(2)]
     late = begin(engine, "a", priority=5, max_tokens=1, ignore_eos=True)
     soon = begin(engine, "b", priority=1, max_tokens=1, ignore_eos=True)
-    await asyncio.gather(*(told("crowd", heard) for heard in crowd), told("late", late), told("soon", soon))
+    await asyncio.gather(
+        *(record_end("crowd", got) for got in crowd), record_end("late", late), record_end("soon", soon)
+    )
     assert order.index("soon") < order.index("late")
     assert engine.load.waiting == 0
 
@@ -92,24 +94,24 @@ async def test_a_prompt_that_was_there_before_is_not_computed_again(engine: Engi
 
 
 async def test_an_aborted_request_leaves_the_cache(engine: Engine) -> None:
-    heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
-    await asyncio.wait_for(heard.begun.wait(), 60)
+    got = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    await asyncio.wait_for(got.begun.wait(), 60)
     assert engine.load.running == 1
     assert engine.load.kv_cache_usage > 0
-    assert heard.generation is not None
-    heard.generation.abort()
+    assert got.generation is not None
+    got.generation.abort()
     await _until(lambda: not engine.load.running)
     assert engine.load.kv_cache_usage == 0
     neighbour = await ask(engine, PROMPT, max_tokens=2)
     assert isinstance(neighbour.end, Usage)
 
 
-async def test_who_finds_the_cache_full_makes_room_and_goes_on_later(engine: Engine) -> None:
+async def test_a_request_without_cache_is_preempted_and_resumed(engine: Engine) -> None:
     before = engine.load.preemptions
     both = await asyncio.gather(
         *(ask(engine, [n] * 100, priority=n, max_tokens=CONTEXT - 100, ignore_eos=True) for n in (1, 2))
     )
-    assert [heard.end for heard in both] == [Usage(100, CONTEXT - 100, heard.end.cached_tokens) for heard in both]  # type: ignore[union-attr]
+    assert [got.end for got in both] == [Usage(100, CONTEXT - 100, got.end.cached_tokens) for got in both]  # type: ignore[union-attr]
     assert engine.load.preemptions > before
 
 
@@ -120,9 +122,9 @@ async def test_sampling_is_what_was_asked_for(engine: Engine) -> None:
     biased = await ask(engine, PROMPT, max_tokens=4, logit_bias={65: 100.0}, temperature=0)
     assert biased.tokens() == [65] * 4
 
-    told = await ask(engine, PROMPT, max_tokens=3, ignore_eos=True, logprobs=3, n=2)
-    tokens = [token for delta in told.deltas for token in delta.logprobs]
-    assert [token[0].token_id for token in tokens] == [each for delta in told.deltas for each in delta.token_ids]
+    record_end = await ask(engine, PROMPT, max_tokens=3, ignore_eos=True, logprobs=3, n=2)
+    tokens = [token for delta in record_end.deltas for token in delta.logprobs]
+    assert [token[0].token_id for token in tokens] == [each for delta in record_end.deltas for each in delta.token_ids]
     assert all(len(token) in (3, 4) for token in tokens)  # the chosen one may be among the likeliest
     assert all(token[1].logprob >= token[2].logprob for token in tokens)
     assert len(tokens) == 6
@@ -137,9 +139,9 @@ async def test_sampling_is_what_was_asked_for(engine: Engine) -> None:
 async def test_structured_output(engine: Engine) -> None:
     schema = {"type": "object", "properties": {"rain": {"enum": [True, False]}}, "required": ["rain"]}
     schema["additionalProperties"] = False  # type: ignore[assignment]
-    heard = await ask(engine, PROMPT, max_tokens=300, structured=StructuredOutput("json", json.dumps(schema)))
-    assert heard.finish() == "stop"
-    assert json.loads(heard.text())["rain"] in (True, False)
+    got = await ask(engine, PROMPT, max_tokens=300, structured=StructuredOutput("json", json.dumps(schema)))
+    assert got.finish() == "stop"
+    assert json.loads(got.text())["rain"] in (True, False)
     chosen = await ask(engine, PROMPT, max_tokens=30, structured=StructuredOutput("choice", '["dog", "cat"]'))
     assert chosen.text() in ("dog", "cat")
     dated = await ask(engine, PROMPT, max_tokens=30, structured=StructuredOutput("regex", "[0-9]{4}-[0-9]{2}"))
@@ -148,7 +150,7 @@ async def test_structured_output(engine: Engine) -> None:
     assert isinstance(broken.end, InvalidRequest)
 
 
-async def test_what_vllm_cannot_compute_harms_nobody(engine: Engine) -> None:
+async def test_a_request_that_vllm_cannot_compute_harms_no_other(engine: Engine) -> None:
     neighbour = begin(engine, PROMPT, max_tokens=40, ignore_eos=True)
     for params in ({"logit_bias": {10_000_000: 1.0}}, {"stop_token_ids": (10_000_000,), "min_tokens": 2}):
         refused = await ask(engine, PROMPT, **params)
@@ -162,16 +164,16 @@ async def test_what_vllm_cannot_compute_harms_nobody(engine: Engine) -> None:
 
 
 async def test_the_death_of_vllms_core_is_seen_and_nothing_of_it_stays(engine: Engine) -> None:
-    heard = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
-    await asyncio.wait_for(heard.begun.wait(), 60)
+    got = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    await asyncio.wait_for(got.begun.wait(), 60)
     processes = family(_pid(engine))
     memory = _shared_memory(processes)
     assert memory
     core = next(pid for pid in processes[1:] if len(family(pid)) > 1)
     os.kill(core, signal.SIGKILL)
-    await asyncio.wait_for(heard.ended.wait(), 60)
-    assert isinstance(heard.end, BackendError)
-    assert "exited with status 1 while this request was being generated" in heard.end.message
+    await asyncio.wait_for(got.ended.wait(), 60)
+    assert isinstance(got.end, BackendError)
+    assert "exited with status 1 while this request was being generated" in got.end.message
     await gone([*(Path(f"/proc/{pid}") for pid in processes), *memory])
 
 

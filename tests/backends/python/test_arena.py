@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.child.conch_child.ipc.arena import INLINE_LIMIT, ArenaReader, ArenaWriter, Parcel, create
+from conch.backends.child.conch_child.ipc.arena import MAX_INLINE_BYTES, ArenaReader, ArenaWriter, Parcel, create
 from conch.backends.child.conch_child.ipc.wire import WireError
 
 SIZE = 1 << 20
@@ -135,6 +135,6 @@ def test_a_parcel_places_what_is_small_inline(descriptor: int) -> None:
     assert parcel.put(np.arange(3, dtype=np.int16), 6) == ~8
     assert parcel.size == 16
     assert b"".join(parcel.parts) == b"abc" + bytes(5) + b"\0\0\1\0\2\0" + bytes(2)
-    assert parcel.put(bytes(INLINE_LIMIT), INLINE_LIMIT) == 0
+    assert parcel.put(bytes(MAX_INLINE_BYTES), MAX_INLINE_BYTES) == 0
     assert parcel.put(bytes(SIZE), SIZE) == ~16
-    assert writer.used == INLINE_LIMIT
+    assert writer.used == MAX_INLINE_BYTES

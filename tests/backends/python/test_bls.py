@@ -177,7 +177,7 @@ def test_thousands_of_calls_leave_nothing_behind(ask: Callable[..., Any], conch:
             response = pb_utils.InferenceRequest(model_name="large", inputs=[tensor], requested_output_names=[]).exec()
         del response
         channel = current().channel
-        result = [len(current().calls._under_way), channel.inputs.in_use, len(channel._parked)]
+        result = [len(current().calls._in_flight), channel.inputs.in_use, len(channel._waiters)]
         """
     assert ask(code, "lone") == [0, 0, 0]
     assert 'nv_inference_request_success{model="add"' in conch.metrics()

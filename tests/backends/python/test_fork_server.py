@@ -270,14 +270,14 @@ async def test_cycles_leave_nothing_behind(
     assert server.children() == []
     assert (open_files(), server.num_fds()) == before[:2]
     assert server.memory_info().rss - before[2] < 1 << 20
-    assert not prctl.adopts()
+    assert not prctl.is_subreaper()
 
 
 async def test_orphans_of_the_dead_are_waited_for(
     tmp_path: Path, fork_server: ForkServer, ours: Callable[[], list[psutil.Process]]
 ) -> None:
     write_model(tmp_path, SUICIDAL)
-    prctl.adopt(True)  # as the first process of a container does; the fork server then leaves it as it is
+    prctl.set_subreaper(True)  # as the first process of a container does; the fork server then leaves it as it is
     try:
         async with instances(tmp_path, fork_server) as (runner,):
             for _ in range(3):
@@ -288,9 +288,9 @@ async def test_orphans_of_the_dead_are_waited_for(
             async with asyncio.timeout(LIMIT_S):
                 while {process.pid for process in ours()} != {fork_server.pid, runner.pid}:
                     await asyncio.sleep(0.01)
-        assert prctl.adopts()
+        assert prctl.is_subreaper()
     finally:
-        prctl.adopt(False)
+        prctl.set_subreaper(False)
 
 
 async def test_a_start_that_is_given_up_leaves_nothing_behind(

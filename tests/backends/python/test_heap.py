@@ -23,7 +23,7 @@ before = faults()
 for _ in range(10):
     work()
 print((faults() - before) // 10)
-heap.give_back()
+heap.trim()
 before = faults()
 work()
 print(faults() - before)

@@ -62,7 +62,7 @@ def test_what_cannot_be_put_there_is_left_to_the_server(owned: Object) -> None:
     os.truncate(path, SIZE)
 
 
-def test_an_object_that_has_gone_is_let_go(owned: Object) -> None:
+def test_a_deleted_object_is_unmapped(owned: Object) -> None:
     regions = RegionWriter()
     with ExitStack() as others:
         assert regions.put(place(owned), DATA, 400)
@@ -75,7 +75,7 @@ def test_an_object_that_has_gone_is_let_go(owned: Object) -> None:
             assert regions.put(place(other), DATA, 400)
             assert not mapped(owned)
         assert mapped(other)
-        regions.forget()
+        regions.unmap_all()
         assert not mapped(other)
 
 

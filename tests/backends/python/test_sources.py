@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from conch.backends.child.conch_child.ipc.arena import INLINE_LIMIT
+from conch.backends.child.conch_child.ipc.arena import MAX_INLINE_BYTES
 from conch.errors import InvalidRequest
 from conch.request import InferRequest
 from conch.sliced_copy import MIN_SLICED_BYTES
 from conch.tensor import Buffer, Tensor
 from tests.backends.python.running import IDENTITY, running
 
-LARGE = 2 * INLINE_LIMIT
+LARGE = 2 * MAX_INLINE_BYTES
 SLICED = 2 * MIN_SLICED_BYTES + 5
 
 

@@ -100,7 +100,7 @@ async def test_what_cannot_be_made(tmp_path: Path) -> None:
         "Output tensor for inference response should not be empty.",
         "Expect parameters keys to have type str, found type <class 'int'>",
         "Expect parameters values to have type bool/int/str, found type <class 'list'>",
-        "99 is no error code; use one of TritonError's",
+        "99 is not a valid error code; use one of TritonError's",
         "Correlation ID must be integer or string",
     ]
 

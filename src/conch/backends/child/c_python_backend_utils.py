@@ -1,4 +1,4 @@
-"""The name under which Triton's compiled classes can be imported; models use it for annotations."""
+"""Triton's name for the module of its compiled classes, which models import for annotations."""
 
 from __future__ import annotations
 

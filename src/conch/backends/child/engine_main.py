@@ -1,6 +1,6 @@
-"""What the server starts for an engine: engine_main.py <control fd> <instance name>.
+"""Entry point of an engine process: engine_main.py <control fd> <instance name>.
 
-Processes that an engine starts in turn, by Python's multiprocessing, read this file, too.
+Processes that the engine starts by Python's multiprocessing import this file, too.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run one engine until the server says or shows that it is over."""
+    """Run one engine until STOP or the end of the connection."""
     _find_modules()
     from conch_child.ipc import prctl, sandbox
 
     prctl.die_with_parent()
     prctl.renounce_privileges()
-    sandbox.confine_if_told()
+    sandbox.confine_from_environment()
     faulthandler.enable()
     control = int(sys.argv[1])
     os.set_inheritable(control, False)
@@ -31,8 +31,8 @@ def main() -> None:
     serve(socket.socket(fileno=control))
 
 
-def follow() -> None:
-    """Live no longer than the process that has started this one, which is an engine's, and end without delay."""
+def die_with_engine() -> None:
+    """In a process that an engine started: die with it, and exit without delay."""
     _find_modules()
     from conch_child.ipc import prctl
 
@@ -41,14 +41,14 @@ def follow() -> None:
 
 
 def _end_quickly() -> None:
-    """Keep the interpreter from looking for garbage among all there is at its end: with PyTorch it takes seconds."""
+    """Skip the final garbage collection, which takes seconds with PyTorch."""
     gc.freeze()
-    # Libraries complain of what is not garbage then.
+    # Libraries complain about objects that are not collected.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _find_modules() -> None:
-    """Put this folder at the end of the path, where its names hide none of the engine's."""
+    """Move this folder to the end of `sys.path`, so that it shadows no module of the engine."""
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [*(path for path in sys.path if path != here), here]
 
@@ -56,4 +56,4 @@ def _find_modules() -> None:
 if __name__ == "__main__":
     main()
 elif __name__ == "__mp_main__":
-    follow()
+    die_with_engine()

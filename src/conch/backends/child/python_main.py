@@ -1,4 +1,4 @@
-"""What the server starts, with an interpreter of its choice:
+"""Entry point of a Python model's process, and of the fork server.
 
 python_main.py <control fd> <input arena fd> <output arena fd> <instance name>     the process of one model
 python_main.py fork <requests fd>        the fork server; see `conch_child.python.fork_server`
@@ -15,22 +15,22 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Serve one model until the server says or shows that it is over."""
-    # At the end of the path, so that names in this folder hide none of the model's.
+    """Run one model until FINALIZE or the end of the connection."""
+    # At the end of `sys.path`, so that this folder shadows no module of the model.
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [*(path for path in sys.path if path != here), here]
     from conch_child.ipc import heap, prctl, sandbox
 
     prctl.die_with_parent()
     prctl.renounce_privileges()
-    sandbox.confine_if_told()
+    sandbox.confine_from_environment()
     heap.keep_freed_memory()
-    # A crash in native code leaves its Python stack in the server's log.
+    # Print the Python stack of a crash in native code to the server's log.
     faulthandler.enable()
-    # All of what is imported stays, and is shared with forked processes for as long as nobody writes to it.
+    # Imported objects stay, in memory that forked processes share unless the garbage collector writes to it.
     gc.disable()
 
-    import triton_python_backend_utils  # noqa: F401 - this one, whatever the model's folder holds
+    import triton_python_backend_utils  # noqa: F401 - before a file of that name in the model's folder
     from conch_child.ipc.arena import ArenaReader, ArenaWriter
     from conch_child.python.channel import Channel
     from conch_child.python.service import MessageLoop
@@ -48,7 +48,7 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=control), ArenaReader(inputs), ArenaWriter(outputs))
     os.close(inputs)
     os.close(outputs)
-    sys.argv[:] = [""]  # as in Triton: a model that reads its arguments finds none
+    sys.argv[:] = [""]  # as in Triton, where models have no arguments
     MessageLoop(channel).run()
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from conch_child.python import messages
-from conch_child.python.answering import RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
 from conch_child.python.datatypes import (
     TRITON_STRING_TO_NUMPY,
     deserialize_bytes_tensor,
@@ -42,6 +41,7 @@ from conch_child.python.request import (
     InferenceTrace,
     PreferredMemory,
 )
+from conch_child.python.responses import RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
 from conch_child.python.session import current
 from conch_child.python.tensor import Tensor
 
@@ -92,7 +92,7 @@ TRITONSERVER_MEMORY_GPU = MEMORY_GPU
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Optional[Tensor]:
-    """Return the request's input of that name, None if it has none."""
+    """Return a request's input by name, None if missing."""
     for tensor in inference_request.inputs():
         if tensor.name() == name:
             return tensor
@@ -100,7 +100,7 @@ def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> 
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Optional[Tensor]:
-    """Return the response's output of that name, None if it has none."""
+    """Return a response's output by name, None if missing."""
     for tensor in inference_response.output_tensors():
         if tensor.name() == name:
             return tensor
@@ -108,36 +108,36 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
 
 
 def get_input_config_by_name(model_config: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
-    """Return the properties of the input of that name from `json.loads(args["model_config"])`, None if not there."""
+    """Return an input's properties from `json.loads(args["model_config"])`, None if missing."""
     return next((tensor for tensor in model_config.get("input", ()) if tensor["name"] == name), None)
 
 
 def get_output_config_by_name(model_config: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
-    """Return the properties of the output of that name from `json.loads(args["model_config"])`, None if not there."""
+    """Return an output's properties from `json.loads(args["model_config"])`, None if missing."""
     return next((tensor for tensor in model_config.get("output", ()) if tensor["name"] == name), None)
 
 
 def using_decoupled_model_transaction_policy(model_config: Dict[str, Any]) -> bool:
-    """Whether a configuration is that of a decoupled model."""
+    """Return whether a configuration is that of a decoupled model."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def get_model_dir() -> str:
-    """Return the path of the model's directory, the one with the version folders in it."""
+    """Return the path of the model's directory, which contains the version folders."""
     return str(current().model_directory)
 
 
 def load_model(model_name: str, config: str = "", files: Optional[Dict[str, bytes]] = None) -> None:
-    """Have the server load or reload a model, and wait for it; only with `--model-control-mode=explicit`.
+    """Load or reload a model, and wait for it; only with `--model-control-mode=explicit`.
 
-    `config` (JSON) and `files` ("file:<version>/<path>" → contents) take the place of what lies in the repository.
-    Raises TritonModelException with the reason if it fails.
+    `config` (JSON) and `files` ("file:<version>/<path>" → contents) replace those in the repository. Raises
+    TritonModelException with the reason if it fails.
     """
     current().calls.control(messages.LOAD, str(model_name), str(config or ""), files)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Have the server unload a model, with `unload_dependents` an ensemble's steps, too. It need not wait for requests.
+    """Unload a model, with `unload_dependents` an ensemble's steps, too. May return before its requests have ended.
 
     Raises TritonModelException with the reason if it fails.
     """
@@ -145,5 +145,5 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Ask the server whether a model is ready; by default its newest version."""
+    """Return whether a model is ready; by default its newest version."""
     return bool(current().calls.control(messages.ASK, str(model_name), str(model_version)))

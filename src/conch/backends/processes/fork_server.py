@@ -158,15 +158,15 @@ class ForkServer:
     def _adopting(self) -> Iterator[None]:
         """Adopt orphans while a process is forked, and no longer: this process does not reap others."""
         if not self._launching:
-            self._adopted_before = prctl.adopts()
-            prctl.adopt(True)
+            self._adopted_before = prctl.is_subreaper()
+            prctl.set_subreaper(True)
         self._launching += 1
         try:
             yield
         finally:
             self._launching -= 1
             if not self._launching:
-                prctl.adopt(self._adopted_before)
+                prctl.set_subreaper(self._adopted_before)
 
     async def _explain_failure(self) -> str:
         process, output = self._process, self._output

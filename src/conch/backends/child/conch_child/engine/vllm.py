@@ -1,7 +1,7 @@
 """Prepare a process for vLLM before it is imported, and exit it without delay.
 
 vLLM starts processes for its core and workers. They end with this one: spawned ones, as on CPUs, by
-`engine_main.follow`, forked ones by a fork hook.
+`engine_main.die_with_engine`, forked ones by a fork hook.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Shared memory between the server and a model's process: one arena for each direction.
 
-An arena is a `memfd`: a file without a name that lives in memory and is gone when the last process that has it is
-gone, however that ended. Nothing appears in /dev/shm and its size limit does not matter. The arena's whole range of
-addresses is mapped at once; memory is taken page by page when first written, low addresses first, and given back by
-`ArenaWriter.trim`. So nothing has to grow or be mapped anew, and the size is a bound on what is used.
+An arena is a `memfd`, an anonymous file in memory, which the kernel frees with the last process that has it open,
+however that ends. It needs no space in /dev/shm. Its whole address range is mapped once; memory is allocated page by
+page on first write, low addresses first, and returned by `ArenaWriter.trim`. So an arena is never remapped, and its
+size limits its memory.
 
-The writer allocates blocks and writes each once. The reader looks at them in place, and knows that a block is no longer
-needed when the last view of it has died: it then tells the writer with its next frame. What does not fit goes through
-the socket with the frame itself: slower, but never a failure.
+The writer allocates blocks and writes each once. The reader uses them in place; when the last view of a block is
+deleted, it reports that to the writer with its next frame. Tensors that do not fit travel through the socket in the
+frame: slower, but without failure.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .wire import WireError
 
 ALIGNMENT = 64
 
-# Tensors up to this size in all travel in the frame: a copy through the socket is cheaper there than bookkeeping.
-INLINE_LIMIT = 1 << 16
+# A frame's tensors up to this total size travel in the frame: the copy through the socket costs less than a block.
+MAX_INLINE_BYTES = 1 << 16
 
 
 def create(name: str, size: int) -> int:
-    """Make an arena of `size` bytes and return its file descriptor; it costs nothing until it is written to.
+    """Create an arena of `size` bytes and return its file descriptor. It takes no memory until it is written to.
 
-    Raises OSError if there is no descriptor left, or if files of this process may not be so large (`ulimit -f`).
+    Raises OSError if this process has too many descriptors open, or may not create files of that size (`ulimit -f`).
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
@@ -45,7 +45,7 @@ def create(name: str, size: int) -> int:
 
 
 class ArenaWriter:
-    """The side that fills the blocks. Safe to use from several threads."""
+    """The side that allocates and fills blocks. Safe to use from any thread."""
 
     def __init__(self, descriptor: int) -> None:
         self.size = os.fstat(descriptor).st_size
@@ -58,12 +58,12 @@ class ArenaWriter:
 
     @property
     def used(self) -> int:
-        """Bytes in blocks."""
+        """Allocated bytes."""
         return sum(self._blocks.values())
 
     @property
     def high_water(self) -> int:
-        """The end of the highest block since the last `trim`: what may be resident."""
+        """The end of the highest block since the last `trim`, up to which memory may be resident."""
         return self._high_water
 
     def write(self, data: Any, size: int) -> Optional[int]:
@@ -82,21 +82,21 @@ class ArenaWriter:
         return offset
 
     def reserve(self, size: int) -> Optional[Tuple[int, Any]]:
-        """Return the offset of a new block and the block, to be filled; None if no gap is large enough."""
+        """Allocate a block; return its offset and its bytes as an array to fill. None if no gap is large enough."""
         offset = self._allocate(size)
         return None if offset is None else (offset, self._bytes[offset : offset + size])
 
     def free(self, offsets: Iterable[int]) -> None:
-        """Make blocks available again. Raises WireError for an offset that is no block's."""
+        """Free blocks. Raises WireError for an offset without a block."""
         with self._lock:
             for offset in offsets:
                 size = self._blocks.pop(offset, None)
                 if size is None:
-                    raise WireError("no block of shared memory begins at {}".format(offset))
+                    raise WireError("no block of shared memory begins at offset {}".format(offset))
                 self._add_gap(offset, size)
 
     def trim(self, keep: int) -> None:
-        """Return memory above `keep` bytes to the system, if no block is in use."""
+        """Return memory above the first `keep` bytes to the system, if no block is allocated."""
         with self._lock:
             start = -(-keep // mmap.PAGESIZE) * mmap.PAGESIZE
             if not self._blocks and start < self._high_water:
@@ -130,7 +130,7 @@ class ArenaWriter:
 
 
 class ArenaReader:
-    """The side that looks at the blocks. Views may die in any thread."""
+    """The side that reads blocks. Views may be deleted in any thread."""
 
     def __init__(self, descriptor: int, on_release: Callable[[], None] = lambda: None) -> None:
         self.size = os.fstat(descriptor).st_size
@@ -142,20 +142,20 @@ class ArenaReader:
 
     @property
     def in_use(self) -> int:
-        """How many blocks somebody looks at."""
+        """Number of blocks with views."""
         return len(self._views)
 
     def view(self, offset: int, size: int) -> Any:
-        """Return a block as an array of bytes; it is released when neither it nor any view of it is left.
+        """Return a block as an array of bytes. The block is released with the last reference to the array or a view.
 
-        Raises WireError if there can be no such block.
+        Raises WireError for a range that is invalid or already in use.
         """
         if offset < 0 or size <= 0 or offset + size > self.size or offset in self._views:
-            raise WireError("no block of shared memory at {} + {}".format(offset, size))
+            raise WireError("invalid block of shared memory: {} bytes at offset {}".format(size, offset))
         self.high_water = max(self.high_water, offset + size)
         array = np.frombuffer(self._map, np.uint8, size, offset)
-        # Arrays and memoryviews made from this array refer to it, not to the map below it: it dies last.
-        self._views[offset] = weakref.ref(array, partial(self._gone, offset))
+        # Arrays and memoryviews derived from this array refer to it, not to the map, so it is deleted last.
+        self._views[offset] = weakref.ref(array, partial(self._on_view_dead, offset))
         return array
 
     def take_released(self) -> Tuple[int, ...]:
@@ -163,19 +163,19 @@ class ArenaReader:
         if not self._released:
             return ()
         released = tuple(self._released)
-        # Those that another thread has added meanwhile stay for the next call.
+        # Offsets that another thread adds meanwhile stay for the next call.
         del self._released[: len(released)]
         return released
 
-    def _gone(self, offset: int, _: object) -> None:
-        # May run in the middle of anything, so it takes no lock.
+    def _on_view_dead(self, offset: int, _: object) -> None:
+        # The garbage collector may run it at any point of any thread, so it takes no lock.
         del self._views[offset]
         self._released.append(offset)
         self._on_release()
 
 
 class Parcel:
-    """The tensors of one frame: small ones are collected for the frame's payload, large ones go into the arena."""
+    """The tensors of one frame: small ones in the frame's payload, large ones in blocks of the arena."""
 
     __slots__ = ("_arena", "blocks", "copies", "parts", "size")
 
@@ -184,12 +184,12 @@ class Parcel:
         self.parts: List[Any] = []
         self.size = 0
         self.blocks: List[int] = []
-        # Of the server: copies into blocks that are to end before the frame is sent.
+        # Used by the server: copies into blocks that must complete before the frame is sent.
         self.copies: Optional[List[Any]] = None
 
     def put(self, data: Any, size: int) -> int:
         """Add `size` bytes and return their place (see `messages`). `data` is a contiguous buffer or an array."""
-        if self.size + size > INLINE_LIMIT:
+        if self.size + size > MAX_INLINE_BYTES:
             offset = self._arena.write(data, size)
             if offset is not None:
                 self.blocks.append(offset)
@@ -197,24 +197,24 @@ class Parcel:
         place = ~self.size
         self.parts.append(data.tobytes() if isinstance(data, np.ndarray) else data)
         self.size += size
-        padding = -size % 8  # arrays are made in place on the other side and want to be aligned
+        padding = -size % 8  # aligns the arrays that the receiver creates in place
         if padding:
             self.parts.append(bytes(padding))
             self.size += padding
         return place
 
     def reserve(self, size: int) -> Optional[Tuple[int, Any]]:
-        """Add a block of the arena and return its place and the block, to be filled before the frame is sent.
+        """Allocate a block; return its place and its bytes as an array to fill before the frame is sent.
 
-        None if so few bytes are to be put by `put`, or so many because there is no room.
+        None if `put` must be used: for few bytes, or if the arena has no gap that is large enough.
         """
-        block = self._arena.reserve(size) if self.size + size > INLINE_LIMIT else None
+        block = self._arena.reserve(size) if self.size + size > MAX_INLINE_BYTES else None
         if block is not None:
             self.blocks.append(block[0])
         return block
 
     def fill(self, size: int, write: Callable[[Any], None]) -> Optional[int]:
-        """Add a block of the arena, have `write` fill it, and return its place.
+        """Allocate a block, fill it by `write`, and return its place.
 
         None where `reserve` returns None. Raises what `write` raises.
         """
@@ -225,6 +225,6 @@ class Parcel:
         return block[0]
 
     def discard(self, kept: int) -> None:
-        """Give blocks back but for the first `kept`: what is in them will not be sent."""
+        """Free all blocks except the first `kept`, without sending them."""
         self._arena.free(self.blocks[kept:])
         del self.blocks[kept:]

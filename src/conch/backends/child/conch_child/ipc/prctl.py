@@ -1,4 +1,4 @@
-"""Linux's `prctl`: what a process is to the one that started it, and what it may become."""
+"""Linux's `prctl`: parent death signal, privileges, orphans and name of a process."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _CAPABILITY_VERSION = 0x20080522
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent, or rather the thread that started it, ends."""
+    """Have the kernel kill this process when the parent's thread that started it exits."""
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def renounce_privileges() -> None:
-    """Gain no rights by running a program, not even one that is setuid; for this process and all that it starts."""
+    """Gain no privileges by running setuid programs, in this process and all that it starts (no_new_privs)."""
     _prctl(_SET_NO_NEW_PRIVS, 1)
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Let processes of the same user look into this one by /proc and ptrace, and the kernel dump its core, or not."""
+    """Allow or deny /proc and ptrace access by processes of the same user, and core dumps."""
     _prctl(_SET_DUMPABLE, int(dumpable))
 
 
 def drop_capabilities() -> None:
-    """Give up what root may do beside being the owner of its files; with `renounce_privileges` for good."""
+    """Drop all capabilities; with `renounce_privileges` permanently."""
     header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     _prctl(_CAP_AMBIENT, _CAP_AMBIENT_CLEAR_ALL)
     if ctypes.CDLL(None, use_errno=True).capset(header, none):
@@ -41,24 +41,24 @@ def drop_capabilities() -> None:
         raise OSError(error, "dropping capabilities failed: {}".format(os.strerror(error)))
 
 
-def adopts() -> bool:
-    """Whether this process becomes the parent of descendants whose own parent ends."""
+def is_subreaper() -> bool:
+    """Return whether this process adopts orphaned descendants."""
     answer = ctypes.c_int()
     _prctl(_GET_CHILD_SUBREAPER, ctypes.byref(answer))
     return bool(answer.value)
 
 
-def adopt(wanted: bool) -> None:
-    """Become, or cease to be, the parent of descendants whose own parent ends."""
-    _prctl(_SET_CHILD_SUBREAPER, int(wanted))
+def set_subreaper(enabled: bool) -> None:
+    """Start or stop adopting orphaned descendants."""
+    _prctl(_SET_CHILD_SUBREAPER, int(enabled))
 
 
 def set_name(name: str) -> None:
-    """Show this process under a name: in full where command lines are listed, its first 15 bytes elsewhere."""
+    """Set the process's name: in full as its command line, its first 15 bytes as its comm."""
     text = name.encode(errors="replace")
     _prctl(_SET_NAME, text[:15])
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    # Where the arguments of the command line lie; whoever lists processes reads them there.
+    # Addresses of the command line's arguments, from which /proc/<pid>/cmdline is read.
     start, end = int(fields[45]), int(fields[46])
     if start:
         ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)

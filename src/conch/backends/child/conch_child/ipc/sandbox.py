@@ -1,7 +1,7 @@
-"""What a process may do of a model that is kept apart: as which user, with how much, and which files.
+"""Sandbox of a model's process: its user, resource limits, and file access by Landlock.
 
-Applied by the process itself before it imports anything of the model, and never undone: the user is changed for good,
-Landlock can only be tightened, and limits are hard. Processes that the model starts inherit all of it.
+The process applies it to itself before it imports anything of the model. It is irreversible, and inherited by processes
+that the model starts: limits are hard and Landlock rules can only be tightened.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import Any, Dict, Iterable, List, Sequence
 
 from . import prctl
 
-# As JSON; given to programs that are started, and taken out again before anything of the model runs.
+# Environment variable with the rules as JSON for started programs; removed before the model's code runs.
 VARIABLE = "CONCH_SANDBOX"
 
-# linux/landlock.h. The same numbers on every architecture but alpha.
+# From linux/landlock.h. The system call numbers are the same on every architecture but alpha.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION = 1
 _RULE_PATH_BENEATH = 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
-_RIGHTS_OF_FIRST = (1 << 13) - 1
+_RIGHTS_OF_ABI_1 = (1 << 13) - 1
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1 << 0, 1 << 1
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _READING = _EXECUTE | _READ_FILE | _READ_DIR
 
-# What programs and libraries read wherever they run; nothing in it is a secret.
+# Readable by all programs: system files without secrets.
 _SYSTEM = (
     "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/proc", "/sys",
     "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/locale.alias",
@@ -58,55 +58,53 @@ class _PathBeneath(ctypes.Structure):
 
 
 def landlock_abi() -> int:
-    """Return which version of Landlock the kernel has, 0 for none."""
+    """Return the kernel's Landlock ABI version, 0 without Landlock."""
     return max(_syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)), 0)
 
 
 def confine(rules: Dict[str, Any]) -> None:
-    """Apply the rules to this process, which must have one thread. Raises OSError if one of them cannot be applied.
+    """Apply rules to this process, which must have one thread, and drop its capabilities. Raises OSError.
 
-    Capabilities are dropped in any case.
-
-    `uid`, `gid` and `groups`: the user; `limits`: the most of each resource; `read` and `write`: paths for Landlock, in
-    addition to what Python itself needs; `temporary`: the folder for temporary files and the home of the process.
+    `uid`, `gid` and `groups`: the user; `limits`: the maximum of each resource; `read` and `write`: paths for Landlock,
+    in addition to those that Python needs; `temporary`: the folder for temporary files, also the home directory.
     """
     threads = len(list(Path("/proc/self/task").iterdir()))
-    if threads > 1:  # Landlock would not hold for the others
+    if threads > 1:  # Landlock would not apply to the others
         raise OSError(0, "the process has {} threads already".format(threads))
-    for name, most in rules["limits"].items():
+    for name, limit in rules["limits"].items():
         hard = resource.getrlimit(_RESOURCES[name])[1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(_RESOURCES[name], (most, most))
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(_RESOURCES[name], (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     temporary = rules["temporary"]
     os.environ["TMPDIR"] = os.environ["HOME"] = temporary
     tempfile.tempdir = None
-    # The ruleset is made before the user is changed: some paths are for the server's user only, to look up.
+    # The ruleset is created before the user is changed, as only the server's user can look up some paths.
     ruleset = _ruleset(rules["read"], [temporary, *rules["write"]]) if rules["landlock"] else -1
     if "uid" in rules:
         os.setgroups(rules["groups"])
         os.setgid(rules["gid"])
         os.setuid(rules["uid"])
-    prctl.drop_capabilities()  # root without them is a user like others; with them, /proc has no secrets for it
+    prctl.drop_capabilities()  # with them, root could read other processes' secrets in /proc
     if ruleset >= 0:
         if _syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0)) < 0:
-            raise _failed("restricting itself by Landlock")
+            raise _failed("landlock_restrict_self")
         os.close(ruleset)
 
 
-def confine_if_told() -> None:
-    """Apply the rules in the environment of a program, if there are any. Ends the process if they cannot be applied."""
+def confine_from_environment() -> None:
+    """Apply the rules in the environment, if there are any. Exits the process if they cannot be applied."""
     rules = os.environ.pop(VARIABLE, "")
     if rules:
         try:
             confine(json.loads(rules))
         except (OSError, ValueError) as error:
-            sys.exit("its sandbox cannot be applied: {}".format(error))
-        prctl.die_with_parent()  # which a change of the user has taken back
+            sys.exit("cannot apply the sandbox: {}".format(error))
+        prctl.die_with_parent()  # again, as a change of the user resets it
 
 
 def user(text: str) -> Dict[str, Any]:
-    """Return the rules for a user: `<name or number>[:<group or number>]`. Raises KeyError if there is none."""
+    """Return the rules for a user: `<name or number>[:<group or number>]`. Raises KeyError for an unknown name."""
     name, _, group = text.partition(":")
     known = pwd.getpwuid(int(name)) if name.isdecimal() and _has_uid(int(name)) else None
     if not name.isdecimal():
@@ -132,14 +130,14 @@ def _ruleset(read: Sequence[str], write: Sequence[str]) -> int:
     abi = landlock_abi()
     if not abi:
         raise OSError(0, "the kernel has no Landlock")
-    handled = _RIGHTS_OF_FIRST
+    handled = _RIGHTS_OF_ABI_1
     handled |= (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0) | (_IOCTL_DEV if abi >= 5 else 0)
     scoped = _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS if abi >= 6 else 0
     attributes = _Ruleset(handled, 0, scoped)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     ruleset = _syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), ctypes.c_uint32(0))
     if ruleset < 0:
-        raise _failed("making a Landlock ruleset")
+        raise _failed("creating a Landlock ruleset")
     for path in (*_SYSTEM, *_interpreter(), *read):
         _allow(ruleset, path, _READING & handled)
     for path in (*_DEVICES, *_gpu_devices(), *write):
@@ -148,9 +146,9 @@ def _ruleset(read: Sequence[str], write: Sequence[str]) -> int:
 
 
 def _interpreter() -> Iterable[str]:
-    """Yield where Python and what can be imported are."""
-    ours = str(Path(__file__).resolve().parents[2])
-    places = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, ours, *sys.path)
+    """Return the folders of Python and its modules."""
+    package = str(Path(__file__).resolve().parents[2])
+    places = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, package, *sys.path)
     return dict.fromkeys(place for place in places if Path(place).is_absolute())
 
 
@@ -162,14 +160,14 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # what is not there need not be allowed
+        return  # a missing path needs no rule
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES
         rule = _PathBeneath(rights, descriptor)
         kind = ctypes.c_int(_RULE_PATH_BENEATH)
         if _syscall(_ADD_RULE, ctypes.c_int(ruleset), kind, ctypes.byref(rule), ctypes.c_uint32(0)) < 0:
-            raise _failed("allowing '{}' by Landlock".format(path))
+            raise _failed("adding a Landlock rule for '{}'".format(path))
     finally:
         os.close(descriptor)
 

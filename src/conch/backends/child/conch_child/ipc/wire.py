@@ -1,13 +1,13 @@
-"""Frames between the server and a process that it started: how they look and how they are cut from the stream.
+"""Encode and decode the frames between the server and a process that it started.
 
     frame   := u32 length of header | u64 length of payload | header | payload     (little-endian)
-    header  := marshal (version 2) of a tuple whose first item says what it is; see `messages`
+    header  := marshal (version 2) of a tuple whose first item is the type of the message; see `messages`
     payload := bytes that the header refers to by offset
 
-Marshal, because it is the fastest codec of the standard library by far (a request's header takes 2 µs both ways, JSON
-five times that), because its version 2 is the same from Python 2.5 to today, and because the peer is our own child:
-marshal is no format for strangers. What a broken child may do is still bounded: lengths are checked before memory is
-taken, and whatever cannot be read raises `WireError`, upon which the server ends that child and nothing else.
+Marshal is by far the fastest codec of the standard library (a request's header takes 2 µs both ways, JSON five times as
+long), and its version 2 is the same in all Pythons since 2.5. It is not safe for untrusted peers, but the peer is a
+child process. The damage that a faulty child can do is limited: lengths are checked before memory is allocated, and
+malformed frames raise `WireError`, after which the server kills only that child.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PREFIX = struct.Struct("<IQ")
 MAX_HEADER_SIZE = 1 << 26
 MAX_PAYLOAD_SIZE = 1 << 38
 
-# What one read asks for: many small frames. More than 128 KiB would be mapped and unmapped at every read.
+# Bytes of one read, for many small frames. malloc would map and unmap a buffer of more than 128 KiB at every read.
 READ_SIZE = 1 << 16
 
 _MARSHAL_VERSION = 2
@@ -32,13 +32,13 @@ _NO_PAYLOAD = memoryview(b"")
 
 
 class WireError(Exception):
-    """The stream holds no frame of ours."""
+    """The stream is malformed."""
 
 
 def encode(message: Message, payload: Sequence[Any] = (), payload_size: int = 0) -> bytes:
-    """Return one frame. `payload` are buffers that together hold `payload_size` bytes.
+    """Return one frame. `payload` is a list of buffers with `payload_size` bytes in total.
 
-    Raises ValueError if the message holds anything but numbers, strings, bytes, None, tuples, lists and dicts of them.
+    Raises ValueError for a message with other types than numbers, strings, bytes, None, and tuples, lists and dicts.
     """
     header = marshal.dumps(message, _MARSHAL_VERSION)
     prefix = PREFIX.pack(len(header), payload_size)
@@ -48,45 +48,45 @@ def encode(message: Message, payload: Sequence[Any] = (), payload_size: int = 0)
 
 
 class FrameDecoder:
-    """Cuts frames from a stream. Holds no more than the frame that is coming in."""
+    """Splits a stream into frames. Buffers at most one incomplete frame."""
 
-    __slots__ = ("_chunks", "_held", "_wanted")
+    __slots__ = ("_buffered", "_chunks", "_needed")
 
     def __init__(self) -> None:
         self._chunks: List[bytes] = []
-        self._held = 0
-        self._wanted = PREFIX.size
+        self._buffered = 0
+        self._needed = PREFIX.size
 
     def feed(self, data: bytes) -> List[Frame]:
-        """Take what was read and return the frames that are complete with it. Payloads are views on the data.
+        """Add received data and return the frames that it completes. Payloads are views on the data.
 
-        Raises WireError on the first thing that is no frame.
+        Raises WireError for a malformed frame.
         """
         if self._chunks:
             self._chunks.append(data)
-            self._held += len(data)
-            if self._held < self._wanted:
+            self._buffered += len(data)
+            if self._buffered < self._needed:
                 return []
             data = b"".join(self._chunks)
             self._chunks.clear()
         frames: List[Frame] = []
-        position, end, wanted = 0, len(data), PREFIX.size
-        while end - position >= wanted:
+        position, end, needed = 0, len(data), PREFIX.size
+        while end - position >= needed:
             header_size, payload_size = PREFIX.unpack_from(data, position)
             if header_size > MAX_HEADER_SIZE or payload_size > MAX_PAYLOAD_SIZE:
-                raise WireError("a frame of {} + {} bytes is no frame of ours".format(header_size, payload_size))
+                raise WireError("header of {} or payload of {} bytes is too large".format(header_size, payload_size))
             start = position + PREFIX.size
             middle = start + header_size
             stop = middle + payload_size
             if stop > end:
-                wanted = stop - position
+                needed = stop - position
                 break
             message = _decode_header(data[start:middle])
             frames.append((message, memoryview(data)[middle:stop] if payload_size else _NO_PAYLOAD))
             position = stop
-        self._held = end - position
-        if self._held:
-            self._wanted = wanted
+        self._buffered = end - position
+        if self._buffered:
+            self._needed = needed
             self._chunks.append(data[position:])
         return frames
 
@@ -97,5 +97,5 @@ def _decode_header(header: bytes) -> Message:
     except (ValueError, EOFError, TypeError) as error:
         raise WireError("unreadable header: {}".format(error)) from None
     if not isinstance(message, tuple) or not message:
-        raise WireError("a header must be a tuple with something in it, not {!r:.40}".format(message))
+        raise WireError("a header must be a non-empty tuple, not {!r:.40}".format(message))
     return message

@@ -1,29 +1,29 @@
-"""Checks of what a model passes to its API, which raise what Triton's compiled classes raise."""
+"""Check arguments of Triton's Python API, with the exceptions and messages of its compiled classes."""
 
 from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
-_SHOWN = 200  # characters of what was passed
+_MAX_REPR_CHARACTERS = 200
 
 
 class CallSignature:
-    """A function of the API as Triton's messages write it."""
+    """A function's signature as in Triton's messages."""
 
     def __init__(self, function: str, text: str) -> None:
         self._function = function
         self._text = text
 
     def mismatch(self, what: str, value: Any) -> TypeError:
-        """Return the error for an argument of a wrong type."""
+        """Return the TypeError for an argument of a wrong type."""
         kind = "constructor" if self._function == "__init__" else "function"
         return TypeError(
             "{}(): incompatible {} arguments. The following argument types are supported:\n    1. {}\n\n"
-            "Invoked with: {}={}".format(self._function, kind, self._text, what, repr(value)[:_SHOWN])
+            "Invoked with: {}={}".format(self._function, kind, self._text, what, repr(value)[:_MAX_REPR_CHARACTERS])
         )
 
     def text(self, what: str, value: Any) -> str:
-        """Return a `str`; bytes are taken as UTF-8. Raises TypeError."""
+        """Return a `str`, decoded from UTF-8 if bytes are given. Raises TypeError."""
         if isinstance(value, str):
             return str(value)
         if isinstance(value, bytes):
@@ -34,18 +34,18 @@ class CallSignature:
         raise self.mismatch(what, value)
 
     def number(self, what: str, value: Any, bits: int, signed: bool = False) -> int:
-        """Return an integer of so many bits. Raises TypeError."""
+        """Return an integer that fits into `bits`. Raises TypeError."""
         try:
             number = value.__index__()
         except AttributeError:
             raise self.mismatch(what, value) from None
-        least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-        if not least <= number <= most:
+        smallest, largest = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+        if not smallest <= number <= largest:
             raise self.mismatch(what, value)
         return int(number)
 
     def items(self, what: str, value: Any) -> Sequence[Any]:
-        """Return a sequence of things, which a text is not. Raises TypeError."""
+        """Return a sequence other than text. Raises TypeError."""
         if isinstance(value, (list, tuple)):
             return value
         if isinstance(value, (str, bytes)) or not hasattr(value, "__getitem__") or not hasattr(value, "__len__"):
@@ -53,7 +53,7 @@ class CallSignature:
         return list(value)
 
     def instance(self, what: str, value: Any, kind: type, none: Optional[bool] = False) -> Any:
-        """Return what must be of a class, or None where that is allowed. Raises TypeError."""
+        """Return an instance of `kind`, or with `none` None. Raises TypeError."""
         if isinstance(value, kind) or (none and value is None):
             return value
         raise self.mismatch(what, value)

@@ -1,16 +1,16 @@
-"""How long a model's process looks for its next request before it sleeps.
+"""Decide how long a model's process busy-polls for its next request before it blocks.
 
-To be woken takes tens of microseconds, a large part of what a quick model's answer takes. A client that asks one thing
-after the other sends its next request that soon after the last answer; for such a one the process stays awake. It does
-so only after a quick execution of a lone request that had come soon itself: many clients leave nothing to wait for,
-and rare requests are not worth it. The kernel polls in this way before it halts an idle processor (haltpoll).
+Waking a process takes tens of microseconds, a large part of a fast model's latency. A client that sends its requests
+one after the other sends the next within that time, so the process busy-polls for it. It does so only after a fast
+execution of a single request that also arrived quickly: with many clients the next request is already there, and rare
+requests do not justify it. Linux polls likewise before it halts an idle processor (haltpoll).
 """
 
 from __future__ import annotations
 
 
 class BusyPoll:
-    """Decides by what happened last. Times are nanoseconds; a `limit` of 0 means never."""
+    """Decides from the last wait and execution. Times are in nanoseconds; a `limit` of 0 turns busy polling off."""
 
     __slots__ = ("_limit", "_quick", "_soon")
 
@@ -21,13 +21,13 @@ class BusyPoll:
 
     @property
     def time(self) -> int:
-        """How long to look now."""
+        """How long to busy-poll now."""
         return self._limit if self._soon and self._quick else 0
 
     def waited(self, time: int) -> None:
-        """Hear how long the next message was in coming."""
+        """Record how long the last message was waited for."""
         self._soon = time < self._limit
 
     def executed(self, requests: int, time: int) -> None:
-        """Hear of an execution of so many requests."""
+        """Record the time of an execution."""
         self._quick = requests == 1 and time < self._limit

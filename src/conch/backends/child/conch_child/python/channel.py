@@ -1,9 +1,9 @@
-"""The socket to the server, and who reads and writes it.
+"""The socket to the server, shared by all threads of a model's process.
 
-There is no reader thread: it would cost every request two thread switches. Whoever waits for something reads, and
-whoever asks whether something has come, such as `is_cancelled`, takes what lies in the socket without waiting. Where
-several threads wait, one reads: it deals with messages that concern nobody in particular, puts the others where they
-are waited for and wakes whoever waits there. When it has its own, it hands the reading on.
+There is no reader thread, which would cost every request two thread switches. A thread that waits for a message reads
+the socket; a poll such as `is_cancelled` reads what has arrived without blocking. Of several waiting threads one reads:
+it runs handlers, delivers messages to the inboxes of the others and wakes them. With its own message it passes the
+reading on to another.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..ipc.wire import READ_SIZE, Frame, FrameDecoder, Message, encode
 from . import messages
 from .regions import RegionWriter
 
-_REMEMBERED_CANCELLATIONS = 4096
+_MAX_CANCELLATIONS = 4096
 
 Handler = Callable[[Message, memoryview], None]
 
 
 class Inbox:
-    """Where what somebody waits for arrives. One thread at a time waits at it."""
+    """A queue of received items for one waiting thread or event loop."""
 
     __slots__ = ("items", "on_arrival", "signal")
 
     def __init__(self) -> None:
         self.items: Deque[Any] = deque()
-        # Called once when the next item is there, in the thread that has read it.
+        # Called once for the next item, in the thread that reads it.
         self.on_arrival: Optional[Callable[[], None]] = None
-        # Released to wake the thread that waits.
+        # Released to wake the waiting thread.
         self.signal = threading.Lock()
         self.signal.acquire()
 
@@ -47,21 +47,21 @@ class Channel:
     def __init__(self, connection: socket.socket, inputs: ArenaReader, outputs: ArenaWriter) -> None:
         self.inputs = inputs
         self.outputs = outputs
-        self.regions = RegionWriter()  # of whoever holds `writing`
-        # Held while a frame is made and sent, so that frames leave whole and in the order of what they say.
+        self.regions = RegionWriter()  # used with `writing` held
+        # Held while a frame is encoded and sent, so that frames are sent whole and in order.
         self.writing = threading.Lock()
-        # Keys of requests that nobody waits for any more, oldest first.
+        # Keys of cancelled requests, oldest first.
         self.cancelled: Dict[int, None] = {}
-        # How many bytes of unused shared memory to keep at a TRIM.
-        self.kept_size = 0
+        # Bytes of the output arena that TRIM keeps.
+        self.trim_keep_bytes = 0
         self._connection = connection
-        self._arrivals = select.poll()
-        self._arrivals.register(connection, select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
         self._decoder = FrameDecoder()
-        self._inbox = Inbox()  # the main loop's
-        self._turn = threading.Lock()  # held for a moment, to look at or change the next two
-        self._being_read = False
-        self._parked: Dict[Inbox, None] = {}  # those at which a thread sleeps, longest first
+        self._inbox = Inbox()  # of the main loop
+        self._lock = threading.Lock()  # guards the next two
+        self._reading = False
+        self._waiters: Dict[Inbox, None] = {}  # inboxes with a blocked thread, in order of waiting
         self._handlers: Dict[int, Handler] = {
             messages.CANCEL: self._cancel,
             messages.RELEASE: lambda message, _: self.outputs.free(message[1]),
@@ -69,46 +69,46 @@ class Channel:
         }
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for a loop to watch."""
+        """Return the socket's descriptor, for an event loop to watch."""
         return self._connection.fileno()
 
     def handle(self, kind: int, handler: Handler) -> None:
-        """Have messages of a kind dealt with by whoever reads them."""
+        """Set the handler of a kind of message, called in the thread that reads it."""
         self._handlers[kind] = handler
 
-    def receive(self, awake_ns: int = 0) -> Frame:
-        """Wait for the next message that is for the main loop, so many nanoseconds of it awake.
+    def receive(self, busy_poll_ns: int = 0) -> Frame:
+        """Wait for the next message for the main loop, at first with `busy_poll_ns` of busy polling.
 
-        Raises EOFError when the server has gone.
+        Raises EOFError when the server has exited.
         """
-        frame: Frame = self.take(self._inbox, awake_ns)
+        frame: Frame = self.take(self._inbox, busy_poll_ns)
         return frame
 
-    def take(self, inbox: Inbox, awake_ns: int = 0) -> Any:
-        """Wait for the next item there, so many nanoseconds of it awake. Raises EOFError when the server has gone."""
+    def take(self, inbox: Inbox, busy_poll_ns: int = 0) -> Any:
+        """Wait for an inbox's next item, at first with busy polling. Raises EOFError when the server has exited."""
         while not inbox.items:
-            with self._turn:
+            with self._lock:
                 if inbox.items:
                     break
-                reads = not self._being_read
+                reads = not self._reading
                 if reads:
-                    self._being_read = True
+                    self._reading = True
                 else:
-                    self._parked[inbox] = None
+                    self._waiters[inbox] = None
             if not reads:
-                inbox.signal.acquire()  # an item has come, or it is our turn to read
+                inbox.signal.acquire()  # until an item arrives, or this thread has to read
                 continue
             try:
-                if awake_ns:
-                    self._stay_awake(awake_ns)
+                if busy_poll_ns:
+                    self._busy_poll(busy_poll_ns)
                 while not inbox.items:
                     self._read(self._connection.recv(READ_SIZE))
             finally:
-                self._hand_on()
+                self._release_reading()
         return inbox.items.popleft()
 
-    def put(self, inbox: Inbox, item: Any) -> None:
-        """Deliver an item and wake whoever waits for it."""
+    def deliver(self, inbox: Inbox, item: Any) -> None:
+        """Deliver an item and wake its waiter."""
         inbox.items.append(item)
         on_arrival = inbox.on_arrival
         if on_arrival is not None:
@@ -118,18 +118,18 @@ class Channel:
             self._wake(inbox)
 
     def drain(self) -> None:
-        """Deal with what has arrived, without waiting."""
-        with self._turn:
-            if self._being_read:
-                return  # whatever arrives is dealt with there
-            self._being_read = True
+        """Handle all messages that have arrived, without blocking."""
+        with self._lock:
+            if self._reading:
+                return  # the reading thread handles all messages
+            self._reading = True
         try:
             while True:
                 self._read(self._connection.recv(READ_SIZE, socket.MSG_DONTWAIT))
         except (BlockingIOError, EOFError):
-            pass  # nothing left; or the server has gone, which is for those who wait to find
+            pass  # nothing left; or the server has exited, which a waiting thread reports
         finally:
-            self._hand_on()
+            self._release_reading()
 
     def send(self, message: Message) -> None:
         """Send a message without tensors."""
@@ -144,19 +144,19 @@ class Channel:
             self._connection.sendall(encode(message, parcel.parts, parcel.size))
 
     def parcel(self) -> Parcel:
-        """Begin the tensors of a frame."""
+        """Return an empty parcel for a frame's tensors."""
         return Parcel(self.outputs)
 
     def disconnect(self) -> None:
-        """Give up this end: for a process that the model has forked, where it is not ours to speak."""
+        """Close the socket in a process that the model forked, which must not use it."""
         self._connection.close()
-        self.writing = threading.Lock()  # it may have been held when the fork happened
+        self.writing = threading.Lock()  # it may have been held during the fork
 
-    def _stay_awake(self, time_ns: int) -> None:
-        """Return when something has come, or the time is over."""
+    def _busy_poll(self, time_ns: int) -> None:
+        """Poll the socket until data arrives or the time has passed."""
         until = monotonic_ns() + time_ns
-        while not self._arrivals.poll(0) and monotonic_ns() < until:
-            os.sched_yield()  # whoever has something to do on this processor goes first
+        while not self._poll.poll(0) and monotonic_ns() < until:
+            os.sched_yield()  # other threads on this processor go first
 
     def _read(self, data: bytes) -> None:
         if not data:
@@ -165,34 +165,34 @@ class Channel:
         for frame in frames:
             handler = self._handlers.get(frame[0][0])
             if handler is None:
-                self.put(self._inbox, frame)
+                self.deliver(self._inbox, frame)
             else:
                 handler(frame[0], frame[1])
 
     def _wake(self, inbox: Inbox) -> None:
-        with self._turn:
-            if inbox in self._parked:
-                del self._parked[inbox]
+        with self._lock:
+            if inbox in self._waiters:
+                del self._waiters[inbox]
                 inbox.signal.release()
 
-    def _hand_on(self) -> None:
-        """Stop reading; the one who has waited longest goes on."""
-        with self._turn:
-            self._being_read = False
-            if self._parked:
-                inbox = next(iter(self._parked))
-                del self._parked[inbox]
+    def _release_reading(self) -> None:
+        """Stop reading; wake the longest waiting thread to read instead."""
+        with self._lock:
+            self._reading = False
+            if self._waiters:
+                inbox = next(iter(self._waiters))
+                del self._waiters[inbox]
                 inbox.signal.release()
 
     def _trim(self, _: Message, __: memoryview) -> None:
-        self.outputs.trim(self.kept_size)
-        if self.writing.acquire(blocking=False):  # or they are in use
-            self.regions.forget()
+        self.outputs.trim(self.trim_keep_bytes)
+        if self.writing.acquire(blocking=False):  # else the regions are in use
+            self.regions.unmap_all()
             self.writing.release()
-        heap.give_back()
+        heap.trim()
 
     def _cancel(self, message: Message, _: memoryview) -> None:
-        # A cancellation may come after the answer, so that nobody asks for it and takes it out: the oldest go instead.
-        if len(self.cancelled) >= _REMEMBERED_CANCELLATIONS:
+        # A cancellation may arrive after the response and is then never removed; hence the bound.
+        if len(self.cancelled) >= _MAX_CANCELLATIONS:
             del self.cancelled[next(iter(self.cancelled))]
         self.cancelled[message[1]] = None

@@ -1,4 +1,4 @@
-"""Datatypes by their three names: on the wire (`FP32`), in a configuration (`TYPE_FP32`), as a number (11)."""
+"""Convert datatypes between wire names (`FP32`), config names (`TYPE_FP32`), Triton's numbers (11) and numpy types."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def pack_bytes(array: Any) -> bytes:
 
 
 def unpack_bytes(data: Any) -> Any:
-    """Return the elements of such a join as a flat object array of `bytes`. Raises ValueError if it is cut short."""
+    """Split what `pack_bytes` joined into a flat object array of `bytes`. Raises ValueError if data is incomplete."""
     view = memoryview(data)
     elements: List[bytes] = []
     position, end = 0, len(view)
@@ -103,5 +103,5 @@ def serialize_byte_tensor(input_tensor: Any) -> Optional[bytes]:
 
 
 def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
-    """Return the elements of such a join as a flat object array of `bytes`."""
+    """Split what `serialize_byte_tensor` joined; return a flat object array of `bytes`."""
     return unpack_bytes(encoded_tensor)

@@ -1,4 +1,4 @@
-"""bfloat16 through DLPack, which numpy cannot express: capsules read and made with ctypes.
+"""Read and create DLPack capsules of bfloat16, which numpy does not support, by ctypes.
 
 Structures as in `dlpack.h` (https://dmlc.github.io/dlpack/latest/c_api.html), the unversioned `DLManagedTensor`.
 """
@@ -46,7 +46,7 @@ class _Managed(ctypes.Structure):
     ]
 
 
-# The interpreter lock is held while these are called, and inside the two call-backs: they touch Python objects.
+# PYFUNCTYPE, as these functions and the two callbacks need the GIL.
 _Deleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
@@ -55,7 +55,7 @@ _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)((
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
 )
-# In a destructor the capsule has no references left, so it must not be handled as an object.
+# In its destructor a capsule has no references left, so it must not be passed as a Python object.
 _is_valid_raw = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", ctypes.pythonapi)
 )
@@ -63,7 +63,7 @@ _get_pointer_raw = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
-# What exported capsules point to, by address, until their consumer calls the deleter.
+# Memory of exported capsules by address, until their consumer calls the deleter.
 _exported: Dict[int, Tuple[Any, ...]] = {}
 
 
@@ -81,7 +81,7 @@ _destroy_pointer = _Deleter(_destroy)
 
 
 class CapsuleOwner:
-    """A bare capsule in the form that `numpy.from_dlpack` takes."""
+    """Wraps a capsule for `numpy.from_dlpack`."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -95,13 +95,13 @@ class CapsuleOwner:
 
 
 def is_bfloat16(capsule: Any) -> bool:
-    """Whether the tensor in a capsule is bfloat16. Raises TritonModelException if the capsule is used or none."""
+    """Return whether a capsule's tensor is bfloat16. Raises TritonModelException for anything but an unused capsule."""
     tensor = _look_into(capsule).tensor
     return bool(tensor.code == _BFLOAT and tensor.bits == 16 and tensor.lanes == 1)
 
 
 def read_bfloat16(capsule: Any) -> Tuple[Tuple[int, ...], bytes]:
-    """Take shape and bytes of the bfloat16 tensor in a capsule, and consume the capsule.
+    """Return shape and bytes of the bfloat16 tensor in a capsule, and consume the capsule.
 
     Raises TritonModelException unless the tensor is contiguous, C-ordered and in host memory.
     """

@@ -1,10 +1,10 @@
-"""`TritonError`, which a model answers with, and `TritonModelException`, which it raises."""
+"""`pb_utils.TritonError`, an error response, and `pb_utils.TritonModelException`."""
 
 from __future__ import annotations
 
 
 class TritonError:
-    """An error in place of a response: a text and one of Triton's status codes."""
+    """An error in place of a response: a message and one of Triton's status codes."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -19,7 +19,7 @@ class TritonError:
 
     def __init__(self, message: str, code: int = INTERNAL) -> None:
         if not 0 <= int(code) <= TritonError.CANCELLED:
-            raise TritonModelException("{!r} is no error code; use one of TritonError's".format(code))
+            raise TritonModelException("{!r} is not a valid error code; use one of TritonError's".format(code))
         self._message = str(message)
         self._code = int(code)
 
@@ -30,7 +30,7 @@ class TritonError:
         return self._message
 
     def message(self) -> str:
-        """Return the text that the client reads."""
+        """Return the message for the client."""
         return self._message
 
     def code(self) -> int:
@@ -39,8 +39,8 @@ class TritonError:
 
 
 class TritonModelException(Exception):
-    """What this module raises, and what a model may raise, when something cannot be done."""
+    """The exception that Triton's Python API raises, and that models may raise."""
 
     def message(self) -> str:
-        """Return the text."""
+        """Return the message."""
         return str(self)

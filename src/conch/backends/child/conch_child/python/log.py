@@ -1,4 +1,4 @@
-"""`pb_utils.Logger`: the model's lines in the server's log."""
+"""`pb_utils.Logger`: log lines of models in the server's log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOG_INFO, _LOG_WARN, _LOG_ERROR, _LOG_VERBOSE = (
 
 
 class Logger:
-    """Log lines with the model's file and line before them, if the server logs that level."""
+    """Sends log lines with the model's file and line to the server, if it logs that level."""
 
     INFO = LogLevel.INFO
     WARNING = LogLevel.WARNING
@@ -50,33 +50,33 @@ class Logger:
 
     @staticmethod
     def log_info(message: str) -> None:
-        """Log what may interest an operator."""
+        """Log at level INFO."""
         _log(messages.INFO, message, _LOG_INFO)
 
     @staticmethod
     def log_warn(message: str) -> None:
-        """Log what should not be so."""
+        """Log at level WARNING."""
         _log(messages.WARNING, message, _LOG_WARN)
 
     @staticmethod
     def log_error(message: str) -> None:
-        """Log what went wrong."""
+        """Log at level ERROR."""
         _log(messages.ERROR, message, _LOG_ERROR)
 
     @staticmethod
     def log_verbose(message: str) -> None:
-        """Log what only matters to somebody looking for something."""
+        """Log at level VERBOSE."""
         _log(messages.VERBOSE, message, _LOG_VERBOSE)
 
 
 def _log(level: int, message: str, signature: CallSignature) -> None:
     message = signature.text("message", message)
     caller = sys._getframe(2)
-    file, line = os.path.basename(caller.f_code.co_filename), caller.f_lineno  # noqa: PTH119 - a frame is no path
+    file, line = os.path.basename(caller.f_code.co_filename), caller.f_lineno  # noqa: PTH119 - a plain string
     try:
         session = current()
-    except TritonModelException:  # a worker of the model's own: its stderr is the server's log, too
-        # In one write, so that the lines of several workers do not run into each other.
+    except TritonModelException:  # a process that the model started: its stderr is the server's log, too
+        # One write, so that lines of several processes do not interleave.
         os.write(2, "{}:{}] {}\n".format(file, line, message).encode(errors="replace"))
         return
     if level >= session.log_level:

@@ -1,4 +1,4 @@
-"""`pb_utils.ModelConfig`: what `auto_complete_config` gets, changes and returns."""
+"""`pb_utils.ModelConfig`: the configuration that `auto_complete_config` receives, changes and returns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Dict, Iterable
 
 
 class ModelConfig:
-    """A configuration that a model completes: it may add what is missing, but not contradict what is there.
+    """A configuration to which a model may add, without contradicting it.
 
-    Every method that finds a contradiction raises ValueError, upon which the model is not loaded.
+    Methods raise ValueError for a contradiction; the load then fails.
     """
 
     def __init__(self, model_config: str) -> None:
@@ -21,7 +21,7 @@ class ModelConfig:
         return self._document
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Set the largest batch size; it cannot be less than a configured one."""
+        """Set the maximum batch size, which must not be less than a configured one."""
         configured = self._document.get("max_batch_size", 0)
         if configured > max_batch_size:
             raise ValueError(
@@ -31,7 +31,7 @@ class ModelConfig:
         self._document["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Have requests batched, unless that is configured already. No other scheduler may be."""
+        """Enable dynamic batching. Raises ValueError if another scheduler is configured."""
         for scheduler in ("sequence_batching", "ensemble_scheduling"):
             if scheduler in self._document:
                 raise ValueError(
@@ -41,15 +41,15 @@ class ModelConfig:
         self._document.setdefault("dynamic_batching", {})
 
     def add_input(self, input: Dict[str, Any]) -> None:  # noqa: A002 - Triton's name
-        """Declare an input by its `name`, `data_type`, `dims` and, if wanted, `optional`."""
+        """Declare an input by `name`, `data_type`, `dims` and optionally `optional`."""
         self._add("input", input, ("name", "data_type", "dims", "optional"))
 
     def add_output(self, output: Dict[str, Any]) -> None:
-        """Declare an output by its `name`, `data_type` and `dims`."""
+        """Declare an output by `name`, `data_type` and `dims`."""
         self._add("output", output, ("name", "data_type", "dims"))
 
     def set_model_transaction_policy(self, transaction_policy_dict: Dict[str, Any]) -> None:
-        """Say whether the model is `decoupled`."""
+        """Set whether the model is `decoupled`."""
         self._only(("decoupled",), transaction_policy_dict, "model transaction property")
         policy = self._document.setdefault("model_transaction_policy", {})
         if "decoupled" not in transaction_policy_dict:

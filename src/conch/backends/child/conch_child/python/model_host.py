@@ -1,4 +1,4 @@
-"""The life of one model: import, `initialize`, `execute`, `is_ready`, `finalize`."""
+"""Import a model's class and call its methods: `initialize`, `execute`, `is_ready`, `finalize`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from ..ipc.wire import Message
 from . import messages
-from .answering import Answerer, InferenceResponse, Responder
-from .calling import PendingCalls, background
+from .bls import PendingCalls, background
 from .errors import TritonError, TritonModelException
 from .failure import describe, traceback_of
 from .request import InferenceRequest
+from .responses import InferenceResponse, Responder, ResponseWriter
 
 Outcome = Tuple[Responder, Union[InferenceResponse, TritonError, None]]
 
-READINESS_LIMIT_S = 5.0
+READINESS_TIMEOUT_S = 5.0
 
 RESPONSE_TO_RESCHEDULED = "Expected None in the execute function return list for a request that is to be rescheduled."
 
@@ -31,8 +31,8 @@ RESPONSE_TO_RESCHEDULED = "Expected None in the execute function return list for
 def load_class(model_directory: str, version: str, filename: str) -> Any:
     """Import `<version>/<filename>` as module `<version>.<stem>` and return its `TritonPythonModel`.
 
-    Version and model directory are importable from, so that a model can keep modules of its own beside it. Whatever
-    the import raises is passed on; AttributeError if the class is not there.
+    Adds the version's and the model's directory to `sys.path`, so that models can import modules beside them. Raises
+    what the import raises, AttributeError for a missing class.
     """
     for directory in (os.path.join(model_directory, version), model_directory):  # noqa: PTH118
         if directory not in sys.path:
@@ -47,25 +47,25 @@ def load_class(model_directory: str, version: str, filename: str) -> Any:
 class ModelHost:
     """One instance of a model in this process."""
 
-    def __init__(self, answerer: Answerer, calls: PendingCalls, instance_name: str) -> None:
-        self._answerer = answerer
+    def __init__(self, writer: ResponseWriter, calls: PendingCalls, instance_name: str) -> None:
+        self._writer = writer
         self._calls = calls
-        self._channel = answerer.channel
+        self._channel = writer.channel
         self._name = instance_name
         self._model: Any = None
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._background: Set[Any] = set()
-        self._in_place = False  # whether the place of a request in its batch means something to the model
+        self._keeps_slots = False  # whether a request's index in the batch identifies its sequence (direct strategy)
 
     @property
     def has_is_ready(self) -> bool:
-        """Whether the model has an opinion on its readiness."""
+        """Whether the model has a method `is_ready`."""
         return callable(getattr(self._model, "is_ready", None))
 
     def initialize(self, model_class: Any, arguments: Dict[str, str]) -> None:
-        """Make the model and initialize it. Whatever the model raises is passed on; TypeError if it cannot execute."""
+        """Create and initialize the model. Raises what the model raises, TypeError if it has no `execute`."""
         sequences = json.loads(arguments["model_config"]).get("sequence_batching")
-        self._in_place = sequences is not None and "oldest" not in sequences
+        self._keeps_slots = sequences is not None and "oldest" not in sequences
         self._model = model_class()
         if not callable(getattr(self._model, "execute", None)):
             raise TypeError("class TritonPythonModel has no method 'execute'")
@@ -73,35 +73,35 @@ class ModelHost:
             self._model.initialize(arguments)
 
     def execute(self, message: Message, payload: memoryview) -> None:
-        """Run one batch, answer what it returns, and tell the server that the next one can come."""
+        """Execute one batch and send its responses."""
         if message[1]:
             self._channel.outputs.free(message[1])
-        # A copy, because arrays must be writable and aligned, and because it must outlive the frame.
+        # A copy, as arrays must be writable and aligned, and must outlive the frame.
         data = bytearray(payload)
-        requests = [InferenceRequest.from_wire(self._answerer, request, data) for request in message[2]]
-        responders = [request._own_responder() for request in requests]
+        requests = [InferenceRequest.from_wire(self._writer, request, data) for request in message[2]]
+        responders = [request._require_responder() for request in requests]
         self._calls.executing = tuple([responder.key for responder in responders])
         input_done = monotonic_ns()
         outcomes = self._run(requests, responders)
         infer_done = monotonic_ns()
         self._calls.executing = ()
-        # What dies now, inputs in shared memory and requests that nobody has kept, is told with the answers.
+        # Inputs and requests that the model has not kept are released here, which `finish` sends with the answers.
         del requests, responders, data
-        self._answerer.finish(outcomes, input_done, infer_done)
+        self._writer.finish(outcomes, input_done, infer_done)
 
     def is_ready(self) -> bool:
-        """Ask the model. An exception, an answer that is no bool, or none in five seconds mean no."""
+        """Call the model's `is_ready`. False also after an exception, a timeout or a result other than a bool."""
         try:
             answer = self._model.is_ready()
             if inspect.iscoroutine(answer):
-                answer = self._await(answer, READINESS_LIMIT_S)
+                answer = self._await(answer, READINESS_TIMEOUT_S)
         except Exception as error:
             self._log_error("is_ready of model instance '{}' failed: {}".format(self._name, describe(error)))
             return False
         return answer is True
 
     def finalize(self) -> None:
-        """Let the model clean up; what it raises is logged."""
+        """Call the model's `finalize`, if it has one, and log its exceptions."""
         self._calls.phase = "finalize"
         try:
             if hasattr(self._model, "finalize"):
@@ -110,31 +110,37 @@ class ModelHost:
             self._log_error("finalize of model instance '{}' failed:\n{}".format(self._name, traceback_of(error)))
 
     def _run(self, requests: List[InferenceRequest], responders: List[Responder]) -> List[Outcome]:
-        if self._channel.cancelled and not self._in_place:
-            return self._run_wanted(requests, responders)
-        return self._run_all(requests, responders)
+        if self._channel.cancelled and not self._keeps_slots:
+            return self._run_uncancelled(requests, responders)
+        return self._run_batch(requests, responders)
 
-    def _run_wanted(self, requests: List[InferenceRequest], responders: List[Responder]) -> List[Outcome]:
-        """Leave out what was cancelled while it waited behind another batch."""
+    def _run_uncancelled(self, requests: List[InferenceRequest], responders: List[Responder]) -> List[Outcome]:
+        """Execute a batch without the requests that were cancelled while it waited."""
         cancelled = self._channel.cancelled
-        dropped = [responder for responder in responders if responder.key in cancelled]
-        wanted = [request for request in requests if request._own_responder().key not in cancelled]
-        kept = [responder for responder in responders if responder.key not in cancelled]
         error = TritonError("the request was cancelled before it was executed", TritonError.CANCELLED)
-        return [(responder, error) for responder in dropped] + (self._run_all(wanted, kept) if wanted else [])
+        outcomes: List[Outcome] = []
+        live: List[Tuple[InferenceRequest, Responder]] = []
+        for request, responder in zip(requests, responders):
+            if responder.key in cancelled:
+                outcomes.append((responder, error))
+            else:
+                live.append((request, responder))
+        if live:
+            outcomes += self._run_batch([request for request, _ in live], [responder for _, responder in live])
+        return outcomes
 
-    def _run_all(self, requests: List[InferenceRequest], responders: List[Responder]) -> List[Outcome]:
+    def _run_batch(self, requests: List[InferenceRequest], responders: List[Responder]) -> List[Outcome]:
         try:
             returned = self._model.execute(requests)
             if inspect.iscoroutine(returned):
                 returned = self._await_execute(returned, responders)
             return self._outcomes(responders, returned)
-        except BaseException as error:  # SystemExit, too: only the server ends this process
+        except BaseException as error:  # SystemExit, too: only the server may end this process
             self._log_error("execute of model instance '{}' failed:\n{}".format(self._name, traceback_of(error)))
             return self._all_failed(responders, describe(error))
 
     def _outcomes(self, responders: Sequence[Responder], returned: Any) -> List[Outcome]:
-        if self._answerer.decoupled:
+        if self._writer.decoupled:
             if returned is not None:
                 return self._all_failed(
                     responders,
@@ -142,7 +148,7 @@ class ModelHost:
                         self._name
                     ),
                 )
-            return [(responder, None) for responder in responders if responder.again]
+            return [(responder, None) for responder in responders if responder.reschedule]
         if returned is None:
             returned = [None] * len(responders)
         elif not isinstance(returned, list):
@@ -158,14 +164,14 @@ class ModelHost:
             return self._all_failed(responders, text.format(len(responders), len(returned)))
         outcomes: List[Outcome] = []
         for responder, response in zip(responders, returned):
-            if responder.again:
+            if responder.reschedule:
                 outcomes.append((responder, None if response is None else self._failed(RESPONSE_TO_RESCHEDULED)))
             elif isinstance(response, InferenceResponse):
                 outcomes.append((responder, response))
             elif response is not None:
                 text = "Expected an 'InferenceResponse' object in the execute function return list, found type '{}'."
                 outcomes.append((responder, self._failed(text.format(type(response).__name__))))
-            elif not responder.handed_out:
+            elif not responder.sender_taken:
                 text = "execute returned None for a request whose response sender the model has not taken."
                 outcomes.append((responder, self._failed(text)))
         return outcomes
@@ -178,11 +184,11 @@ class ModelHost:
         return TritonError("Failed to process the request(s) for model '{}', message: {}".format(self._name, text))
 
     def _await_execute(self, coroutine: Any, responders: List[Responder]) -> Any:
-        if not self._answerer.decoupled:
+        if not self._writer.decoupled:
             return self._await(coroutine)
-        # Left running: the next batch may overlap. Its requests end by their senders, or with it.
+        # It continues in the background, so the next batch may overlap. Its requests end by their senders or with it.
         running = asyncio.run_coroutine_threadsafe(self._in_background(coroutine, responders), self._event_loop())
-        self._background.add(running)  # the loop itself holds tasks weakly
+        self._background.add(running)  # the event loop only has weak references to tasks
         running.add_done_callback(self._background.discard)
         return None
 
@@ -197,13 +203,13 @@ class ModelHost:
                 with suppress(TritonModelException):  # closed already
                     responder.send(failure, final=True)
 
-    def _await(self, coroutine: Any, limit_s: Optional[float] = None) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._event_loop()).result(limit_s)
+    def _await(self, coroutine: Any, timeout_s: Optional[float] = None) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._event_loop()).result(timeout_s)
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            # A thread of its own, so that tasks which a coroutine leaves behind go on between batches.
+            # In a separate thread, so that tasks which a coroutine leaves behind continue between batches.
             threading.Thread(target=self._loop.run_forever, name="conch-asyncio", daemon=True).start()
         return self._loop
 

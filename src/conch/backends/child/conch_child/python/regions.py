@@ -1,7 +1,7 @@
-"""Memory that clients share with the server: this process writes outputs there itself, which spares a copy.
+"""Write outputs directly into clients' shared memory, which saves a copy in the server.
 
-The server says where a client wants an output. What cannot be put there, for whatever reason, goes to the server as
-any other output does: it tries in turn, and knows how to tell the client why that fails.
+The server passes the destinations. An output that cannot be written there goes to the server like any other; the server
+retries and reports the failure to the client.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import numpy as np
 
 from ..ipc.fault_guard import FaultGuard
 
-# Clients, as a rule, use the same few again and again. What is mapped cannot be freed, though its owner has gone.
-_MOST_MAPPED = 8
+# Clients usually reuse few regions. Mapped memory is not freed even if its owner unlinks it, hence few.
+_MAX_MAPPED = 8
 
-# The object's file, its device and inode, where the region begins in it and its size; see `messages`.
-Object = Tuple[str, int, int, int, int]
+# File, device, inode, offset of the region in the file, size of the region; see `messages`.
+Region = Tuple[str, int, int, int, int]
 
 
 class RegionWriter:
-    """The regions that were written to lately. One thread at a time uses it."""
+    """A cache of mapped regions. Not safe for concurrent use."""
 
     def __init__(self) -> None:
         self._guard = FaultGuard()
-        self._mapped: Dict[Object, _Mapping] = {}
+        self._mapped: Dict[Region, _Mapping] = {}
 
     def put(self, place: Tuple[Any, ...], data: Any, size: int) -> bool:
-        """Copy `size` bytes, a contiguous buffer or an array, to a place. Return whether they are there."""
+        """Copy `size` bytes, a contiguous buffer or an array, to a destination. Return whether that succeeded."""
         *which, offset, room = place
-        region: Object = tuple(which)
+        region: Region = tuple(which)
         mapping = self._mapped.get(region) or self._map(region)
         if size > room or mapping is None or not mapping.has(offset + size):
             return False
@@ -42,21 +42,21 @@ class RegionWriter:
             source = np.frombuffer(data, np.uint8)
         self._guard.install()
         try:
-            whole = self._guard.copy(target, source, mapping.array)
+            intact = self._guard.copy(target, source, mapping.array)
         finally:
             self._guard.remove()
-        if not whole:  # its pages are not the object's any more
+        if not intact:  # anonymous pages have replaced the file's
             del self._mapped[region]
-        return whole
+        return intact
 
-    def forget(self) -> None:
-        """Let all regions go."""
+    def unmap_all(self) -> None:
+        """Unmap all regions."""
         self._mapped.clear()
 
-    def _map(self, region: Object) -> Optional[_Mapping]:
-        for known in [known for known, mapping in self._mapped.items() if mapping.unlinked]:
-            del self._mapped[known]
-        if len(self._mapped) >= _MOST_MAPPED:
+    def _map(self, region: Region) -> Optional[_Mapping]:
+        for unlinked in [unlinked for unlinked, mapping in self._mapped.items() if mapping.unlinked]:
+            del self._mapped[unlinked]
+        if len(self._mapped) >= _MAX_MAPPED:
             del self._mapped[next(iter(self._mapped))]
         try:
             mapping = _Mapping(region)
@@ -67,16 +67,16 @@ class RegionWriter:
 
 
 class _Mapping:
-    """A region that is mapped. Raises OSError, ValueError where that cannot be."""
+    """A mapped region. Raises OSError or ValueError if it cannot be mapped."""
 
-    def __init__(self, region: Object) -> None:
+    def __init__(self, region: Region) -> None:
         path, device, inode, offset, size = region
         self._offset = offset
         self._descriptor = -1
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        found = os.fstat(self._descriptor)
-        if (found.st_dev, found.st_ino) != (device, inode):
-            raise OSError("another object has its name by now")
+        status = os.fstat(self._descriptor)
+        if (status.st_dev, status.st_ino) != (device, inode):
+            raise OSError("another file has this name now")
         self.begin = offset % mmap.ALLOCATIONGRANULARITY
         self.array = np.frombuffer(mmap.mmap(self._descriptor, self.begin + size, offset=offset - self.begin), np.uint8)
 
@@ -85,10 +85,10 @@ class _Mapping:
             os.close(self._descriptor)
 
     def has(self, size: int) -> bool:
-        """Whether so many bytes of the region are in the object now."""
+        """Return whether the file still contains the first `size` bytes of the region."""
         return self._offset + size <= os.fstat(self._descriptor).st_size
 
     @property
     def unlinked(self) -> bool:
-        """Whether nobody can open the object any more."""
+        """Whether the file is deleted."""
         return os.fstat(self._descriptor).st_nlink == 0

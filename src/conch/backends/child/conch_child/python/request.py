@@ -1,4 +1,4 @@
-"""`pb_utils.InferenceRequest`: what `execute` gets, and what a model builds to call another model."""
+"""`pb_utils.InferenceRequest`: the requests of `execute`, and those that models create to call other models (BLS)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import json
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Union
 
-from .answering import Answerer, InferenceResponseSender, Responder, checked_parameters
 from .arguments import CallSignature
-from .calling import PendingCall, PendingCalls
+from .bls import PendingCall, PendingCalls
 from .errors import TritonModelException
 from .response_iterator import ResponseIterator
+from .responses import InferenceResponseSender, Responder, ResponseWriter, checked_parameters
 from .session import current
 from .tensor import Tensor
 
@@ -22,7 +22,7 @@ MEMORY_GPU = 2
 
 
 class PreferredMemory:
-    """Where the outputs of a call to another model should lie; all memory is the host's here."""
+    """The preferred memory of a BLS call's outputs. Accepted for Triton's API; outputs are always in host memory."""
 
     __slots__ = ("device_id", "memory_type")
 
@@ -32,12 +32,12 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace that a request belongs to. Given to a request of the model's own, it has that appear in the trace."""
+    """The trace of a request. A BLS request created with it appears in the same trace."""
 
     __slots__ = ("_context", "key")
 
     def __init__(self, key: int = 0, context: str = "") -> None:
-        self.key = key  # of the request that it is the trace of, 0 if there is none
+        self.key = key  # of the traced request, 0 for none
         self._context = context
 
     def get_context(self) -> Optional[str]:
@@ -74,7 +74,7 @@ def _checked_correlation_id(value: Any) -> Union[int, str]:
 
 
 class InferenceRequest:
-    """One request: made by the server for `execute`, or by the model for a call to another model."""
+    """One request, from a client or created by the model to call another model."""
 
     __slots__ = (
         "_correlation_id",
@@ -110,11 +110,11 @@ class InferenceRequest:
         name = signature.text("model_name", model_name)
         self._id = signature.text("request_id", request_id)
         self._correlation_id = _checked_correlation_id(correlation_id)
-        whose = "request with id '{}' and model name '{}'".format(self._id, name)
+        described = "request with id '{}' and model name '{}'".format(self._id, name)
         self._inputs = list(signature.items("inputs", inputs))
         for tensor in self._inputs:
             if tensor is None:
-                raise TritonModelException("Input tensor for {} should not be empty.".format(whose))
+                raise TritonModelException("Input tensor for {} should not be empty.".format(described))
             if not isinstance(tensor, Tensor):
                 raise signature.mismatch("inputs", inputs)
         self._outputs = frozenset(
@@ -122,7 +122,7 @@ class InferenceRequest:
             for output in signature.items("requested_output_names", requested_output_names)
         )
         if "" in self._outputs:
-            raise TritonModelException("Requested output name for {} should not be empty.".format(whose))
+            raise TritonModelException("Requested output name for {} should not be empty.".format(described))
         self._model: Optional[Tuple[str, int]] = (
             name,
             signature.number("model_version", model_version, 64, signed=True),
@@ -135,8 +135,8 @@ class InferenceRequest:
         self._responder: Optional[Responder] = None
 
     @classmethod
-    def from_wire(cls, answerer: Answerer, message: Tuple[Any, ...], payload: bytearray) -> InferenceRequest:
-        """Make a request from its part of an EXECUTE message and that frame's payload."""
+    def from_wire(cls, writer: ResponseWriter, message: Tuple[Any, ...], payload: bytearray) -> InferenceRequest:
+        """Create a request from its part of an EXECUTE message and the frame's payload."""
         key, request_id, correlation_id, flags, timeout, parameters, outputs, trace, inputs, destinations = message
         request = cls.__new__(cls)
         request._model = None
@@ -146,9 +146,9 @@ class InferenceRequest:
         request._flags = flags
         request._timeout = timeout
         request._parameters = parameters
-        request._outputs = frozenset(outputs) if outputs else answerer.output_names
-        request._responder = Responder(answerer, key, request._outputs, destinations)
-        view = answerer.channel.inputs.view
+        request._outputs = frozenset(outputs) if outputs else writer.output_names
+        request._responder = Responder(writer, key, request._outputs, destinations)
+        view = writer.channel.inputs.view
         whole = memoryview(payload)
         request._inputs = [
             Tensor.from_wire(name, datatype, shape, view(place, size) if place >= 0 else whole[~place : ~place + size])
@@ -161,15 +161,15 @@ class InferenceRequest:
         return self._inputs
 
     def request_id(self) -> str:
-        """Return the id that the client gave, or ""."""
+        """Return the client's request id, "" without one."""
         return self._id
 
     def correlation_id(self) -> Union[int, str]:
-        """Return the sequence's id, 0 if the request belongs to none."""
+        """Return the sequence's id, 0 without a sequence."""
         return self._correlation_id
 
     def flags(self) -> int:
-        """Return the sum of TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END, as they apply."""
+        """Return the flags: a combination of TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""
         return self._flags
 
     def set_flags(self, flags: int) -> None:
@@ -177,7 +177,7 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """Return the time-out in microseconds, 0 if there is none."""
+        """Return the timeout in microseconds, 0 for none."""
         return self._timeout
 
     def parameters(self) -> str:
@@ -185,7 +185,7 @@ class InferenceRequest:
         return json.dumps(self._parameters or {})
 
     def requested_output_names(self) -> FrozenSet[str]:
-        """Return the outputs that the client wants: all that the model declares if it did not say."""
+        """Return the requested outputs, by default all that the model declares."""
         return self._outputs
 
     def trace(self) -> InferenceTrace:
@@ -193,36 +193,36 @@ class InferenceRequest:
         return self._trace
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone or has cancelled. Cheap enough to ask between any two steps."""
-        return self._own_responder().is_cancelled()
+        """Return whether the client has disconnected or cancelled. Cheap enough to call between any two steps."""
+        return self._require_responder().is_cancelled()
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """Return a sender, for responses that come one by one, from other threads or after `execute`."""
-        return InferenceResponseSender(self._own_responder())
+        """Return a sender for any number of responses, from any thread, also after `execute`."""
+        return InferenceResponseSender(self._require_responder())
 
     def set_release_flags(self, flags: int) -> None:
-        """Say what becomes of the request after `execute`: with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE it comes again.
+        """Release the request after `execute`, or reschedule it with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.
 
-        That is for models with `iterative_sequence`. Raises TritonModelException for flags that mean nothing.
+        The latter is for models with `iterative_sequence`. Raises TritonModelException for unknown flags.
         """
         if flags not in (REQUEST_RELEASE_ALL, REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException("Unable to set release flags. Unsupported flag provided.")
-        self._own_responder().again = flags == REQUEST_RELEASE_RESCHEDULE
+        self._require_responder().reschedule = flags == REQUEST_RELEASE_RESCHEDULE
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Call the model and wait for its response, which may be an error; see `InferenceResponse.has_error`.
+        """Call the model and return its response, which may be an error; see `InferenceResponse.has_error`.
 
-        With `decoupled` return an iterator of its responses. Raises TritonModelException outside of `execute`.
+        With `decoupled` returns an iterator of responses. Raises TritonModelException outside of `execute`.
         """
         calls = current().calls
         call = self._call(calls, decoupled)
         return ResponseIterator(calls, call) if decoupled else calls.wait(call)[0]
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """Call the model; return what can be awaited for its response, or with `decoupled` for an iterator.
+        """Call the model; return an awaitable of its response, or with `decoupled` of an iterator of responses.
 
-        Other tasks of the event loop go on meanwhile. A cancelled task takes its call along. Raises
-        TritonModelException outside of `execute`, and RuntimeError where no event loop is running.
+        Cancelling the awaiting task cancels the call. Raises TritonModelException outside of `execute`, and
+        RuntimeError without a running event loop.
         """
         loop = asyncio.get_running_loop()
         calls = current().calls
@@ -234,13 +234,15 @@ class InferenceRequest:
 
     def _call(self, calls: PendingCalls, decoupled: bool) -> PendingCall:
         if self._model is None:
-            raise TritonModelException("a request that came from a client cannot be sent on; make a new one of it")
+            raise TritonModelException(
+                "a client's request cannot be sent to another model; create a new InferenceRequest from its inputs"
+            )
         name, version = self._model
         timeout, outputs = int(self._timeout), tuple(self._outputs)
         options = (self._id, self._correlation_id, self._flags, timeout, self._parameters, outputs, self._trace.key)
         return calls.call((name, version, *options), self._inputs, decoupled)
 
-    def _own_responder(self) -> Responder:
+    def _require_responder(self) -> Responder:
         if self._responder is None:
-            raise TritonModelException("a request that the model has made itself has no client")
+            raise TritonModelException("a request that the model created has no client")
         return self._responder

@@ -1,4 +1,4 @@
-"""`ResponseIterator`: the responses of a decoupled call, one by one, for `for` and for `async for`."""
+"""The iterator of a decoupled call's responses, for `for` and `async for`."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import asyncio
 import threading
 from typing import Any
 
-from .answering import InferenceResponse
-from .calling import PendingCall, PendingCalls
+from .bls import PendingCall, PendingCalls
+from .responses import InferenceResponse
 
-# What has been read is told to the server whenever it comes to so many bytes: it holds back no more than a bound.
-_TOLD_AT = 1 << 20
+# Read responses are reported to the server in steps of this size; it limits the bytes of unread responses.
+_REPORT_BYTES = 1 << 20
 
 
 class ResponseIterator:
-    """The responses to one call as they come. The last one has no tensors if the model ended by the flag alone.
+    """The responses of one call as they arrive. The last has no tensors if the model ended by the final flag alone.
 
-    Errors are responses, too, and others may follow one. Let go of before its end, it lets the called model finish
-    and drops what comes; `cancel` has it stop.
+    Errors are responses, too, and others may follow. If the iterator is deleted early, the called model continues and
+    its responses are dropped; `cancel` stops it.
     """
 
     def __init__(self, calls: PendingCalls, call: PendingCall) -> None:
         self._calls = calls
         self._call = call
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._ended = False
-        self._untold = 0
+        self._unreported = 0
 
     def __del__(self) -> None:
-        self._call.unwanted = True
+        self._call.discarded = True
         self._call.items.clear()
 
     def __iter__(self) -> ResponseIterator:
         return self
 
     def __next__(self) -> InferenceResponse:
-        with self._turn:
+        with self._lock:
             if self._ended:
                 raise StopIteration
-            return self._taken(self._calls.wait(self._call))
+            return self._unpack(self._calls.wait(self._call))
 
     def __aiter__(self) -> ResponseIterator:
         return self
@@ -49,17 +49,17 @@ class ResponseIterator:
         call = self._call
         if not call.items:
             await self._calls.future(call, asyncio.get_running_loop(), lambda: None)
-        return self._taken(call.items.popleft())
+        return self._unpack(call.items.popleft())
 
     def cancel(self) -> None:
-        """Have the called model stop. An error with code CANCELLED ends the iteration."""
+        """Cancel the call. The iteration then ends with an error with code CANCELLED."""
         self._calls.cancel(self._call)
 
-    def _taken(self, item: Any) -> InferenceResponse:
+    def _unpack(self, item: Any) -> InferenceResponse:
         response: InferenceResponse
         response, weight, self._ended = item
-        self._untold += weight
-        if self._untold >= _TOLD_AT:
-            self._calls.read(self._call, self._untold)
-            self._untold = 0
+        self._unreported += weight
+        if self._unreported >= _REPORT_BYTES:
+            self._calls.read(self._call, self._unreported)
+            self._unreported = 0
         return response

@@ -1,4 +1,4 @@
-"""The main loop of a model's process: one message after the other, until the server says or shows that it is over."""
+"""The main loop of a model's process, which handles the server's messages one after the other."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, Callable, Dict
 
 from ..ipc.wire import Message
 from . import messages
-from .answering import Answerer
+from .bls import PendingCalls
 from .busy_poll import BusyPoll
-from .calling import PendingCalls
 from .channel import Channel
 from .failure import describe
-from .metrics import MetricRegistry
+from .metric_registry import MetricRegistry
 from .model_config import ModelConfig
 from .model_host import ModelHost, load_class
+from .responses import ResponseWriter
 from .session import Session, begin, current
 
 
 class MessageLoop:
-    """Does what the server asks for. The first message makes it one model's; before that it knows nothing."""
+    """Handles the server's messages. The first one, INITIALIZE or COMPLETE, names the model."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -37,24 +37,24 @@ class MessageLoop:
         }
 
     def run(self) -> None:
-        """Serve until FINALIZE, or until the server has gone."""
+        """Run until FINALIZE or the end of the connection."""
         while True:
             finished = monotonic_ns()
             try:
                 message, payload = self._channel.receive(self._busy_poll.time)
             except EOFError:
                 break
-            began = monotonic_ns()
-            self._busy_poll.waited(began - finished)
+            started = monotonic_ns()
+            self._busy_poll.waited(started - finished)
             kind = message[0]
             if kind == messages.EXECUTE:
                 self._host.execute(message, payload)
-                self._busy_poll.executed(len(message[2]), monotonic_ns() - began)
+                self._busy_poll.executed(len(message[2]), monotonic_ns() - started)
             elif kind == messages.FINALIZE:
                 break
             else:
                 self._handlers[kind](message)
-            # Nothing of a request may live on in a local variable of this loop while it waits.
+            # Local variables must not keep a request's memory while this loop waits.
             del message, payload
         if self._host is not None:
             self._host.finalize()
@@ -63,14 +63,14 @@ class MessageLoop:
         arguments, options = message[1], message[2]
         calls = self._begin(options)
         name = arguments["model_instance_name"]
-        answerer = Answerer(self._channel, self._metrics, name, options["outputs"], options["decoupled"])
-        host = ModelHost(answerer, calls, name)
+        writer = ResponseWriter(self._channel, self._metrics, name, options["outputs"], options["decoupled"])
+        host = ModelHost(writer, calls, name)
         error = ""
         try:
             host.initialize(self._model_class(options), arguments)
             self._host = host
             calls.phase = "execute"
-            # What the model has built up stays: the collector need not walk through it again and again.
+            # The model's objects stay, so that the garbage collector need not traverse them repeatedly.
             gc.collect()
             gc.freeze()
         except BaseException as failure:
@@ -87,7 +87,7 @@ class MessageLoop:
             if hasattr(model, "auto_complete_config"):
                 config = model.auto_complete_config(ModelConfig(document))
                 if not isinstance(config, ModelConfig):
-                    raise TypeError("auto_complete_config must return the ModelConfig that it was given")
+                    raise TypeError("auto_complete_config must return the ModelConfig that it was passed")
                 document = json.dumps(config.as_dict())
         except BaseException as failure:
             error = describe(failure)
@@ -105,7 +105,7 @@ class MessageLoop:
         return load_class(options["directory"], options["version"], options["filename"])
 
     def _begin(self, options: Dict[str, Any]) -> PendingCalls:
-        self._channel.kept_size = options["kept_size"]
+        self._channel.trim_keep_bytes = options["kept_size"]
         self._busy_poll = BusyPoll(options["busy_poll_ns"])
         calls = PendingCalls(self._channel, options.get("decoupled", False))
         begin(Session(self._channel, calls, self._metrics, options["log_level"], options["directory"]))

@@ -1,25 +1,22 @@
-"""What functions of `triton_python_backend_utils` that are given nothing, such as `Logger.log_info`, work on.
+"""The process's session with the server, for API functions without a handle such as `Logger.log_info`.
 
-The model's API is global: a model calls it from anywhere without a handle. So there is one session in a process, and
-this module is the one place that holds it. A process without one, such as a worker that the model has started, can
-still import the API.
+Triton's API is global: models call it from anywhere. This module holds the one session of the process. A process
+without a session, such as a worker that the model started, can still import the API.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
+from .bls import PendingCalls
+from .channel import Channel
 from .errors import TritonModelException
-
-if TYPE_CHECKING:
-    from .calling import PendingCalls
-    from .channel import Channel
-    from .metrics import MetricRegistry
+from .metric_registry import MetricRegistry
 
 
 class Session:
-    """The connection to the server, and what the model's API needs to know."""
+    """The connection to the server and the settings of the model's API."""
 
     def __init__(
         self, channel: Channel, calls: PendingCalls, metrics: MetricRegistry, log_level: int, model_directory: str
@@ -35,14 +32,14 @@ _session: Optional[Session] = None
 
 
 def begin(session: Session) -> None:
-    """Make this the process's session, but not that of processes which the model forks."""
+    """Set the process's session. Processes that the model forks have none."""
     global _session
     _session = session
     os.register_at_fork(after_in_child=_end)
 
 
 def current() -> Session:
-    """Return the process's session. Raises TritonModelException in a process that the server has not started."""
+    """Return the process's session. Raises TritonModelException in a process that the server did not start."""
     if _session is None:
         raise TritonModelException("this works only in the process in which the server runs the model")
     return _session

@@ -18,8 +18,8 @@ _SIGNATURE = CallSignature("__init__", "c_python_backend_utils.Tensor(arg0: str,
 class Tensor:
     """A name and an array.
 
-    Inputs lie in memory that is shared with the server or came with the request: `as_numpy` is a view on it, which may
-    be written to and kept for as long as one likes. Outputs are copied out of their array when the response is sent.
+    `as_numpy` of an input is a view of memory that is shared with the server or belongs to the request. It may be
+    written to and kept. Outputs are copied from their array when the response is sent.
     """
 
     __slots__ = ("_array", "_data", "_datatype", "_name", "_shape")
@@ -41,7 +41,7 @@ class Tensor:
 
     @classmethod
     def from_wire(cls, name: str, datatype: str, shape: Sequence[int], data: Any) -> Tensor:
-        """Make a tensor from bytes as they travel; nothing is copied or looked at."""
+        """Create a tensor from its wire format, without copying or checking the bytes."""
         tensor = cls.__new__(cls)
         tensor._name = name
         tensor._datatype = datatype
@@ -52,10 +52,10 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """Make a tensor from an object with `__dlpack__`, such as a torch tensor, or from a capsule.
+        """Create a tensor from an object with `__dlpack__`, such as a torch tensor, or from a capsule.
 
-        Must be contiguous and C-ordered. bfloat16 is taken as BF16. What lies on a GPU is copied to host memory by
-        torch, which must have been imported. Raises TritonModelException.
+        It must be contiguous and C-ordered. bfloat16 becomes BF16. GPU tensors are copied to host memory by torch,
+        which must have been imported. Raises TritonModelException.
         """
         name = _named(name)
         capsule = _capsule_of(tensor)
@@ -83,7 +83,7 @@ class Tensor:
         return list(self._shape)
 
     def is_cpu(self) -> bool:
-        """Return True: tensors are in host memory here."""
+        """Return True: tensors are always in host memory."""
         return True
 
     def as_numpy(self) -> Any:
@@ -111,7 +111,7 @@ class Tensor:
         return dlpack.CPU, 0
 
     def wire(self) -> Tuple[str, str, Tuple[int, ...], Any, int]:
-        """Return name, datatype, shape and what holds the bytes as they travel, with their number."""
+        """Return name, datatype, shape, the bytes in wire format (a buffer or an array) and their number."""
         data = self._data
         if data is None:
             array = self._array
@@ -150,6 +150,6 @@ def _capsule_of(tensor: Any) -> Any:
     if tensor.__dlpack_device__()[0] not in (dlpack.CPU, dlpack.CUDA_HOST):
         torch = sys.modules.get("torch")
         if torch is None:
-            raise TritonModelException("a tensor on a GPU is taken only with torch imported, which copies it")
+            raise TritonModelException("a GPU tensor must be copied to the host by torch: import torch in the model")
         tensor = torch.from_dlpack(tensor).cpu()
     return tensor.__dlpack__()

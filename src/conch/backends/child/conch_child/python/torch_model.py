@@ -1,16 +1,16 @@
-"""PyTorch models that run in a process of their own: code, exported programs, compiled packages.
+"""The Python model that runs PyTorch models: code, exported programs, compiled packages.
 
-The server says by `args["torch"]`, a JSON object, what there is to do:
+`args["torch"]` is a JSON object:
 
     format          "module", "exported" or "compiled"
     path            the model's file
-    state           path of the weights of a module, "" if it has none
+    state           path of a module's weights, "" without any
     device          "cpu", "cuda:1"; "" leaves it to the model
     inputs          names of the inputs, in the order of the arguments
-    outputs         name → place among what the model returns
-    inference_mode  whether to run in it; else only gradients are off
-    intra_op, inter_op   numbers of threads, 0 for PyTorch's own
-    compile         arguments of torch.compile, None if the module is not to be compiled
+    outputs         name → index among the model's results
+    inference_mode  whether to use torch.inference_mode; else torch.no_grad only
+    intra_op, inter_op   numbers of threads, 0 for PyTorch's defaults
+    compile         arguments of torch.compile, None to not compile
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import triton_python_backend_utils as pb_utils
 
-# Read when torch is imported: threads that wait for each other awake take the cores from those they wait for.
+# Read when torch is imported. OpenMP threads that wait actively take cores from the threads that they wait for.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
@@ -52,7 +52,7 @@ class TritonPythonModel:
     """Runs one model on one device."""
 
     def initialize(self, args: Dict[str, str]) -> None:
-        """Load the model. Raises what PyTorch raises, or TritonModelException naming the cure."""
+        """Load the model. Raises what PyTorch raises, or TritonModelException with a remedy."""
         self._task = task = json.loads(args["torch"])
         config = json.loads(args["model_config"])
         self._batches = config["max_batch_size"] > 0
@@ -68,13 +68,13 @@ class TritonPythonModel:
             ]()
 
     def execute(self, requests: List[Any]) -> List[Any]:
-        """Run requests together if they can be joined; if that fails, each by itself, so that only culprits fail."""
+        """Run requests in one batch if possible; if that fails, separately, so that only invalid ones fail."""
         if self._batches and len(requests) > 1:
             try:
-                return self._together(requests)
+                return self._execute_batch(requests)
             except Exception:
-                return [self._alone(request) for request in requests]
-        return [self._alone(request) for request in requests]
+                return [self._execute_single(request) for request in requests]
+        return [self._execute_single(request) for request in requests]
 
     def _chosen_device(self, instance: str) -> Any:
         device = self._task["device"]
@@ -88,7 +88,7 @@ class TritonPythonModel:
     def _module(self) -> Any:
         module = _module_class(self._task["path"])()
         if self._task["state"]:
-            # Weights only: a pickle could run anything.
+            # Weights only, as a pickle may execute code.
             module.load_state_dict(torch.load(self._task["state"], map_location=self._device, weights_only=True))
         if self._device is not None:
             module.to(self._device)
@@ -112,15 +112,15 @@ class TritonPythonModel:
         return run
 
     def _compiled(self) -> Any:
-        # Without it a shape that the code was not made for is read from wherever it is taken to be.
+        # Without it inputs of other shapes than compiled for are read out of bounds.
         os.environ["AOTI_RUNTIME_CHECK_INPUTS"] = "1"
         gpu = self._device.index if self._device is not None and self._device.type == "cuda" else -1
         package = torch._inductor.aoti_load_package(self._task["path"], device_index=gpu)
-        made_for = package.get_metadata().get("AOTI_DEVICE_KEY", "")
-        if self._device is not None and made_for not in ("", self._device.type):
+        compiled_for = package.get_metadata().get("AOTI_DEVICE_KEY", "")
+        if self._device is not None and compiled_for not in ("", self._device.type):
             raise pb_utils.TritonModelException(
                 "the package was compiled for {}, the instance is on {}: change the kind of instance_group or compile "
-                "it for that device".format(made_for, self._device.type)
+                "it for that device".format(compiled_for, self._device.type)
             )
         expected = _leaves(json.loads(package.loader.get_call_spec()[0])[1])
         if expected != len(self._task["inputs"]):
@@ -129,7 +129,7 @@ class TritonPythonModel:
             )
         return lambda *inputs: package.loader.run(list(inputs))
 
-    def _together(self, requests: List[Any]) -> List[Any]:
+    def _execute_batch(self, requests: List[Any]) -> List[Any]:
         columns = list(zip(*(self._inputs(request) for request in requests)))
         sizes = [len(tensor) for tensor in columns[0]]
         outputs = self._run([torch.cat(column) for column in columns])
@@ -141,7 +141,7 @@ class TritonPythonModel:
                 answer.append(pb_utils.Tensor.from_dlpack(name, part))
         return [pb_utils.InferenceResponse(answer) for answer in parts]
 
-    def _alone(self, request: Any) -> Any:
+    def _execute_single(self, request: Any) -> Any:
         try:
             inputs = self._inputs(request)
             outputs = self._run(inputs)
@@ -154,8 +154,8 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack(name, tensor) for name, tensor in outputs])
 
     def _inputs(self, request: Any) -> List[Any]:
-        given = {tensor.name(): tensor for tensor in request.inputs()}
-        tensors = [torch.utils.dlpack.from_dlpack(given[name]) for name in self._task["inputs"]]
+        tensors_by_name = {tensor.name(): tensor for tensor in request.inputs()}
+        tensors = [torch.utils.dlpack.from_dlpack(tensors_by_name[name]) for name in self._task["inputs"]]
         return tensors if self._device is None else [tensor.to(self._device) for tensor in tensors]
 
     def _run(self, inputs: Sequence[Any]) -> List[Tuple[str, Any]]:
@@ -164,9 +164,9 @@ class TritonPythonModel:
             result = self._model(*inputs)
         if not isinstance(result, (tuple, list, dict)):
             result = (result,)
-        return [(name, self._taken(name, place, result)) for name, place in self._task["outputs"].items()]
+        return [(name, self._output(name, place, result)) for name, place in self._task["outputs"].items()]
 
-    def _taken(self, name: str, place: int, result: Any) -> Any:
+    def _output(self, name: str, place: int, result: Any) -> Any:
         if isinstance(result, dict):
             if name not in result:
                 raise pb_utils.TritonModelException(
@@ -194,14 +194,14 @@ class TritonPythonModel:
 def _module_class(path: str) -> Any:
     """Return the subclass of torch.nn.Module in a file; of several the first by name, as in Triton.
 
-    One that is defined there goes before those that it imports. Raises TritonModelException if there is none.
+    Classes defined in the file take precedence over imported ones. Raises TritonModelException if there is none.
     """
     name = "model"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # So that modules beside it can be imported, and classes in it be found by those who look for them.
+    # For imports of modules beside the file, and for pickle and inspect, which look classes up in sys.modules.
     sys.path.append(os.path.dirname(path))  # noqa: PTH120
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -221,7 +221,7 @@ def _module_class(path: str) -> Any:
 
 
 def _leaves(spec: Dict[str, Any]) -> int:
-    """How many tensors are in a structure of inputs, as a package describes it."""
+    """Count the tensors in a package's description of its inputs (a pytree)."""
     if spec["type"] is None:
         return 1
     return sum(_leaves(child) for child in spec["children_spec"])

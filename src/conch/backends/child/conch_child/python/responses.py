@@ -1,4 +1,4 @@
-"""How requests are answered: the response, the sender, and the record that sees to it that each request ends once."""
+"""`pb_utils.InferenceResponse` and its sender, and the state that ends each request exactly once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from contextlib import suppress
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
-from ..ipc.arena import INLINE_LIMIT, Parcel
+from ..ipc.arena import MAX_INLINE_BYTES, Parcel
 from . import messages
 from .arguments import CallSignature
 from .channel import Channel
 from .errors import TritonError, TritonModelException
-from .metrics import MetricRegistry
+from .metric_registry import MetricRegistry
 from .tensor import Tensor
 
 RESPONSE_COMPLETE_FINAL = 1
@@ -27,7 +27,7 @@ _SIGNATURE = CallSignature(
 
 
 class InferenceResponse:
-    """Output tensors, or an error in their place; and parameters, if there is something to say about the response.
+    """Output tensors or an error, and optionally parameters.
 
     Raises TypeError for arguments of wrong types, TritonModelException for None in place of a tensor, or for parameters
     other than bool, int and str by name.
@@ -56,11 +56,11 @@ class InferenceResponse:
         return self._tensors
 
     def has_error(self) -> bool:
-        """Whether this is an error."""
+        """Return whether this is an error."""
         return self._error is not None
 
     def error(self) -> Optional[TritonError]:
-        """Return the error, None if there is none."""
+        """Return the error, None for a response with tensors."""
         return self._error
 
     def parameters(self) -> str:
@@ -73,58 +73,57 @@ class InferenceResponse:
 
 
 class Responder:
-    """One request as seen from its answers.
+    """The response state of one request, shared by the request and its senders.
 
-    The request and its senders share it. When the last of them dies unanswered, nobody can answer any more: the client
-    is told instead of left waiting.
+    When the last of them is deleted without a final response, the client receives an error.
     """
 
-    __slots__ = ("_answerer", "again", "answered", "closed", "destinations", "handed_out", "key", "requested")
+    __slots__ = ("_writer", "answered", "closed", "destinations", "key", "requested", "reschedule", "sender_taken")
 
     def __init__(
         self,
-        answerer: Answerer,
+        writer: ResponseWriter,
         key: int,
         requested: FrozenSet[str],
         destinations: Optional[Dict[str, Tuple[Any, ...]]] = None,
     ) -> None:
-        self._answerer = answerer
+        self._writer = writer
         self.key = key
         self.requested = requested
         self.destinations = destinations
-        self.handed_out = False  # the model has taken a sender
-        self.answered = False  # the server has had the last answer
-        self.closed = False  # the model may send nothing more
-        self.again = False  # the model wants the request once more
+        self.sender_taken = False  # the model has taken a sender
+        self.answered = False  # the final answer has been sent
+        self.closed = False  # the model may send no more responses
+        self.reschedule = False  # the model rescheduled the request
 
     def __del__(self) -> None:
         if not self.answered:
-            self._answerer.abandon(self.key)
+            self._writer.abandon(self.key)
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone or has cancelled."""
-        channel = self._answerer.channel
+        """Return whether the client has disconnected or cancelled."""
+        channel = self._writer.channel
         channel.drain()
         return self.key in channel.cancelled
 
     def send(self, response: Optional[InferenceResponse], final: bool) -> None:
-        """Send a response, the end, or both."""
-        self._answerer.send(self, response, final)
+        """Send a response, the final flag, or both."""
+        self._writer.send(self, response, final)
 
 
 class InferenceResponseSender:
-    """Answers one request, from any thread, during `execute` or later."""
+    """Sends the responses of one request, from any thread, during `execute` or later."""
 
     __slots__ = ("_responder",)
 
     def __init__(self, responder: Responder) -> None:
-        responder.handed_out = True
+        responder.sender_taken = True
         self._responder = responder
 
     def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
         """Send a response; `flags` is 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with or after the last one.
 
-        Raises TritonModelException if that is not possible (any more).
+        Raises TritonModelException if that is invalid or the sender is closed.
         """
         if flags not in (0, RESPONSE_COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
@@ -142,12 +141,12 @@ class InferenceResponseSender:
         self._responder.send(response, bool(flags))
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone or has cancelled."""
+        """Return whether the client has disconnected or cancelled."""
         return self._responder.is_cancelled()
 
 
-class Answerer:
-    """Makes answers of responses and sends them."""
+class ResponseWriter:
+    """Encodes responses and sends them to the server."""
 
     def __init__(
         self,
@@ -159,16 +158,16 @@ class Answerer:
     ) -> None:
         self.channel = channel
         self.decoupled = decoupled
-        # What is sent back where the client does not say; empty where the model declares no outputs.
+        # The outputs of requests that name none; empty where the model declares no outputs.
         self.output_names: FrozenSet[str] = frozenset(output_names)
         self._metrics = metrics
         self._instance_name = instance_name
         self._abandoned: List[int] = []
 
     def send(self, responder: Responder, response: Optional[InferenceResponse], final: bool) -> None:
-        """Send one answer to one request now. Raises TritonModelException if the request takes none (any more)."""
+        """Send one answer to one request now. Raises TritonModelException if the request cannot have another."""
         if responder.destinations:
-            self.channel.drain()  # of a request that was cancelled nothing is written
+            self.channel.drain()  # outputs of cancelled requests are not written to clients' shared memory
         with self.channel.writing:
             if responder.closed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
@@ -193,14 +192,13 @@ class Answerer:
         input_done: int,
         infer_done: int,
     ) -> None:
-        """End an `execute`: answer these requests, once each, and tell that the next batch can come.
+        """Send the answers of an `execute`, with which the instance is free for the next batch.
 
-        A request whose outcome is None is to come again.
-
-        Empties `outcomes`: outputs that are views of inputs let go of them, so that these are released by this frame.
+        A request whose outcome is None is rescheduled. Empties `outcomes`, so that this frame also releases inputs that
+        outputs are views of.
         """
         if any(responder.destinations for responder, _ in outcomes):
-            self.channel.drain()  # of a request that was cancelled nothing is written
+            self.channel.drain()  # outputs of cancelled requests are not written to clients' shared memory
         with self.channel.writing:
             parcel = self.channel.parcel()
             answers = []
@@ -217,23 +215,23 @@ class Answerer:
         self._flush()
 
     def abandon(self, key: int) -> None:
-        """Answer a request that nobody can answer any more. Called by the garbage collector, in any thread."""
+        """Fail a request whose senders are all deleted. Called by the garbage collector, in any thread."""
         self._abandoned.append(key)
         self._flush()
 
     def _flush(self) -> None:
-        # The collector may strike in the middle of a frame. Then `writing` is taken, by this very thread perhaps, and
-        # whoever holds it comes here afterwards.
+        # The collector may run while a frame is being sent. Then `writing` is held, possibly by this thread, and its
+        # holder calls this method afterwards.
         while self._abandoned and self.channel.writing.acquire(blocking=False):
             try:
-                answers = tuple([self._given_up(key) for key in self._abandoned])
+                answers = tuple([self._dropped(key) for key in self._abandoned])
                 del self._abandoned[: len(answers)]
-                with suppress(OSError):  # the server has gone
+                with suppress(OSError):  # the server has exited
                     self.channel.transmit((messages.ANSWERED, (), answers, ()))
             finally:
                 self.channel.writing.release()
 
-    def _given_up(self, key: int) -> Answer:
+    def _dropped(self, key: int) -> Answer:
         text = "Model instance '{}' dropped the response sender before sending the final flag."
         return key, True, (TritonError.INTERNAL, text.format(self._instance_name)), None, None
 
@@ -257,7 +255,7 @@ class Answerer:
             return responder.key, True, (outcome.code(), outcome.message()), None, None
         try:
             return self._encode(parcel, responder, outcome, True)
-        except Exception as error:  # what a model put into its arrays is its own; one bad response spoils no other
+        except Exception as error:  # arrays may hold anything; an invalid one must fail only its own response
             text = "Failed to send the response of model instance '{}': {}".format(self._instance_name, error)
             return responder.key, True, (TritonError.INTERNAL, text), None, None
 
@@ -265,26 +263,26 @@ class Answerer:
         error = response.error()
         if error is not None:
             return responder.key, final, (error.code(), error.message()), None, response.parameter_values()
-        wanted = responder.requested or self.output_names
-        # All are made ready before the first is placed: what raises leaves no block behind.
-        wires = [tensor.wire() for tensor in response.output_tensors() if not wanted or tensor.name() in wanted]
+        names = responder.requested or self.output_names
+        # All tensors are encoded before the first is placed, so that an exception leaks no block.
+        encoded = [tensor.wire() for tensor in response.output_tensors() if not names or tensor.name() in names]
         outputs = []
-        for name, datatype, shape, data, size in wires:
-            place = None if self._written(responder, name, data, size) else parcel.put(data, size)
+        for name, datatype, shape, data, size in encoded:
+            place = None if self._write_to_region(responder, name, data, size) else parcel.put(data, size)
             outputs.append((name, datatype, shape, place, size))
         return responder.key, final, None, tuple(outputs), response.parameter_values()
 
-    def _written(self, responder: Responder, name: str, data: Any, size: int) -> bool:
-        """Whether an output has been put where the client wants it."""
+    def _write_to_region(self, responder: Responder, name: str, data: Any, size: int) -> bool:
+        """Write an output to the client's shared memory; return whether that succeeded."""
         destinations = responder.destinations
-        # What travels anyhow is not worth the way there.
-        if destinations is None or name not in destinations or size <= INLINE_LIMIT:
+        # Small outputs travel in the frame, which is faster.
+        if destinations is None or name not in destinations or size <= MAX_INLINE_BYTES:
             return False
         return responder.key not in self.channel.cancelled and self.channel.regions.put(destinations[name], data, size)
 
 
 def checked_parameters(parameters: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
-    """Return parameters that may travel, None if there are none. Raises TritonModelException."""
+    """Return validated parameters, None if there are none. Raises TritonModelException."""
     if parameters is None:
         return None
     if not isinstance(parameters, dict):
@@ -297,7 +295,7 @@ def checked_parameters(parameters: Optional[Dict[str, Any]]) -> Optional[Dict[st
             raise TritonModelException("Expect parameters keys to have type str, found type {}".format(type(key)))
         for kind in (bool, int, float, str):
             if isinstance(value, kind):
-                checked[str(key)] = kind(value)  # subclasses, such as numpy's, do not travel
+                checked[str(key)] = kind(value)  # marshal does not support subclasses, such as numpy's
                 break
         else:
             raise TritonModelException(

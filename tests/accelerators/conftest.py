@@ -1,4 +1,4 @@
-"""The library is compiled once."""
+"""Compiles the fake NVML library once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A machine with GPUs that are not there: `libnvidia-ml.so.1` compiled from `fake_nvml.c`."""
+"""A machine with fake GPUs: `libnvidia-ml.so.1` compiled from `fake_nvml.c`."""
 
 import subprocess
 from pathlib import Path

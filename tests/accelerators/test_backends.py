@@ -103,9 +103,7 @@ async def test_onnxruntime_gives_its_accelerators_the_device(
     assert sessions[0]["CUDAExecutionProvider"]["device_id"] == "1"
 
 
-async def test_onnxruntime_without_cuda_stays_on_the_cpu_unless_told(
-    models: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_onnxruntime_without_cuda_uses_the_cpu_by_default(models: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_identity(models / "auto", FP32, [None, 4])
     write_identity(models / "told", FP32, [None, 4], config=f'backend: "onnxruntime" {BOTH}')
     async with server_of(models).running() as server:

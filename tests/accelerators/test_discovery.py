@@ -1,4 +1,4 @@
-"""A server on machines with GPUs, as its clients and its log show them. NVML is real but for the driver."""
+"""GPU discovery of a server, by its clients and log, with a fake driver below the real NVML bindings."""
 
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def test_python_models_see_the_numbers_that_the_server_gives(machine: Machine) -
         assert (first["model_instance_device_id"], first["visible"]) == ("0", "1")
 
 
-def test_a_gpu_that_is_not_there_is_refused_by_number(machine: Machine) -> None:
+def test_a_missing_gpu_is_refused_by_number(machine: Machine) -> None:
     write_model(machine.models, "third", "instance_group { kind: KIND_GPU gpus: [ 2 ] }")
     flags = ("--exit-on-error=false", "--strict-readiness=false")
     with machine.serve(A100, H100, flags=flags) as server:
@@ -157,7 +157,7 @@ def test_a_driver_at_fault_is_logged_and_harms_nothing(machine: Machine, fault: 
         assert groups_of(server, "auto") == [("KIND_CPU", 1, [])]
 
 
-def test_gpus_below_the_compute_capability_asked_for_are_left_out(machine: Machine) -> None:
+def test_gpus_below_the_required_compute_capability_are_left_out(machine: Machine) -> None:
     write_model(machine.models, "auto")
     with machine.serve(K80, H100) as server:
         assert groups_of(server, "auto") == [("KIND_GPU", 1, [1])]
@@ -165,7 +165,7 @@ def test_gpus_below_the_compute_capability_asked_for_are_left_out(machine: Machi
         assert "is not used: --min-supported-compute-capability is 6.0" in server.text
 
 
-def test_a_divided_gpu_is_used_by_its_first_slice(machine: Machine) -> None:
+def test_a_gpu_with_mig_is_used_by_its_first_slice(machine: Machine) -> None:
     write_model(machine.models, "auto")
     with machine.serve(f"{A100} {SLICES}") as server:
         assert groups_of(server, "auto") == [("KIND_GPU", 1, [0])]

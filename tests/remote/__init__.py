@@ -1,1 +1,1 @@
-"""Repositories that are not on this machine, with real peers: an S3 server, a registry, servers that misbehave."""
+"""Remote repositories with real peers: an S3 server, a registry, faulty servers."""

@@ -1,4 +1,4 @@
-"""An S3 server and a registry for all of these tests, each test with a bucket or a name of its own."""
+"""An S3 server and a registry for all tests, with a separate bucket or name for each test."""
 
 import itertools
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.remote.peers import S3, Between
+from tests.remote.peers import S3, FaultyProxy
 
 _numbers = itertools.count(1)
 
@@ -43,8 +43,8 @@ def s3(s3_endpoint: str) -> S3:
 
 
 @pytest.fixture
-def between(s3_endpoint: str) -> Iterator[Between]:
-    with Between(s3_endpoint) as peer:
+def proxy(s3_endpoint: str) -> Iterator[FaultyProxy]:
+    with FaultyProxy(s3_endpoint) as peer:
         yield peer
 
 

@@ -1,4 +1,4 @@
-"""What repositories lie on: an S3 server in this process, servers of archives, and one between that misbehaves."""
+"""Peers of remote repositories: an S3 server in this process, archive servers, and a faulty proxy."""
 
 import http.client
 import threading
@@ -54,7 +54,7 @@ class Seen:
 
 @dataclass
 class Reply:
-    """An answer. With `cut`, the connection ends after so many bytes of the body."""
+    """An answer. With `cut`, the connection ends after `cut` bytes of the body."""
 
     status: int = 200
     body: bytes = b""
@@ -63,7 +63,7 @@ class Reply:
 
 
 class HttpPeer:
-    """A server of plain HTTP that answers as `answer` says, and keeps what it has seen."""
+    """A server of plain HTTP that replies with `answer` and records its requests."""
 
     def __init__(self, answer: Callable[[Seen], Reply]) -> None:
         self.seen: list[Seen] = []
@@ -82,7 +82,7 @@ class HttpPeer:
                 for key, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
                     self.send_header(key, value)
                 self.end_headers()
-                with suppress(ConnectionError):  # who has changed his mind
+                with suppress(ConnectionError):  # the client has disconnected
                     self.wfile.write(b"" if self.command == "HEAD" else reply.body[: reply.cut])
                 self.close_connection = reply.cut is not None
 
@@ -109,8 +109,8 @@ class HttpPeer:
         self._server.server_close()
 
 
-class Between(HttpPeer):
-    """A server between a client and another one: hands everything on unless `fault` has an answer of its own."""
+class FaultyProxy(HttpPeer):
+    """A proxy that forwards requests unless `fault` returns a reply."""
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target).netloc

@@ -1,4 +1,4 @@
-"""Repositories that are archives behind HTTP: what is unpacked of them, and what is refused."""
+"""Repositories in archives behind HTTP: unpacking, and refused archives."""
 
 import io
 import os
@@ -115,7 +115,7 @@ def test_it_is_fetched_again_only_when_its_etag_has_changed(served: Served, tmp_
     assert after["b"] != before["b"]
 
 
-def test_a_large_one_comes_in_parts(served: Served, tmp_path: Path) -> None:
+def test_a_large_archive_is_fetched_in_parts(served: Served, tmp_path: Path) -> None:
     served.body = tarred(MODEL | {"a/1/weights.bin": os.urandom(500_000)})
     assert list(repository(served.url("models.tar.gz"), tmp_path, part_bytes=100_000).snapshot()) == ["a"]
     assert served.peer is not None
@@ -137,7 +137,7 @@ def test_a_large_one_comes_in_parts(served: Served, tmp_path: Path) -> None:
         ({"a/pipe": member("a/pipe", tarfile.FIFOTYPE)}, "'a/pipe' is a device or pipe"),
     ],
 )
-def test_an_archive_that_reaches_out_is_refused(
+def test_an_archive_with_paths_that_lead_out_is_refused(
     served: Served, tmp_path: Path, files: dict[str, bytes | tarfile.TarInfo], message: str
 ) -> None:
     served.body = tarred(MODEL | files)
@@ -146,13 +146,13 @@ def test_an_archive_that_reaches_out_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
-def test_a_zip_that_climbs_is_refused(served: Served, tmp_path: Path) -> None:
+def test_a_zip_with_paths_that_lead_out_is_refused(served: Served, tmp_path: Path) -> None:
     served.body = zipped(MODEL | {"a/../../evil": b""})
     with pytest.raises(ConfigError, match="leads out"):
         repository(served.url("models.zip"), tmp_path).snapshot()
 
 
-def test_links_within_become_what_they_point_to(served: Served, tmp_path: Path) -> None:
+def test_links_inside_are_replaced_by_their_targets(served: Served, tmp_path: Path) -> None:
     links = {"2": member("a/2", tarfile.SYMTYPE, "1"), "w": member("a/latest.bin", tarfile.LNKTYPE, "a/1/weights.bin")}
     served.body = tarred(MODEL | links)
     found = repository(served.url("models.tar.gz"), tmp_path).read("a")
@@ -186,13 +186,13 @@ def test_a_truncated_archive_is_refused_whole(served: Served, tmp_path: Path, na
     assert models.names() == []
 
 
-def test_what_is_no_archive_is_refused(served: Served, tmp_path: Path) -> None:
+def test_other_files_than_archives_are_refused(served: Served, tmp_path: Path) -> None:
     served.body = b"<html>Please log in</html>"
     with pytest.raises(ConfigError, match="the archive is truncated or damaged"):
         repository(served.url("models.tar.gz"), tmp_path).snapshot()
 
 
-def test_a_connection_that_breaks_off(tmp_path: Path) -> None:
+def test_a_broken_connection(tmp_path: Path) -> None:
     body = tarred(MODEL)
     with (
         HttpPeer(lambda seen: Reply(200, body, {"ETag": '"1"'}, cut=20)) as peer,
@@ -227,7 +227,7 @@ def test_credentials_stay_with_their_host(served: Served, tmp_path: Path) -> Non
     assert not any("authorization" in seen.headers for seen in served.peer.seen)
 
 
-def test_pull_tells_what_it_has_fetched(served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pull_reports_what_it_has_fetched(served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     served.body = tarred({**MODEL, "b/1/weights.bin": b"two", "docs/readme.md": b"# Models"})
     target = tmp_path / "pulled"
     url = served.url("models.tar.gz")
@@ -244,4 +244,4 @@ def test_pull_tells_what_it_has_fetched(served: Served, tmp_path: Path, capsys: 
     assert repo([*command, "--model", "c"]) == 1
     said = capsys.readouterr().err
     assert "there is no model 'c'" in said
-    assert "there are a, b\n" in said
+    assert "found a, b\n" in said

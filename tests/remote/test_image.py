@@ -1,4 +1,4 @@
-"""Repositories that are images of a real registry, and `conch repo pack` and `pull`, which write and read them."""
+"""Repositories in images of a real registry, and `conch repo pack` and `pull`."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from conch.repository.remote.location import parse_image
 from conch.repository.remote.mirror import open_mirror
 from conch.repository.remote.oci.registry import Registry
 from conch.repository.store import Repository
-from tests.remote.peers import IDENTITY, Between, HttpPeer, Reply, Seen
+from tests.remote.peers import IDENTITY, FaultyProxy, HttpPeer, Reply, Seen
 from tests.remote.test_http_archive import tarred
 from tests.server.models import write_identity
 
@@ -64,7 +64,7 @@ def name(registry: str, request: pytest.FixtureRequest) -> str:
     return f"{registry}/t{sha256(request.node.name.encode()).hexdigest()[:8]}/models"
 
 
-def test_packed_models_come_back_as_they_were(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pulled_models_equal_the_packed_ones(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models = tmp_path / "models"
     write_identity(models, "a")
     write_identity(models, "b")
@@ -97,21 +97,21 @@ def test_only_changed_models_are_sent_and_fetched(name: str, tmp_path: Path) -> 
     models = tmp_path / "models"
     write_identity(models, "a")
     write_identity(models, "b")
-    with Between(f"http://{registry}") as between:
-        via = f"{between.host}/{path}:latest"
+    with FaultyProxy(f"http://{registry}") as proxy:
+        via = f"{proxy.host}/{path}:latest"
         assert repo(["pack", str(models), f"{name}:latest"]) == 0
         seen = repository(via, tmp_path / "cache")
         before = seen.snapshot()
         (models / "b" / "config.pbtxt").write_text(IDENTITY)
         assert repo(["pack", str(models), f"{name}:latest"]) == 0
-        between.seen.clear()
+        proxy.seen.clear()
         after = seen.snapshot()
         assert (after["a"] == before["a"], after["b"] == before["b"]) == (True, False)
-        assert len(blobs(between)) == 1
+        assert len(blobs(proxy)) == 1
 
 
 @pytest.mark.parametrize("kind", [GZIP, DOCKER])
-def test_layers_lie_over_each_other(name: str, tmp_path: Path, kind: str) -> None:
+def test_layers_are_merged(name: str, tmp_path: Path, kind: str) -> None:
     lower = tarred({"models/a/1/x": b"old", "models/a/1/gone": b"", "models/b/1/y": b"", "models/c/1/z": b""})
     removed = {"models/a/1/.wh.gone": b"", "models/.wh.b": b"", "models/c/.wh..wh..opq": b""}
     upper = tarred({"models/a/1/x": b"new", "models/c/2/z": b""} | removed)
@@ -139,7 +139,7 @@ def test_layers_may_be_compressed_with_zstd(name: str, tmp_path: Path) -> None:
         assert (model.directory / "1" / "x").read_bytes() == weights
 
 
-def test_layers_of_zstd_that_are_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_zstd_layers_are_refused(name: str, tmp_path: Path) -> None:
     tar = tarred({"a/1/x": os.urandom(300_000)}, "w")
     wide = b"\x28\xb5\x2f\xfd" + b"\0\x90" + b"\1\0\0"  # wants 256 MiB to be kept, then ends
     for tag, blob, said in (
@@ -163,7 +163,7 @@ def test_a_bomb_of_zstd_is_refused(tmp_path: Path) -> None:
         unpacker.unpack(bomb, ".tar")
 
 
-def test_what_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+def test_unreadable_images_are_named(name: str, tmp_path: Path) -> None:
     push(f"{name}:xz", b"?", kind="application/vnd.oci.image.layer.v1.tar+xz")
     push(f"{name}:link", tarred({"a/1/x": b"", "l": _link()}))
     with pytest.raises(ConfigError, match=r"tar\+xz', which is not supported"):
@@ -190,20 +190,20 @@ def test_a_damaged_layer_is_refused(name: str, tmp_path: Path) -> None:
         return Reply(200, body + b" ", told) if "/manifests/" in seen.path else None
 
     push(f"{name}:1", layer)
-    with Between(f"http://{registry}") as between:
+    with FaultyProxy(f"http://{registry}") as proxy:
         damaged = layer[:-1] + bytes([layer[-1] ^ 1])
-        between.fault = lambda seen, real: Reply(200, damaged) if "/blobs/" in seen.path else None
-        models = repository(f"{between.host}/{path}:1", tmp_path)
+        proxy.fault = lambda seen, real: Reply(200, damaged) if "/blobs/" in seen.path else None
+        models = repository(f"{proxy.host}/{path}:1", tmp_path)
         with pytest.raises(Unavailable, match="a layer is damaged"):
             models.snapshot()
-        between.fault = longer
+        proxy.fault = longer
         with pytest.raises(Unavailable, match="the manifest is damaged"):
             models.snapshot()
-        between.fault = lambda seen, real: None
+        proxy.fault = lambda seen, real: None
         assert list(models.snapshot()) == ["a"]
 
 
-def test_a_registry_that_wants_a_token(name: str, tmp_path: Path) -> None:
+def test_a_registry_that_requires_a_token(name: str, tmp_path: Path) -> None:
     """The registry says where tokens are; there, the login of Docker's config is asked for."""
     registry, _, path = name.partition("/")
     push(f"{name}:1", tarred({"a/1/x": b""}))
@@ -215,7 +215,7 @@ def test_a_registry_that_wants_a_token(name: str, tmp_path: Path) -> None:
         )
         return Reply(200, b'{"token": "of-a-day"}') if allowed else Reply(403)
 
-    with HttpPeer(give) as tokens, Between(f"http://{registry}") as between:
+    with HttpPeer(give) as tokens, FaultyProxy(f"http://{registry}") as proxy:
         challenge = f'Bearer realm="{tokens.url}/token",service="test"'
 
         def fault(seen: Seen, real: Callable[[], Reply]) -> Reply | None:
@@ -223,13 +223,13 @@ def test_a_registry_that_wants_a_token(name: str, tmp_path: Path) -> None:
                 return None
             return Reply(401, headers={"WWW-Authenticate": challenge})
 
-        between.fault = fault
-        models = repository(f"{between.host}/{path}:1", tmp_path)
+        proxy.fault = fault
+        models = repository(f"{proxy.host}/{path}:1", tmp_path)
         with pytest.raises(Unavailable, match=r"access denied: .* answered 403"):
             models.snapshot()
         config = Path(os.environ["HOME"], ".docker", "config.json")
         config.parent.mkdir()
-        config.write_text(json.dumps({"auths": {between.host: {"auth": login.removeprefix("Basic ")}}}))
+        config.write_text(json.dumps({"auths": {proxy.host: {"auth": login.removeprefix("Basic ")}}}))
         assert list(models.snapshot()) == ["a"]
 
 

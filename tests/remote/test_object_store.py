@@ -1,4 +1,4 @@
-"""Repositories in S3: what is fetched, what is kept, and what is said when it goes wrong."""
+"""Repositories in S3: fetching, caching and errors."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from conch.repository.remote.location import ObjectStoreLocation, parse_location
 from conch.repository.remote.mirror import Mirror, open_mirror
 from conch.repository.remote.object_store import ObjectStoreSource
 from conch.repository.store import Repository
-from tests.remote.peers import IDENTITY, S3, Between, Reply, Seen
+from tests.remote.peers import IDENTITY, S3, FaultyProxy, Reply, Seen
 
 Fault = Callable[[Seen, Callable[[], Reply]], Reply | None]
 PART = 100_000
@@ -25,12 +25,12 @@ def repository(url: str, cache: Path) -> Repository:
     return Repository([open_mirror(url, str(cache))])
 
 
-def via(peer: Between | S3, s3: S3) -> str:
+def via(peer: FaultyProxy | S3, s3: S3) -> str:
     host = (peer.endpoint if isinstance(peer, S3) else peer.url).removeprefix("http://")
     return f"s3://{host}/{s3.bucket}/repo"
 
 
-def gets(peer: Between, part: str) -> list[Seen]:
+def gets(peer: FaultyProxy, part: str) -> list[Seen]:
     return [seen for seen in peer.seen if part in seen.path.partition("?")[0]]
 
 
@@ -55,29 +55,29 @@ def test_the_endpoint_may_come_from_the_environment(s3: S3, tmp_path: Path, monk
     assert list(repository(f"s3://{s3.bucket}/repo/", tmp_path).snapshot()) == ["a"]
 
 
-def test_only_what_has_changed_is_fetched_again(s3: S3, between: Between, tmp_path: Path) -> None:
+def test_only_changed_files_are_fetched_again(s3: S3, proxy: FaultyProxy, tmp_path: Path) -> None:
     s3.put_identity("a", weights=b"one")
-    models = repository(via(between, s3), tmp_path)
+    models = repository(via(proxy, s3), tmp_path)
     before = models.read("a")
     s3.put("repo/a/2/weights.bin", b"two")
-    between.seen.clear()
+    proxy.seen.clear()
     assert models.fingerprint("a") != before.fingerprint
     after = models.read("a")
     assert (after.directory / "2" / "weights.bin").read_bytes() == b"two"
-    assert [seen.path.rpartition("/")[2] for seen in gets(between, "/repo/")] == ["weights.bin"]
+    assert [seen.path.rpartition("/")[2] for seen in gets(proxy, "/repo/")] == ["weights.bin"]
     # What an older load was given is as it was.
     assert not (before.directory / "2").exists()
 
 
-def test_a_second_server_finds_the_copies_of_the_first(s3: S3, between: Between, tmp_path: Path) -> None:
+def test_a_second_server_uses_the_cache_of_the_first(s3: S3, proxy: FaultyProxy, tmp_path: Path) -> None:
     s3.put_identity("a", weights=b"one")
-    repository(via(between, s3), tmp_path).read("a")
-    between.seen.clear()
-    repository(via(between, s3), tmp_path).read("a")
-    assert gets(between, "/repo/") == []
+    repository(via(proxy, s3), tmp_path).read("a")
+    proxy.seen.clear()
+    repository(via(proxy, s3), tmp_path).read("a")
+    assert gets(proxy, "/repo/") == []
 
 
-def test_what_a_model_does_to_its_files_does_not_reach_the_next_load(s3: S3, tmp_path: Path) -> None:
+def test_changes_by_a_model_to_its_files_do_not_affect_the_next_load(s3: S3, tmp_path: Path) -> None:
     s3.put_identity("a", weights=b"one")
     models = repository(via(s3, s3), tmp_path)
     file = models.read("a").directory / "1" / "weights.bin"
@@ -86,7 +86,7 @@ def test_what_a_model_does_to_its_files_does_not_reach_the_next_load(s3: S3, tmp
     assert (models.read("a").directory / "1" / "weights.bin").read_bytes() == b"one"
 
 
-def test_copies_that_nothing_needs_are_removed(s3: S3, tmp_path: Path) -> None:
+def test_unused_objects_are_removed(s3: S3, tmp_path: Path) -> None:
     s3.put_identity("a", weights=b"one")
     models = repository(via(s3, s3), tmp_path)
     old = models.read("a")
@@ -101,10 +101,10 @@ def test_copies_that_nothing_needs_are_removed(s3: S3, tmp_path: Path) -> None:
     assert kept == {b"two", IDENTITY.encode()}
 
 
-def test_a_large_object_comes_in_parts_and_goes_on_where_it_broke_off(s3: S3, between: Between, tmp_path: Path) -> None:
+def test_a_large_object_is_fetched_in_parts_and_resumed(s3: S3, proxy: FaultyProxy, tmp_path: Path) -> None:
     weights = os.urandom(3 * PART + 1000)
     s3.put_identity("a", weights=weights)
-    location = parse_location(via(between, s3))
+    location = parse_location(via(proxy, s3))
     assert isinstance(location, ObjectStoreLocation)
     cache = Cache(tmp_path)
     models = Repository([Mirror(str(location), ObjectStoreSource(location, Downloader(cache, part_bytes=PART)), cache)])
@@ -117,16 +117,16 @@ def test_a_large_object_comes_in_parts_and_goes_on_where_it_broke_off(s3: S3, be
             time.sleep(0.01)  # the first line and the three other parts
         return Reply(403)
 
-    between.fault = fault
+    proxy.fault = fault
     with pytest.raises(Unavailable, match=r"repo/a/1/weights\.bin: access denied: 403"):
         models.read("a")
     assert list(tmp_path.glob("loads/*/a.*")) == []
     assert len(list(tmp_path.glob("objects/*"))) == 1  # the configuration
-    between.fault = lambda seen, real: None
-    between.seen.clear()
+    proxy.fault = lambda seen, real: None
+    proxy.seen.clear()
     found = models.read("a")
     assert (found.directory / "1" / "weights.bin").read_bytes() == weights
-    assert [seen.headers["range"] for seen in gets(between, "weights.bin")] == [broken]
+    assert [seen.headers["range"] for seen in gets(proxy, "weights.bin")] == [broken]
     assert list(tmp_path.glob("partial/*")) == []
 
 
@@ -139,17 +139,17 @@ def test_a_large_object_comes_in_parts_and_goes_on_where_it_broke_off(s3: S3, be
     ],
 )
 def test_the_message_names_the_cause_and_no_secret(
-    s3: S3, between: Between, tmp_path: Path, fault: Fault, message: str
+    s3: S3, proxy: FaultyProxy, tmp_path: Path, fault: Fault, message: str
 ) -> None:
     s3.put_identity("a")
-    between.fault = fault
+    proxy.fault = fault
     with pytest.raises(Unavailable, match=message) as raised:
-        repository(via(between, s3), tmp_path).snapshot()
+        repository(via(proxy, s3), tmp_path).snapshot()
     assert s3.bucket in raised.value.message
     assert "of-a-test" not in raised.value.message
 
 
-def test_a_short_object_is_refused_whole(s3: S3, between: Between, tmp_path: Path) -> None:
+def test_a_truncated_object_is_refused(s3: S3, proxy: FaultyProxy, tmp_path: Path) -> None:
     s3.put_identity("a", weights=b"0123456789")
 
     def fault(seen: Seen, real: Callable[[], Reply]) -> Reply | None:
@@ -158,13 +158,13 @@ def test_a_short_object_is_refused_whole(s3: S3, between: Between, tmp_path: Pat
         reply = real()
         return Reply(reply.status, reply.body[:4], {**reply.headers, "Content-Range": "bytes 0-3/4"})
 
-    between.fault = fault
+    proxy.fault = fault
     with pytest.raises(Unavailable, match=r"weights\.bin"):
-        repository(via(between, s3), tmp_path).read("a")
+        repository(via(proxy, s3), tmp_path).read("a")
     assert not any(path.read_bytes().startswith(b"0123") for path in tmp_path.glob("*/*/*") if path.is_file())
 
 
-def test_an_object_that_changes_meanwhile_is_fetched_anew(s3: S3, between: Between, tmp_path: Path) -> None:
+def test_an_object_that_changes_during_the_fetch_is_fetched_again(s3: S3, proxy: FaultyProxy, tmp_path: Path) -> None:
     s3.put_identity("a", weights=b"one")
     changed: list[bytes] = []
 
@@ -174,13 +174,13 @@ def test_an_object_that_changes_meanwhile_is_fetched_anew(s3: S3, between: Betwe
             s3.put("repo/a/1/weights.bin", b"two")
         return None
 
-    between.fault = fault
-    found = repository(via(between, s3), tmp_path).read("a")
+    proxy.fault = fault
+    found = repository(via(proxy, s3), tmp_path).read("a")
     assert (found.directory / "1" / "weights.bin").read_bytes() == b"two"
     assert changed
 
 
-def test_an_object_that_keeps_changing_is_given_up(s3: S3, between: Between, tmp_path: Path) -> None:
+def test_an_object_that_keeps_changing_is_an_error(s3: S3, proxy: FaultyProxy, tmp_path: Path) -> None:
     s3.put_identity("a", weights=b"0")
 
     def fault(seen: Seen, real: Callable[[], Reply]) -> Reply | None:
@@ -188,12 +188,12 @@ def test_an_object_that_keeps_changing_is_given_up(s3: S3, between: Between, tmp
             s3.put("repo/a/1/weights.bin", os.urandom(8))
         return None
 
-    between.fault = fault
+    proxy.fault = fault
     with pytest.raises(Unavailable, match=r"model 'a' of s3://.* kept changing while it was being fetched"):
-        repository(via(between, s3), tmp_path).read("a")
+        repository(via(proxy, s3), tmp_path).read("a")
 
 
-def test_what_is_not_there(s3: S3, tmp_path: Path) -> None:
+def test_missing_buckets_and_models(s3: S3, tmp_path: Path) -> None:
     s3.put_identity("a")
     with pytest.raises(NotFound, match="NoSuchBucket"):
         repository(via(s3, s3).replace(s3.bucket, "no-bucket"), tmp_path).snapshot()
@@ -225,7 +225,7 @@ def _full(*_: object) -> int:
 
 
 def test_keys_may_come_from_a_profile_or_from_tritons_file(
-    s3: S3, between: Between, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.put_identity("a")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -234,17 +234,17 @@ def test_keys_may_come_from_a_profile_or_from_tritons_file(
     folder.mkdir()
     (folder / "credentials").write_text("[team]\naws_access_key_id = of-the-profile\naws_secret_access_key = s\n")
     monkeypatch.setenv("AWS_PROFILE", "team")
-    models = repository(via(between, s3), tmp_path / "cache")
+    models = repository(via(proxy, s3), tmp_path / "cache")
     models.snapshot()
-    assert "Credential=of-the-profile/" in between.seen[-1].headers["authorization"]
+    assert "Credential=of-the-profile/" in proxy.seen[-1].headers["authorization"]
 
     file = tmp_path / "cloud.json"
     entries = {"": {"profile": "team"}, "s3://127.": {"key_id": "of-triton", "secret_key": "s", "region": "r-1"}}
     file.write_text(json.dumps({"s3": entries}))
     monkeypatch.setenv("TRITON_CLOUD_CREDENTIAL_PATH", str(file))
     models.snapshot()
-    assert "Credential=of-triton/" in between.seen[-1].headers["authorization"]
-    assert "/r-1/s3/" in between.seen[-1].headers["authorization"]
+    assert "Credential=of-triton/" in proxy.seen[-1].headers["authorization"]
+    assert "/r-1/s3/" in proxy.seen[-1].headers["authorization"]
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     file.unlink()
     with pytest.raises(ConfigError, match=r"TRITON_CLOUD_CREDENTIAL_PATH: '.*cloud.json' cannot be read"):

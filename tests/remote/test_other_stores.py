@@ -1,4 +1,4 @@
-"""Google Cloud Storage and Azure: no server of theirs runs here, so one answers as their documentation says."""
+"""Google Cloud Storage and Azure, with servers that answer as documented."""
 
 from base64 import b64encode
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real server whose models are elsewhere, asked by Triton's client."""
+"""A real server with a remote repository, and Triton's client."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 from conch.errors import Unavailable
 from conch.repository.roots import open_root
 from conch.repository.store import Repository
-from tests.remote.peers import IDENTITY, S3, Between, Reply
+from tests.remote.peers import IDENTITY, S3, FaultyProxy, Reply
 from tests.server.process import ConchProcess
 
 DOUBLE = """
@@ -40,12 +40,12 @@ def asked(client: triton.InferenceServerClient, model: str, value: float) -> flo
 
 
 @pytest.fixture
-def url(between: Between, s3: S3) -> str:
-    return f"s3://{between.host}/{s3.bucket}/repo"
+def url(proxy: FaultyProxy, s3: S3) -> str:
+    return f"s3://{proxy.host}/{s3.bucket}/repo"
 
 
-def test_polling_follows_a_bucket_and_serves_on_while_it_is_away(
-    s3: S3, between: Between, url: str, tmp_path: Path
+def test_polling_follows_a_bucket_and_serving_continues_during_an_outage(
+    s3: S3, proxy: FaultyProxy, url: str, tmp_path: Path
 ) -> None:
     put_multiplier(s3, 2)
     flags = ("--model-control-mode=poll", "--repository-poll-secs=1", f"--repository-cache={tmp_path / 'cache'}")
@@ -54,12 +54,12 @@ def test_polling_follows_a_bucket_and_serves_on_while_it_is_away(
         triton.InferenceServerClient(conch.http, network_timeout=30) as client,
     ):
         assert asked(client, "times", 21) == 42
-        between.fault = lambda seen, real: Reply(403, b"<Error><Code>AccessDenied</Code></Error>")
+        proxy.fault = lambda seen, real: Reply(403, b"<Error><Code>AccessDenied</Code></Error>")
         put_multiplier(s3, 3)
         s3.put_identity("other", weights=b"1")
         conch.until_logged(r"polling the model repository failed.*: s3://.*: access denied: 403 Forbidden AccessDenied")
         assert asked(client, "times", 21) == 42
-        between.fault = lambda seen, real: None
+        proxy.fault = lambda seen, real: None
         conch.until_logged("successfully loaded 'other'")
         conch.until_logged(r"(?s)successfully loaded 'times'.*successfully loaded 'times'")
         assert asked(client, "times", 21) == 63
@@ -69,9 +69,7 @@ def test_polling_follows_a_bucket_and_serves_on_while_it_is_away(
         assert "secret-of-a-test" not in conch.text
 
 
-def test_a_start_while_the_bucket_is_away_serves_what_was_fetched_before(
-    s3: S3, between: Between, url: str, tmp_path: Path
-) -> None:
+def test_a_start_during_an_outage_serves_cached_models(s3: S3, proxy: FaultyProxy, url: str, tmp_path: Path) -> None:
     put_multiplier(s3, 2)
     s3.put_identity("lost", weights=b"not in the cache any more")
     flags = ("--model-control-mode=poll", "--repository-poll-secs=1", f"--repository-cache={tmp_path / 'cache'}")
@@ -81,7 +79,7 @@ def test_a_start_while_the_bucket_is_away_serves_what_was_fetched_before(
         if path.read_bytes().startswith(b"not in"):
             path.unlink()
     put_multiplier(s3, 3)
-    between.fault = lambda seen, real: Reply(503, b"<Error><Code>SlowDown</Code></Error>")
+    proxy.fault = lambda seen, real: Reply(503, b"<Error><Code>SlowDown</Code></Error>")
     with (
         ConchProcess(url, *flags, log=tmp_path / "log") as conch,
         triton.InferenceServerClient(conch.http, network_timeout=30) as client,
@@ -89,14 +87,14 @@ def test_a_start_while_the_bucket_is_away_serves_what_was_fetched_before(
         assert asked(client, "times", 21) == 42
         warning = r"SlowDown; until it answers, models are served from the cache: 'times' as of 20\d\d-.* UTC"
         assert len(re.findall(f"503 Service Unavailable {warning}", conch.text)) == 1
-        between.fault = lambda seen, real: None
+        proxy.fault = lambda seen, real: None
         conch.until_logged(r"(?s)successfully loaded 'times'.*successfully loaded 'times'")
         conch.until_logged("successfully loaded 'lost'")
         assert asked(client, "times", 21) == 63
 
 
-def test_explicit_loads_come_from_copies_until_the_bucket_answers(
-    s3: S3, between: Between, url: str, tmp_path: Path
+def test_explicit_loads_use_the_cache_until_the_bucket_answers(
+    s3: S3, proxy: FaultyProxy, url: str, tmp_path: Path
 ) -> None:
     put_multiplier(s3, 2)
     s3.put_identity("other")
@@ -104,7 +102,7 @@ def test_explicit_loads_come_from_copies_until_the_bucket_answers(
     with ConchProcess(url, *flags, "--load-model=times", log=tmp_path / "first"):
         pass
     put_multiplier(s3, 3)
-    between.fault = lambda seen, real: Reply(503, b"<Error><Code>SlowDown</Code></Error>")
+    proxy.fault = lambda seen, real: Reply(503, b"<Error><Code>SlowDown</Code></Error>")
     with (
         ConchProcess(url, *flags, log=tmp_path / "log") as conch,
         triton.InferenceServerClient(conch.http, network_timeout=30) as client,
@@ -118,27 +116,27 @@ def test_explicit_loads_come_from_copies_until_the_bucket_answers(
         with pytest.raises(InferenceServerException, match="failed to load 'other'"):
             client.load_model("other")
         assert asked(client, "times", 21) == 42
-        between.fault = lambda seen, real: None
+        proxy.fault = lambda seen, real: None
         client.load_model("times")
         assert asked(client, "times", 21) == 63
         client.load_model("other")
 
 
 @pytest.mark.parametrize("status", [403, 503])
-def test_a_start_without_access_or_copies_fails(s3: S3, between: Between, tmp_path: Path, status: int) -> None:
+def test_a_start_without_access_or_cache_fails(s3: S3, proxy: FaultyProxy, tmp_path: Path, status: int) -> None:
     """Keys that were taken away are no reason to serve on, and where nothing was fetched there is nothing to serve."""
     put_multiplier(s3, 2)
-    url = f"s3://{between.host}/{s3.bucket}/repo"
+    url = f"s3://{proxy.host}/{s3.bucket}/repo"
     if status == 403:
         Repository([open_root(url, str(tmp_path / "cache"))]).snapshot()
         Repository([open_root(url, str(tmp_path / "cache"))]).read("times")
-    between.fault = lambda seen, real: Reply(status, b"")
+    proxy.fault = lambda seen, real: Reply(status, b"")
     with pytest.raises(Unavailable, match=str(status)):
         Repository([open_root(url, str(tmp_path / "cache"))]).snapshot()
 
 
 def test_an_explicit_load_fetches_that_model_and_a_failed_one_changes_nothing(
-    s3: S3, between: Between, url: str, tmp_path: Path
+    s3: S3, proxy: FaultyProxy, url: str, tmp_path: Path
 ) -> None:
     put_multiplier(s3, 2)
     s3.put_identity("other", weights=b"never fetched")
@@ -151,14 +149,14 @@ def test_an_explicit_load_fetches_that_model_and_a_failed_one_changes_nothing(
         client.load_model("times")
         assert asked(client, "times", 21) == 42
         put_multiplier(s3, 5)
-        between.fault = lambda seen, real: Reply(real().status, b"", cut=0) if "model.py" in seen.path else None
+        proxy.fault = lambda seen, real: Reply(real().status, b"", cut=0) if "model.py" in seen.path else None
         with pytest.raises(InferenceServerException, match=r"times/1/model\.py"):
             client.load_model("times")
         assert asked(client, "times", 21) == 42
-        between.fault = lambda seen, real: None
+        proxy.fault = lambda seen, real: None
         client.load_model("times")
         assert asked(client, "times", 21) == 105
-        assert not any("weights" in seen.path for seen in between.seen if "list-type" not in seen.path)
+        assert not any("weights" in seen.path for seen in proxy.seen if "list-type" not in seen.path)
         client.unload_model("times")
 
 
@@ -169,7 +167,7 @@ def test_an_explicit_load_fetches_that_model_and_a_failed_one_changes_nothing(
         ("s3://https://host/b", "the endpoint needs a port"),
     ],
 )
-def test_a_repository_that_cannot_be_read_ends_the_start(
+def test_an_unreadable_repository_fails_the_start(
     s3_endpoint: str, tmp_path: Path, repository: str, reason: str
 ) -> None:
     url = repository.replace("HOST", s3_endpoint.removeprefix("http://"))

@@ -1,4 +1,4 @@
-"""`conch check` and a real server on the same models: what the one calls an error, the other does not load."""
+"""`conch check` and a real server agree about the same models."""
 
 import os
 import random
@@ -103,7 +103,7 @@ def not_loaded(server: ConchProcess) -> dict[str, Sequence[str]]:
     return bad
 
 
-def test_what_is_an_error_does_not_load_and_nothing_else(tmp_path: Path) -> None:
+def test_models_with_errors_and_only_those_fail_to_load(tmp_path: Path) -> None:
     root = tmp_path / "models"
     made_of = write_repository(root, random.Random(5))
     expected = failing(root)
@@ -145,7 +145,7 @@ def write_language_models(root: Path) -> None:
     write_config(root, "engines", f'backend: "tensorrtllm" {engines}')
 
 
-def test_language_models_load_unless_it_says_that_they_do_not(tmp_path: Path) -> None:
+def test_language_models_without_errors_load(tmp_path: Path) -> None:
     root = tmp_path / "models"
     write_language_models(root)
     expected = failing(root)
@@ -161,7 +161,7 @@ def test_language_models_load_unless_it_says_that_they_do_not(tmp_path: Path) ->
 NOT_HERE = {"python-import"}
 
 
-def test_it_agrees_on_what_users_have_in_their_folders(tmp_path: Path) -> None:
+def test_check_and_server_agree_on_users_folders(tmp_path: Path) -> None:
     root = tmp_path / "models"
     write_cases(root)
     expected = failing(root)
@@ -182,7 +182,7 @@ def found(root: Path, *rules: str) -> list[Finding]:
     return [each for each in check_paths([root]).findings if each.rule.id in rules]
 
 
-def test_one_folder_that_cannot_be_read_does_not_end_the_check(tmp_path: Path) -> None:
+def test_an_unreadable_folder_does_not_end_the_check(tmp_path: Path) -> None:
     root = tmp_path / "models"
     write_cases(root, {"good": CASES["config-good"], "locked": CASES["config-good"], "wrong": CASES["config-negative"]})
     assert found(root, "config-invalid")  # which imports what another user may not be able to

@@ -1,4 +1,4 @@
-"""`conch repo add`: models of every kind from files and folders and from a Hub, and a server that then serves them."""
+"""`conch repo add`: models from files, folders and a Hub, then served."""
 
 import json
 import os
@@ -189,7 +189,7 @@ def test_a_checkpoint_is_for_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert check(["--strict", str(models)]) == 0
 
 
-def test_names_stay_inside_and_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_stay_inside_and_existing_models_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models = tmp_path / "models"
     gguf = write_gguf(tmp_path / "small.gguf")
     for name in ("../out", "a/b", "..", ".", "/out", ".hidden", "x" * 300, "nul\0"):
@@ -241,7 +241,7 @@ def test_data_that_is_not_a_model_is_refused_and_leaves_nothing(
     assert not (tmp_path / "models").exists()
 
 
-def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_incompatible_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gguf = write_gguf(tmp_path / "small.gguf")
     script = write_script(tmp_path / "script", Doubled(), "") / "1" / "model.pt"
     models = tmp_path / "models"
@@ -259,7 +259,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.Cap
         add(script, "--input", "IN:FP32:x")
 
 
-def test_a_disk_without_room_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     gguf = write_gguf(tmp_path / "small.gguf")
     result = subprocess.run(
         [sys.executable, "-m", "conch", "repo", "add", gguf, "--repository", tmp_path / "models"],
@@ -332,7 +332,7 @@ def test_models_come_from_the_hub(
     assert (served.stat().st_nlink, served.is_symlink()) == (2, False)
 
 
-def test_what_the_hub_does_not_give_is_explained(
+def test_errors_of_the_hub_are_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refused(source: str, *words: str) -> None:

@@ -1,4 +1,4 @@
-"""What CUDA shows a process of what NVML lists."""
+"""CUDA_VISIBLE_DEVICES: the GPUs that CUDA shows of those that NVML lists."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_all_gpus_are_visible_by_default() -> None:
 @pytest.mark.parametrize(
     ("variable", "expected"),
     [
-        ("2,0", ["GPU-2abc", "GPU-0abc"]),  # in the order named, numbered anew
+        ("2,0", ["GPU-2abc", "GPU-0abc"]),  # in the given order, renumbered
         (" 1 , 3 ", ["GPU-1abc", "GPU-3abc"]),
         ("GPU-3abc,1", ["GPU-3abc", "GPU-1abc"]),
         ("GPU-3", ["GPU-3abc"]),  # the beginning of one UUID
@@ -78,7 +78,7 @@ def test_a_process_uses_one_mig_slice() -> None:
     assert uuids([installed(0, mig=True)]) == []
 
 
-def test_whole_gpus_go_before_slices() -> None:
+def test_whole_gpus_take_precedence_over_slices() -> None:
     mixed = [installed(0, "MIG-a"), installed(1), installed(2)]
     assert uuids(mixed, CUDA="1,2") == ["GPU-1abc", "GPU-2abc"]
     assert uuids(mixed, CUDA="1,MIG-a") == ["GPU-1abc"]

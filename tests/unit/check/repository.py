@@ -1,4 +1,4 @@
-"""Repositories with mistakes, written into a folder, and what the check says of them."""
+"""Repositories with errors for tests, and the findings of the check."""
 
 from pathlib import Path
 from textwrap import dedent

@@ -1,4 +1,4 @@
-"""Mistakes that articles about serving really made, each reduced to what is wrong with it."""
+"""Mistakes from articles about serving, each reduced to its cause."""
 
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def test_a_scheduler_written_as_a_list(tmp_path: Path) -> None:
     assert found(tmp_path) == []
 
 
-def test_the_list_is_mended_over_several_lines(tmp_path: Path) -> None:
+def test_the_list_is_fixed_over_several_lines(tmp_path: Path) -> None:
     path = write_python(tmp_path, "m") / "config.pbtxt"
     write(
         path, path.read_text() + "max_batch_size: 8\ndynamic_batching [\n  {\n    preferred_batch_size: [ 4 ]\n  }\n]\n"
@@ -104,7 +104,7 @@ def test_a_model_that_drops_the_batch_axis(tmp_path: Path) -> None:
     assert "only item 0 of input 'RAW_IMAGE' is read" in by_rule["python-first-item"].message
 
 
-def test_what_is_behind_a_mistake_in_the_configuration_is_found_at_once(tmp_path: Path) -> None:
+def test_errors_after_a_mistake_in_the_configuration_are_found_too(tmp_path: Path) -> None:
     preprocess(tmp_path, "dynamic_batching [ { } ]")
     assert {"config-syntax", "python-batch-axis", "python-first-item"} <= set(ids(tmp_path))
 

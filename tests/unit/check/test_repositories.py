@@ -1,4 +1,4 @@
-"""What is across models: ensembles, models in two places, one model of many; and which folders are looked at."""
+"""Checks across models: ensembles, duplicates, single models, and ignored folders."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def pipeline(root: Path, *dims: int) -> None:
     write_ensemble(root, "both", f"input {tensor('A', 'FP32', 4)}", f"output {tensor('C', 'FP32', *dims)}", *steps)
 
 
-def test_both_sides_of_a_misfit_are_shown(tmp_path: Path) -> None:
+def test_both_sides_of_a_mismatch_are_shown(tmp_path: Path) -> None:
     pipeline(tmp_path, 5)
     finding = one(tmp_path)
     assert finding.rule.id == "ensemble-contract"
@@ -30,12 +30,12 @@ def test_both_sides_of_a_misfit_are_shown(tmp_path: Path) -> None:
     assert sides == [("first", True), ("second", True)]
 
 
-def test_an_ensemble_that_fits(tmp_path: Path) -> None:
+def test_a_valid_ensemble(tmp_path: Path) -> None:
     pipeline(tmp_path, 4)
     assert found(tmp_path) == []
 
 
-def test_a_model_of_which_nothing_is_known_leaves_its_ensemble_unchecked(tmp_path: Path) -> None:
+def test_an_unreadable_model_leaves_its_ensemble_unchecked(tmp_path: Path) -> None:
     pipeline(tmp_path, 4)
     write(tmp_path / "second" / "config.pbtxt", 'backend: "identity"')
     assert ids(tmp_path) == ["ensemble-unchecked"]
@@ -43,7 +43,7 @@ def test_a_model_of_which_nothing_is_known_leaves_its_ensemble_unchecked(tmp_pat
     assert ids(tmp_path) == ["ensemble-unchecked", "config-unknown"]
 
 
-def test_one_model_is_checked_with_those_that_it_is_made_of(tmp_path: Path) -> None:
+def test_a_single_ensemble_is_checked_with_its_models(tmp_path: Path) -> None:
     pipeline(tmp_path, 5)
     write(tmp_path / "first" / "config.pbtxt", (tmp_path / "first" / "config.pbtxt").read_text() + "runtime: 'x'")
     assert ids(tmp_path / "both") == ["ensemble-contract"]
@@ -54,15 +54,15 @@ def test_a_model_in_two_repositories(tmp_path: Path) -> None:
     write_python(tmp_path / "a", "m")
     write_python(tmp_path / "b", "m")
     assert ids(tmp_path / "a", tmp_path / "b") == ["model-duplicate"]
-    assert ids(tmp_path) == []  # below one folder, for servers of their own
+    assert ids(tmp_path) == []  # below one folder, for different servers
 
 
-def test_an_output_that_is_not_declared(tmp_path: Path) -> None:
+def test_an_undeclared_output(tmp_path: Path) -> None:
     write_python(tmp_path, "m", TENSORS.replace('"OUT"', '"OUTPUT"'))
     assert set(ids(tmp_path)) == {"python-output", "python-output-missing"}
 
 
-def test_hidden_folders_and_environments_are_not_looked_into(tmp_path: Path) -> None:
+def test_hidden_folders_and_environments_are_ignored(tmp_path: Path) -> None:
     write_python(tmp_path / "models", "m")
     write(tmp_path / "env" / "pyvenv.cfg", "")
     for place in (".git", "env", "node_modules", "lost+found", "__MACOSX"):
@@ -71,7 +71,7 @@ def test_hidden_folders_and_environments_are_not_looked_into(tmp_path: Path) -> 
     assert (report.models, report.files, report.findings) == (1, 0, ())
 
 
-def test_folders_that_the_server_passes_over_are_no_models(tmp_path: Path) -> None:
+def test_folders_that_the_server_ignores_are_not_models(tmp_path: Path) -> None:
     write_python(tmp_path, "m")
     (tmp_path / "lost+found").mkdir()
     report = check_paths([tmp_path])
@@ -87,7 +87,7 @@ def test_a_misspelt_step_gets_a_suggestion(tmp_path: Path) -> None:
     assert said.endswith("names model 'decodr', which does not exist; did you mean 'decoder'?")
 
 
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         check_paths([tmp_path / "nothing"])
 

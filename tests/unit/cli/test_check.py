@@ -1,4 +1,4 @@
-"""`conch check` as people and pipelines meet it."""
+"""`conch check`: output, JSON, fixes and exit status."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def test_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "no problems in 1 model and 0 other files\n"
 
 
-def test_a_finding_reads_like_a_compilers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_python(tmp_path, "m", TENSORS + "max_batchsize: 4")
     assert check([str(tmp_path)]) == 1
     assert capsys.readouterr().out == (
@@ -30,7 +30,7 @@ def test_a_finding_reads_like_a_compilers(tmp_path: Path, capsys: pytest.Capture
     )
 
 
-def test_findings_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_python(tmp_path, "m", TENSORS + "max_batch_size: 1 dynamic_batching [ { } ]")
     assert check(["--json", str(tmp_path)]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -61,7 +61,7 @@ def test_a_fix_shows_what_it_changed(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--strict", "--rule", "label-count"], 0),
     ],
 )
-def test_warnings_fail_when_they_are_to(options: list[str], status: int, tmp_path: Path) -> None:
+def test_warnings_fail_with_strict(options: list[str], status: int, tmp_path: Path) -> None:
     write_python(tmp_path, "m", TENSORS.replace('"OUT"', '"OUT" label_filename: "labels.txt"'))
     write(tmp_path / "m" / "labels.txt", b"a\r\nb\r\nc\r\nd\r\n")
     assert check([*options, str(tmp_path)]) == status

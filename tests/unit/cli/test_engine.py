@@ -1,4 +1,4 @@
-"""`conch engine plan` from the command line to what it prints."""
+"""`conch engine plan`: command line and output."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_it_prints_the_division_and_the_lines_for_both_engines(model: str, capsy
     assert [document.get("max_model_len") or document["max_seq_len"] for document in documents] == [8192, 8192]
 
 
-def test_programs_get_json(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--gpus", "8x24GiB", "--nodes", "2", "--max-model-len", "4096", "--kv-cache-dtype", "fp8", "--json"]
     assert engine(["plan", model, *arguments, "--concurrency", "100"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -65,17 +65,17 @@ def test_quantization_makes_it_fit(model: str, capsys: pytest.CaptureFixture[str
         (["--gpus", "80GiB", "--max-model-len", "9000"], "--max-model-len 9000 is above the model's context of 8192"),
     ],
 )
-def test_mistakes_are_said(model: str, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments(model: str, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert engine(["plan", model, *arguments]) == 1
     assert said in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert engine(["plan", str(tmp_path / "none"), "--gpus", "80GiB"]) == 1
     assert "name a checkpoint's folder" in capsys.readouterr().err
 
 
-def test_a_model_without_a_context_wants_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_without_a_context_requires_a_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     endless = {name: value for name, value in LLAMA_3_8B.items() if name != "max_position_embeddings"}
     (tmp_path / "config.json").write_text(json.dumps(endless))
     assert engine(["plan", str(tmp_path), "--gpus", "80GiB"]) == 1
@@ -83,6 +83,6 @@ def test_a_model_without_a_context_wants_one(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("arguments", [["--nodes", "0"], ["--concurrency", "x"], ["--gpu-memory-utilization", "1.5"]])
-def test_numbers_that_cannot_be_are_refused(model: str, arguments: list[str]) -> None:
+def test_invalid_numbers_are_refused(model: str, arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         engine(["plan", model, "--gpus", "80GiB", *arguments])

@@ -1,4 +1,4 @@
-"""What a reader is told about flags."""
+"""The help and reference page of flags."""
 
 import io
 from itertools import pairwise
@@ -32,14 +32,14 @@ def test_a_flag_is_followed_by_its_meaning_and_default() -> None:
     assert ("--model-repository=<path>", meaning) in pairs
 
 
-def test_what_does_nothing_says_why() -> None:
+def test_flags_without_effect_have_a_reason() -> None:
     text = " ".join(help_text().split())
     for flag in FLAGS:
         if flag.standing is not Standing.SUPPORTED:
             assert flag.reason[1:] in text, flag.name
 
 
-def test_the_reference_page_is_what_the_code_says() -> None:
+def test_the_reference_page_is_current() -> None:
     expected = reference()
     assert PAGE.read_text(encoding="utf-8") == expected, "run `make docs`"
 

@@ -1,4 +1,4 @@
-"""The rate that `conch chat` tells: of tokens whose arrival was seen."""
+"""The token rate of `conch chat`."""
 
 import pytest
 

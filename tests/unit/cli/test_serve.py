@@ -1,4 +1,4 @@
-"""`conch serve`: what reaches the server, and what the shell gets back."""
+"""`conch serve`: options of the server, and exit status."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model's folder put into a repository: complete or not at all."""
+"""Atomic replacement of a model's folder."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_the_folder_appears_at_the_end(tmp_path: Path) -> None:
     assert everything(tmp_path) == {"deep/repository/m/file": "new"}
 
 
-def test_what_is_there_is_replaced_if_that_is_wanted(tmp_path: Path) -> None:
+def test_an_existing_target_is_replaced_on_request(tmp_path: Path) -> None:
     target = tmp_path / "m"
     put(target, "old")
     with pytest.raises(ConfigError, match="exists already"):
@@ -61,7 +61,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, error: BaseException) -
     assert everything(tmp_path) == {"m/file": "old"}
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable, match=r"file/m' cannot be written"):
         put(tmp_path / "file" / "m", "new")

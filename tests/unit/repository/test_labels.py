@@ -40,7 +40,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_labels_of_elsewhere_are_refused(tmp_path: Path) -> None:
+def test_labels_outside_of_the_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "secret").write_text("x")
     with pytest.raises(ModelLoadError, match="leads out of the model's directory"):
@@ -63,7 +63,7 @@ def test_files_are_bounded_together_and_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "link", "loop", "x" * 5000, "nul\0"])
-def test_what_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_paths_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "m"
     folder.mkdir()
     (folder / "link").symlink_to("/etc/passwd")

@@ -1,4 +1,4 @@
-"""Which folders are models by their names, and what is a model rather than a repository."""
+"""Names of models' folders, and the distinction of models and repositories."""
 
 from pathlib import Path
 
@@ -25,12 +25,12 @@ def test_folders_of_other_uses_are_not_models(name: str) -> None:
         ([], False),
     ],
 )
-def test_a_model_is_told_from_a_repository(tmp_path: Path, files: list[str], model: bool) -> None:
+def test_models_and_repositories_are_distinguished(tmp_path: Path, files: list[str], model: bool) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert is_model(tmp_path) == model
 
 
-def test_what_cannot_be_read_is_not_a_model(tmp_path: Path) -> None:
+def test_an_unreadable_folder_is_not_a_model(tmp_path: Path) -> None:
     assert not is_model(tmp_path / "nowhere")

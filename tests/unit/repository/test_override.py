@@ -1,4 +1,4 @@
-"""Folders of uploaded files: bounded, and removed when their server is gone, however it went."""
+"""Folders of uploaded files: limits, and removal after their server has ended."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def upload(temporary: Path) -> tuple[subprocess.Popen[bytes], Path]:
     return process, Path(process.stdout.readline().decode().strip())
 
 
-def test_what_a_killed_server_leaves_is_removed_and_what_others_use_is_not(temporary: Path) -> None:
+def test_folders_of_a_killed_server_are_removed_and_those_in_use_are_not(temporary: Path) -> None:
     killed, left = upload(temporary)
     running, used = upload(temporary)
     with killed, running:
@@ -57,7 +57,7 @@ def test_what_a_killed_server_leaves_is_removed_and_what_others_use_is_not(tempo
     assert list(temporary.iterdir()) == []
 
 
-def test_what_others_have_made_is_left_alone(temporary: Path) -> None:
+def test_folders_of_others_are_not_removed(temporary: Path) -> None:
     (temporary / "conch-model-uploads.1").write_text("a file")
     (temporary / "elsewhere").mkdir()
     (temporary / "conch-model-uploads.2").symlink_to(temporary / "elsewhere")

@@ -1,4 +1,4 @@
-"""Local repositories: what is listed, read and refused."""
+"""Local repositories: listing, reading and errors."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_a_model_in_two_roots_is_ambiguous(tmp_path: Path) -> None:
         repository.read("a")
 
 
-def test_a_root_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_root(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model repository '.*nowhere' cannot be read: No such file or directory"):
         Repository([tmp_path / "nowhere"]).names()
 
@@ -55,20 +55,20 @@ def test_reading_a_model(tmp_path: Path) -> None:
     assert files.document["default_model_filename"] == "model.py"
 
 
-def test_without_a_configuration_the_files_tell(tmp_path: Path) -> None:
+def test_without_a_configuration_the_files_determine_the_backend(tmp_path: Path) -> None:
     put(tmp_path, {"m/3/model.onnx": "", "m/20/model.py": ""})
     files = Repository([tmp_path]).read("m")
     assert not files.has_config
     assert (files.config.backend, files.config.platform) == ("onnxruntime", "onnxruntime_onnx")
 
 
-def test_a_configuration_may_be_demanded(tmp_path: Path) -> None:
+def test_a_configuration_can_be_required(tmp_path: Path) -> None:
     put(tmp_path, {"m/1/model.onnx": ""})
     with pytest.raises(ConfigError, match=r"model 'm' has no config\.pbtxt"):
         Repository([tmp_path], auto_complete=False).read("m")
 
 
-def test_a_named_configuration_goes_first(tmp_path: Path) -> None:
+def test_a_named_configuration_takes_precedence(tmp_path: Path) -> None:
     put(tmp_path, {"m/config.pbtxt": CONFIG, "m/configs/gpu.pbtxt": 'backend: "python" max_batch_size: 64'})
     assert Repository([tmp_path], config_name="gpu").read("m").config.max_batch_size == 64
     assert Repository([tmp_path], config_name="other").read("m").config.max_batch_size == 4
@@ -83,14 +83,14 @@ def test_mistakes_name_the_file(tmp_path: Path) -> None:
     assert raised.value.message == f"{path}:2:3: unknown field 'bakend' in ModelConfig; did you mean 'backend'?"
 
 
-def test_a_configuration_that_is_no_text(tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.pbtxt").write_bytes(b'name: "m"\n# caf\xe9\n')
     with pytest.raises(ConfigError, match=r"config\.pbtxt:2: not UTF-8 text"):
         Repository([tmp_path]).read("m")
 
 
-def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     put(tmp_path, {"m/config.pbtxt": "\ufeff" + CONFIG})
     assert Repository([tmp_path]).read("m").config.backend == "python"
 
@@ -103,7 +103,7 @@ def test_the_name_must_be_that_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", "a\\b", "a\0b", "ä" * 128])
-def test_names_that_lead_elsewhere(tmp_path: Path, name: str) -> None:
+def test_invalid_model_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="is not a valid folder name"):
         Repository([tmp_path]).read(name)
 
@@ -123,7 +123,7 @@ def test_rules_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
         Repository([tmp_path]).read("s")
 
 
-def test_a_configuration_override_takes_the_place_of_the_file(tmp_path: Path) -> None:
+def test_a_configuration_override_replaces_the_file(tmp_path: Path) -> None:
     put(tmp_path, {"m/config.pbtxt": "this is not read {", "m/1/model.py": ""})
     files = Repository([tmp_path]).read("m", Override(config='{"backend": "python", "max_batch_size": 2}'))
     assert (files.config.max_batch_size, files.versions_on_disk, files.temporary) == (2, (1,), False)
@@ -138,12 +138,12 @@ def test_mistakes_of_an_override_name_it(tmp_path: Path) -> None:
         Repository([tmp_path]).read("m", Override(config='{"name": "n"}'))
 
 
-def test_an_override_of_a_model_that_is_not_there(tmp_path: Path) -> None:
+def test_an_override_of_a_missing_model(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         Repository([tmp_path]).read("m", Override(config='{"backend": "python"}'))
 
 
-def test_files_of_an_override_take_the_place_of_the_folder(tmp_path: Path) -> None:
+def test_files_of_an_override_replace_the_folder(tmp_path: Path) -> None:
     put(tmp_path, {"m/config.pbtxt": CONFIG, "m/1/model.py": ""})
     override = Override(config='{"backend": "python"}', files={"7/model.py": b"x = 1", "labels.txt": b"a\n"})
     repository = Repository([tmp_path])  # whose end is that of the uploads
@@ -159,7 +159,7 @@ def test_files_of_an_override_take_the_place_of_the_folder(tmp_path: Path) -> No
     assert (tmp_path / "m" / "1" / "model.py").exists()
 
 
-def test_files_may_bring_a_model_that_is_not_there(tmp_path: Path) -> None:
+def test_files_can_add_a_model(tmp_path: Path) -> None:
     files = Repository([tmp_path]).read("new", Override(config="{}", files={"1/model.onnx": b""}))
     assert (files.config.name, files.config.backend, files.fingerprint) == ("new", "onnxruntime", ())
     files.discard()
@@ -171,9 +171,7 @@ def test_files_need_a_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "1/../../x", "", ".", "a\0b", "1/model.py/x", "1"])
-def test_files_that_lead_elsewhere_leave_nothing_behind(
-    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_lead_out_leave_nothing_behind(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     override = Override(config='{"backend": "python"}', files={"1/model.py": b"", path: b""})
     with pytest.raises(ConfigError, match="load of 'm': 'file:"):

@@ -21,7 +21,7 @@ def test_version_directories_are_numbers_without_a_leading_zero(tmp_path: Path) 
     assert versions_on_disk(tmp_path / "nowhere") == ()
 
 
-def test_what_lies_in_a_version(tmp_path: Path) -> None:
+def test_files_of_a_version(tmp_path: Path) -> None:
     (tmp_path / "1" / "model.savedmodel").mkdir(parents=True)
     (tmp_path / "1" / "model.py").write_text("")
     assert version_files(tmp_path, 1) == {"model.savedmodel": True, "model.py": False}
@@ -38,7 +38,7 @@ def test_what_lies_in_a_version(tmp_path: Path) -> None:
         (VersionPolicy(VersionPolicyKind.SPECIFIC, versions=(12, 3, 99)), (3, 12)),
     ],
 )
-def test_what_a_policy_chooses(policy: VersionPolicy, expected: tuple[int, ...]) -> None:
+def test_versions_selected_by_a_policy(policy: VersionPolicy, expected: tuple[int, ...]) -> None:
     assert chosen_versions(config(policy), [12, 3, 7]) == expected
 
 
@@ -52,7 +52,7 @@ def test_what_a_policy_chooses(policy: VersionPolicy, expected: tuple[int, ...])
         (VersionPolicy(VersionPolicyKind.SPECIFIC), [1, 2]),
     ],
 )
-def test_a_policy_that_leaves_nothing(policy: VersionPolicy, versions: list[int]) -> None:
+def test_a_policy_that_selects_no_version(policy: VersionPolicy, versions: list[int]) -> None:
     said = "at least one version must be available under the version policy of model 'm'"
     with pytest.raises(ModelLoadError, match=said):
         chosen_versions(config(policy), versions)

@@ -1,4 +1,4 @@
-"""Fingerprints of models, and what follows from two of them."""
+"""Fingerprints of models and changes between snapshots."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_no_model_has_no_fingerprint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["__pycache__/model.cpython-311.pyc", "model.pyc", ".model.py.swp", "model.py~", ".#model.py", "4913"]
 )
-def test_what_interpreters_and_editors_leave_is_no_change(model: Path, name: str) -> None:
+def test_files_of_interpreters_and_editors_are_ignored(model: Path, name: str) -> None:
     before = fingerprint(model)
     path = model / "1" / name
     path.parent.mkdir(exist_ok=True)
@@ -67,7 +67,7 @@ def test_links_are_followed_but_not_in_circles(model: Path, tmp_path: Path) -> N
     assert fingerprint(model) != before
 
 
-def test_changes_between_two_looks() -> None:
+def test_changes_between_two_snapshots() -> None:
     before = {"same": (("a", 1, 1),), "touched": (("a", 1, 1),), "gone": ()}
     now = {"same": (("a", 1, 1),), "touched": (("a", 2, 1),), "new": ()}
     assert changes(before, now) == Changes(added=("new",), changed=("touched",), removed=("gone",))
@@ -82,7 +82,7 @@ def test_a_snapshot_is_of_all_models_broken_ones_included(model: Path) -> None:
     assert Repository([root]).snapshot() == {"m": fingerprint(model), "broken": fingerprint(root / "broken")}
 
 
-def test_what_moves_between_two_looks_counts_as_it_was() -> None:
+def test_a_model_that_is_being_written_keeps_its_previous_state() -> None:
     old, half, whole = ((("a", number, number),) for number in (1, 2, 3))
     seen = {"still": old, "written": old, "moved": old, "gone": old}
     earlier = {"still": old, "written": whole, "moved": half, "new": half, "complete": whole}
@@ -92,12 +92,12 @@ def test_what_moves_between_two_looks_counts_as_it_was() -> None:
     assert changes(seen, state) == Changes(added=("complete",), changed=("written",), removed=("gone",))
 
 
-def test_a_model_that_was_away_for_a_moment_is_not_removed() -> None:
+def test_a_model_that_is_missing_in_one_snapshot_is_not_removed() -> None:
     stamps = (("a", 1, 1),)
     assert settled({"m": stamps}, {}, {"m": stamps}) == {"m": stamps}
 
 
-def test_what_a_model_writes_itself_is_none_of_its_sources(model: Path) -> None:
+def test_files_written_by_a_model_are_not_its_sources(model: Path) -> None:
     before = sources(fingerprint(model))
     (model / "1" / "compiled.cache").write_text("")
     (model / "1" / "run.log").write_text("")

@@ -1,4 +1,4 @@
-"""Which backend a model is for."""
+"""The backend of a model, by platform, file name or files."""
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_by_the_name_of_the_model() -> None:
         ),
     ],
 )
-def test_what_tells_no_backend(text: str, said: str) -> None:
+def test_undetermined_backends(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         filled(text, {"weights.bin": FILE})
     assert said in raised.value.message

@@ -126,7 +126,7 @@ def test_mistakes_are_explained(document: dict[Any, Any], said: str) -> None:
         ('{"input": ' + "[" * 500 + "]" * 500 + "}", "here: "),
     ],
 )
-def test_json_that_is_no_configuration(text: str, said: str) -> None:
+def test_json_that_is_not_a_configuration(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_json(text, "here")
     assert raised.value.message.startswith(said) or said in raised.value.message

@@ -1,4 +1,4 @@
-"""Bounds on configurations: what is refused, with which words, and that it is refused quickly."""
+"""Limits of configurations: messages, and time to refuse."""
 
 import json
 from pathlib import Path
@@ -87,9 +87,7 @@ def identity(extra: str, batch: int = 0) -> str:
         ("#" * (MAX_CONFIG_BYTES + 1), f"has {MAX_CONFIG_BYTES + 1} bytes; a configuration has at most"),
     ],
 )
-def test_what_costs_without_bound_is_refused_with_field_value_and_bound(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
+def test_values_above_a_limit_are_refused_with_field_value_and_limit(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as raised:
         read(tmp_path, text)
     assert len(raised.value.message) < 2_000
@@ -109,7 +107,7 @@ def test_what_costs_without_bound_is_refused_with_field_value_and_bound(
         identity(f'parameters {{ key: "long" value {{ string_value: "{"x" * 1_000_000}" }} }}'),
     ],
 )
-def test_values_that_cost_nothing_until_they_are_used_are_accepted(tmp_path: Path, text: str) -> None:
+def test_large_values_that_allocate_nothing_are_accepted(tmp_path: Path, text: str) -> None:
     read(tmp_path, text)
 
 

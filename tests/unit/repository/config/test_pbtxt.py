@@ -1,4 +1,4 @@
-"""config.pbtxt: what is read, and what is said about mistakes."""
+"""config.pbtxt: parsing and error messages."""
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +34,7 @@ def read_or_explained(text: str) -> bool:
         "# a comment: 模型\ninput [ # another\n { name: 'a' dims: [3, 4] } ]",
     ],
 )
-def test_spellings_of_a_list(text: str) -> None:
+def test_forms_of_a_list(text: str) -> None:
     message = parse_pbtxt(text, "config.pbtxt")
     assert [(tensor.name, list(tensor.dims)) for tensor in message.input] == [("a", [3, 4])]
 
@@ -118,7 +118,7 @@ def test_the_list_form_of_dynamic_batching_is_explained() -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("{}[]<>:,;#\"'\\ \nxinputdims_bach-0123456789.é\x00"), max_size=60))
-def test_no_text_gets_past_the_explanations(text: str) -> None:
+def test_every_parser_error_is_explained(text: str) -> None:
     assert read_or_explained(text)
 
 

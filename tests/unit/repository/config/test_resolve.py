@@ -1,4 +1,4 @@
-"""Defaults, and complete configurations as values."""
+"""Defaults, and resolved configurations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -67,7 +67,7 @@ def test_defaults_show_in_the_document() -> None:
     ]
 
 
-def test_what_is_said_is_kept() -> None:
+def test_given_values_are_kept() -> None:
     text = (
         "max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 } version_policy { all { } } "
         'optimization { input_pinned_memory { enable: false } } default_model_filename: "x"'
@@ -83,7 +83,7 @@ def test_dynamic_batching_without_batching_has_no_preferred_size() -> None:
     assert finished("dynamic_batching { }").config.dynamic_batching == DynamicBatching()
 
 
-def test_finishing_twice_changes_nothing() -> None:
+def test_resolving_twice_changes_nothing() -> None:
     once = finished("max_batch_size: 8 dynamic_batching { } instance_group { kind: KIND_GPU count: 3 }").config
     assert resolve(once.document, backend=PairsBackend()) == ResolvedConfig(once, ())
 
@@ -131,7 +131,7 @@ def test_auto_goes_where_its_devices_are() -> None:
     assert on_cpu.notices == ("instance group 'm_0' of model 'm' runs on the CPU: GPU 2 is not available",)
 
 
-def test_gpu_without_gpus_runs_on_the_cpu_and_says_so() -> None:
+def test_gpu_without_gpus_runs_on_the_cpu_with_a_notice() -> None:
     result = finished("instance_group { kind: KIND_GPU count: 1 gpus: 0 }")
     assert result.config.instance_groups == (InstanceGroup("m_0", InstanceKind.CPU, 1),)
     assert result.notices == (
@@ -139,12 +139,12 @@ def test_gpu_without_gpus_runs_on_the_cpu_and_says_so() -> None:
     )
 
 
-def test_gpu_takes_all_devices_unless_told_which() -> None:
+def test_gpu_uses_all_devices_by_default() -> None:
     assert groups("instance_group { kind: KIND_GPU }", gpus=[0, 3])[0].gpus == (0, 3)
     assert groups("instance_group { kind: KIND_GPU gpus: 3 }", gpus=[0, 3])[0].gpus == (3,)
 
 
-def test_a_gpu_that_is_not_there_is_named() -> None:
+def test_a_missing_gpu_is_named() -> None:
     said = r"instance group m_0 of model m specifies invalid or unsupported gpu id 7\. GPUs of this machine are: 0, 3"
     with pytest.raises(ConfigError, match=said):
         groups("instance_group { kind: KIND_GPU gpus: [ 3, 7 ] }", gpus=[0, 3])
@@ -233,6 +233,6 @@ def test_every_part_of_the_value() -> None:
         ("instance_group { kind: 7 count: 1 }", "7 is not a value of Kind; allowed: KIND_AUTO"),
     ],
 )
-def test_numbers_that_are_no_enum(text: str, said: str) -> None:
+def test_unknown_enum_numbers(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         finished(text)

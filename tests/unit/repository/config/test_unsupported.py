@@ -1,4 +1,4 @@
-"""What is refused by name, and what is accepted and told."""
+"""Unsupported settings: refused, or accepted with a notice."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_nothing_to_refuse(text: str) -> None:
         ("model_metrics { }", "model_metrics"),
     ],
 )
-def test_accepted_and_told(text: str, what: str) -> None:
+def test_accepted_with_a_notice(text: str, what: str) -> None:
     message = parse_pbtxt(f'name: "m" backend: "python" {text}', "f")
     refuse_unsupported(message)
     (notice,) = unsupported_notices(message)
@@ -73,7 +73,7 @@ def test_the_onnxruntime_backend_has_accelerators_and_operations() -> None:
 
 
 @pytest.mark.parametrize("name", ["REPORT_CUSTOM_METRICS", "ENABLE_VLLM_HEALTH_CHECK", "FORCE_CPU_ONLY_INPUT_TENSORS"])
-def test_parameters_of_tritons_vllm_backend_that_change_nothing(name: str) -> None:
+def test_parameters_of_tritons_vllm_backend_without_effect(name: str) -> None:
     def notices(value: str) -> tuple[str, ...]:
         parameter = f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}'
         return unsupported_notices(parse_pbtxt(f'name: "m" backend: "vllm" {parameter}', "f"))

@@ -1,4 +1,4 @@
-"""The rules of a configuration: each both ways."""
+"""Validation rules of a configuration, with valid and invalid values."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def batching(text: str) -> str:
         'default_model_filename: "model.onnx"',
     ],
 )
-def test_what_is_right_passes(text: str) -> None:
+def test_valid_configurations(text: str) -> None:
     check(text)
 
 
@@ -193,7 +193,7 @@ def test_what_is_right_passes(text: str) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(text: str, said: str) -> None:
+def test_invalid_configurations_are_named(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check(text)
     assert said in raised.value.message

@@ -1,4 +1,4 @@
-"""`batch_input` and `batch_output`: the rules, and what a configuration becomes."""
+"""Validation rules and values of `batch_input` and `batch_output`."""
 
 import pytest
 

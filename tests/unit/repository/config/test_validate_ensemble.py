@@ -1,4 +1,4 @@
-"""The rules of an ensemble's graph."""
+"""Validation rules of an ensemble's graph."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def ensemble(*steps: str, inputs: str = "IN", outputs: str = "OUT", more: str = 
         ensemble("a: IN -> x", "a: x -> OUT"),
     ],
 )
-def test_graphs_that_flow(text: str) -> None:
+def test_valid_graphs(text: str) -> None:
     validate_ensemble(parse_pbtxt(text, "f"))
 
 
@@ -85,7 +85,7 @@ def test_graphs_that_flow(text: str) -> None:
         (ensemble("a: IN x -> x OUT"), "circular dependency in ensemble 'e': the steps 0 ('a')"),
     ],
 )
-def test_graphs_that_do_not(text: str, said: str) -> None:
+def test_invalid_graphs(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         validate_ensemble(parse_pbtxt(text, "f"))
     assert said in raised.value.message

@@ -1,4 +1,4 @@
-"""The rules of `sequence_batching`, each both ways, and its values."""
+"""Validation rules and values of `sequence_batching`."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def config(text: str) -> str:
         "iterative_sequence: true",
     ],
 )
-def test_what_is_right_passes(text: str) -> None:
+def test_valid_configurations(text: str) -> None:
     validate_configuration(parse_pbtxt(config(text), "f"))
 
 
@@ -132,7 +132,7 @@ def test_what_is_right_passes(text: str) -> None:
         ),
     ],
 )
-def test_each_broken_rule_is_told_with_its_field(text: str, said: str) -> None:
+def test_each_broken_rule_is_named_with_its_field(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         validate_configuration(parse_pbtxt(config(text), "f"))
     assert caught.value.message.startswith(said)
@@ -155,6 +155,6 @@ def test_controls_and_states_become_values() -> None:
     assert values.states[1].initial_dims == (1, 2)
 
 
-def test_how_state_is_kept_in_memory_makes_no_difference_and_that_is_told() -> None:
+def test_memory_settings_of_states_have_no_effect_and_a_notice() -> None:
     message = parse_pbtxt(config(STATE.format("use_same_buffer_for_input_output: true")), "f")
     assert any("use_same_buffer_for_input_output of the state 'i'" in notice for notice in unsupported_notices(message))

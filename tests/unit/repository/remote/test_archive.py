@@ -1,4 +1,4 @@
-"""Archives that are meant to harm: each is refused with the reason, in little time and memory."""
+"""Harmful archives: each is refused with the reason, in bounded time and memory."""
 
 import io
 import lzma
@@ -98,7 +98,7 @@ def zip_link(name: str, target: bytes) -> bytes:
     ],
     ids=lambda value: None if isinstance(value, bytes) else value[:30],
 )
-def test_what_harms_is_refused(tmp_path: Path, data: bytes, complaint: str) -> None:
+def test_harmful_archives_are_refused(tmp_path: Path, data: bytes, complaint: str) -> None:
     began = monotonic()
     with pytest.raises(ConfigError, match=complaint) as raised:
         unpacked(tmp_path, data)
@@ -120,12 +120,12 @@ def test_what_harms_is_refused(tmp_path: Path, data: bytes, complaint: str) -> N
         (zipped(lambda archive: [archive.writestr(f"m/{n}", b"") for n in range(101)] and None), "more than 100 files"),
     ],
 )
-def test_what_harms_is_refused_in_zip_files_too(tmp_path: Path, data: bytes, complaint: str) -> None:
+def test_harmful_zip_files_are_refused(tmp_path: Path, data: bytes, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         unpacked(tmp_path, data, ".zip", FEW)
 
 
-def test_links_count_as_what_they_become(tmp_path: Path) -> None:
+def test_links_count_as_their_targets(tmp_path: Path) -> None:
     files = b"".join(header(f"m/1/{number}") for number in range(60))
     with pytest.raises(ConfigError, match="more than 100 files"):
         unpacked(tmp_path, files + links([("m/2", "1")]), limits=FEW)
@@ -166,7 +166,7 @@ def test_the_dictionary_of_xz_and_the_directory_of_zip_are_bounded(
         unpacked(tmp_path, files, ".zip", FEW)
 
 
-def test_of_members_with_one_path_the_last_one_counts(tmp_path: Path) -> None:
+def test_the_last_member_of_a_path_counts(tmp_path: Path) -> None:
     assert unpacked(tmp_path, header("m/a") * 50) == ["m/a"]
 
 

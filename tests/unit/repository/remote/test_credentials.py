@@ -24,7 +24,7 @@ def test_the_longest_prefix_of_tritons_file_counts(tmp_path: Path) -> None:
     assert "hush" not in str(raised.value)
 
 
-def test_a_profile_is_made_of_two_files(tmp_path: Path) -> None:
+def test_a_profile_is_read_from_two_files(tmp_path: Path) -> None:
     folder = tmp_path / ".aws"
     folder.mkdir()
     (folder / "credentials").write_text("[default]\naws_access_key_id=d\n[team]\naws_access_key_id=t\n"
@@ -39,7 +39,7 @@ def test_a_profile_is_made_of_two_files(tmp_path: Path) -> None:
         aws_settings("s3://a", environ | {"AWS_PROFILE": "nobody"})
 
 
-def test_keys_of_the_environment_go_before_a_profile(tmp_path: Path) -> None:
+def test_keys_of_the_environment_take_precedence_over_a_profile(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "e", "AWS_PROFILE": "nobody", "AWS_DEFAULT_REGION": "r"}
     settings = aws_settings("s3://a", environ)
     assert (settings.key_id, settings.region) == ("", "r")  # the client reads the keys itself

@@ -1,4 +1,4 @@
-"""URLs of repositories."""
+"""URLs of remote repositories."""
 
 import pytest
 
@@ -33,7 +33,7 @@ DIGEST = f"sha256:{'0' * 64}"
         (f"oci://host.example/m@{DIGEST}", ImageLocation("host.example", "m", "", DIGEST)),
     ],
 )
-def test_what_a_url_names(text: str, expected: Location) -> None:
+def test_valid_urls(text: str, expected: Location) -> None:
     assert parse_location(text.replace("oci://host/", "oci://host.example/")) == expected
 
 
@@ -45,7 +45,7 @@ def test_what_a_url_names(text: str, expected: Location) -> None:
         "oci://models:1", "oci://host.example/UPPER:1", "oci://host.example/", "oci://host.example/a:b:c",
     ],
 )  # fmt: skip
-def test_what_names_nothing(text: str) -> None:
+def test_invalid_urls(text: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_location(text)
     assert "secret" not in str(raised.value)

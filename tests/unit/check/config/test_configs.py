@@ -1,4 +1,4 @@
-"""Mistakes in configurations: each at its place, several at once, mended where the cure is certain."""
+"""Errors in configurations: their places, several at once, and fixes."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def test_several_mistakes_are_found_at_once(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_is_certain_is_mended_and_the_rest_is_left(tmp_path: Path) -> None:
+def test_certain_fixes_are_applied_and_others_are_not(tmp_path: Path) -> None:
     path = write_python(tmp_path, "m") / "config.pbtxt"
     write(
         path,
@@ -89,7 +89,7 @@ def test_what_is_certain_is_mended_and_the_rest_is_left(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["1", "config.pbtxt"]
 
 
-def test_only_the_rules_that_are_asked_for_are_mended(tmp_path: Path) -> None:
+def test_only_the_selected_rules_are_fixed(tmp_path: Path) -> None:
     path = write_python(tmp_path, "m", TENSORS + "max_batch_size: 4 dynamic_batching [ { } ]") / "config.pbtxt"
     before = path.read_text()
     assert check(["--fix", "--ignore", "config-syntax", str(tmp_path)]) == 0
@@ -97,14 +97,14 @@ def test_only_the_rules_that_are_asked_for_are_mended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["{ }, { }", "", "{ } # why"])
-def test_a_list_that_is_not_one_message_is_left(inside: str, tmp_path: Path) -> None:
+def test_a_list_of_several_messages_is_not_fixed(inside: str, tmp_path: Path) -> None:
     path = write_python(tmp_path, "m", f"{TENSORS}max_batch_size: 4\ndynamic_batching [ {inside}\n]\n") / "config.pbtxt"
     before = path.read_text()
     assert check(["--fix", str(tmp_path)]) == 1
     assert path.read_text() == before
 
 
-def test_line_ends_and_marks_of_the_file_stay(tmp_path: Path) -> None:
+def test_line_ends_and_byte_order_marks_are_kept(tmp_path: Path) -> None:
     path = write_python(tmp_path, "m") / "config.pbtxt"
     write(path, b"\xef\xbb\xbfbackend: python\r\nmax_batch_size: 1\r\n")
     assert check(["--fix", str(tmp_path)]) == 0
@@ -118,7 +118,7 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     assert "Could not determine backend" in one(tmp_path).message
 
 
-def test_a_configuration_that_is_no_text(tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_text(tmp_path: Path) -> None:
     write(write_python(tmp_path, "m") / "config.pbtxt", b"\xff\xfe\x00")
     assert "not UTF-8 text" in one(tmp_path).message
 

@@ -1,4 +1,4 @@
-"""What is right is left alone: the examples, and forms that look like mistakes."""
+"""Valid repositories without findings: the examples, and forms similar to mistakes."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.unit.check.repository import ECHO, TENSORS, found, write, write_pytho
 ROOT = Path(__file__).parents[3]
 EIGHT = "max_batch_size: 8" + TENSORS
 FORMS = {
-    "a response in a place of its own": """
+    "a response assigned by index": """
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
@@ -71,7 +71,7 @@ def test_the_examples_are_clean() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_that_is_right(form: str, tmp_path: Path) -> None:
+def test_valid_forms(form: str, tmp_path: Path) -> None:
     write_python(tmp_path, "m", EIGHT, FORMS[form])
     write(tmp_path / "m" / "1" / "mine.py", "class Model:\n    pass\n")
     assert found(tmp_path) == []
@@ -111,7 +111,7 @@ def test_control_and_state_tensors_are_inputs_and_outputs(tmp_path: Path) -> Non
         ("pod.yaml", 'args: ["tritonserver", "--metrics-config=counter_latencies=true", "--http-port", "8000"]\n'),
     ],
 )
-def test_what_is_no_mistake_beside_a_repository(name: str, text: str, tmp_path: Path) -> None:
+def test_valid_files_beside_a_repository(name: str, text: str, tmp_path: Path) -> None:
     write_python(tmp_path / "models", "m")
     write(tmp_path / name, text)
     assert found(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Whatever is in the files, the check ends with findings and never with an exception."""
+"""Any file contents give findings and never an exception."""
 
 from pathlib import Path
 from random import Random

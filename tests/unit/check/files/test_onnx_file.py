@@ -1,4 +1,4 @@
-"""An ONNX file's signature, against onnxruntime's own; and bytes that are no ONNX file."""
+"""The signature of an ONNX file, compared with onnxruntime's; and invalid bytes."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +14,7 @@ from conch.backends.onnxruntime.backend import _signature
 from conch.check.files.onnx_file import NotOnnx, read_onnx
 from tests.backends.onnxruntime.onnx_models import FP32, write_model
 
-MODELS = sorted((Path(__file__).parents[3] / "examples" / "models").glob("*/1/model.onnx"))
+MODELS = sorted((Path(__file__).parents[4] / "examples" / "models").glob("*/1/model.onnx"))
 
 
 def names(infos: object) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -39,7 +39,7 @@ def test_inputs_with_a_default_are_optional(tmp_path: Path) -> None:
     assert [info.name for info in signature.optional_inputs] == ["B"]
 
 
-def test_files_of_weights_are_named(tmp_path: Path) -> None:
+def test_external_weights_are_listed(tmp_path: Path) -> None:
     default = numpy_helper.from_array(np.ones(4, np.float32), "B")
     default.data_location = TensorProto.EXTERNAL
     default.external_data.add(key="location", value="weights.bin")
@@ -59,7 +59,7 @@ def test_files_of_weights_are_named(tmp_path: Path) -> None:
     assert read_onnx(path).external == ("weights.bin",)
 
 
-def test_a_file_that_is_cut_short(tmp_path: Path) -> None:
+def test_a_truncated_file(tmp_path: Path) -> None:
     whole = MODELS[0].read_bytes()
     path = tmp_path / "model.onnx"
     path.write_bytes(whole[: len(whole) // 2])

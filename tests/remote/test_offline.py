@@ -1,4 +1,4 @@
-"""Repositories that give no answer when the server starts: what earlier processes fetched of them stands in."""
+"""Remote repositories that do not answer at the start: models are served from the cache."""
 
 import logging
 import re
@@ -16,15 +16,15 @@ from conch.repository.remote.listing import Contents, RemoteFile
 from conch.repository.remote.mirror import Mirror, open_mirror
 from conch.repository.remote.source import Unreachable
 from conch.repository.store import Repository
-from tests.remote.peers import IDENTITY, S3, Between, HttpPeer, Reply, archive_server
+from tests.remote.peers import IDENTITY, S3, FaultyProxy, HttpPeer, Reply, archive_server
 from tests.remote.test_http_archive import tarred
 from tests.server.models import write_identity
 
 Place = tuple[str, Callable[[], None]]
 
 
-class Silent:
-    """A source of one model without files, which can let everybody wait for nothing."""
+class UnresponsiveSource:
+    """A source of one model without files, which can time out."""
 
     def __init__(self) -> None:
         self.now = 1000.0  # as its clock has it
@@ -50,8 +50,8 @@ def opened(url: str, tmp_path: Path) -> Repository:
 def in_s3(peers: ExitStack, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     s3: S3 = request.getfixturevalue("s3")
     s3.put_identity("a", weights=b"one")
-    between = peers.enter_context(Between(s3.endpoint))
-    return f"s3://{between.host}/{s3.bucket}/repo"
+    proxy = peers.enter_context(FaultyProxy(s3.endpoint))
+    return f"s3://{proxy.host}/{s3.bucket}/repo"
 
 
 def in_an_archive(peers: ExitStack, request: pytest.FixtureRequest, tmp_path: Path) -> str:
@@ -65,8 +65,8 @@ def in_an_image(peers: ExitStack, request: pytest.FixtureRequest, tmp_path: Path
     write_identity(tmp_path / "models", "a")
     (tmp_path / "models" / "a" / "1" / "weights.bin").write_bytes(b"one")
     assert repo(["pack", str(tmp_path / "models"), f"{registry}/copies:1"]) == 0
-    between = peers.enter_context(Between(f"http://{registry}"))
-    return f"oci://{between.host}/copies:1"
+    proxy = peers.enter_context(FaultyProxy(f"http://{registry}"))
+    return f"oci://{proxy.host}/copies:1"
 
 
 @pytest.fixture(params=[in_s3, in_an_archive, in_an_image])
@@ -76,7 +76,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield request.param(peers, request, tmp_path), peers.close
 
 
-def test_copies_stand_in_with_one_warning(place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cached_models_are_served_with_a_warning(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     url, take_away = place
     before = opened(url, tmp_path)
     stamps = before.snapshot()
@@ -96,7 +98,7 @@ def test_copies_stand_in_with_one_warning(place: Place, tmp_path: Path, caplog: 
     assert re.search(r"model 'a' is loaded from the cache: .*connection refused", caplog.text)
 
 
-def test_without_copies_the_cause_is_said(place: Place, tmp_path: Path) -> None:
+def test_without_cached_models_the_error_names_the_cause(place: Place, tmp_path: Path) -> None:
     url, take_away = place
     take_away()
     with pytest.raises(Unavailable, match="connection refused"):
@@ -112,8 +114,8 @@ def test_a_signature_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "secret" not in caplog.text
 
 
-def test_of_a_version_that_came_in_part_nothing_is_served(s3: S3, between: Between, tmp_path: Path) -> None:
-    url = f"s3://{between.host}/{s3.bucket}/repo"
+def test_a_partly_fetched_version_is_not_served(s3: S3, proxy: FaultyProxy, tmp_path: Path) -> None:
+    url = f"s3://{proxy.host}/{s3.bucket}/repo"
     s3.put_identity("a", weights=b"one")
     first = opened(url, tmp_path)
     first.snapshot()
@@ -121,24 +123,24 @@ def test_of_a_version_that_came_in_part_nothing_is_served(s3: S3, between: Betwe
     s3.put("repo/a/1/weights.bin", b"two")
     s3.put("repo/a/1/more.bin", b"more of two")
     second = opened(url, tmp_path)
-    between.fault = lambda seen, real: Reply(403) if "more.bin" in seen.path else None
+    proxy.fault = lambda seen, real: Reply(403) if "more.bin" in seen.path else None
     second.snapshot()
     with pytest.raises(Unavailable, match=r"more\.bin"):
         second.read("a")
     second.snapshot()
-    between.fault = lambda seen, real: Reply(503)
+    proxy.fault = lambda seen, real: Reply(503)
     files = opened(url, tmp_path).read("a")
     assert (files.directory / "1" / "weights.bin").read_bytes() == b"one"
     assert not (files.directory / "1" / "more.bin").exists()
-    between.fault = lambda seen, real: None
+    proxy.fault = lambda seen, real: None
     files = opened(url, tmp_path).read("a")
     assert (files.directory / "1" / "more.bin").read_bytes() == b"more of two"
-    between.fault = lambda seen, real: Reply(503)
+    proxy.fault = lambda seen, real: Reply(503)
     assert (opened(url, tmp_path).read("a").directory / "1" / "weights.bin").read_bytes() == b"two"
 
 
-def test_what_is_gone_from_the_repository_is_gone_from_the_copies(s3: S3, between: Between, tmp_path: Path) -> None:
-    url = f"s3://{between.host}/{s3.bucket}/repo"
+def test_models_removed_from_the_repository_leave_the_index(s3: S3, proxy: FaultyProxy, tmp_path: Path) -> None:
+    url = f"s3://{proxy.host}/{s3.bucket}/repo"
     for name in ("a", "b"):
         s3.put_identity(name)
     models = opened(url, tmp_path)
@@ -148,15 +150,15 @@ def test_what_is_gone_from_the_repository_is_gone_from_the_copies(s3: S3, betwee
     s3.delete("repo/b/config.pbtxt")
     s3.delete("repo/b/1/")
     models.snapshot()
-    between.fault = lambda seen, real: Reply(503)
+    proxy.fault = lambda seen, real: Reply(503)
     assert list(opened(url, tmp_path).snapshot()) == ["a"]
 
 
-def test_a_repository_that_has_answered_is_waited_for(s3: S3, between: Between, tmp_path: Path) -> None:
+def test_after_the_first_answer_an_outage_is_an_error(s3: S3, proxy: FaultyProxy, tmp_path: Path) -> None:
     s3.put_identity("a")
-    models = opened(f"s3://{between.host}/{s3.bucket}/repo", tmp_path)
+    models = opened(f"s3://{proxy.host}/{s3.bucket}/repo", tmp_path)
     models.read("a")
-    between.fault = lambda seen, real: Reply(503)
+    proxy.fault = lambda seen, real: Reply(503)
     with pytest.raises(Unavailable, match="503"):
         models.snapshot()
     with pytest.raises(Unavailable, match="503"):
@@ -164,10 +166,10 @@ def test_a_repository_that_has_answered_is_waited_for(s3: S3, between: Between, 
 
 
 @pytest.mark.parametrize(("silence", "asked"), [(20.0, 1), (0.2, 3)])
-def test_long_waiting_for_nothing_is_not_repeated_for_each_model(
+def test_a_slow_failure_is_not_repeated_for_each_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence: float, asked: int
 ) -> None:
-    source = Silent()
+    source = UnresponsiveSource()
     monkeypatch.setattr("conch.repository.remote.mirror.monotonic", lambda: source.now)
     Mirror("silent://", source, Cache(tmp_path)).look()
     source.asked, source.silence = 0, silence

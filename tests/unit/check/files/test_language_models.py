@@ -1,4 +1,4 @@
-"""Language models: their engines' own words about their files, at the file and line, without an engine."""
+"""Language models: messages of their engines, with file and line, without an engine."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def _checkpoint(directory: Path, template: Any = "{{ messages }}") -> None:
 
 
 @pytest.mark.parametrize("backend", ["scripted", "vllm", "tensorrtllm"])
-def test_what_is_right_is_not_spoken_of(tmp_path: Path, backend: str) -> None:
+def test_valid_repositories_have_no_findings(tmp_path: Path, backend: str) -> None:
     version = _model(tmp_path, backend, {} if backend == "scripted" else {"model": "weights"})
     _checkpoint(version / "weights")
     assert found(tmp_path) == []
@@ -39,7 +39,7 @@ def test_a_gguf_file_alone_is_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["scripted", "vllm", "tensorrtllm", "openvino_genai"])
-def test_what_is_no_json_is_found_at_its_line(tmp_path: Path, backend: str) -> None:
+def test_invalid_json_is_reported_at_its_line(tmp_path: Path, backend: str) -> None:
     version = _model(tmp_path, backend, '{"model": "weights",\n  max: 1}')
     finding = one(tmp_path)
     assert finding.rule.id == "engine-arguments"
@@ -60,7 +60,7 @@ def test_what_is_no_json_is_found_at_its_line(tmp_path: Path, backend: str) -> N
         ("tensorrtllm", {"tensor_parallel_size": 2}, "'model' must name a checkpoint"),
     ],
 )
-def test_an_engine_says_what_it_does_not_take(tmp_path: Path, backend: str, document: Any, said: str) -> None:
+def test_unknown_engine_arguments_are_reported(tmp_path: Path, backend: str, document: Any, said: str) -> None:
     version = _model(tmp_path, backend, document)
     if backend == "openvino_genai":
         write_gguf(version / "model.gguf")
@@ -69,7 +69,7 @@ def test_an_engine_says_what_it_does_not_take(tmp_path: Path, backend: str, docu
     assert said in finding.message
 
 
-def test_a_model_that_is_not_there_is_missed(tmp_path: Path) -> None:
+def test_a_missing_model_is_reported(tmp_path: Path) -> None:
     _model(tmp_path, "openvino_genai")
     assert "no model in" in one(tmp_path).message
 
@@ -77,7 +77,7 @@ def test_a_model_that_is_not_there_is_missed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("backend", "document"), [("vllm", {"model": "org/name"}), ("tensorrtllm", {"model": "org/name"})]
 )
-def test_adapters_must_be_there(tmp_path: Path, backend: str, document: dict[str, Any]) -> None:
+def test_missing_adapters_are_reported(tmp_path: Path, backend: str, document: dict[str, Any]) -> None:
     version = _model(
         tmp_path, backend, {**document, "lora_config": {"max_lora_rank": 8}} if backend == "tensorrtllm" else document
     )
@@ -89,7 +89,7 @@ def test_adapters_must_be_there(tmp_path: Path, backend: str, document: dict[str
     assert found(tmp_path) == []
 
 
-def test_tensorrtllm_wants_to_know_what_adapters_are_like(tmp_path: Path) -> None:
+def test_tensorrtllm_requires_the_shape_of_adapters(tmp_path: Path) -> None:
     version = _model(tmp_path, "tensorrtllm", {"model": "org/name"})
     write(version / "multi_lora.json", '{"mine": "adapters/mine"}')
     assert '"lora_config"' in one(tmp_path).message
@@ -118,7 +118,7 @@ def test_tensors_must_be_those_of_a_generation(tmp_path: Path) -> None:
         (b"GGUF\x03\x00\x00\x00\xff", "file-damaged"),
     ],
 )
-def test_a_gguf_file_that_is_none(tmp_path: Path, contents: bytes, rule: str) -> None:
+def test_an_invalid_gguf_file(tmp_path: Path, contents: bytes, rule: str) -> None:
     write(_model(tmp_path, "openvino_genai") / "model.gguf", contents)
     assert ids(tmp_path) == [rule]
 
@@ -138,7 +138,7 @@ def test_a_template_in_a_gguf_file_is_compiled(tmp_path: Path, monkeypatch: pyte
     assert ids(tmp_path) == ["chat-template"]
 
 
-def test_what_makes_embeddings_is_left_to_the_server(tmp_path: Path) -> None:
+def test_embedding_models_are_not_checked(tmp_path: Path) -> None:
     _model(tmp_path, "openvino_genai", {"task": "embed"})
     assert ids(tmp_path) == ["model-unread"]
 

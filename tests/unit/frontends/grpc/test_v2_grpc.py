@@ -221,4 +221,4 @@ async def test_a_fault_of_the_server_is_an_internal_error(client, inference, cap
     status, text = await refusal(client.get_model_metadata("echo"))
     assert status == "INTERNAL"
     assert "ZeroDivisionError: division by zero" in text
-    assert "a call failed unexpectedly" in caplog.text
+    assert "a gRPC call failed unexpectedly" in caplog.text

@@ -102,9 +102,7 @@ async def test_an_output_that_is_no_tensor(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     (tmp_path / "m" / "1" / "model.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(
-        ConfigError, match=r"output 'OUT' is seq\(tensor\(float\)\), which is no tensor that can be sent"
-    ):
+    with pytest.raises(ConfigError, match=r"output 'OUT' is seq\(tensor\(float\)\), which cannot be sent as a tensor"):
         await complete(tmp_path / "m")
 
 

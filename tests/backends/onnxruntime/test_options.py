@@ -138,7 +138,7 @@ async def test_other_parameters(tmp_path: Path) -> None:
         (
             parameter("session.model_external_initializers_file_folder_path", "/etc"),
             ConfigError,
-            "names files that onnxruntime reads or writes",
+            "names files for onnxruntime to read or write",
         ),
     ],
 )

@@ -29,7 +29,7 @@ async def test_requests_of_all_lengths_share_a_run(tmp_path: Path, number: int) 
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ('target_name: "ENDS"', 'target_name: "END"', "batch_input 'END' of kind .* is no input of the model"),
+        ('target_name: "ENDS"', 'target_name: "END"', "batch_input 'END' of kind .* is not an input of the model"),
         (
             "data_type: TYPE_INT32",
             "data_type: TYPE_FP32",

@@ -43,7 +43,7 @@ async def test_a_zip_map_is_refused_with_the_cure(tmp_path: Path, text: str) -> 
     with pytest.raises(ConfigError) as raised:
         await started(tmp_path / "m")
     assert (
-        "output 'output_probability' is seq(map(int64,tensor(float))), which is no tensor that can be sent; it is the "
+        "output 'output_probability' is seq(map(int64,tensor(float))), which cannot be sent as a tensor; it is the "
         in (raised.value.message)
     )
     assert "convert the model with skl2onnx's options={'zipmap': False}" in raised.value.message

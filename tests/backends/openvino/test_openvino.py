@@ -71,7 +71,7 @@ async def test_fixed_size_elements_pass_unchanged(tmp_path: Path, datatype: str)
 
 
 async def test_strings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'IN' is of OpenVINO's type 'string', which is no tensor that can be sent"):
+    with pytest.raises(ConfigError, match="'IN' is of OpenVINO's type 'string', which cannot be sent as a tensor"):
         await complete(write_identity(tmp_path / "m", TensorProto.STRING, ["n", 3], config=ONNX))
 
 
@@ -109,7 +109,7 @@ async def test_a_batch_of_one_size_is_refused_otherwise(tmp_path: Path) -> None:
     (alone,) = await doubled(instance, [1])
     await instance.stop()
     assert isinstance(alone, BackendError)
-    assert "the batch has 1 items, and with SKIP_OV_DYNAMIC_BATCHSIZE the model takes exactly 2" in alone.message
+    assert "the batch has 1 items, but with SKIP_OV_DYNAMIC_BATCHSIZE the model takes exactly 2" in alone.message
 
 
 async def test_inputs_are_given_the_shapes_of_the_configuration(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ async def test_an_accelerator_without_the_package_is_refused_with_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "conch.backends.openvino.backend", None)
-    with pytest.raises(ModelLoadError, match=r"'openvino' is not there either: pip install 'conch-server\[openvino\]'"):
+    with pytest.raises(ModelLoadError, match=r"'openvino' is not installed: pip install 'conch-server\[openvino\]'"):
         await started(write_double(tmp_path / "m", ["n", 2], ACCELERATED + "} } }"))
 
 

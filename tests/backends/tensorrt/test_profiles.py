@@ -83,6 +83,6 @@ def test_the_batch_is_as_large_as_the_smallest_of_the_inputs() -> None:
     with pytest.raises(ConfigError) as caught:
         check_batch("m", 65, [SMALL, LARGE])
     assert caught.value.message == (
-        "unable to load model 'm', configuration specifies max-batch 65 but the profiles of the TensorRT plan that its "
-        "instances have only support max-batch 64"
+        "unable to load model 'm', configuration specifies max-batch 65 but the profiles of its instances in the "
+        "TensorRT plan only support max-batch 64"
     )

@@ -52,7 +52,7 @@ def test_an_unknown_backend_is_refused_with_those_there_are(site: Path) -> None:
 def test_no_package_takes_the_name_of_a_backend_of_the_server(site: Path) -> None:
     install(site, "mirrors", "identity = mirrors:Mirror")
     with pytest.raises(
-        ModelLoadError, match=r"^backend 'identity' is this server's own, and the package 'mirrors' brings one, too$"
+        ModelLoadError, match=r"^backend 'identity' is built in, and the package 'mirrors' provides another; uninstall"
     ):
         load_backend("identity", {})
 
@@ -60,7 +60,9 @@ def test_no_package_takes_the_name_of_a_backend_of_the_server(site: Path) -> Non
 def test_two_packages_of_one_name_are_named(site: Path) -> None:
     install(site, "mirrors", "mirror = mirrors:Mirror")
     install(site, "glass", "mirror = glass:Mirror")
-    with pytest.raises(ModelLoadError, match=r"'mirror' is brought by the package '\w+' and the package '\w+': only"):
+    with pytest.raises(
+        ModelLoadError, match=r"'mirror' is provided by the package '\w+' and the package '\w+'; uninstall"
+    ):
         load_backend("mirror", {})
 
 
@@ -70,7 +72,7 @@ def test_two_packages_of_one_name_are_named(site: Path) -> None:
         ("mirrors:Mirror", "import not_there", "ModuleNotFoundError: No module named 'not_there'"),
         ("mirrors:Mirror", "", "AttributeError: module 'mirrors' has no attribute 'Mirror'"),
         ("mirrors:Mirror", "class Mirror:\n    def __init__(self): raise OSError('cracked')", "OSError: cracked"),
-        ("mirrors:dict", "dict = dict", "is a dict, no conch.backends.base.Backend"),
+        ("mirrors:dict", "dict = dict", "is a dict, not a conch.backends.base.Backend"),
     ],
 )
 def test_a_broken_package_is_named_with_the_cause(site: Path, entry_point: str, module: str, said: str) -> None:

@@ -62,7 +62,7 @@ class Asked:
     def send(self, response: InferResponse) -> None:
         raise AssertionError("no model here is decoupled")
 
-    def resolve(self, answer: InferResponse | ConchError | None) -> None:
+    def finish(self, answer: InferResponse | ConchError | None) -> None:
         assert self.answer is None
         self.answer = answer
 

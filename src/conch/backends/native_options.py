@@ -30,11 +30,11 @@ def library_path(source: ModelSource, filename: str, field: str) -> Path:
 
     Raises ConfigError if the server does not allow such libraries, or if it is outside of the model's folder.
     """
-    whose = f"{field} '{filename}' of model '{source.config.name}'"
-    path = _inside(source, filename, whose)
+    label = f"{field} '{filename}' of model '{source.config.name}'"
+    path = _inside(source, filename, label)
     if not source.allow_native_extensions:
         raise ConfigError(
-            f"{whose} is native code, which the server would load into its own process; {FLAG}=true allows that for "
+            f"{label} is native code, which the server would load into its own process; {FLAG}=true allows that for "
             "every model of the repository"
         )
     return path
@@ -66,9 +66,9 @@ def checked_accelerator(source: ModelSource, parameters: Mapping[str, str]) -> d
     checked = dict(parameters)
     for key, value in parameters.items():
         words = set(_WORDS.split(key.lower()))
-        whose = f"parameter '{key}' of an execution accelerator of model '{source.config.name}'"
+        label = f"parameter '{key}' of an execution accelerator of model '{source.config.name}'"
         if _ADDRESSES.match(key.lower()):
-            raise ConfigError(f"{whose} is an address in the server's memory, which a configuration may not set")
+            raise ConfigError(f"{label} is an address in the server's memory, which a configuration may not set")
         if value.strip().lower() in _SWITCHES:
             continue
         if words & _LIBRARIES:
@@ -77,7 +77,7 @@ def checked_accelerator(source: ModelSource, parameters: Mapping[str, str]) -> d
         elif words & _PATHS or key.lower() == "load_config":
             checked[key] = folder_path(source, value, f"parameter '{key}'")
         elif key.lower().endswith(_BARE_NAMES) and value != os.path.basename(value):  # noqa: PTH119 - no path is meant
-            raise ConfigError(f"{whose} is '{value}'; it must be a file name without a folder")
+            raise ConfigError(f"{label} is '{value}'; it must be a file name without a folder")
         elif "threads" in words or "streams" in words:
             thread_count(value, key, source.config.name)
     return checked
@@ -94,7 +94,7 @@ def thread_count(text: str, key: str, model: str) -> str:
     return text
 
 
-def _inside(source: ModelSource, name: str, whose: str) -> Path:
+def _inside(source: ModelSource, name: str, label: str) -> Path:
     folder = source.directory
     path = folder / name
     try:
@@ -102,5 +102,5 @@ def _inside(source: ModelSource, name: str, whose: str) -> Path:
     except (OSError, RuntimeError, ValueError):
         leads_out = True
     if leads_out:
-        raise ConfigError(f"{whose} leads out of the model's folder")
+        raise ConfigError(f"{label} leads out of the model's folder")
     return path.resolve()

@@ -80,13 +80,13 @@ class RaggedLayout:
     def _scattered(self, name: str, source: str, request: InferRequest) -> Shape:
         """Return the shape of an output for one request; variable dimensions are those of the `source` input."""
         tensor = request.input(source)
-        given = tensor.shape if tensor is not None else ()
+        source_shape = tensor.shape if tensor is not None else ()
         shape = self._shapes[name]
-        if any(dim == -1 and place >= len(given) for place, dim in enumerate(shape)):
+        if any(dim == -1 and place >= len(source_shape) for place, dim in enumerate(shape)):
             raise BackendError(
-                f"output '{name}' cannot get its shape {list(shape)} from input '{source}' {list(given)}"
+                f"output '{name}' cannot get its shape {list(shape)} from input '{source}' {list(source_shape)}"
             )
-        return tuple(given[place] if dim == -1 else dim for place, dim in enumerate(shape))
+        return tuple(source_shape[place] if dim == -1 else dim for place, dim in enumerate(shape))
 
 
 def batch_input(spec: BatchInput, shapes: Sequence[Shape], *, batches: bool) -> npt.NDArray[Any]:

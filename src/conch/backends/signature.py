@@ -201,23 +201,23 @@ def _check_ragged(model: str, info: TensorInfo) -> None:
 
 def _check_batch_input(model: str, spec: BatchInput, name: str, inputs: Mapping[str, TensorInfo]) -> None:
     info = inputs.get(name)
-    whose = f"unable to load model '{model}', batch_input '{name}' of kind BATCH_{spec.kind.value}"
+    label = f"unable to load model '{model}', batch_input '{name}' of kind BATCH_{spec.kind.value}"
     if info is None:
-        raise ConfigError(f"{whose} is not an input of the model, which has: {', '.join(sorted(inputs))}")
+        raise ConfigError(f"{label} is not an input of the model, which has: {', '.join(sorted(inputs))}")
     if info.datatype != spec.datatype:
-        raise ConfigError(f"{whose} is {spec.datatype}, model provides {info.datatype or info.native_type}")
+        raise ConfigError(f"{label} is {spec.datatype}, model provides {info.datatype or info.native_type}")
     rank = 2 if spec.kind is BatchInputKind.ITEM_SHAPE else 1
     if info.dims and len(info.dims) != rank:
-        raise ConfigError(f"{whose} has {rank} dimensions, model provides {list(info.dims)}")
+        raise ConfigError(f"{label} has {rank} dimensions, model provides {list(info.dims)}")
 
 
 def _check_dims(config: ModelConfig, kind: str, spec: TensorSpec, info: TensorInfo) -> None:
-    whose = f"model '{config.name}', tensor '{spec.name}'"
-    stated = list(spec.dims if spec.reshape is None else spec.reshape)
+    label = f"model '{config.name}', tensor '{spec.name}'"
+    dims = list(spec.dims if spec.reshape is None else spec.reshape)
     if not info.dims:
         # A scalar; or an output of dynamic rank.
-        if kind == "input" and (any(dim != 1 for dim in stated) or config.max_batch_size > 0):
-            raise ConfigError(f"{whose}: the model expects a scalar but the model configuration specifies {stated}")
+        if kind == "input" and (any(dim != 1 for dim in dims) or config.max_batch_size > 0):
+            raise ConfigError(f"{label}: the model expects a scalar but the model configuration specifies {dims}")
         return
     batch: list[int] = []
     if config.max_batch_size > 0:
@@ -225,22 +225,22 @@ def _check_dims(config: ModelConfig, kind: str, spec: TensorSpec, info: TensorIn
         # A batch dimension fixed to 1 fits every batch that max_batch_size: 1 allows.
         if info.dims[0] != -1 and not info.dims[0] == config.max_batch_size == 1:
             raise ConfigError(
-                f"{whose}: for the model to support batching the shape should have at least 1 dimension and the first "
+                f"{label}: for the model to support batching the shape should have at least 1 dimension and the first "
                 f"dimension must be -1; but shape expected by the model is {list(info.dims)}; "
                 f"max_batch_size is {config.max_batch_size}, 0 would serve this shape"
             )
-    full, expected = [*batch, *stated], list(info.dims)
+    full, expected = [*batch, *dims], list(info.dims)
     complete = (
-        f" (an initial batch dimension because max_batch_size > 0 followed by {stated}, making complete shape {full})"
+        f" (an initial batch dimension because max_batch_size > 0 followed by {dims}, making complete shape {full})"
         if batch
         else ""
     )
     if len(full) != len(expected):
         raise ConfigError(
-            f"{whose}: the model expects {len(expected)} dimensions (shape {expected}) but the model configuration "
+            f"{label}: the model expects {len(expected)} dimensions (shape {expected}) but the model configuration "
             f"specifies {len(full)} dimensions{complete or f' (shape {full})'}"
         )
     if any(-1 not in pair and pair[0] != pair[1] for pair in zip(full, expected, strict=True)):
         raise ConfigError(
-            f"{whose}: the model expects shape {expected} but the model configuration specifies shape {full}{complete}"
+            f"{label}: the model expects shape {expected} but the model configuration specifies shape {full}{complete}"
         )

@@ -67,6 +67,6 @@ async def test_it_ends_with_the_time() -> None:
     process.sent(1)
     process.answered()
     process.sent(1)
-    assert process._looking
-    while process._looking:
+    assert process._polling
+    while process._polling:
         await asyncio.sleep(0)

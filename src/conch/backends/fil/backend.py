@@ -161,15 +161,15 @@ def _info(name: str, width: int, config: ModelConfig) -> TensorInfo:
     return TensorInfo(name, datatype, (-1, width), "FP32 or FP64")
 
 
-def _read(source: ModelSource, whose: str) -> Forest:
+def _read(source: ModelSource, instance: str) -> Forest:
     parameters = source.config.parameters
-    path, kind = locate_forest(source, whose)
+    path, kind = locate_forest(source, instance)
     lenient = _switch(parameters, "xgboost_allow_unknown_field")
     try:
         return read_forest(path, kind, lenient=lenient)
     except (ValueError, OSError) as error:
         raise ModelLoadError(
-            f"treelite error: {error} ('{path}', read as {kind}, for model instance '{whose}')"
+            f"treelite error: {error} ('{path}', read as {kind}, for model instance '{instance}')"
         ) from error
 
 

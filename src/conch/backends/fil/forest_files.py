@@ -30,8 +30,8 @@ _MAX_MAGIC_BYTES = 64
 _PICKLES = (".pkl", ".pickle", ".joblib")
 
 
-def locate_forest(source: ModelSource, whose: str) -> tuple[Path, str]:
-    """Return the path of a model's file and its `model_type`; errors name `whose` instance.
+def locate_forest(source: ModelSource, instance: str) -> tuple[Path, str]:
+    """Return the path of a model's file and its `model_type`. Errors name the instance.
 
     Raises ConfigError for an unknown model type, ModelLoadError for a file that is missing or a pickle.
     """
@@ -43,7 +43,7 @@ def locate_forest(source: ModelSource, whose: str) -> tuple[Path, str]:
         )
     filename = FILENAMES[kind]
     _refuse_pickles(source, source.config.default_model_filename or filename)
-    return model_path(source, filename, whose), kind
+    return model_path(source, filename, instance), kind
 
 
 def _detect_kind(source: ModelSource) -> str:

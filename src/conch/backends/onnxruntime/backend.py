@@ -230,14 +230,16 @@ def _info(node: Any) -> TensorInfo:
 
 
 def _open(
-    source: ModelSource, options: ort.SessionOptions, providers: Sequence[Any], whose: str
+    source: ModelSource, options: ort.SessionOptions, providers: Sequence[Any], instance: str
 ) -> ort.InferenceSession:
-    path = model_path(source, _MODEL_FILE, whose)
+    path = model_path(source, _MODEL_FILE, instance)
     try:
         return ort.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:
         code, message = _explain(error)
-        raise ModelLoadError(f"onnx runtime error {code}: {message} ('{path}' for model instance '{whose}')") from error
+        raise ModelLoadError(
+            f"onnx runtime error {code}: {message} ('{path}' for model instance '{instance}')"
+        ) from error
 
 
 def _explain(error: Exception) -> tuple[int, str]:

@@ -195,12 +195,12 @@ def _core(options: OpenVinoOptions) -> ov.Core:
     return core
 
 
-def _read(core: ov.Core, source: ModelSource, whose: str) -> ov.Model:
-    path = model_path(source, _MODEL_FILE, whose)
+def _read(core: ov.Core, source: ModelSource, instance: str) -> ov.Model:
+    path = model_path(source, _MODEL_FILE, instance)
     try:
         return core.read_model(path)
     except Exception as error:
-        raise ModelLoadError(f"openvino error: {_explain(error)} ('{path}' for model instance '{whose}')") from error
+        raise ModelLoadError(f"openvino error: {_explain(error)} ('{path}' for model instance '{instance}')") from error
 
 
 def _read_signature(source: ModelSource) -> Signature:

@@ -37,14 +37,14 @@ def confined(launcher: Launcher, source: ModelSource) -> Launcher:
     Without such settings that is `launcher` itself; otherwise `launcher` must be `Confinable`. Raises ConfigError for
     an invalid setting, ModelLoadError for one that this machine does not support or this user is not allowed.
     """
-    given = {key: source.settings[key] for key in SETTINGS if key in source.settings}
+    chosen = {key: source.settings[key] for key in SETTINGS if key in source.settings}
     lowered = [key for key in _LIMITS if key in source.config.parameters]
-    if not given and not lowered:
+    if not chosen and not lowered:
         return launcher
     where = f"--backend-config={source.config.backend}"
-    rules: dict[str, Any] = {"limits": _limits(source, where), "landlock": _switch(given, where)}
-    if "user" in given:
-        rules |= _user(given["user"], where)
+    rules: dict[str, Any] = {"limits": _limits(source, where), "landlock": _switch(chosen, where)}
+    if "user" in chosen:
+        rules |= _user(chosen["user"], where)
     elif "processes" in rules["limits"] and os.geteuid() == 0:
         raise ModelLoadError(f"{where},process-limit=<n> does not apply to root: it needs {where},user=<name>, too")
     if rules["landlock"] and not landlock_abi():
@@ -52,8 +52,8 @@ def confined(launcher: Launcher, source: ModelSource) -> Launcher:
             f"{where},landlock=true needs Landlock, which this kernel does not have: it takes Linux 5.13 or newer with "
             "landlock among its security modules (lsm=)"
         )
-    rules["read"] = [str(source.directory.resolve()), *_paths(given, "landlock-read", where)]
-    rules["write"] = _paths(given, "landlock-write", where)
+    rules["read"] = [str(source.directory.resolve()), *_paths(chosen, "landlock-read", where)]
+    rules["write"] = _paths(chosen, "landlock-write", where)
     return _Confined(launcher, rules)  # type: ignore[arg-type]
 
 
@@ -115,8 +115,8 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
-def _switch(given: Mapping[str, str], where: str) -> bool:
-    value = given.get("landlock", "true" if "landlock-read" in given or "landlock-write" in given else "false")
+def _switch(chosen: Mapping[str, str], where: str) -> bool:
+    value = chosen.get("landlock", "true" if "landlock-read" in chosen or "landlock-write" in chosen else "false")
     if value not in ("true", "false"):
         raise ConfigError(f"{where},landlock={value}: must be true or false")
     return value == "true"
@@ -133,9 +133,9 @@ def _user(text: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where},user={text}: unknown user or group") from None
 
 
-def _paths(given: Mapping[str, str], key: str, where: str) -> list[str]:
-    paths = [Path(text) for text in given.get(key, "").split(os.pathsep) if text]
+def _paths(chosen: Mapping[str, str], key: str, where: str) -> list[str]:
+    paths = [Path(text) for text in chosen.get(key, "").split(os.pathsep) if text]
     for path in paths:
         if not path.is_absolute() or not path.exists():
-            raise ConfigError(f"{where},{key}={given[key]}: '{path}' must be an absolute path that exists")
+            raise ConfigError(f"{where},{key}={chosen[key]}: '{path}' must be an absolute path that exists")
     return [str(path) for path in paths]

@@ -65,14 +65,14 @@ class _Messages(trt.ILogger):  # type: ignore[misc, unused-ignore]
 class TensorRtEngine:
     """A plan on a device, which its execution contexts share."""
 
-    def __init__(self, path: Path, whose: str) -> None:
+    def __init__(self, path: Path, instance: str) -> None:
         """Load a plan on the current device of this thread. Raises ModelLoadError with TensorRT's errors."""
         self.messages = _Messages()
         self._runtime = trt.Runtime(self.messages)
         self.engine: Any = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
             raise ModelLoadError(
-                f"unable to load plan '{path}' for model instance '{whose}': {self.messages.take()}; build it with "
+                f"unable to load plan '{path}' for model instance '{instance}': {self.messages.take()}; build it with "
                 f"TensorRT {trt.__version__} on a GPU of this kind, or as version and hardware compatible"
             )
         names = [self.engine.get_tensor_name(index) for index in range(self.engine.num_io_tensors)]
@@ -109,14 +109,14 @@ class TensorRtEngines:
         self._lock = Lock()
         self._engines: WeakValueDictionary[tuple[Any, ...], TensorRtEngine] = WeakValueDictionary()
 
-    def get(self, path: Path, device: int, whose: str) -> TensorRtEngine:
+    def get(self, path: Path, device: int, instance: str) -> TensorRtEngine:
         """Return the plan on `device`, which must be the current one of this thread. Raises ModelLoadError."""
         state = path.stat()
         key = (str(path), state.st_ino, state.st_mtime_ns, state.st_size, device)
         with self._lock:
             engine = self._engines.get(key)
             if engine is None:
-                engine = self._engines[key] = TensorRtEngine(path, whose)
+                engine = self._engines[key] = TensorRtEngine(path, instance)
         return engine
 
 

@@ -22,8 +22,6 @@ NOT_YET: tuple[str, ...] = (
     "docs",
     "root",
     "src/conch/backends",
-    "src/conch/llm",
-    "src/conch/observability",
     "tests/backends",
     "tests/chaos",
     "tests/server",

@@ -121,7 +121,7 @@ def test_a_template_that_fails_is_the_requests_end_alone(conch: ConchProcess, mo
         lambda body: ("", json.loads(body).get("error", {}).get("message", "")),
     )
     if model == "torn":
-        assert chat.ask(conch, model, "one") == Reply("", "the chat template cannot be read: unexpected '}'", 400)
+        assert chat.ask(conch, model, "one") == Reply("", "invalid chat template: unexpected '}'", 400)
         return
     assert "chat template cannot render these messages: can only concatenate" in chat.ask(conch, model, "one").error
     system = [{"role": "system", "content": "be good"}]

@@ -164,7 +164,7 @@ def test_vectors_are_cut_where_the_model_is_made_for_it(client: openai.OpenAI) -
     ]
     assert len(whole) == 128
     assert np.allclose(cut, np.array(whole[:32]) / np.linalg.norm(whole[:32]), atol=1e-6)
-    for model, size, words in (("sentences", 50, "may be cut to 32, 64"), ("letters", 2, "is not made to be cut")):
+    for model, size, words in (("sentences", 50, "may be truncated to 32, 64"), ("letters", 2, "cannot be truncated")):
         with pytest.raises(openai.BadRequestError, match=words) as refused:
             client.embeddings.create(model=model, input="load a model", dimensions=size)
         assert refused.value.param == "dimensions"
@@ -189,7 +189,7 @@ def test_models_are_for_what_they_are_made_for(client: openai.OpenAI) -> None:
     assert client.models.retrieve("sentences").id == "sentences"
     with pytest.raises(openai.BadRequestError, match="`words` generates text and makes no embeddings"):
         client.embeddings.create(model="words", input="a")
-    with pytest.raises(openai.BadRequestError, match="`scores` does not make embeddings: "):
+    with pytest.raises(openai.BadRequestError, match="`scores` is not an embedding model: "):
         client.embeddings.create(model="scores", input="a")
     with pytest.raises(openai.BadRequestError, match="`letters` takes text, 'input' holds token ids"):
         client.embeddings.create(model="letters", input=[1, 2])

@@ -1,4 +1,4 @@
-"""What pip and a package index are told: extras, files, links."""
+"""What pip and a package index contain: extras, files, links."""
 
 import re
 import subprocess

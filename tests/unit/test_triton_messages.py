@@ -17,7 +17,7 @@ def test_the_server_does_not_import_a_grpc_library() -> None:
     )
 
 
-def test_whoever_imports_tritonclient_afterwards_gets_the_same_classes() -> None:
+def test_a_later_import_of_tritonclient_gets_the_same_classes() -> None:
     assert run(
         "import conch.triton_messages as ours, tritonclient.grpc as theirs\n"
         "from tritonclient.grpc import model_config_pb2, service_pb2_grpc\n"
@@ -26,7 +26,7 @@ def test_whoever_imports_tritonclient_afterwards_gets_the_same_classes() -> None
     ) == ("True True\nInferInput GRPCInferenceServiceStub\n")
 
 
-def test_whoever_imported_tritonclient_before_has_the_same_classes() -> None:
+def test_an_earlier_import_of_tritonclient_has_the_same_classes() -> None:
     assert run("import tritonclient.grpc as t, conch.triton_messages as o; print(t.service_pb2 is o.service_pb2)") == (
         "True\n"
     )

@@ -1,1 +1,1 @@
-"""What no engine owns: the tensor form of a generation, chat templates, tool calls."""
+"""Language models independent of the engine: chat templates, tool calls, tensor forms, and planning of GPUs."""

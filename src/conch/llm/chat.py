@@ -1,8 +1,8 @@
-"""From a conversation to a prompt: a model's chat template, as its tokenizer brings it.
+"""Render the messages of a chat to a prompt with the chat template of a model's tokenizer.
 
-Templates are Jinja, with the additions that Hugging Face's `apply_chat_template` has. They are programs that come with
-a model, and run in Jinja's sandbox, which bounds neither their time nor their memory: the server renders them in a
-process that it can end (`llm/chat_prompt.py`).
+Templates are Jinja, with the additions of Hugging Face's `apply_chat_template`. They are programs that come with a
+model. Jinja's sandbox does not bound their time and memory, so the server renders them in a process that it can kill
+(`llm/chat_prompt.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,14 @@ class ChatTemplate:
     """One model's template. `special_tokens` are bos_token, eos_token and so on."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Compile the template. Raises ConfigError if it is none."""
+        """Compile the template. Raises ConfigError if it is invalid."""
         try:
             environment = _environment()
             self._template = environment.from_string(source)
-            # Whether the template renders the tools of a call.
-            self.takes_calls = "tool_calls" in source  # and those of earlier turns
-            self.takes_tools = "tools" in find_undeclared_variables(environment.parse(source))
+            self.renders_calls = "tool_calls" in source  # of earlier turns
+            self.renders_tools = "tools" in find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
-            raise ConfigError(f"the chat template cannot be read: {error}") from error
+            raise ConfigError(f"invalid chat template: {error}") from error
         self._special_tokens = dict(special_tokens)
 
     def render(
@@ -44,10 +43,10 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt; with `continue_final_message` it ends with the last message's text.
 
-        Raises InvalidRequest with what the template has to say against the conversation.
+        Raises InvalidRequest if the template fails, with its message.
         """
         prompt = self._rendered(messages, tools, add_generation_prompt, arguments)
-        return _cut_behind(prompt, messages[-1].get("content") or "") if continue_final_message else prompt
+        return _cut_after(prompt, messages[-1].get("content") or "") if continue_final_message else prompt
 
     def _rendered(
         self,
@@ -72,13 +71,13 @@ class ChatTemplate:
             raise InvalidRequest(f"the model's chat template cannot render these messages: {error}") from error
 
 
-def _cut_behind(prompt: str, content: str) -> str:
-    """Return the prompt up to the end of the last message, as Hugging Face's `apply_chat_template` cuts it."""
+def _cut_after(prompt: str, content: str) -> str:
+    """Return the prompt up to the end of the last message, as Hugging Face's `apply_chat_template` does."""
     text = content.strip()
     start = prompt.rfind(text)
     if not text or start < 0:
         raise InvalidRequest(
-            "'continue_final_message' needs a last message whose text the model's chat template leaves as it is"
+            "'continue_final_message' needs a last message whose text the model's chat template does not change"
         )
     kept = content.lstrip()
     return prompt[: start + len(kept if prompt.startswith(kept, start) else text)]

@@ -1,6 +1,6 @@
-"""The prompt of a chat: the model's own template, with tools where the template has none for itself.
+"""Render the prompt of a chat in a worker process, and describe tools if the model's template does not.
 
-Runs in a process that can be ended, since a template is a program. What it takes and gives are JSON values.
+Templates are programs, so they run in a process that the server can kill. Arguments and results are JSON values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,18 +23,18 @@ def render(described: Mapping[str, Any], messages: bytes) -> tuple[dict[str, Any
     """Render messages in JSON to a prompt in UTF-8.
 
     `described` has `template`, `special_tokens`, `tools`, `tool_call_parser`, `add_generation_prompt`,
-    `continue_final_message`, `arguments` and `echo`. The answer says whether the prompt `describes_tools`, for
-    the template does not, and the text that is `echoed`. Raises ConfigError, InvalidRequest.
+    `continue_final_message`, `arguments` and `echo`. The result has `describes_tools`, whether the prompt describes the
+    tools because the template does not, and `echoed`, the text of the echo. Raises ConfigError, InvalidRequest.
     """
     source: str = described["template"]
     template = _template(source, tuple(sorted(described["special_tokens"].items())))
     tools: list[dict[str, Any]] = described["tools"]
     form = described["tool_call_parser"] or call_format(source)
-    describes_tools = bool(tools) and form in ("", HERMES) and not template.takes_tools
+    describes_tools = bool(tools) and form in ("", HERMES) and not template.renders_tools
     prompt = _prompt(template, described, orjson.loads(messages), tools, describes_tools).encode("utf-8", "replace")
     if len(prompt) > MAX_PROMPT_BYTES:
         raise InvalidRequest(
-            f"the model's chat template makes a prompt of {len(prompt)} bytes of these messages, "
+            f"the model's chat template renders these messages to a prompt of {len(prompt)} bytes, "
             f"at most {MAX_PROMPT_BYTES} are possible"
         )
     return {"describes_tools": describes_tools, "echoed": _echoed(described, messages)}, prompt
@@ -56,7 +56,7 @@ def _prompt(
             arguments=described["arguments"],
         )
 
-    messages = conversation if template.takes_calls else without_calls(conversation)
+    messages = conversation if template.renders_calls else without_calls(conversation)
     if not describes_tools:
         return rendered(messages, tools)
     messages = with_tools(messages, tools)
@@ -67,7 +67,7 @@ def _prompt(
 
 
 def _echoed(described: Mapping[str, Any], messages: bytes) -> str:
-    """Return what an answer begins with: the assistant's message that it belongs to, if that is to be echoed."""
+    """Return the text of the last message for an echo, if it is the assistant's."""
     if not described["echo"]:
         return ""
     last = orjson.loads(messages)[-1]

@@ -1,7 +1,7 @@
-"""A generation as tensors, by the names and rules of Triton's vLLM backend.
+"""The tensor form of a generation, with the names and rules of Triton's vLLM backend.
 
-Sampling parameters come as JSON in the input `sampling_parameters`, or, if that is not there, as the request's own
-parameters; names are vLLM's, values may be strings, as they are in a prompts file.
+Sampling parameters are JSON in the input `sampling_parameters`, or without it the request's parameters. They have
+vLLM's names, and their values may be strings, as in a prompts file.
 """
 
 import json
@@ -28,25 +28,27 @@ _INTEGERS = ("n", "max_tokens", "min_tokens", "top_k", "seed", "logprobs", "trun
 _BOOLEANS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens")
 _ADAPTER = "lora_name"
 _STRUCTURES = ("json", "regex", "grammar", "choice")
-# What a request's parameters may hold besides: they are the server's.
-_OTHERS = ("priority", "timeout", "sequence_id", "triton_enable_empty_final_response")
+# Parameters of the server.
+_IGNORED = ("priority", "timeout", "sequence_id", "triton_enable_empty_final_response")
 
 
 class TensorForm:
-    """One request in tensor form: what it asks of the engine, and how what comes is to be answered."""
+    """One request in tensor form: its generation request for the engine, and its responses from deltas."""
 
-    def __init__(self, request: GenerationRequest, version: int, *, stream: bool, echo: bool, wanted: set[str]) -> None:
+    def __init__(
+        self, request: GenerationRequest, version: int, *, stream: bool, echo: bool, outputs: set[str]
+    ) -> None:
         self.request = request
         self._version = version
         self._stream = stream
-        self._echo = echo  # whether the prompt stands before the text
-        self._wanted = wanted
+        self._echo = echo  # whether the text begins with the prompt
+        self._outputs = outputs  # the optional ones that are requested
         self._count = request.params.n
-        self._heard: list[Delta] = []
+        self._unsent: list[Delta] = []
 
     @classmethod
     def of(cls, request: InferRequest, version: int) -> "TensorForm":
-        """Read a request. Raises InvalidRequest naming the tensor or parameter that is wrong."""
+        """Decode a request. Raises InvalidRequest, naming the tensor or parameter."""
         prompt = _text(request, "text_input")
         if prompt is None:
             raise InvalidRequest(f"model '{request.model_name}' needs the input 'text_input'")
@@ -54,14 +56,13 @@ class TensorForm:
         excluded = _flag(request, "exclude_input_in_output", stream)
         if stream and not excluded:
             raise InvalidRequest("When streaming, `exclude_input_in_output` = False is not allowed.")
-        wanted = {name for name in _RETURNS if _flag(request, f"return_{name}", False)}
+        outputs = {name for name in _RETURNS if _flag(request, f"return_{name}", False)}
         text = _text(request, "sampling_parameters")
-        given = _object(text) if text is not None else dict(request.parameters)
-        adapter = str(given.pop(_ADAPTER, ""))
-        params = sampling_params(given)
-        if {"logprobs", "cumulative_logprob"} & wanted and params.logprobs is None:
-            wanted_params = {**given, "logprobs": 0}
-            params = sampling_params(wanted_params)
+        parameters = _object(text) if text is not None else dict(request.parameters)
+        adapter = str(parameters.pop(_ADAPTER, ""))
+        params = sampling_params(parameters)
+        if {"logprobs", "cumulative_logprob"} & outputs and params.logprobs is None:
+            params = sampling_params({**parameters, "logprobs": 0})
         generation = GenerationRequest(
             id=request.id,
             model_name=request.model_name,
@@ -73,29 +74,29 @@ class TensorForm:
             timeline=request.timeline,
             span=request.span,
         )
-        return cls(generation, version, stream=stream, echo=not excluded, wanted=wanted)
+        return cls(generation, version, stream=stream, echo=not excluded, outputs=outputs)
 
     def responses(self, deltas: Sequence[Delta], end: Usage | ConchError | None) -> list[InferResponse]:
-        """Return what is to be sent now, the last response excepted: `last` makes that."""
+        """Return the responses to send now, except the last one, which `last` returns."""
         if not self._stream or end is not None:
-            self._heard += deltas
+            self._unsent += deltas
             return []
-        told: list[InferResponse] = []
+        responses: list[InferResponse] = []
         for delta in deltas:
             if not delta.text and delta.finish_reason is None:
-                # Tokens of a character that is not complete yet: they are told of with the rest of it.
-                self._heard.append(delta)
+                # Tokens of an incomplete character are sent with the rest of it.
+                self._unsent.append(delta)
                 continue
-            begun = [each for each in self._heard if each.index == delta.index]
-            self._heard = [each for each in self._heard if each.index != delta.index]
-            told.append(self._response([*begun, delta], None))
-        return told
+            earlier = [each for each in self._unsent if each.index == delta.index]
+            self._unsent = [each for each in self._unsent if each.index != delta.index]
+            responses.append(self._response([*earlier, delta], None))
+        return responses
 
     def last(self, end: Usage | ConchError) -> InferResponse | ConchError | None:
-        """Return what ends the request."""
+        """Return the last response."""
         if isinstance(end, ConchError):
             return end
-        return self._response(self._heard, end)
+        return self._response(self._unsent, end)
 
     def _response(self, deltas: Sequence[Delta], usage: Usage | None) -> InferResponse:
         sequences = [_Joined([delta for delta in deltas if delta.index == index]) for index in range(self._count)]
@@ -103,22 +104,22 @@ class TensorForm:
             sequences = [sequence for sequence in sequences if sequence.deltas]
         prompt = self.request.prompt if self._echo and isinstance(self.request.prompt, str) else ""
         outputs = [_strings("text_output", [prompt + sequence.text for sequence in sequences])]
-        if "finish_reason" in self._wanted:
+        if "finish_reason" in self._outputs:
             outputs.append(_strings("finish_reason", [sequence.finish_reason for sequence in sequences]))
-        if "cumulative_logprob" in self._wanted:
+        if "cumulative_logprob" in self._outputs:
             values = np.array([sequence.cumulative_logprob for sequence in sequences], np.float32)
             outputs.append(Tensor.from_numpy("cumulative_logprob", values))
-        if "logprobs" in self._wanted:
+        if "logprobs" in self._outputs:
             outputs.append(_strings("logprobs", [sequence.logprobs for sequence in sequences]))
-        if "num_input_tokens" in self._wanted and usage is not None:
+        if "num_input_tokens" in self._outputs and usage is not None:
             outputs.append(_counts("num_input_tokens", [usage.prompt_tokens]))
-        if "num_output_tokens" in self._wanted:
+        if "num_output_tokens" in self._outputs:
             outputs.append(_counts("num_output_tokens", [sequence.tokens for sequence in sequences]))
         return InferResponse(self.request.model_name, self._version, outputs, id=self.request.id)
 
 
 class _Joined:
-    """Deltas of one sequence, put together."""
+    """Joined deltas of one sequence."""
 
     def __init__(self, deltas: Sequence[Delta]) -> None:
         self.deltas = deltas
@@ -142,16 +143,16 @@ class _Joined:
 
     @property
     def logprobs(self) -> str:
-        """For each token an object: token id → its logprob, rank and text, as the vLLM backend writes them."""
+        """JSON of an object for each token: token id → logprob, rank and text, as in the vLLM backend."""
         return json.dumps(
             [
                 {
                     str(each.token_id): {
                         "logprob": each.logprob,
-                        "rank": each.rank or place,
+                        "rank": each.rank or position,
                         "decoded_token": each.text,
                     }
-                    for place, each in enumerate(token, 1)
+                    for position, each in enumerate(token, 1)
                 }
                 for delta in self.deltas
                 for token in delta.logprobs
@@ -159,13 +160,13 @@ class _Joined:
         )
 
 
-def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
-    """Make sampling parameters of what a client has given, text being taken as what it stands for.
+def sampling_params(parameters: Mapping[str, Any]) -> SamplingParams:
+    """Parse a client's sampling parameters, whose values may be strings.
 
-    Raises InvalidRequest naming the parameter that is unknown or no number.
+    Raises InvalidRequest, naming the parameter that is unknown or invalid.
     """
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in parameters.items():
         if name in _NUMBERS:
             values[name] = _number(name, value, float)
         elif name in _INTEGERS:
@@ -180,14 +181,14 @@ def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
             values[name] = {_number(name, key, int): _number(name, bias, float) for key, bias in value.items()}
         elif name == "guided_decoding" and isinstance(value, Mapping):
             values["structured"] = _structured(value)
-        elif name not in _OTHERS:
+        elif name not in _IGNORED:
             raise InvalidRequest(f"unknown sampling parameter '{name}'")
     return SamplingParams(**values)
 
 
-def _structured(given: Mapping[str, Any]) -> StructuredOutput:
+def _structured(parameters: Mapping[str, Any]) -> StructuredOutput:
     for kind in _STRUCTURES:
-        value = given.get(kind)
+        value = parameters.get(kind)
         if value is not None:
             return StructuredOutput(kind, value if isinstance(value, str) else json.dumps(value))  # type: ignore[arg-type]
     raise InvalidRequest(f"guided_decoding must hold one of {', '.join(_STRUCTURES)}")
@@ -215,7 +216,7 @@ def _list(name: str, value: Any) -> list[Any]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise InvalidRequest(f"sampling parameter '{name}' is no JSON list: {value[:80]}") from None
+            raise InvalidRequest(f"sampling parameter '{name}' must be a JSON list, got {value[:80]}") from None
     return list(value) if isinstance(value, list | tuple) else [value]
 
 

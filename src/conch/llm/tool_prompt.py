@@ -1,7 +1,7 @@
-"""Tools for a model whose chat template has none: the conversation describes them, in the form of hermes.
+"""Describe tools in the messages, in the hermes format, for a chat template without support for tools.
 
-The system message lists the functions and shows a call; earlier calls and their results become text of messages that
-every template renders. Source: the system prompt of Hermes-2-Pro, which Qwen's templates share.
+The system message lists the functions and shows a call; earlier calls and their results become the text of ordinary
+messages. Source: the system prompt of Hermes-2-Pro, which is also that of Qwen's templates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ For each function call, return a json object with function name and arguments wi
 
 
 def with_tools(messages: Sequence[Message], tools: Sequence[Message]) -> list[Message]:
-    """Return the conversation with a system message that describes the tools."""
+    """Return the messages with a system message that describes the tools."""
     listed = "\n".join(orjson.dumps(tool).decode() for tool in tools)
     introduction = _INTRODUCTION.format(tools=listed)
     first = messages[0]
@@ -37,7 +37,7 @@ def with_tools(messages: Sequence[Message], tools: Sequence[Message]) -> list[Me
 
 
 def without_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return the conversation with calls as text, and results of one turn as one message of the user."""
+    """Return the messages with calls as text, and with the results of one turn as one message of the user."""
     plain: list[Message] = []
     results: list[str] = []
     for message in messages:
@@ -60,7 +60,7 @@ def without_calls(messages: Sequence[Message]) -> list[Message]:
 
 
 def with_system_in_user(messages: Sequence[Message]) -> list[Message]:
-    """Return the conversation for a template that knows no system message: its text begins the user's first one."""
+    """Return the messages for a template without system messages: the text is put before the first user message."""
     if len(messages) > 1 and messages[0]["role"] in ("system", "developer") and messages[1]["role"] == "user":
         system, user, *rest = messages
         return [{**user, "content": f"{system['content']}\n\n{user['content']}"}, *rest]

@@ -49,7 +49,7 @@ def test_the_status_is_1_with_the_reason_where_nothing_fits(model: str, capsys: 
     assert engine(["plan", model, "--gpus", "2x24GiB", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["best"] is None
-    assert "8 such GPUs would do" in document["reason"]
+    assert "8 such GPUs suffice" in document["reason"]
 
 
 def test_quantization_makes_it_fit(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +61,7 @@ def test_quantization_makes_it_fit(model: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--gpus", "many"], "'many' names no GPUs"),
+        (["--gpus", "many"], "'many' is not valid for GPUs"),
         (["--gpus", "80GiB", "--max-model-len", "9000"], "--max-model-len 9000 is above the model's context of 8192"),
     ],
 )
@@ -72,7 +72,7 @@ def test_invalid_arguments(model: str, arguments: list[str], said: str, capsys: 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert engine(["plan", str(tmp_path / "none"), "--gpus", "80GiB"]) == 1
-    assert "name a checkpoint's folder" in capsys.readouterr().err
+    assert "expected the folder of a checkpoint" in capsys.readouterr().err
 
 
 def test_a_model_without_a_context_requires_a_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

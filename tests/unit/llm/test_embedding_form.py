@@ -77,9 +77,9 @@ def test_tokens_are_counted_where_the_model_tells_them() -> None:
 def test_an_answer_without_a_vector_for_each_text_is_the_models_fault() -> None:
     form = EmbeddingForm(config(TEXT, VECTOR))
     ((_, request),) = form.requests(["a", "b"], 1, Timeline())
-    with pytest.raises(BackendError, match=r"\[3, 3\], not a vector for each of 2"):
+    with pytest.raises(BackendError, match=r"\[3, 3\], expected 2 vectors"):
         form.vectors(request, answer([[1.0, 2, 3]] * 3))
-    with pytest.raises(BackendError, match="no 'vector'"):
+    with pytest.raises(BackendError, match="lacks the output 'vector'"):
         form.vectors(request, InferResponse("m", 1, []))
 
 
@@ -99,7 +99,7 @@ def test_an_answer_without_a_vector_for_each_text_is_the_models_fault() -> None:
     ],
 )
 def test_other_models_make_no_embeddings(unfit: ModelConfig) -> None:
-    with pytest.raises(Unsupported, match="`m` does not make embeddings: "):
+    with pytest.raises(Unsupported, match="`m` is not an embedding model: "):
         EmbeddingForm(unfit)
 
 
@@ -117,6 +117,6 @@ def test_vectors_are_cut_only_as_the_model_says() -> None:
             each.check_dimensions(4)
         refusals.append(raised.value)
     assert [str(error).partition("`m` ")[2] for error in refusals] == [
-        "has 3 numbers and may be cut to 1, 2.",
-        "has 3 numbers and is not made to be cut.",
+        "have 3 dimensions and may be truncated to 1, 2.",
+        "have 3 dimensions and cannot be truncated.",
     ]

@@ -23,12 +23,12 @@ def read(parser: OutputParser, pieces: Sequence[str]) -> list[Part]:
     return parts + parser.feed("", True)
 
 
-def told(parts: Sequence[Part]) -> tuple[str, str, list[tuple[str, object]]]:
-    """What was said, what was thought, and what was called."""
-    said = "".join(part for part in parts if isinstance(part, str))
-    thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
+def joined(parts: Sequence[Part]) -> tuple[str, str, list[tuple[str, object]]]:
+    """Return text, reasoning and calls."""
+    content = "".join(part for part in parts if isinstance(part, str))
+    reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
     calls = [(part.name, json.loads(part.arguments)) for part in parts if isinstance(part, ToolCall)]
-    return said, thought, calls
+    return content, reasoning, calls
 
 
 CALL = ("weather", {"city": "Köln"})
@@ -54,24 +54,24 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("form", "text", "said", "calls"), TEXTS)
+@pytest.mark.parametrize(("form", "text", "content", "calls"), TEXTS)
 @settings(max_examples=30)
 @given(cuts=st.sets(st.integers(1, 200)))
 def test_calls_are_found_wherever_the_text_is_cut(
-    form: str, text: str, said: str, calls: list[tuple[str, object]], cuts: set[int]
+    form: str, text: str, content: str, calls: list[tuple[str, object]], cuts: set[int]
 ) -> None:
     places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     pieces = [text[start:end] for start, end in pairwise(places)]
-    assert told(read(call_parser(form), pieces)) == (said, "", calls)
+    assert joined(read(call_parser(form), pieces)) == (content, "", calls)
 
 
-def test_text_before_a_call_is_told_at_once() -> None:
+def test_text_before_a_call_is_returned_immediately() -> None:
     parser = call_parser("hermes")
     assert parser.feed("Wait <", False) == ["Wait"]
     assert parser.feed("b", False) == [" <b"]
 
 
-def test_ids_are_of_their_own() -> None:
+def test_ids_are_unique() -> None:
     parts = read(call_parser("hermes"), [f"<tool_call>{WEATHER}</tool_call>" * 3])
     ids = [part.id for part in parts if isinstance(part, ToolCall)]
     assert len(set(ids)) == 3
@@ -79,9 +79,9 @@ def test_ids_are_of_their_own() -> None:
 
 
 def test_a_choice_of_the_client_makes_all_of_the_text_a_call() -> None:
-    assert told(read(NamedCall("weather"), ['{"city":', ' "Köln"}'])) == ("", "", [CALL])
-    assert told(read(RequiredCalls(), ["[", WEATHER, "]"])) == ("", "", [CALL])
-    assert told(read(RequiredCalls(), ["[", WEATHER[:-3]])) == ("[" + WEATHER[:-3], "", [])
+    assert joined(read(NamedCall("weather"), ['{"city":', ' "Köln"}'])) == ("", "", [CALL])
+    assert joined(read(RequiredCalls(), ["[", WEATHER, "]"])) == ("", "", [CALL])
+    assert joined(read(RequiredCalls(), ["[", WEATHER[:-3]])) == ("[" + WEATHER[:-3], "", [])
 
 
 def test_the_schema_of_required_calls_names_the_tools() -> None:
@@ -104,7 +104,7 @@ def test_an_unknown_form_is_named() -> None:
         call_parser("x")
 
 
-THOUGHTS = [
+REASONING = [
     (False, "<think>Hm.</think>\n\nYes.", "Yes.", "Hm."),
     (True, "Hm.</think>Yes.", "Yes.", "Hm."),
     (False, "Yes, <think> is a tag.", "Yes, <think> is a tag.", ""),
@@ -115,16 +115,16 @@ THOUGHTS = [
 ]
 
 
-@pytest.mark.parametrize(("thinking", "text", "said", "thought"), THOUGHTS)
+@pytest.mark.parametrize(("thinking", "text", "content", "reasoning"), REASONING)
 @settings(max_examples=30)
 @given(cuts=st.sets(st.integers(1, 40)))
-def test_thoughts_are_told_apart(thinking: bool, text: str, said: str, thought: str, cuts: set[int]) -> None:
+def test_reasoning_is_separated(thinking: bool, text: str, content: str, reasoning: str, cuts: set[int]) -> None:
     places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     pieces = [text[start:end] for start, end in pairwise(places)]
-    assert told(read(ReasoningOutput(PlainOutput(), thinking=thinking), pieces)) == (said, thought, [])
+    assert joined(read(ReasoningOutput(PlainOutput(), thinking=thinking), pieces)) == (content, reasoning, [])
 
 
-def test_a_call_may_follow_the_thoughts() -> None:
+def test_a_call_may_follow_the_reasoning() -> None:
     parser = ReasoningOutput(call_parser("hermes"), thinking=False)
     parts = read(parser, ["<think>I should look.</think>", f"<tool_call>{WEATHER}</tool_call>"])
-    assert told(parts) == ("", "I should look.", [CALL])
+    assert joined(parts) == ("", "I should look.", [CALL])

@@ -27,7 +27,7 @@ def _plan(given: Namespace) -> int:
     from conch.errors import InvalidRequest
     from conch.llm.planning.checkpoint import read_checkpoint
     from conch.llm.planning.gpus import detect_gpus, parse_gpus
-    from conch.llm.planning.plan import Wish, plan
+    from conch.llm.planning.plan import Workload, plan
 
     dtype_bytes = _DTYPES[given.dtype] if given.dtype else None
     model = read_checkpoint(Path(given.model), dtype_bytes=dtype_bytes, quantization=given.quantization or "")
@@ -37,14 +37,14 @@ def _plan(given: Namespace) -> int:
     if model.shape.context and length > model.shape.context:
         raise InvalidRequest(f"--max-model-len {length} is above the model's context of {model.shape.context} tokens")
     gpus = parse_gpus(given.gpus, given.nodes) if given.gpus else detect_gpus(given.nodes)
-    wish = Wish(
+    workload = Workload(
         length=length,
         concurrency=given.concurrency,
         utilization=given.gpu_memory_utilization,
         kv_bytes=1 if given.kv_cache_dtype == "fp8" else max(model.other_bytes, 2),
     )
-    found = plan(model, gpus, wish)
-    (print_json if given.json else print_plan)(model, gpus, wish, found, given.quantization or "")
+    found = plan(model, gpus, workload)
+    (print_json if given.json else print_plan)(model, gpus, workload, found, given.quantization or "")
     return 0 if found.best else _FAILURE
 
 

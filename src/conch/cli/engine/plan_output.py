@@ -10,7 +10,7 @@ from rich.table import Table
 
 from conch.llm.planning.checkpoint import Checkpoint
 from conch.llm.planning.gpus import GIB, Gpus
-from conch.llm.planning.plan import Plan, Split, Wish
+from conch.llm.planning.plan import Plan, Split, Workload
 
 _TABLE_COLUMNS = 160  # if the output is not a terminal
 _BILLION = 1e9
@@ -19,7 +19,7 @@ _KIB = 1024
 _VLLM_QUANTIZATIONS = ("fp8", "awq", "gptq")
 
 
-def print_plan(model: Checkpoint, gpus: Gpus, wish: Wish, plan: Plan, quantization: str) -> None:
+def print_plan(model: Checkpoint, gpus: Gpus, workload: Workload, plan: Plan, quantization: str) -> None:
     """Print the plan as a table with the recommended division."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -27,11 +27,12 @@ def print_plan(model: Checkpoint, gpus: Gpus, wish: Wish, plan: Plan, quantizati
     shape = model.shape
     console.print(
         f"{shape.family}: {shape.parameters / _BILLION:.2f} billion parameters, {model.weight_bytes / GIB:.1f} GiB "
-        f"({model.source}); KV cache {shape.kv_bytes_per_token(wish.kv_bytes) / _KIB:g} KiB per token",
+        f"({model.source}); KV cache {shape.kv_bytes_per_token(workload.kv_bytes) / _KIB:g} KiB per token",
         soft_wrap=True,
     )
     console.print(
-        f"{gpus}, {wish.utilization:.0%} of each for the engine; sequences of {wish.length} tokens", soft_wrap=True
+        f"{gpus}, {workload.utilization:.0%} of each for the engine; sequences of {workload.length} tokens",
+        soft_wrap=True,
     )
     table = Table(box=SIMPLE_HEAD)
     for title in ("TP", "PP", "GPUs"):
@@ -47,12 +48,12 @@ def print_plan(model: Checkpoint, gpus: Gpus, wish: Wish, plan: Plan, quantizati
         return
     console.print(f"Best: TP {plan.best.tensor} × PP {plan.best.pipeline}, {plan.reason}.", soft_wrap=True)
     console.print(f"Resources: {_resources(plan.best, gpus)}.\n", soft_wrap=True)
-    for backend, document in _model_json(model, wish, plan.best, quantization).items():
+    for backend, document in _model_json(model, workload, plan.best, quantization).items():
         console.print(f'model.json for backend: "{backend}"', soft_wrap=True)
         console.print(escape(json.dumps(document, indent=2)) + "\n", soft_wrap=True)
 
 
-def print_json(model: Checkpoint, gpus: Gpus, wish: Wish, plan: Plan, quantization: str) -> None:
+def print_json(model: Checkpoint, gpus: Gpus, workload: Workload, plan: Plan, quantization: str) -> None:
     """Print the plan as JSON; sizes are in bytes."""
     best = plan.best
     document: dict[str, Any] = {
@@ -61,18 +62,18 @@ def print_json(model: Checkpoint, gpus: Gpus, wish: Wish, plan: Plan, quantizati
             "parameters": model.shape.parameters,
             "weight_bytes": model.weight_bytes,
             "weight_source": model.source,
-            "kv_bytes_per_token": model.shape.kv_bytes_per_token(wish.kv_bytes),
+            "kv_bytes_per_token": model.shape.kv_bytes_per_token(workload.kv_bytes),
         },
         "gpus": {"per_node": gpus.per_node, "nodes": gpus.nodes, "memory_bytes": gpus.memory},
-        "max_model_len": wish.length,
-        "concurrency": wish.concurrency,
+        "max_model_len": workload.length,
+        "concurrency": workload.concurrency,
         "splits": [_document(split) for split in plan.splits],
         "best": _document(best) if best else None,
         "reason": plan.reason,
     }
     if best is not None:
         document["resources"] = {"nodes": _nodes(best, gpus), "gpus_per_node": best.gpus // _nodes(best, gpus)}
-        document["model_json"] = _model_json(model, wish, best, quantization)
+        document["model_json"] = _model_json(model, workload, best, quantization)
     print(json.dumps(document, indent=2))
 
 
@@ -111,17 +112,17 @@ def _resources(split: Split, gpus: Gpus) -> str:
     return number if nodes == 1 else f"{nodes} nodes with {number} each"
 
 
-def _model_json(model: Checkpoint, wish: Wish, best: Split, quantization: str) -> dict[str, dict[str, Any]]:
+def _model_json(model: Checkpoint, workload: Workload, best: Split, quantization: str) -> dict[str, dict[str, Any]]:
     parallel = {"tensor_parallel_size": best.tensor, "pipeline_parallel_size": best.pipeline}
     name = str(model.path.resolve())
-    vllm: dict[str, Any] = {"model": name, **parallel, "max_model_len": wish.length}
-    vllm["gpu_memory_utilization"] = wish.utilization
-    cache: dict[str, Any] = {"free_gpu_memory_fraction": wish.utilization}
-    if wish.kv_bytes == 1:
+    vllm: dict[str, Any] = {"model": name, **parallel, "max_model_len": workload.length}
+    vllm["gpu_memory_utilization"] = workload.utilization
+    cache: dict[str, Any] = {"free_gpu_memory_fraction": workload.utilization}
+    if workload.kv_bytes == 1:
         vllm["kv_cache_dtype"] = cache["dtype"] = "fp8"
     if quantization in _VLLM_QUANTIZATIONS:
         vllm["quantization"] = quantization
     return {
         "vllm": vllm,
-        "tensorrtllm": {"model": name, **parallel, "max_seq_len": wish.length, "kv_cache_config": cache},
+        "tensorrtllm": {"model": name, **parallel, "max_seq_len": workload.length, "kv_cache_config": cache},
     }

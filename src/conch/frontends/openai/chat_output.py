@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from conch.generation import StructuredOutput
 from conch.llm.output import OutputParser, PlainOutput
-from conch.llm.reasoning import ReasoningOutput, thinks
+from conch.llm.reasoning import ReasoningOutput, has_reasoning
 from conch.llm.tool_calls import NamedCall, RequiredCalls, arguments_schema, call_format, call_parser, required_schema
 from conch.protocol.openai.requests import ChatCall
 
@@ -19,7 +19,7 @@ class OutputForm:
 
     def __init__(self, template: str, form: str, call: ChatCall, prompt: str) -> None:
         self._call = call
-        self._thinks = thinks(template)
+        self._thinks = has_reasoning(template)
         self._thinking = prompt.rstrip().endswith("<think>")
         self._form = ""
         if call.tools and call.tool_choice == "auto":

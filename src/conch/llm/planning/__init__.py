@@ -1,1 +1,1 @@
-"""Which GPUs a language model fits, before one is bought, booked or loaded: arithmetic on what its checkpoint says."""
+"""Estimate which GPUs a language model fits, from the sizes in its checkpoint, without loading it."""

@@ -1,4 +1,4 @@
-"""A checkpoint in a folder: its shape, and how large its weights are."""
+"""The shape of a checkpoint and the size of its weights."""
 
 import json
 from collections.abc import Mapping
@@ -11,35 +11,35 @@ from conch.llm.planning.config_json import read_shape
 from conch.llm.planning.shape import Shape
 
 _INDEX = "model.safetensors.index.json"
-_LARGEST_HEADER = 100_000_000  # the format's own limit
+_MAX_HEADER_BYTES = 100_000_000  # by the format
 _LENGTH_BYTES = 8
-# Bits that a number of a matrix takes up, scales included.
+# Per number of a matrix, with scales.
 _QUANTIZED_BITS = {"fp8": 8.0, "int8": 8.0, "awq": 4.25, "gptq": 4.25, "nvfp4": 4.5, "mxfp4": 4.25}
 QUANTIZATIONS = tuple(_QUANTIZED_BITS)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model that is to be planned for. `matrix_bytes` and `other_bytes`: of one parameter of each kind."""
+    """A checkpoint. `matrix_bytes` and `other_bytes` are the sizes of one parameter of each kind."""
 
     path: Path
     shape: Shape
     matrix_bytes: float
     other_bytes: float
-    source: str  # where the sizes are from, in words
+    source: str  # description of the origin of the sizes
 
     @property
     def weight_bytes(self) -> int:
-        """How large the weights are on one GPU."""
+        """Size of the weights on one GPU."""
         matrices = sum(layer.split for layer in self.shape.layers)
         return round(matrices * self.matrix_bytes + (self.shape.parameters - matrices) * self.other_bytes)
 
 
 def read_checkpoint(path: Path, *, dtype_bytes: int | None = None, quantization: str = "") -> Checkpoint:
-    """Read a folder with `config.json`, or that file alone. Raises InvalidRequest saying what is wrong with it.
+    """Read a folder with `config.json`, or only that file. Raises InvalidRequest with the problem.
 
-    The weights are as large as the files beside it say, unless `dtype_bytes` or `quantization` say how they will be
-    loaded; without either, as the configuration says.
+    `dtype_bytes` and `quantization` override the stored size of the weights. The default is the size of the safetensors
+    files, or without them of the configuration's data type.
     """
     path = path / "config.json" if path.is_dir() else path
     config = _read_json(path)
@@ -52,12 +52,12 @@ def read_checkpoint(path: Path, *, dtype_bytes: int | None = None, quantization:
     files = _stored_bytes(path.parent)
     if files and dtype_bytes is None:
         matrices = sum(layer.split for layer in shape.layers)
-        # A matrix that is stored twice, as tied embeddings may be, is not loaded twice: never more than as declared.
+        # At most the declared size: a matrix may be stored twice, such as tied embeddings, but is loaded once.
         others = (shape.parameters - matrices) * plain
         return Checkpoint(path.parent, shape, min((files - others) / matrices, plain), plain, "its safetensors files")
     if stored and dtype_bytes is None:
         bits = _stored_bits(stored)
-        return Checkpoint(path.parent, shape, bits / 8, plain, f"matrices in {bits:g} bits, says its config.json")
+        return Checkpoint(path.parent, shape, bits / 8, plain, f"matrices in {bits:g} bits, from its config.json")
     return Checkpoint(path.parent, shape, plain, plain, f"{plain} bytes for each parameter")
 
 
@@ -65,7 +65,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InvalidRequest(f"there is no '{path}': name a checkpoint's folder, which holds its config.json") from None
+        raise InvalidRequest(f"there is no '{path}': expected the folder of a checkpoint, with a config.json") from None
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"'{path}' cannot be read: {error}") from None
     if not isinstance(document, dict):
@@ -77,7 +77,7 @@ def _stored_bits(stored: Any) -> float:
     try:
         return _bits(stored)
     except (TypeError, ValueError, AttributeError):
-        raise InvalidRequest(f"config.json: its quantization_config cannot be understood: {stored}") from None
+        raise InvalidRequest(f"config.json: unknown quantization_config: {stored}") from None
 
 
 def _bits(stored: Mapping[str, Any]) -> float:
@@ -90,7 +90,7 @@ def _bits(stored: Mapping[str, Any]) -> float:
 
 
 def _stored_bytes(directory: Path) -> int:
-    """Return the size of all tensors in the folder's safetensors files, 0 if there are none. Reads headers only."""
+    """Return the size of all tensors in the folder's safetensors files, from their headers; 0 without files."""
     index = directory / _INDEX
     if index.is_file():
         size = (_read_json(index).get("metadata") or {}).get("total_size")
@@ -102,8 +102,8 @@ def _stored_bytes(directory: Path) -> int:
 def _tensor_bytes(path: Path) -> int:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        if not 0 < length <= _LARGEST_HEADER:
-            raise InvalidRequest(f"'{path}' is no safetensors file: its header would have {length} bytes")
+        if not 0 < length <= _MAX_HEADER_BYTES:
+            raise InvalidRequest(f"'{path}' is not a safetensors file: its header would have {length} bytes")
         try:
             header = json.loads(file.read(length))
             return sum(
@@ -112,4 +112,4 @@ def _tensor_bytes(path: Path) -> int:
                 if name != "__metadata__"
             )
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            raise InvalidRequest(f"'{path}' is no safetensors file: {error}") from None
+            raise InvalidRequest(f"'{path}' is not a safetensors file: {error}") from None

@@ -1,6 +1,6 @@
-"""A checkpoint's `config.json`, as Hugging Face writes it, to the model's `Shape`.
+"""Compute a model's `Shape` from Hugging Face's `config.json`.
 
-What is counted is what checkpoints of these families hold, to the parameter: the tests have their published numbers.
+The numbers of parameters are exact: the tests compare them with the published ones.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from conch.errors import InvalidRequest
 from conch.llm.planning.shape import ParameterCount, Shape
 
-# Ends of the names of numbers that are counted with, and of those the ones that cannot be 0.
+# Suffixes of the names of numbers, and names of numbers that must not be 0.
 _COUNTS = (
     *(
         "hidden_size",
@@ -27,41 +27,43 @@ _COUNTS = (
 _NOT_NONE = {"hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_hidden_layers"} | {
     *("n_embd", "n_head", "n_layer", "n_positions", "kv_lora_rank", "qk_rope_head_dim"),
 }
-_MOST, _MOST_LAYERS = 10**9, 10_000
+_MAX_COUNT, _MAX_LAYERS = 10**9, 10_000
 _DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 
 
 def read_shape(config: Mapping[str, Any]) -> Shape:
     """Return the shape of a model. Raises InvalidRequest if the family is unknown, or a number is missing."""
-    if "text_config" in config:  # of a model that also sees or hears
+    if "text_config" in config:  # of a multi-modal model
         config = {**config, **config["text_config"]}
     family = str(config.get("model_type", ""))
     if family not in _FAMILIES:
         known = ", ".join(sorted(_FAMILIES))
-        raise InvalidRequest(f"config.json: model_type '{family}' is not known to conch engine plan; known: {known}")
+        raise InvalidRequest(
+            f"config.json: model_type '{family}' is not supported by conch engine plan; supported: {known}"
+        )
     try:
         _check_numbers(config)
         return _FAMILIES[family](config)
     except KeyError as error:
-        raise InvalidRequest(f"config.json: {error} is missing, which a model of type '{family}' has") from None
+        raise InvalidRequest(f"config.json: {error} is missing, which model_type '{family}' needs") from None
     except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise InvalidRequest(f"config.json: its numbers make no model of type '{family}': {error}") from None
+        raise InvalidRequest(f"config.json: invalid for model_type '{family}': {error}") from None
 
 
 def _check_numbers(config: Mapping[str, Any]) -> None:
-    """Raise ValueError for a number that is none, or out of all reason."""
+    """Raise ValueError for a number that is not an integer or out of range."""
     for name, value in config.items():
-        if name.endswith(_COUNTS) and value is not None and (type(value) is not int or not 0 <= value <= _MOST):
+        if name.endswith(_COUNTS) and value is not None and (type(value) is not int or not 0 <= value <= _MAX_COUNT):
             raise ValueError(f"{name} is {value!r}")
     for name in _NOT_NONE & config.keys():
         if not config[name]:
             raise ValueError(f"{name} is {config[name]!r}")
-    if max(config.get("num_hidden_layers", 0), config.get("n_layer", 0)) > _MOST_LAYERS:
-        raise ValueError(f"it has more than {_MOST_LAYERS} layers")
+    if max(config.get("num_hidden_layers", 0), config.get("n_layer", 0)) > _MAX_LAYERS:
+        raise ValueError(f"it has more than {_MAX_LAYERS} layers")
 
 
 def _llama_like(config: Mapping[str, Any]) -> Shape:
-    """Llama and its relatives: RMS norms, gated feed-forward layers, heads that share keys and values."""
+    """Return the shape of a Llama-like model: RMS norms, gated feed-forward layers, grouped-query attention."""
     family, hidden, heads = config["model_type"], config["hidden_size"], config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     head = config.get("head_dim") or hidden // heads
@@ -82,7 +84,7 @@ def _llama_like(config: Mapping[str, Any]) -> Shape:
 
 
 def _attention_extras(config: Mapping[str, Any], head: int) -> int:
-    """Return the number of biases and of norms of heads."""
+    """Return the number of parameters of biases and of heads' norms."""
     family, hidden, heads = config["model_type"], config["hidden_size"], config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     of_heads = (heads + 2 * kv_heads) * head
@@ -94,7 +96,7 @@ def _attention_extras(config: Mapping[str, Any], head: int) -> int:
 
 
 def _feed_forward(config: Mapping[str, Any], number: int) -> ParameterCount:
-    """Return the feed-forward part of a layer, or its experts with their router."""
+    """Return the parameters of a layer's feed-forward part, or of its experts and router."""
     hidden = config["hidden_size"]
     experts = _experts(config)
     if not experts or not _has_experts(config, number):
@@ -102,7 +104,7 @@ def _feed_forward(config: Mapping[str, Any], number: int) -> ParameterCount:
         return ParameterCount(3 * hidden * width, 2 * width + hidden if config.get("mlp_bias") else 0)
     width = config.get("moe_intermediate_size") or config["intermediate_size"]
     split, whole = experts * 3 * hidden * width, hidden * experts
-    if config.get("shared_expert_intermediate_size"):  # Qwen2: one for all tokens, behind a gate
+    if config.get("shared_expert_intermediate_size"):  # Qwen2: one with a gate
         split += 3 * hidden * config["shared_expert_intermediate_size"]
         whole += hidden
     if config.get("n_shared_experts"):  # DeepSeek
@@ -125,7 +127,7 @@ def _has_experts(config: Mapping[str, Any], number: int) -> bool:
 
 
 def _deepseek(config: Mapping[str, Any]) -> Shape:
-    """DeepSeek V2 and V3: experts, and attention through a latent vector, which alone is kept of a token."""
+    """Return the shape of DeepSeek V2 or V3: experts, and multi-head latent attention, which caches a latent vector."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     latent, rope, plain = config["kv_lora_rank"], config["qk_rope_head_dim"], config["qk_nope_head_dim"]
     query = config.get("q_lora_rank") or 0
@@ -143,7 +145,7 @@ def _deepseek(config: Mapping[str, Any]) -> Shape:
 
 
 def _gpt2(config: Mapping[str, Any]) -> Shape:
-    """GPT-2: learned positions, norms and matrices with biases, one feed-forward layer of four times the width."""
+    """Return the shape of GPT-2: learned positions, biases, a feed-forward layer of four times the width."""
     hidden = config["n_embd"]
     width = config.get("n_inner") or 4 * hidden
     layer = ParameterCount(4 * hidden * hidden + 2 * hidden * width, 4 * hidden + 4 * hidden + width + hidden)
@@ -175,9 +177,9 @@ def _shape(
     last: int = 0,
 ) -> Shape:
     if not kv_width:
-        raise ValueError("its heads have no width")
+        raise ValueError("the width of its heads is 0")
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
-    # Gemma's releases leave the word out, as it is their default.
+    # Omitted in Gemma's releases, where true is the default.
     tied = config.get("tie_word_embeddings", config["model_type"].startswith("gemma"))
     dense = config["intermediate_size"]
     widths = {dense, config.get("moe_intermediate_size") or dense} if _experts(config) else {dense}

@@ -129,7 +129,7 @@ def test_a_template_that_does_not_compile(tmp_path: Path, wrong: Any) -> None:
     _checkpoint(version / "weights", wrong)
     finding = one(tmp_path)
     assert (finding.rule.id, finding.place) == ("chat-template", Place(version / "weights" / "tokenizer_config.json"))
-    assert "the chat template cannot be read" in finding.message
+    assert "invalid chat template" in finding.message
 
 
 def test_a_template_in_a_gguf_file_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

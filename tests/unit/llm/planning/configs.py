@@ -1,4 +1,4 @@
-"""The `config.json` of models whose numbers everybody knows, as far as they matter here."""
+"""The `config.json` of models whose numbers are published, as far as they matter here."""
 
 from typing import Any
 

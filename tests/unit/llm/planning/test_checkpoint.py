@@ -20,7 +20,7 @@ def _write(directory: Path, config: dict[str, Any]) -> Path:
 
 
 def _write_safetensors(path: Path, tensors: dict[str, int]) -> None:
-    """Write a header for tensors of so many bytes, and none of the bytes."""
+    """Write a header for tensors of `sizes` bytes, and none of the bytes."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, size in tensors.items():
@@ -85,25 +85,25 @@ def test_a_quantized_checkpoint_says_so_itself(tmp_path: Path, stored: dict[str,
 
 @pytest.mark.parametrize("stored", [["fp8"], {"bits": "four"}, {"bits": [4]}])
 def test_a_quantization_that_cannot_be_understood_is_shown(tmp_path: Path, stored: Any) -> None:
-    with pytest.raises(InvalidRequest, match="quantization_config cannot be understood: "):
+    with pytest.raises(InvalidRequest, match="unknown quantization_config: "):
         read_checkpoint(_write(tmp_path, {**QWEN_05B, "quantization_config": stored}))
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "there is no '.*config.json'"), ("{", "cannot be read"), ("[]", "a JSON object")]
+    ("content", "message"), [(None, "there is no '.*config.json'"), ("{", "cannot be read"), ("[]", "a JSON object")]
 )
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: str | None, said: str) -> None:
+def test_folders_without_a_checkpoint_are_refused(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(InvalidRequest, match=said):
+    with pytest.raises(InvalidRequest, match=message):
         read_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"\xff" * 16, struct.pack("<Q", 4) + b"{[1]", struct.pack("<Q", 8) + b'{"a": 1}']
 )
-def test_files_that_are_no_safetensors_are_named(tmp_path: Path, data: bytes) -> None:
+def test_malformed_safetensors_are_reported(tmp_path: Path, data: bytes) -> None:
     _write(tmp_path, QWEN_05B)
     (tmp_path / "model.safetensors").write_bytes(data)
-    with pytest.raises(InvalidRequest, match=r"model.safetensors' is no safetensors file"):
+    with pytest.raises(InvalidRequest, match=r"model.safetensors' is not a safetensors file"):
         read_checkpoint(tmp_path)

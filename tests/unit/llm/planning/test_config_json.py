@@ -1,4 +1,4 @@
-"""The shapes of models that everybody knows, to the parameter."""
+"""The shapes of well-known models, to the parameter."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from conch.errors import InvalidRequest
 from conch.llm.planning.checkpoint import Checkpoint
 from conch.llm.planning.config_json import read_shape
 from conch.llm.planning.gpus import GIB, Gpus
-from conch.llm.planning.plan import Wish, plan
+from conch.llm.planning.plan import Workload, plan
 from tests.unit.llm.planning.configs import KNOWN, LLAMA_3_8B, MIXTRAL_8X7B
 
 
@@ -37,7 +37,7 @@ def test_no_number_is_met_by_an_exception(known: tuple[str, dict[str, Any], int,
     except InvalidRequest:
         return
     model = Checkpoint(Path(), shape, 2, 2, "")
-    found = plan(model, Gpus(8, 80 * GIB, 2), Wish(length=4096))
+    found = plan(model, Gpus(8, 80 * GIB, 2), Workload(length=4096))
     assert (found.best is None) == all(split.problem for split in found.splits)
 
 
@@ -53,19 +53,19 @@ def test_a_latent_vector_is_kept_by_every_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
-        ({"model_type": "rwkv"}, r"model_type 'rwkv' is not known .* known: deepseek_v2"),
-        ({}, "model_type '' is not known"),
+        ({"model_type": "rwkv"}, r"model_type 'rwkv' is not supported .* supported: deepseek_v2"),
+        ({}, "model_type '' is not supported"),
         ({"model_type": "llama", "hidden_size": 64}, "'num_attention_heads' is missing"),
-        ({**LLAMA_3_8B, "num_attention_heads": 0}, "its numbers make no model"),
+        ({**LLAMA_3_8B, "num_attention_heads": 0}, "invalid for model_type"),
         ({**LLAMA_3_8B, "hidden_size": 4096.5}, "hidden_size is 4096.5"),
-        ({**LLAMA_3_8B, "hidden_size": 31}, "its heads have no width"),
+        ({**LLAMA_3_8B, "hidden_size": 31}, "the width of its heads is 0"),
         ({**LLAMA_3_8B, "vocab_size": -1}, "vocab_size is -1"),
         ({**LLAMA_3_8B, "num_hidden_layers": 10**8}, "more than 10000 layers"),
-        ({**MIXTRAL_8X7B, "num_local_experts": "many"}, "its numbers make no model"),
+        ({**MIXTRAL_8X7B, "num_local_experts": "many"}, "invalid for model_type"),
     ],
 )
-def test_what_is_no_model_is_refused(config: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_invalid_configurations_are_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         read_shape(config)

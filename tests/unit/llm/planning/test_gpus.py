@@ -49,10 +49,10 @@ def test_the_smallest_gpu_of_this_machine_counts(library: Path, tmp_path: Path) 
 
 
 def test_without_gpus_it_says_what_to_write(library: Path, tmp_path: Path) -> None:
-    said = "this machine has no NVIDIA GPU; say which there will be, such as --gpus 8x80GiB"
-    assert detected(library, tmp_path) == said
-    assert detected(tmp_path, tmp_path) == said  # no driver at all
+    expected = "this machine has no NVIDIA GPU; describe the GPUs, such as --gpus 8x80GiB"
+    assert detected(library, tmp_path) == expected
+    assert detected(tmp_path, tmp_path) == expected  # no driver at all
 
 
 def test_a_driver_that_fails_is_named(library: Path, tmp_path: Path) -> None:
-    assert "sees (RM has detected an NVML/RM version mismatch); say which" in detected(library, tmp_path, "error 18")
+    assert "in this machine (RM has detected an NVML/RM version mismatch); describe" in detected(library, tmp_path, "error 18")

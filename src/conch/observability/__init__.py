@@ -1,1 +1,1 @@
-"""What is known about the server's work. This layer is told; it never asks."""
+"""The log, metrics and traces. Other layers push to this one; it does not import them."""

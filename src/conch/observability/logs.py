@@ -3,17 +3,17 @@
     I1121 01:27:00.123456 4242 server.py:31] "Started HTTP service at 0.0.0.0:8000"
     2026-11-21T01:27:00Z I 4242 server.py:31] "Started HTTP service at 0.0.0.0:8000"
 
-Letter, month and day, time in UTC, process, file and line, then the message quoted as in JSON: whatever a client has
-put into it, it stays on one line. What needs several lines (a traceback, a table) follows indented. With
-`--log-format=json` a line is an object, with all of that and the record's fields as members.
+A line has the level's letter, month and day, time in UTC, process, file and line, then the message, quoted as in JSON,
+so that text from clients cannot start a new line. Blocks of several lines (a traceback, a table) follow indented. With
+`--log-format=json` a line is an object with the same parts and the record's fields.
 
-A record may carry, in `extra`:
+A record may have, in `extra`:
 
-    instance   the model instance that speaks, put before the message
+    instance   the model instance of the message, put before it
     source     `file:line` in a child process, instead of the place of the logging call
-    block      text of several lines to follow the message
-    fields     what else there is to know, by name: JSON values
-    structured the same as `block`, by name as JSON values: --log-format=json has these members in its place
+    block      text of several lines after the message
+    fields     further JSON values by name
+    structured JSON values by name, for --log-format=json instead of `block`
 """
 
 import json
@@ -28,23 +28,23 @@ from typing import Any, TextIO
 from conch.errors import Code, ConchError, Unsupported
 from conch.options.server_options import ServerOptions
 
-# Everything that the code of models says: its standard output and its `pb_utils.Logger`.
+# For the output of models: stdout, stderr and `pb_utils.Logger`.
 MODEL_LOGGER = "conch.model"
 
 _OFF = logging.CRITICAL + 1
 FORMATS = ("default", "ISO8601", "json")
-# What a terminal or a reader of lines would act upon, and JSON leaves as it is.
-_ACTIVE = {
+# Control characters for terminals and line breaks that JSON does not escape.
+_CONTROLS = {
     code: f"\\u{code:04x}"
     for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 }
 
-_UNSEEN = _ACTIVE | {code: f"\\x{code:02x}" for code in range(0x20) if chr(code) != "\t"}
+_BLOCK_CONTROLS = _CONTROLS | {code: f"\\x{code:02x}" for code in range(0x20) if chr(code) != "\t"}
 
 
 @dataclass(slots=True)
 class LogSettings:
-    """What is logged and how, by Triton's names; the file stays what it was at start."""
+    """The log settings of Triton's protocol; `log_file` cannot be changed."""
 
     log_file: str = ""
     log_info: bool = True
@@ -55,7 +55,7 @@ class LogSettings:
 
     @classmethod
     def of(cls, options: ServerOptions) -> "LogSettings":
-        """Return those that a server begins with."""
+        """Return the initial settings."""
         return cls(
             options.log_file,
             options.log_info,
@@ -66,14 +66,14 @@ class LogSettings:
         )
 
     def document(self) -> dict[str, str | bool | int]:
-        """Return them by their names in the protocol."""
+        """Return the settings by their names in the protocol."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def update(self, changes: Mapping[str, str | bool | int]) -> None:
-        """Change some, at once for the log of this process; names that are none are passed over.
+        """Change settings, also for this process's log; unknown names are ignored.
 
-        Raises Unsupported for the file, ConchError with UNAVAILABLE for a format that is none, as Triton does; then
-        nothing has changed.
+        Raises Unsupported for the file, and ConchError with UNAVAILABLE for an unknown format, as in Triton; then no
+        setting is changed.
         """
         if "log_file" in changes:
             raise Unsupported("log file location can not be updated through network protocol")
@@ -89,14 +89,14 @@ class LogSettings:
 
 
 class LineFormatter(logging.Formatter):
-    """Records as Triton's lines; `iso8601` is the form of `--log-format=ISO8601`."""
+    """Formats records as Triton's lines; `iso8601` is for `--log-format=ISO8601`."""
 
     def __init__(self, *, iso8601: bool = False) -> None:
         super().__init__()
         self._iso8601 = iso8601
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the indented lines that belong to it."""
+        """Return the line and the indented lines of its block."""
         moment = datetime.fromtimestamp(record.created, UTC)
         letter = _letter(record.levelno)
         head = f"{moment:%Y-%m-%dT%H:%M:%SZ} {letter}" if self._iso8601 else f"{letter}{moment:%m%d %H:%M:%S.%f}"
@@ -108,11 +108,11 @@ class LineFormatter(logging.Formatter):
         line = f"{head} {record.process} {source}] {quoted(message)}"
         for name, value in (getattr(record, "fields", None) or {}).items():
             line += f" {name}={quoted(value)}"
-        return line + "".join(f"\n  {text.translate(_UNSEEN)}" for text in _block(record, self).splitlines())
+        return line + "".join(f"\n  {text.translate(_BLOCK_CONTROLS)}" for text in _block(record, self).splitlines())
 
 
 class JsonFormatter(logging.Formatter):
-    """Records as JSON objects, one a line: time, level, message, what the record carries."""
+    """Formats records as JSON objects, one per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -140,8 +140,8 @@ _LEVEL_NAMES = {"E": "ERROR", "W": "WARNING", "I": "INFO"}
 
 
 def quoted(value: object) -> str:
-    """Write a value as JSON that is shown as it is: what would act upon a terminal or break the line is escaped."""
-    text = json.dumps(value, ensure_ascii=False).translate(_ACTIVE)
+    """Return a value as JSON with escaped control characters and line breaks."""
+    text = json.dumps(value, ensure_ascii=False).translate(_CONTROLS)
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -150,7 +150,7 @@ def _formatter(form: str) -> logging.Formatter:
 
 
 def _block(record: logging.LogRecord, formatter: logging.Formatter) -> str:
-    """Return what follows the message in lines of its own."""
+    """Return the lines after the message: block, traceback and stack."""
     parts = [getattr(record, "block", None) or ""]
     if record.exc_info and record.exc_info[0] is not None:
         parts.append(formatter.formatException(record.exc_info))
@@ -160,9 +160,10 @@ def _block(record: logging.LogRecord, formatter: logging.Formatter) -> str:
 
 
 class ServerLogHandler(logging.StreamHandler[TextIO]):
-    """Writes the levels that are switched on; Triton switches each by itself.
+    """Writes the enabled levels, each of which has a separate switch, as in Triton.
 
-    What cannot be written, the disk being full for example, is lost. The first time, stderr is told.
+    Lines that cannot be written, for example because the disk is full, are lost; the first failure is reported on
+    stderr.
     """
 
     def __init__(self, settings: LogSettings) -> None:
@@ -172,7 +173,7 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
         self._failed = False
         self._failing = False
         self.setFormatter(_formatter(settings.log_format))
-        self.addFilter(self._wanted)
+        self.addFilter(self._is_enabled)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record."""
@@ -181,7 +182,7 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
         self._failing = self._failed
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Say that the log cannot be written, once until it can be again: every line of it would be told otherwise."""
+        """Report on stderr that the log cannot be written, once until a write succeeds."""
         error = sys.exception()
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -192,12 +193,12 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
                 print(f"conch serve: cannot write the log, lines are lost: {error}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Close the log file, if there is one; stderr stays open."""
+        """Close the log file; stderr stays open."""
         super().close()
         if self._file is not None:
             self._file.close()
 
-    def _wanted(self, record: logging.LogRecord) -> bool:
+    def _is_enabled(self, record: logging.LogRecord) -> bool:
         settings, level = self.settings, record.levelno
         if level >= logging.ERROR:
             return settings.log_error
@@ -209,10 +210,10 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
 
 
 def configure(options: ServerOptions) -> LogSettings:
-    """Send the log of this process where the options say. May be called again to change them.
+    """Configure the log of this process; may be called again with other options.
 
-    Returns the settings, by which it can be changed while it is in use. Raises OSError if the log file cannot be
-    opened; then everything stays as it was.
+    Returns the settings, which can be changed later. Raises OSError if the log file cannot be opened; then the
+    configuration is unchanged.
     """
     handler = ServerLogHandler(LogSettings.of(options))
     root = logging.getLogger()
@@ -220,7 +221,7 @@ def configure(options: ServerOptions) -> LogSettings:
         root.removeHandler(old)
         old.close()
     root.addHandler(handler)
-    # The libraries' own chatter is not this server's log; their warnings are.
+    # Of libraries only warnings are logged.
     root.setLevel(logging.WARNING)
     _apply(handler)
     return handler.settings
@@ -228,7 +229,7 @@ def configure(options: ServerOptions) -> LogSettings:
 
 def _apply(handler: ServerLogHandler) -> None:
     handler.setFormatter(_formatter(handler.settings.log_format))
-    # The lowest level wanted stands at the logger, so that a line nobody wants costs one look-up.
+    # Set at the logger, so that disabled levels cost only a look-up.
     logging.getLogger("conch").setLevel(_lowest(handler.settings))
 
 
@@ -244,7 +245,7 @@ def _lowest(settings: LogSettings) -> int:
 
 
 def _verbose_level(verbosity: int) -> int:
-    """Return the least level that is logged: DEBUG at verbosity 1, one less for each step above."""
+    """Return the minimum level: DEBUG at verbosity 1, one less for each step above."""
     return max(logging.DEBUG + 1 - verbosity, 1)
 
 

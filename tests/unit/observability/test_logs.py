@@ -115,14 +115,14 @@ def test_each_level_is_switched_by_itself(
     assert written(capsys, options) == messages
 
 
-def test_a_line_that_nobody_wants_costs_a_look_up_only() -> None:
+def test_a_disabled_level_costs_only_a_look_up() -> None:
     configure(ServerOptions())
     assert not logging.getLogger("conch.core").isEnabledFor(logging.DEBUG)
     configure(ServerOptions(log_info=False, log_warning=False, log_error=False))
     assert not logging.getLogger("conch.core").isEnabledFor(logging.CRITICAL)
 
 
-def test_other_libraries_are_heard_from_warning_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_libraries_are_logged_from_warnings_up(capsys: pytest.CaptureFixture[str]) -> None:
     configure(ServerOptions(log_verbose=1))
     logging.getLogger("somebody.else").info("chatter")
     logging.getLogger("somebody.else").warning("trouble")
@@ -160,7 +160,7 @@ class Disk(io.StringIO):
         return super().write(text)
 
 
-def test_a_full_disk_is_told_once_and_loses_only_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported_once_and_loses_only_lines(capsys: pytest.CaptureFixture[str]) -> None:
     configure(ServerOptions())
     (handler,) = (one for one in logging.getLogger().handlers if isinstance(one, ServerLogHandler))
     disk = Disk()
@@ -168,8 +168,8 @@ def test_a_full_disk_is_told_once_and_loses_only_lines(capsys: pytest.CaptureFix
     for number, full in enumerate([True, True, False, True]):
         disk.full = full
         logging.getLogger("conch.test").info("line %d", number)
-    told = "conch serve: cannot write the log, lines are lost: [Errno 28] No space left on device"
-    assert capsys.readouterr().err.splitlines() == [told] * 2
+    expected = "conch serve: cannot write the log, lines are lost: [Errno 28] No space left on device"
+    assert capsys.readouterr().err.splitlines() == [expected] * 2
     assert re.findall('"(.*)"', disk.getvalue()) == ["line 2"]
 
 

@@ -1,4 +1,4 @@
-"""What models measure about themselves: the value that carries it from a backend, and how values become families."""
+"""Custom metrics of models: samples from backends, and their conversion to families."""
 
 import re
 from collections.abc import Container, Iterable, Mapping
@@ -12,9 +12,9 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """One custom metric of a model at one moment, under its own labels; no label is added to them.
+    """One custom metric of a model, with its labels only.
 
-    A backend gives a family's labels once: it adds up what its instances have measured apart.
+    A backend reports each combination of family and labels once: it sums those of its instances.
     """
 
     family: str
@@ -26,30 +26,29 @@ class MetricSample:
 
 
 def is_metric_name(text: str) -> bool:
-    """Return whether Prometheus accepts a family of this name."""
+    """Return whether a text is a valid name of a family in Prometheus."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_label_name(text: str) -> bool:
-    """Return whether Prometheus accepts a label of this name."""
+    """Return whether a text is a valid name of a label in Prometheus."""
     return _LABEL.fullmatch(text) is not None
 
 
 def label_name(text: str) -> str:
-    """Return the nearest text that Prometheus accepts as a label's name; `text` begins with a letter or `_`."""
+    """Return a valid label name: other characters become `_`. `text` must begin with a letter or `_`."""
     return re.sub(r"[^a-zA-Z0-9_]", "_", text)
 
 
 def custom_families(samples: Iterable[MetricSample], reserved: Container[str]) -> list[Family]:
-    """Put samples into families. What would make the whole scrape unreadable is left out.
+    """Group samples to families. Samples that would invalidate the scrape are omitted.
 
-    That is a sample with a name that is none, with a name of the server's own, of another kind than its family, or
-    with labels that the family has already.
+    These have an invalid or `reserved` name, another kind than their family, or labels that the family already has.
     """
     families: dict[str, dict[tuple[tuple[str, str], ...], MetricSample]] = {}
     kinds: dict[str, Kind] = {}
     for sample in samples:
-        if sample.family in reserved or not _well_named(sample):
+        if sample.family in reserved or not _has_valid_names(sample):
             continue
         if kinds.setdefault(sample.family, sample.kind) == sample.kind:
             labels = tuple(sorted(sample.labels.items()))
@@ -57,7 +56,7 @@ def custom_families(samples: Iterable[MetricSample], reserved: Container[str]) -
     return [_family(list(series.values())) for series in families.values()]
 
 
-def _well_named(sample: MetricSample) -> bool:
+def _has_valid_names(sample: MetricSample) -> bool:
     return is_metric_name(sample.family) and all(map(is_label_name, sample.labels))
 
 

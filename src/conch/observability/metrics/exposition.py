@@ -1,7 +1,7 @@
-"""The text format that Prometheus reads, version 0.0.4.
+"""Prometheus' text format, version 0.0.4.
 
-Written here because the client library appends `_total` to the names of counters and writes `1.0` for a count; Triton
-does neither, and dashboards look for its names. The tests read what is written back with the library's own parser.
+Not by the client library, because that appends `_total` to the names of counters and writes `1.0` for a count, unlike
+Triton, whose names dashboards use. The tests use the library's parser.
 """
 
 import math
@@ -19,7 +19,7 @@ _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One line: the value of a name under labels. `suffix` is what a histogram's parts add to the family's name."""
+    """One line: a value with labels. `suffix` is appended to the family's name, as in histograms."""
 
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All points of one name, with what they mean."""
+    """All points of one name."""
 
     name: str
     kind: Kind
@@ -37,7 +37,7 @@ class Family:
 
 
 def histogram_points(buckets: Iterable[tuple[float, float]], total: float, labels: Mapping[str, str]) -> list[Point]:
-    """Return a histogram's points. `buckets` are (upper bound, cumulative count), the last bound being infinity."""
+    """Return a histogram's points. `buckets` are (upper bound, cumulative count); the last bound is infinity."""
     points = [Point(count, {**labels, "le": _number(bound)}, "_bucket") for bound, count in buckets]
     count = points[-1].value if points else 0
     return [*points, Point(total, labels, "_sum"), Point(count, labels, "_count")]
@@ -46,18 +46,18 @@ def histogram_points(buckets: Iterable[tuple[float, float]], total: float, label
 def summary_points(
     quantiles: Iterable[tuple[float, float]], total: float, count: int, labels: Mapping[str, str]
 ) -> list[Point]:
-    """Return a summary's points. `quantiles` are (share, value)."""
-    points = [Point(value, {**labels, "quantile": _number(share)}) for share, value in quantiles]
+    """Return a summary's points. `quantiles` are (quantile, value)."""
+    points = [Point(value, {**labels, "quantile": _number(quantile)}) for quantile, value in quantiles]
     return [*points, Point(count, labels, "_count"), Point(total, labels, "_sum")]
 
 
 def render(families: Iterable[Family]) -> bytes:
-    """Write the families in order. One without points is left out, as Triton does."""
+    """Render families in order. Those without points are omitted, as in Triton."""
     return b"".join(piece for family in families for piece in pieces(family))
 
 
 def pieces(family: Family) -> Iterator[bytes]:
-    """Write a family, some of its points at a time; nothing if it has none."""
+    """Render a family in pieces of 64 lines; without points there are none."""
     if family.points:
         lines = _lines(family)
         while piece := "".join(islice(lines, _PIECE_LINES)):
@@ -74,13 +74,13 @@ def _lines(family: Family) -> Iterator[str]:
 def _labels(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    # In order of their names, as Triton writes them, except that a bucket's bound or a quantile comes last.
+    # Sorted by name, as in Triton, but `le` and `quantile` are last.
     names = sorted(labels, key=lambda name: (name in ("le", "quantile"), name))
     return "{" + ",".join(f'{name}="{labels[name].translate(_LABEL_ESCAPES)}"' for name in names) + "}"
 
 
 def _number(value: float) -> str:
-    """Write whole numbers as such: a count of microseconds has no fraction."""
+    """Return a number, without a fraction if it is integral."""
     if isinstance(value, int):
         return str(int(value))
     if math.isinf(value):

@@ -1,13 +1,11 @@
-"""What `/metrics` says: Triton's families, made from the statistics when somebody asks.
+"""The families of `/metrics`, computed from the statistics for each scrape.
 
-The request path only adds integers (see `statistics`); everything here runs once a scrape. Every family has its line in
-a table with its meaning, so that the tables are the reference.
+The request path only adds integers (see `statistics`). `docs/reference/metrics.md` lists all families.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from conch.errors import FailureReason
 from conch.observability.metrics.custom import MetricSample, custom_families, label_name
@@ -16,10 +14,8 @@ from conch.observability.metrics.generation_families import generation_families
 from conch.observability.metrics.host import HostMeter, HostUsage
 from conch.observability.metrics.loop_lag import LoopLag, lag_families
 from conch.observability.metrics.statistics import CacheStatistics, Duration, ModelStatistics
+from conch.observability.metrics.summaries import LatencySummaries, Summary
 from conch.options.server_options import ServerOptions
-
-if TYPE_CHECKING:
-    from conch.observability.metrics.summaries import LatencySummaries, Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +30,11 @@ class ModelFamily:
 
 @dataclass(frozen=True, slots=True)
 class SummaryFamily:
-    """A family with the quantiles of each model version; `cached`: of those with a cache."""
+    """A family with quantiles for each model version; `cached`: only for those with a cache."""
 
     name: str
     help: str
-    value: "Callable[[LatencySummaries], Summary]"
+    value: Callable[[LatencySummaries], Summary]
     cached: bool = False
 
 
@@ -62,7 +58,7 @@ class HostFamily:
 
 @dataclass(frozen=True, slots=True)
 class RequestMemory:
-    """The memory for request bodies: its bound, what is in use, requests refused and uploads evicted for want of it."""
+    """Statistics of the memory for request bodies, with the requests refused and uploads evicted at its limit."""
 
     limit_bytes: int
     used_bytes: int
@@ -233,25 +229,25 @@ REQUEST_MEMORY = (
     MemoryFamily(
         "conch_request_memory_limit_bytes",
         "gauge",
-        "Bytes that request bodies may occupy, of all connections.",
+        "Maximum bytes of request bodies in memory, of all connections.",
         lambda m: m.limit_bytes,
     ),
     MemoryFamily(
         "conch_request_memory_used_bytes",
         "gauge",
-        "Bytes that request bodies occupy now.",
+        "Bytes of request bodies in memory.",
         lambda m: m.used_bytes,
     ),
     MemoryFamily(
         "conch_request_memory_refused_total",
         "counter",
-        "Requests that were refused because request bodies occupy all memory that they may.",
+        "Requests that were refused because the memory for request bodies is in use.",
         lambda m: m.refused,
     ),
     MemoryFamily(
         "conch_request_memory_evicted_total",
         "counter",
-        "Uploads without progress that were ended because others needed the memory.",
+        "Uploads without progress that were ended because other requests needed the memory.",
         lambda m: m.evicted,
     ),
 )
@@ -260,10 +256,9 @@ REQUEST_MEMORY = (
 class Metrics:
     """The metrics of one server.
 
-    `statistics` gives every model version that is there; `samples` what the models have measured themselves;
-    `cache` counts for the response cache, `request_memory` measures the memory for request bodies; None where there is
-    none.
-    `lag` is that of the event loop.
+    `statistics` returns those of all model versions, `samples` the custom metrics of models. `cache` has those of the
+    response cache, `request_memory` returns those of the memory for request bodies, and `lag` has those of the event
+    loop; each is None if there is none.
     """
 
     def __init__(
@@ -285,15 +280,15 @@ class Metrics:
         self._host = HostMeter(options.metrics_interval_ms / 1000) if options.allow_cpu_metrics else None
 
     def render(self) -> bytes:
-        """Return the text of one scrape."""
+        """Return the text of a scrape."""
         return render(self.collect())
 
     def collect(self) -> list[Family]:
-        """Return all families. A model's own families may not take the names of the server's."""
+        """Return all families. Custom metrics with the names of other families are omitted."""
         return list(self._families())
 
     def pieces(self) -> Iterator[bytes]:
-        """Return the text of one scrape, piece by piece."""
+        """Return the text of a scrape in pieces."""
         for family in self._families():
             yield from pieces(family)
 
@@ -353,7 +348,7 @@ def _family(family: ModelFamily, models: Iterable[ModelStatistics]) -> Family:
 
 
 def _failures(models: Iterable[ModelStatistics]) -> Family:
-    """Every reason has its series from the beginning, so that a first failure is seen as an increase."""
+    """Return the failures. Series with the value 0 are included, so that the first failure is an increase."""
     points = [
         Point(model.failures[reason], {**_labels(model), "reason": reason.value})
         for model in models

@@ -1,7 +1,4 @@
-"""Counters of one model version that generates: what `/metrics` shows under vLLM's names.
-
-Written by `core.generative` at the moments of a request's life, read when somebody asks.
-"""
+"""Statistics of the generations of one model version, for vLLM's families of `/metrics`."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -11,7 +8,7 @@ from math import inf
 from conch.generation import EngineInfo, EngineLoad, FinishReason, SamplingParams, Usage
 from conch.request import Timeline
 
-# Upper bounds, vLLM's, so that dashboards made for it find their buckets. Seconds, and tokens.
+# Upper bounds in seconds and tokens, as in vLLM, for its dashboards.
 FIRST_TOKEN_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
     *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -30,7 +27,7 @@ _NS = 1e9
 
 
 class Distribution:
-    """How many values were at most each bound, and their sum; a Prometheus histogram."""
+    """A Prometheus histogram: counts by upper bounds, and the sum of the values."""
 
     __slots__ = ("_bounds", "_counts", "total")
 
@@ -44,32 +41,32 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """Number of values."""
         return sum(self._counts)
 
     def add(self, value: float) -> None:
-        """Count one more value."""
+        """Add a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """Return (upper bound, how many were not above it), the last bound being infinity."""
+        """Return pairs of upper bound and cumulative count; the last bound is infinity."""
         return list(zip([*self._bounds, inf], accumulate(self._counts), strict=True))
 
 
 class GenerationStatistics:
-    """Everything counted about the generations of one model version. Durations are given in nanoseconds."""
+    """Counters and distributions of one model version. Arguments are in nanoseconds."""
 
     def __init__(
         self, model_name: str, version: int, load: Callable[[], EngineLoad], info: Callable[[], EngineInfo]
     ) -> None:
         self.model_name = model_name
         self.version = version
-        self.load = load  # how busy the engine is now
-        self.info = info  # what the engine has told of itself; there is none before it is up
+        self.load = load
+        self.info = info  # with defaults until the engine is loaded
         self.prompt_tokens = 0
-        self.cached_tokens = 0  # of the prompts, those that were not computed again
-        self.generation_tokens = 0  # counted as they come
+        self.cached_tokens = 0  # of the prompts, from the prefix cache
+        self.generation_tokens = 0
         self.finished = dict.fromkeys(FinishReason, 0)
         self.time_to_first_token = Distribution(FIRST_TOKEN_BOUNDS)
         self.inter_token_latency = Distribution(INTER_TOKEN_BOUNDS)
@@ -88,11 +85,11 @@ class GenerationStatistics:
         return f"GenerationStatistics({self.model_name}/{self.version}, {self.generation_tokens} tokens)"
 
     def first_token(self, ns: int) -> None:
-        """Count a request's first token, so long after it was received."""
+        """Count a request's first token, `ns` after it was received."""
         self.time_to_first_token.add(ns / _NS)
 
     def next_tokens(self, ns: int) -> None:
-        """Count what a later step has brought, so long after the step before."""
+        """Count the tokens of a later step, `ns` after the previous step."""
         self.inter_token_latency.add(ns / _NS)
 
     def ended(self, timeline: Timeline, usage: Usage, reasons: Sequence[FinishReason], params: SamplingParams) -> None:
@@ -118,7 +115,7 @@ class GenerationStatistics:
             self.finished[reason] += 1
 
     def aborted(self, reasons: Sequence[FinishReason], sequences: int) -> None:
-        """Count a request that its caller has given up: those of its sequences that had ended, and the rest."""
+        """Count a request that its caller cancelled, with `reasons` of the sequences that had already ended."""
         for reason in reasons:
             self.finished[reason] += 1
         self.finished[FinishReason.ABORT] += sequences - len(reasons)

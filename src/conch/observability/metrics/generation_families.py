@@ -1,6 +1,6 @@
-"""What `/metrics` says of models that generate: vLLM's families, the same for every engine.
+"""The families of language models: vLLM's, for every engine.
 
-Labels are vLLM's `model_name` and `engine`, and `version`, of which Triton's repositories can have several.
+Labels are vLLM's `model_name` and `engine`, and `version`, because a repository can have several.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ from conch.observability.metrics.generation import Distribution, GenerationStati
 
 @dataclass(frozen=True, slots=True)
 class LoadFamily:
-    """A family that says how busy an engine is."""
+    """A family of the load of an engine."""
 
     name: str
     kind: Kind
@@ -125,7 +125,7 @@ DISTRIBUTIONS = (
 
 
 def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Family]:
-    """Yield every family of models that generate."""
+    """Yield all families of language models."""
     listed = list(models)
     for load in LOAD:
         points = [Point(load.value(model.load()), _labels(model)) for model in listed]
@@ -140,7 +140,7 @@ def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Fami
     for tokens in TOKENS:
         points = [Point(tokens.value(model), _labels(model)) for model in listed]
         yield Family(tokens.name, "counter", tokens.help, points)
-    # Every reason has its series from the beginning, so that a first one is seen as an increase.
+    # Series with the value 0 are included, so that the first one is an increase.
     points = [
         Point(count, {**_labels(model), "finished_reason": reason.value})
         for model in listed

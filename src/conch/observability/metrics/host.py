@@ -1,4 +1,4 @@
-"""How busy the machine is: processor and memory, read from `/proc` where there is one."""
+"""Utilization of the machine's CPU and memory, from `/proc`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from time import monotonic
 
 @dataclass(frozen=True, slots=True)
 class HostUsage:
-    """The state of the machine. Utilization is that of all cores together, between 0 and 1."""
+    """Utilization of the machine. `cpu_utilization` is of all cores together, 0 to 1."""
 
     cpu_utilization: float
     memory_total_bytes: int
@@ -17,16 +17,16 @@ class HostUsage:
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Clock ticks since boot, summed over all cores."""
+    """Clock ticks since boot, of all cores together."""
 
     total: int
     idle: int
 
 
 class HostMeter:
-    """Measures the machine, at most once in `interval_s`; between two measurements it repeats the last.
+    """Measures the machine, at most once per `interval_s`; in between it returns the last measurement.
 
-    Utilization is over the time since the measurement before; the first is over the time since boot.
+    CPU utilization is that since the previous measurement, or since boot.
     """
 
     def __init__(self, interval_s: float, proc: Path = Path("/proc"), clock: Callable[[], float] = monotonic) -> None:
@@ -38,7 +38,7 @@ class HostMeter:
         self._measured_at = 0.0
 
     def usage(self) -> HostUsage | None:
-        """Return the state of the machine, None where the system does not tell."""
+        """Return the utilization, None without `/proc`."""
         now = self._clock()
         if self._usage is None or now - self._measured_at >= self._interval_s:
             self._usage = self._measure()
@@ -52,25 +52,28 @@ class HostMeter:
         except (OSError, ValueError):
             return None
         before, self._times = self._times, times
-        # Ticks of waiting for the disk may be taken back by the kernel; utilization stays in its bounds.
-        passed = max(times.total - before.total, 0)
-        idle = min(max(times.idle - before.idle, 0), passed)
-        utilization = (passed - idle) / passed if passed else 0.0
+        # The kernel may decrease the iowait ticks; the utilization must stay between 0 and 1.
+        elapsed = max(times.total - before.total, 0)
+        idle = min(max(times.idle - before.idle, 0), elapsed)
+        utilization = (elapsed - idle) / elapsed if elapsed else 0.0
         return HostUsage(utilization, total, total - available)
 
 
 def parse_stat(text: str) -> CpuTimes:
-    """Read the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. Raises ValueError."""
+    """Parse the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+
+    Raises ValueError.
+    """
     words = text.partition("\n")[0].split()
     if len(words) < 5 or words[0] != "cpu":
         raise ValueError(f"not a line of processor times: {words}")
-    # What follows the eighth is the time of guests, which user and nice already contain.
+    # The others are times of guests, which are included in user and nice.
     ticks = [int(word) for word in words[1:9]]
     return CpuTimes(total=sum(ticks), idle=sum(ticks[3:5]))
 
 
 def parse_meminfo(text: str) -> tuple[int, int]:
-    """Read total and available bytes from `/proc/meminfo`. Raises ValueError."""
+    """Parse total and available bytes in `/proc/meminfo`. Raises ValueError."""
     pairs = (line.partition(":")[::2] for line in text.splitlines())
     kib = {name: value.split()[0] for name, value in pairs if value.strip()}
     try:

@@ -1,7 +1,7 @@
-"""How long the event loop is blocked: a timer that ought to fire every 25 ms, and by how much it is late.
+"""Measure how long the event loop is blocked, by the lag of a timer that should fire every 25 ms.
 
-Lateness has two causes: something ran too long on the loop, or the machine gave the process no processor. Only the
-first is a fault of the server. The processor time that the process has used meanwhile tells them apart.
+A lag has two causes: a call ran for too long on the loop, or the process got no CPU time, which is not a fault of the
+server. So the lag is at most the CPU time that the process used meanwhile.
 """
 
 import asyncio
@@ -21,41 +21,41 @@ INTERVAL_S = 0.025
 MAX_BLOCKED_S = 0.1
 # Upper bounds of the histogram, in seconds.
 BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-# The log gets no more than one line in so many seconds; the metrics count every stall.
+# Minimum time between log lines; the metrics count every stall.
 _LOG_INTERVAL_S = 10.0
 
 _log = logging.getLogger(__name__)
 
 
 class LoopLag:
-    """Measures one event loop. Life: `start` → `stop`; the figures may be read at any time, on the loop.
+    """Measures one event loop. Life cycle: `start` → `stop`. The attributes may be read on the loop at any time.
 
-    `alarm` has SIGALRM look at what runs when the timer is overdue, so that the log can name it. The process must not
-    use that signal, nor its real-time interval timer, for anything else.
+    With `alarm`, a SIGALRM handler records the running code when the timer is overdue, for the log. The process must
+    not use that signal or its real-time interval timer for anything else.
     """
 
     def __init__(self, *, alarm: bool = False) -> None:
         self._alarm = alarm
-        self.stalls = 0  # how often the loop was blocked for more than MAX_BLOCKED_S
-        self.longest_s = 0.0  # for how long at most
+        self.stalls = 0  # lags of more than MAX_BLOCKED_S
+        self.longest_s = 0.0
         self.total_s = 0.0
-        self.counts = [0] * (len(BUCKETS_S) + 1)  # by BUCKETS_S, then what is beyond
+        self.counts = [0] * (len(BUCKETS_S) + 1)  # by BUCKETS_S, the last for infinity
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        self._processor_s = 0.0
-        self._seen = ""  # what the alarm has found running
+        self._cpu_s = 0.0
+        self._running = ""  # description of the code that the alarm interrupted
         self._logged = -_LOG_INTERVAL_S
         self._armed = False
 
     def start(self) -> None:
-        """Begin to measure the running loop."""
+        """Start measuring the running loop."""
         self._loop = asyncio.get_running_loop()
         if self._alarm and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGALRM, self._look)
+            signal.signal(signal.SIGALRM, self._on_alarm)
             signal.siginterrupt(signal.SIGALRM, False)
             self._armed = True
-        self._expect()
+        self._schedule()
 
     def stop(self) -> None:
         """Stop measuring."""
@@ -65,25 +65,25 @@ class LoopLag:
         if self._armed:
             self._armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
-            with suppress(ValueError):  # another thread stops it
+            with suppress(ValueError):  # in another thread
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
-    def _expect(self) -> None:
+    def _schedule(self) -> None:
         assert self._loop is not None
         self._due = monotonic() + INTERVAL_S
-        self._processor_s = process_time()
+        self._cpu_s = process_time()
         self._timer = self._loop.call_later(INTERVAL_S, self._fired)
         if self._armed:
             signal.setitimer(signal.ITIMER_REAL, INTERVAL_S + MAX_BLOCKED_S)
 
     def _fired(self) -> None:
-        late = monotonic() - self._due
-        if late > BUCKETS_S[0]:
-            late = min(late, process_time() - self._processor_s)
-        self._note(max(late, 0.0))
-        self._expect()
+        lag = monotonic() - self._due
+        if lag > BUCKETS_S[0]:
+            lag = min(lag, process_time() - self._cpu_s)
+        self._add(max(lag, 0.0))
+        self._schedule()
 
-    def _note(self, blocked_s: float) -> None:
+    def _add(self, blocked_s: float) -> None:
         self.total_s += blocked_s
         self.longest_s = max(self.longest_s, blocked_s)
         index = 0
@@ -95,11 +95,11 @@ class LoopLag:
             now = monotonic()
             if now - self._logged >= _LOG_INTERVAL_S:
                 self._logged = now
-                _log.warning("event loop blocked for %.0f ms%s", blocked_s * 1000, self._seen)
-        self._seen = ""
+                _log.warning("event loop blocked for %.0f ms%s", blocked_s * 1000, self._running)
+        self._running = ""
 
-    def _look(self, _signal: int, frame: FrameType | None) -> None:
-        """Note what runs, in the order of its calls; called between two instructions of the main thread."""
+    def _on_alarm(self, _signal: int, frame: FrameType | None) -> None:
+        """Record the running functions, innermost first. The handler runs in the main thread."""
         names: list[str] = []
         while frame is not None and len(names) < 4:
             module = frame.f_globals.get("__name__", "")
@@ -107,16 +107,16 @@ class LoopLag:
                 names.append(f"{module}.{frame.f_code.co_qualname}:{frame.f_lineno}")
             frame = frame.f_back
         if names:
-            self._seen = " in " + " < ".join(names)
+            self._running = " in " + " < ".join(names)
 
 
 def lag_families(lag: LoopLag) -> Iterator[Family]:
-    """Return what `/metrics` says of the event loop."""
+    """Yield the families of the event loop."""
     bounds = zip((*BUCKETS_S, inf), accumulate(lag.counts), strict=True)
     points = histogram_points(bounds, lag.total_s, {})
-    text = "Seconds that the event loop was late for a timer because something else ran."
+    text = "Seconds that the event loop was blocked."
     yield Family("conch_event_loop_lag_seconds", "histogram", text, points)
     text = "How often the event loop was blocked for more than 100 ms."
     yield Family("conch_event_loop_stalls_total", "counter", text, [Point(lag.stalls)])
-    text = "Seconds that the event loop was blocked at most since the start."
+    text = "Longest time in seconds that the event loop was blocked since the start."
     yield Family("conch_event_loop_longest_stall_seconds", "gauge", text, [Point(lag.longest_s)])

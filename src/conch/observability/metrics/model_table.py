@@ -1,4 +1,4 @@
-"""The table of models that the log shows at start, as Triton prints it."""
+"""The table of models in the log at start, as in Triton."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -10,7 +10,7 @@ _STATUS_WIDTH = 88
 
 
 class ModelRow(NamedTuple):
-    """One model version. `reason` says why it is not READY, empty if it is."""
+    """One model version. `reason` is empty if it is READY."""
 
     name: str
     version: str
@@ -19,7 +19,7 @@ class ModelRow(NamedTuple):
 
 
 def model_table(rows: Sequence[ModelRow]) -> str:
-    """Return the table as text without a final newline. Long reasons are wrapped, lines of a reason kept."""
+    """Return the table as text without a final newline. Long lines of reasons are wrapped."""
     cells = [((row.name,), (row.version,), _status(row)) for row in rows]
     columns = zip(*[((heading,) for heading in _HEADINGS), *cells], strict=True)
     widths = [max(len(line) for cell in column for line in cell) for column in columns]
@@ -37,7 +37,7 @@ def _status(row: ModelRow) -> tuple[str, ...]:
 
 
 def _wrapped(line: str) -> list[str]:
-    # Paths, flags and commands stay whole, so that they can be copied.
+    # Long words are not broken, so that paths and commands can be copied.
     return wrap(line, _STATUS_WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
 
 

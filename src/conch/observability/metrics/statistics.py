@@ -1,8 +1,7 @@
-"""Counters of one model version: integer additions on the request path, read by `/metrics` and the statistics calls.
+"""Statistics of one model version: integer additions on the request path, for `/metrics` and the statistics endpoints.
 
-Both read the same object, so they cannot disagree. Counting rules are Triton's statistics extension: success and fail
-count requests, queue includes cache hits, compute durations do not, `inference_count` sums batch sizes and
-`execution_count` counts model runs.
+The rules are those of Triton's statistics extension: success and fail count requests, queue includes cache hits,
+compute durations do not, `inference_count` sums batch sizes and `execution_count` counts executions.
 """
 
 from bisect import bisect_left
@@ -11,17 +10,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 from time import time_ns
-from typing import TYPE_CHECKING
 
 from conch.errors import FailureReason
 from conch.observability.metrics.generation import GenerationStatistics
-
-if TYPE_CHECKING:
-    from conch.observability.metrics.summaries import LatencySummaries
+from conch.observability.metrics.summaries import LatencySummaries
 
 
 class Duration:
-    """How often something happened and how long it took in all, in nanoseconds."""
+    """Number of events and the sum of their durations in nanoseconds."""
 
     __slots__ = ("count", "ns")
 
@@ -33,19 +29,19 @@ class Duration:
         return f"Duration({self.count}, {self.ns} ns)"
 
     def add(self, ns: int) -> None:
-        """Count one more that took `ns`."""
+        """Add an event that took `ns`."""
         self.count += 1
-        # Stamps of two processes may be out of order by a little; a counter must never fall.
+        # Timestamps of two processes may be slightly out of order; a counter must not decrease.
         if ns > 0:
             self.ns += ns
 
 
-# Upper bounds in milliseconds of the first-response histogram, Triton's; above the last comes infinity.
+# Upper bounds of the first-response histogram, as in Triton.
 FIRST_RESPONSE_BOUNDS_MS = (100, 500, 2000, 5000)
 
 
 class Histogram:
-    """How many durations fell below each bound, and their sum in nanoseconds."""
+    """Histogram of durations by upper bounds, and their sum in nanoseconds."""
 
     __slots__ = ("_bounds_ns", "_counts", "ns")
 
@@ -58,12 +54,12 @@ class Histogram:
         return f"Histogram({self.cumulative_ms()})"
 
     def add(self, ns: int) -> None:
-        """Count one more that took `ns`. A bound belongs to what is below it."""
+        """Add a duration. Bounds are inclusive."""
         self._counts[bisect_left(self._bounds_ns, ns)] += 1
         self.ns += max(ns, 0)
 
     def cumulative_ms(self) -> list[tuple[float, int]]:
-        """Return (upper bound in milliseconds, how many were not above it), the last bound being infinity."""
+        """Return pairs of upper bound in milliseconds and cumulative count; the last bound is infinity."""
         bounds = [*(bound / 1_000_000 for bound in self._bounds_ns), inf]
         return list(zip(bounds, accumulate(self._counts), strict=True))
 
@@ -91,10 +87,10 @@ class ResponseStatistics:
 
 @dataclass(slots=True)
 class CacheStatistics:
-    """Everything counted about the server's response cache."""
+    """Statistics of the server's response cache."""
 
-    size: int  # bytes that it may hold
-    used: int = 0  # bytes that it holds
+    size: int  # maximum bytes
+    used: int = 0  # bytes
     entries: int = 0
     hits: int = 0
     misses: int = 0
@@ -105,13 +101,13 @@ class CacheStatistics:
 
 @dataclass(slots=True)
 class ModelStatistics:
-    """Everything counted about one version of one model."""
+    """Statistics of one version of one model."""
 
     model_name: str
     version: int
     metric_tags: dict[str, str] = field(default_factory=dict)
-    namespace: str = ""  # of the repository that the model is in, "" where there are no namespaces
-    cached: bool = False  # whether answers may come from the cache
+    namespace: str = ""  # of the model's repository, "" without namespaces
+    cached: bool = False  # whether the model uses the response cache
     last_inference_ms: int = 0  # wall clock, as Triton reports it
     inference_count: int = 0
     execution_count: int = 0
@@ -128,15 +124,15 @@ class ModelStatistics:
     responses: dict[int, ResponseStatistics] = field(default_factory=dict)
     pending: int = 0  # admitted, not yet executing
     load_duration_s: float = 0.0
-    generation: GenerationStatistics | None = None  # of a model that generates
-    # From receiving to the first response; kept for models whose first response is not their whole answer.
+    generation: GenerationStatistics | None = None  # of a language model
+    # Time to the first response, of decoupled models and ensembles.
     first_response: Histogram | None = None
-    summaries: "LatencySummaries | None" = None  # where quantiles are wanted
+    summaries: LatencySummaries | None = None  # with --metrics-config=summary_latencies=true
 
     def count_success(
         self, batch_size: int, *, total: int, queue: int, compute_input: int, compute_infer: int, compute_output: int
     ) -> None:
-        """Count one answered request. All times are nanoseconds; an ensemble's are the sums over its steps."""
+        """Count one successful request. Times are nanoseconds; an ensemble's are the sums over its steps."""
         self.last_inference_ms = time_ns() // 1_000_000
         self.inference_count += batch_size
         self.success.add(total)
@@ -152,7 +148,7 @@ class ModelStatistics:
             self.summaries.compute_output.add(compute_output)
 
     def count_hit(self, total: int, lookup: int) -> None:
-        """Count one request that was answered from the cache: no inference, and no time in the queue."""
+        """Count one cache hit: no inference, and no time in the queue."""
         self.last_inference_ms = time_ns() // 1_000_000
         self.success.add(total)
         self.queue.add(0)
@@ -164,19 +160,19 @@ class ModelStatistics:
             self.summaries.queue.add(0)
             self.summaries.cache_hit.add(lookup)
 
-    def count_miss(self, took: int) -> None:
-        """Count one request whose answer was not in the cache: looking it up and keeping the answer took so long."""
-        self.cache_miss.add(took)
+    def count_miss(self, ns: int) -> None:
+        """Count one cache miss, with the time of the look-up and the insertion."""
+        self.cache_miss.add(ns)
         if self.summaries is not None:
-            self.summaries.cache_miss.add(took)
+            self.summaries.cache_miss.add(ns)
 
     def count_failure(self, total: int, reason: FailureReason) -> None:
-        """Count one request that was answered with an error after `total` nanoseconds."""
+        """Count one request that failed after `total` nanoseconds."""
         self.fail.add(total)
         self.failures[reason] += 1
 
     def count_execution(self, batch_size: int, started: int, input_done: int, infer_done: int, done: int) -> None:
-        """Count one run of the model on `batch_size` inferences. Times are monotonic nanoseconds."""
+        """Count one execution of `batch_size` inferences. Times are monotonic nanoseconds."""
         self.execution_count += 1
         batch = self.batches.get(batch_size)
         if batch is None:

@@ -1,1 +1,1 @@
-"""Traces of requests, and where they are written."""
+"""Traces of requests, trace files, OpenTelemetry and the request log."""

@@ -1,7 +1,7 @@
-"""Who wants to know of requests: trace files, a collector of spans, the log of requests. And who is told, off the loop.
+"""Pass complete traces to trace files, an OpenTelemetry collector and the request log, in a separate thread.
 
-On the event loop a complete trace is put on a list; a thread writes the lists down. What waits is bounded: what a disk
-or a collector cannot take is dropped, and the log says so, once until it is taken again.
+The event loop only appends complete traces to a list; the thread writes the lists. The queue is bounded: traces that a
+disk or a collector is too slow for are dropped, with one warning until they are accepted again.
 """
 
 import asyncio
@@ -24,33 +24,36 @@ from conch.request import Timeline
 
 _log = logging.getLogger(__name__)
 
-# Traces are written down together: so many, or what came in so many seconds.
-_TOGETHER = 512
-_DELAY_S = 0.1
-# How many traces, and how many bytes of tensors in them, may wait.
-_MOST_WAITING = 16_384
-_MOST_BYTES = 256 * 2**20
-_BYTES_TOGETHER = 16 * 2**20
-_STOP_LIMIT_S = 10.0
+# A batch of traces is passed to the thread at one of these bounds, in the order: traces, bytes of tensors, age.
+_MAX_BATCH_TRACES = 512
+_MAX_BATCH_BYTES = 16 * 2**20
+_MAX_BATCH_AGE_S = 0.1
+# Of the thread's queue.
+_MAX_QUEUED_TRACES = 16_384
+_MAX_QUEUED_BYTES = 256 * 2**20
+_STOP_TIMEOUT_S = 10.0
 
 
 class TraceSink(Protocol):
-    """Where complete traces go. All methods are called by one thread."""
+    """A destination of complete traces. One thread calls all methods."""
 
     def write(self, traces: Sequence[Trace]) -> None:
-        """Write them down. Raises OSError if that cannot be done now."""
+        """Write traces. Raises OSError on failure."""
 
     def close(self) -> None:
-        """Write down what is left and let go of everything."""
+        """Write the remaining traces and release all resources."""
 
 
 class Observer:
-    """Life: `begin` for each request → `close`. But for the thread of its own it belongs to the event loop's thread."""
+    """Creates the traces of requests and passes them to the sinks. Life cycle: `begin` for each request → `close`.
+
+    All methods run on the event loop's thread.
+    """
 
     def __init__(self, traces: TraceOptions | None = None, log_requests: str = "off", *, verbose: bool = False) -> None:
-        """Assign. `verbose` logs every request at verbosity 1, whatever `log_requests` leaves out.
+        """Create the sinks. `verbose` logs also the requests that `log_requests` excludes, at verbosity 1.
 
-        Raises ConfigError if spans are wanted and the package that sends them is missing.
+        Raises ConfigError if OpenTelemetry is enabled and its packages are missing.
         """
         options = traces or TraceOptions()
         self.settings = TraceSettings(options)
@@ -66,30 +69,29 @@ class Observer:
         self._log_requests = log_requests
         self._verbose = verbose
         self._request_log: RequestLog | None = None
-        self.on = False  # whether `begin` is to be called
+        self.on = False  # whether to call `begin`
         self._number = count(1).__next__
-        self._complete: list[Trace] = []
-        self._complete_bytes = 0
+        self._batch: list[Trace] = []
+        self._batch_bytes = 0
         self._batches: SimpleQueue[list[Trace] | None] = SimpleQueue()
         self._thread: Thread | None = None
-        self._handed = self._handed_bytes = 0  # to the thread
-        self._written = self._written_bytes = 0  # by the thread, which alone sets them
+        self._queued = self._queued_bytes = 0  # total, in the queue
+        self._written = self._written_bytes = 0  # total, set by the thread only
         self._dropping = False
         self._failing: set[TraceSink] = set()
         self._refresh()
 
     @classmethod
     def of(cls, options: ServerOptions) -> "Observer":
-        """Make the one that a server is told to have. Raises ConfigError."""
+        """Create the observer for a server's options. Raises ConfigError."""
         return cls(TraceOptions.of(options.trace_config), options.log_requests, verbose=options.log_verbose > 0)
 
     def begin(
         self, protocol: str, model: str, timeline: Timeline, traceparent: str = "", tracestate: str = ""
     ) -> Trace | None:
-        """Begin the trace of a request that has come; None if nobody wants to know of this one.
+        """Begin the trace of a received request; None if it is neither traced nor logged.
 
-        A caller whose trace is sampled has this request traced whatever rate and count are, in OpenTelemetry mode; one
-        whose trace is not has it left out.
+        In OpenTelemetry mode the sampling of the caller's trace has precedence over rate and count.
         """
         remote = read_context(traceparent, tracestate) if traceparent else None
         rules = self.settings.rules(model)
@@ -114,7 +116,7 @@ class Observer:
         )
 
     def document(self, model: str) -> dict[str, str | list[str]]:
-        """Return the trace settings of a model, or of all with ""."""
+        """Return the trace settings of a model, or the global ones for ""."""
         return self.settings.document(model, self._mode_settings)
 
     def update(self, model: str, changes: Changes) -> None:
@@ -123,55 +125,56 @@ class Observer:
         self._refresh()
 
     def follow_verbosity(self, level: int) -> None:
-        """Log requests or stop logging them after a change of the log's verbosity."""
+        """Enable or disable the request log after a change of the log's verbosity."""
         self._verbose = level > 0
         self._refresh()
 
     async def close(self) -> None:
-        """Write down what has been noted. Afterwards nothing is noted any more."""
+        """Write the remaining traces and stop."""
         self.on = False
-        self._hand_over()
+        self._enqueue()
         if self._thread is not None:
             self._batches.put(None)
-            await asyncio.to_thread(self._thread.join, _STOP_LIMIT_S)
+            await asyncio.to_thread(self._thread.join, _STOP_TIMEOUT_S)
         else:
             for sink in self._sinks:
                 sink.close()
 
     def _refresh(self) -> None:
-        wanted = self._verbose or self._log_requests != "off"
-        if wanted and self._request_log is None:
+        logged = self._verbose or self._log_requests != "off"
+        if logged and self._request_log is None:
             self._request_log = RequestLog(self._log_requests)
             self._sinks.append(self._request_log)
-        elif not wanted and self._request_log is not None:
+        elif not logged and self._request_log is not None:
             self._sinks.remove(self._request_log)
             self._request_log = None
-        self.on = wanted or self.settings.on
+        self.on = logged or self.settings.on
 
     def _completed(self, trace: Trace) -> None:
         errors_only = self._log_requests == "errors" and not self._verbose
         if errors_only and trace.rules is None and trace.error is None:
             return
-        self._complete.append(trace)
-        self._complete_bytes += trace.copied
-        if len(self._complete) >= _TOGETHER or self._complete_bytes >= _BYTES_TOGETHER:
-            self._hand_over()
-        elif len(self._complete) == 1:
-            asyncio.get_running_loop().call_later(_DELAY_S, self._hand_over)
+        self._batch.append(trace)
+        self._batch_bytes += trace.copied
+        if len(self._batch) >= _MAX_BATCH_TRACES or self._batch_bytes >= _MAX_BATCH_BYTES:
+            self._enqueue()
+        elif len(self._batch) == 1:
+            asyncio.get_running_loop().call_later(_MAX_BATCH_AGE_S, self._enqueue)
 
-    def _hand_over(self) -> None:
-        traces, self._complete = self._complete, []
-        copied, self._complete_bytes = self._complete_bytes, 0
+    def _enqueue(self) -> None:
+        traces, self._batch = self._batch, []
+        copied, self._batch_bytes = self._batch_bytes, 0
         if not traces:
             return
-        if self._handed - self._written > _MOST_WAITING or self._handed_bytes - self._written_bytes > _MOST_BYTES:
+        is_full = self._queued - self._written > _MAX_QUEUED_TRACES
+        if is_full or self._queued_bytes - self._written_bytes > _MAX_QUEUED_BYTES:
             if not self._dropping:
-                _log.warning("traces come faster than they can be written down, some are dropped")
+                _log.warning("the queue of traces is full; dropping traces until they are written")
             self._dropping = True
             return
         self._dropping = False
-        self._handed += len(traces)
-        self._handed_bytes += copied
+        self._queued += len(traces)
+        self._queued_bytes += copied
         if self._thread is None:
             self._thread = Thread(target=self._write_all, name="conch-observer", daemon=True)
             self._thread.start()
@@ -194,16 +197,16 @@ class Observer:
             sink.write(traces)
         except OSError as error:
             if sink not in self._failing:
-                _log.warning("cannot write to %r, traces are lost: %s", sink, error)
+                _log.warning("cannot write to %r: %s; dropping traces", sink, error)
             self._failing.add(sink)
         except Exception:
-            _log.exception("cannot write down %d traces", len(traces))
+            _log.exception("cannot write %d traces to %r", len(traces), sink)
         else:
             self._failing.discard(sink)
 
 
 class SpanSinkLike(TraceSink, Protocol):
-    """A sink with settings that the protocol reports."""
+    """A sink with settings for the trace settings endpoint."""
 
     settings: dict[str, str]
 

@@ -1,7 +1,7 @@
-"""Traces as spans of OpenTelemetry, sent to a collector by OTLP over HTTP.
+"""Send traces as OpenTelemetry spans to a collector, by OTLP over HTTP.
 
-The one place that knows the package. Spans are made of complete traces, in the thread that writes them down; the SDK's
-batch processor bounds how many wait, and drops what a collector does not take.
+The only module that imports the package. Spans are made from complete traces, in the observer's thread. The SDK's batch
+processor has a bounded queue and drops spans that a collector does not accept.
 """
 
 import logging
@@ -31,18 +31,18 @@ from conch.options.trace import TraceOptions
 _log = logging.getLogger(__name__)
 
 _SERVICE = "triton-inference-server"
-_STOP_LIMIT_S = 5.0
+_STOP_TIMEOUT_S = 5.0
 
 
 class SpanSink:
-    """Where the traces of a server go."""
+    """The sink for a collector."""
 
     def __init__(self, options: TraceOptions) -> None:
-        """Start what sends spans. `OTEL_…` variables count where the options say nothing."""
+        """Start the exporter. `OTEL_…` variables are defaults of the options."""
         queue = _number(options.bsp_max_queue_size, OTEL_BSP_MAX_QUEUE_SIZE, 2048)
         delay = _number(options.bsp_schedule_delay, OTEL_BSP_SCHEDULE_DELAY, 5000)
         batch = min(_number(options.bsp_max_export_batch_size, OTEL_BSP_MAX_EXPORT_BATCH_SIZE, 512), queue)
-        # What the protocol's settings report of this mode.
+        # For the trace settings endpoint.
         self.settings: dict[str, str] = {"url": options.url}
         if options.resource:
             self.settings["resource"] = ",".join(options.resource)
@@ -52,10 +52,10 @@ class SpanSink:
             "bsp_schedule_delay": str(delay),
         }
         given = dict(pair.split("=", 1) for pair in options.resource)
-        # The environment's service name counts more than Triton's, a given one more than that.
+        # The precedence of service names: options, environment, Triton's.
         environment = Resource.create()
-        named = environment.attributes.get("service.name", "unknown_service")
-        service = _SERVICE if str(named).startswith("unknown_service") else named
+        environment_service = environment.attributes.get("service.name", "unknown_service")
+        service = _SERVICE if str(environment_service).startswith("unknown_service") else environment_service
         self._resource = environment.merge(Resource({"service.name": service, **given}))
         self._scope = InstrumentationScope("triton-server", conch.__version__)
         url = options.url if "://" in options.url else f"http://{options.url}"
@@ -68,7 +68,7 @@ class SpanSink:
         return f"collector '{self.settings['url']}'"
 
     def write(self, traces: Sequence[Trace]) -> None:
-        """Hand traces to what sends them."""
+        """Pass traces to the batch processor."""
         offset = time_ns() - monotonic_ns()
         for trace in traces:
             if trace.rules is not None:
@@ -76,13 +76,13 @@ class SpanSink:
                     self._processor.on_end(span)
 
     def close(self) -> None:
-        """Send what is left, if the collector takes it soon."""
-        # A collector that does not answer would be tried again and again.
-        limit = Timer(0.0 if self._exporter.failing else _STOP_LIMIT_S, self._exporter.shutdown)
-        limit.daemon = True
-        limit.start()
+        """Send the remaining spans within the timeout."""
+        # Otherwise the exporter retries until the collector responds.
+        timer = Timer(0.0 if self._exporter.failing else _STOP_TIMEOUT_S, self._exporter.shutdown)
+        timer.daemon = True
+        timer.start()
         self._processor.shutdown()  # type: ignore[no-untyped-call]
-        limit.cancel()
+        timer.cancel()
 
     def _spans(self, trace: Trace, offset: int) -> Iterable[ReadableSpan]:
         remote = trace.remote
@@ -153,7 +153,7 @@ def _attributes(span: ModelSpan) -> dict[str, str | int]:
     }
     if span.request_id:
         attributes["triton.request_id"] = span.request_id
-    # By OpenTelemetry's conventions for what generates, and for what makes embeddings, which has no output of tokens.
+    # OpenTelemetry's conventions for language models; embeddings have no output tokens.
     if span.prompt_tokens:
         attributes["gen_ai.usage.input_tokens"] = span.prompt_tokens
     if span.completion_tokens:
@@ -161,24 +161,24 @@ def _attributes(span: ModelSpan) -> dict[str, str | int]:
     return attributes
 
 
-def _number(given: int | None, variable: str, default: int) -> int:
-    if given is not None:
-        return given
+def _number(option: int | None, variable: str, default: int) -> int:
+    if option is not None:
+        return option
     text = os.environ.get(variable, "")
     return int(text) if text.isdecimal() and int(text) else default
 
 
 class _Exporter(SpanExporter):
-    """Sends spans, and says once that they cannot be sent, until they can be again."""
+    """Sends spans, with one warning on failure until it succeeds again."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._inner = OTLPSpanExporter(endpoint=url)
-        self.failing = False  # whether what was sent last was lost
-        self._words = _LastWords()
-        # The package would write several lines for every batch.
+        self.failing = False  # whether the last batch was lost
+        self._package_log = _PackageLogHandler()
+        # Instead of the package's several lines for every batch.
         logger = logging.getLogger("opentelemetry")
-        logger.addHandler(self._words)
+        logger.addHandler(self._package_log)
         logger.propagate = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -186,30 +186,30 @@ class _Exporter(SpanExporter):
         result = self._inner.export(spans)
         failed = result is not SpanExportResult.SUCCESS
         if failed and not self.failing:
-            _log.warning("cannot send traces to '%s', they are lost: %s", self._url, self._words.text)
+            _log.warning("cannot send traces to '%s': %s; dropping traces", self._url, self._package_log.text)
         self.failing = failed
         return result
 
     def shutdown(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._inner.shutdown()  # type: ignore[no-untyped-call]
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Nothing waits here."""
+        """Flush the inner exporter."""
         return self._inner.force_flush(timeout_millis)
 
 
-class _LastWords(logging.Handler):
+class _PackageLogHandler(logging.Handler):
     """Keeps the last message of the package, which has the reason of a failure."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.text = "no reason given"
-        self._told = False
+        self.text = "unknown reason"
+        self._warned = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message; tell the first time that spans were dropped."""
+        """Keep a message; log a warning when the package first drops spans."""
         self.text = record.getMessage()
-        if "Queue full" in self.text and not self._told:
-            self._told = True
-            _log.warning("more traces than can be sent, some are dropped: bsp_max_queue_size bounds those that wait")
+        if "Queue full" in self.text and not self._warned:
+            self._warned = True
+            _log.warning("the queue of spans is full; dropping traces; bsp_max_queue_size is its size")

@@ -1,6 +1,6 @@
-"""One wide line for a request: what it was, what became of it, where its time went. For `--log-requests`.
+"""The request log of `--log-requests`: one line per request with its outcome, times and sizes.
 
-No contents: neither headers nor tensors. What clients choose themselves, such as ids, is escaped by the log's form.
+Lines have no contents of headers and tensors. The log format escapes ids and other texts from clients.
 """
 
 import logging
@@ -11,16 +11,16 @@ from conch.observability.tracing.request_trace import ModelSpan, Trace
 
 _log = logging.getLogger(__name__)
 
-# Of an error's text, which may quote what was wrong.
-_MOST_REASON = 300
-_MOST_STAGES = 64
+# Error messages may quote the request.
+_MAX_ERROR_CHARACTERS = 300
+_MAX_STAGES = 64
 
 
 class RequestLog:
-    """Writes the lines of requests: those that `--log-requests` asks for at level info, others at verbosity 1."""
+    """Writes lines of requests: those selected by `--log-requests` at level info, others at verbosity 1."""
 
-    def __init__(self, wanted: str) -> None:
-        self._wanted = wanted
+    def __init__(self, selection: str) -> None:
+        self._selection = selection
 
     def __repr__(self) -> str:
         return "request log"
@@ -28,17 +28,17 @@ class RequestLog:
     def write(self, traces: Sequence[Trace]) -> None:
         """Write a line for each."""
         for trace in traces:
-            asked_for = self._wanted == "all" or (self._wanted == "errors" and trace.error is not None)
-            level = logging.INFO if asked_for else logging.DEBUG
+            is_selected = self._selection == "all" or (self._selection == "errors" and trace.error is not None)
+            level = logging.INFO if is_selected else logging.DEBUG
             if _log.isEnabledFor(level):
                 _log.log(level, "request", extra={"fields": fields_of(trace)})
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def fields_of(trace: Trace) -> dict[str, Any]:
-    """Return what the line of a request says; times are microseconds, sizes those of the tensors in bytes."""
+    """Return the fields of a request's line; times are microseconds, sizes are bytes of tensors."""
     root, error = trace.root, trace.error
     fields: dict[str, Any] = {
         "request_id": root.request_id,
@@ -49,7 +49,7 @@ def fields_of(trace: Trace) -> dict[str, Any]:
     }
     if error is not None:
         fields["reason"] = error.reason.value
-        fields["error"] = error.message[:_MOST_REASON]
+        fields["error"] = error.message[:_MAX_ERROR_CHARACTERS]
     fields["batch_size"] = root.batch_size
     if root.executed_together:
         fields["requests_in_batch"] = root.executed_together
@@ -69,7 +69,7 @@ def fields_of(trace: Trace) -> dict[str, Any]:
         fields["trace_id"] = f"{trace.trace_id:032x}"
     elif trace.rules is not None:
         fields["trace_id"] = str(root.number)
-    stages = [_stage(trace, span) for span in trace.spans[1 : _MOST_STAGES + 1]]
+    stages = [_stage(trace, span) for span in trace.spans[1 : _MAX_STAGES + 1]]
     if stages:
         fields["stages"] = stages
     return fields
@@ -87,7 +87,7 @@ def _stage(trace: Trace, span: ModelSpan) -> dict[str, Any]:
 
 def _times(trace: Trace, span: ModelSpan) -> dict[str, int]:
     queue, compute = _queue_and_compute(span)
-    if not compute and not span.cached:  # an ensemble's times are those of its steps together
+    if not compute and not span.cached:  # an ensemble's times are the sums over its steps
         steps = [_queue_and_compute(step) for step in _below(trace, span)]
         queue += sum(step[0] for step in steps)
         compute += sum(step[1] for step in steps)
@@ -102,7 +102,7 @@ def _queue_and_compute(span: ModelSpan) -> tuple[int, int]:
 
 
 def _below(trace: Trace, span: ModelSpan) -> Iterable[ModelSpan]:
-    """Yield the steps of an ensemble, and theirs if they are ensembles; not what models call."""
+    """Yield the steps of an ensemble, recursively; without BLS calls."""
     for step in trace.spans:
         if step.parent == span.number:
             if step.timeline.input_done or step.cached:

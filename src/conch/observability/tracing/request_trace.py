@@ -1,7 +1,7 @@
-"""What is noted of one request of a client's: a trace, with a span for each model that worked on it.
+"""The trace of a client's request, with a span for each model that executed a part of it.
 
-The frontend begins it and says when the answer has gone, `Pending` tells each span how its request ended. Nothing is
-computed here that could be computed later: whoever writes a trace down does so in another thread, when it is complete.
+The frontend begins it and ends it when the response is sent; `Pending` ends the spans. Only raw data are recorded here,
+on the event loop; sinks compute the rest in another thread when the trace is complete.
 """
 
 import re
@@ -17,12 +17,12 @@ from conch.sliced_copy import MIN_SLICED_BYTES
 from conch.tensor import Tensor
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
-_TRACESTATE_LIMIT = 512
-# What is noted of one request is bounded; what goes beyond is left out.
-_MOST_MARKS = 1024
-_MOST_SPANS = 1024
-_MOST_COPIED = 64 * 2**20
-# How each protocol's frontend calls the reading of a request.
+_MAX_TRACESTATE_CHARACTERS = 512
+# Per trace; the rest is omitted.
+_MAX_MARKS = 1024
+_MAX_SPANS = 1024
+_MAX_COPIED_BYTES = 64 * 2**20
+# Triton's names of activities for the reading of a request.
 _READING = {
     "HTTP": ("HTTP_RECV_START", "HTTP_RECV_END"),
     "GRPC": ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END"),
@@ -30,34 +30,34 @@ _READING = {
 
 
 class RemoteContext(NamedTuple):
-    """The W3C trace context that came with a request."""
+    """The W3C trace context of a request."""
 
     trace_id: int
     span_id: int
     sampled: bool
-    state: str  # of `tracestate`, as it came
+    state: str  # the header `tracestate`
 
 
 def read_context(traceparent: str, tracestate: str = "") -> RemoteContext | None:
-    """Return the context that the two headers tell of, None if there is none or it is malformed."""
+    """Parse the context in the two headers; None if it is missing or malformed."""
     match = _TRACEPARENT.fullmatch(traceparent)
     if match is None or not int(match[1], 16) or not int(match[2], 16):
         return None
-    state = tracestate if len(tracestate) <= _TRACESTATE_LIMIT and tracestate.isascii() else ""
+    state = tracestate if len(tracestate) <= _MAX_TRACESTATE_CHARACTERS and tracestate.isascii() else ""
     return RemoteContext(int(match[1], 16), int(match[2], 16), bool(int(match[3], 16) & 1), state)
 
 
 class TensorNote(NamedTuple):
-    """A tensor as it was: the activity that had it, and a copy of its bytes."""
+    """A copy of a tensor, with the name of its activity."""
 
     activity: str
     tensor: Tensor
 
 
 class Trace:
-    """One client's request and all that was done for it; `root` is its span.
+    """The trace of one client's request; `root` is its span.
 
-    It is complete, and told to `done`, when the client's answer has gone and every span has ended.
+    It is complete, and `done` is called, when the response has been sent and all spans have ended.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Trace:
         remote: RemoteContext | None = None,
         distributed: bool = False,
     ) -> None:
-        """Assign. `number` gives numbers to spans; `rules` are those by which the request was chosen.
+        """Create a trace. `number` returns numbers for spans; `rules` are the settings that sampled the request.
 
-        `distributed`: it gets ids by which traces of other processes know it.
+        `distributed`: create the ids of distributed tracing.
         """
         self.protocol = protocol  # "HTTP" or "GRPC"
         self.rules = rules
@@ -84,27 +84,27 @@ class Trace:
         self.tensors = rules is not None and "TENSORS" in rules.levels
         self.distributed = distributed
         self.trace_id = remote.trace_id if remote is not None else randbits(128) if distributed else 0
-        self.span_id: int = randbits(64) if distributed else 0  # of the request as the client sees it
+        self.span_id: int = randbits(64) if distributed else 0  # of the client's whole request
         self.marks: list[tuple[str, int]] = []
         self.spans: list[ModelSpan] = []
         self.copied = 0  # bytes of tensors
         self.received = timeline.received
         self.closed = 0
         self._done = done
-        self._open = 1  # the client's answer, and the spans
+        self._open = 1  # the response, and the spans
         self.root = ModelSpan(self, None, model, timeline)
 
     @property
     def error(self) -> ConchError | None:
-        """What the client was answered in place of a result."""
+        """The error that the client received."""
         return self.root.error
 
     def read(self, request: InferRequest, version: int) -> None:
-        """Note that a request has been read, for the version of the model that it goes to."""
+        """Record that a request has been decoded, for this version of its model."""
         request.span = self.began(version)
 
     def began(self, version: int) -> "ModelSpan":
-        """Note that what the client has sent has been read, for that version of the model; return its span."""
+        """Record that the client's request has been decoded, for this version of its model; return its span."""
         begin, end = _READING[self.protocol]
         self.root.begun = monotonic_ns()
         self.marks += ((begin, self.received), (end, self.root.begun))
@@ -112,22 +112,22 @@ class Trace:
         return self.root
 
     def answered(self, error: ConchError | None) -> None:
-        """Note that the client has been answered, where nobody has settled the root span."""
+        """Record that a response has been sent, for requests whose root span is not settled by `Pending`."""
         self.root.end(error)
         begin, end = f"{self.protocol}_SEND_START", f"{self.protocol}_SEND_END"
         self.marks += ((begin, self.root.timeline.done), (end, monotonic_ns()))
         self._end()
 
     def relay(self, respond: Respond) -> Respond:
-        """Return what answers in place of `respond`, and notes when."""
+        """Return a callback that calls `respond` and records when."""
         begin, end = f"{self.protocol}_SEND_START", f"{self.protocol}_SEND_END"
 
         def relayed(answer: InferResponse | ConchError | None, final: bool) -> None:
             started = monotonic_ns()
             respond(answer, final)
             if answer is not None:
-                if len(self.marks) >= _MOST_MARKS:
-                    del self.marks[-2:]  # of very many responses the first ones and the last
+                if len(self.marks) >= _MAX_MARKS:
+                    del self.marks[-2:]  # keep the first ones and the last
                 self.marks += ((begin, started), (end, monotonic_ns()))
             if final:
                 self._end()
@@ -135,7 +135,7 @@ class Trace:
         return relayed
 
     def refused(self, error: ConchError) -> None:
-        """Note that the request was not admitted, and has been, or is about to be, answered so."""
+        """Record that the request was not admitted, before or after the error is sent."""
         root = self.root
         if root.ended:
             return
@@ -146,12 +146,12 @@ class Trace:
         self._end()
 
     def opened(self, span: "ModelSpan") -> None:
-        """Wait for a span, too."""
+        """Add a span."""
         self.spans.append(span)
         self._open += 1
 
     def ended(self) -> None:
-        """Note that a span has ended."""
+        """Record the end of a span."""
         self._open -= 1
         if not self._open:
             self._done(self)
@@ -162,7 +162,7 @@ class Trace:
 
 
 class ModelSpan:
-    """What one model did for a request; what `request.Span` asks for. Times are in its timeline."""
+    """The span of one model, an implementation of `conch.request.Span`. Times are in its timeline."""
 
     __slots__ = (
         "_trace",
@@ -190,28 +190,28 @@ class ModelSpan:
 
     def __init__(self, trace: Trace, parent: "ModelSpan | None", model: str, timeline: Timeline) -> None:
         self.number = trace.number()
-        self.parent = parent.number if parent is not None else 0  # number of the span that it was made for
+        self.parent = parent.number if parent is not None else 0
         self.parent_id = parent.span_id if parent is not None else trace.span_id
         self.span_id: int = randbits(64) if trace.distributed else 0
         self.model = model
         self.version = 0
         self.request_id = ""
         self.timeline = timeline
-        self.begun = timeline.received  # when the request had been read
+        self.begun = timeline.received  # when the request had been decoded
         self.batch_size = 0
         self.cached = False
-        self.executed_together = 0  # how many requests were in its batch
+        self.executed_together = 0  # requests in its batch
         self.ended = False
         self.error: ConchError | None = None
         self.input_bytes = self.output_bytes = self.responses = 0
-        self.prompt_tokens = self.completion_tokens = 0  # of a model that generates or makes embeddings
+        self.prompt_tokens = self.completion_tokens = 0  # of language models and embedding models
         self.tensors: list[TensorNote] = []
         self._trace: Trace | None = trace
         trace.opened(self)
 
     @property
     def context(self) -> str:
-        """The W3C trace context to act in for this request, as a JSON object; "" where there is none."""
+        """The W3C trace context for work on this request, as a JSON object; "" for none."""
         trace = self._trace
         if trace is None or not trace.distributed:
             return ""
@@ -222,35 +222,35 @@ class ModelSpan:
         return text + "}"
 
     def child(self, request: InferRequest, version: int) -> None:
-        """Have a request that is made for this one noted as well."""
+        """Attach a child span to a request that is made for this one."""
         trace = self._trace
-        if trace is not None and len(trace.spans) < _MOST_SPANS:
+        if trace is not None and len(trace.spans) < _MAX_SPANS:
             span = ModelSpan(trace, self, request.model_name, request.timeline)
             span.version = version
             request.span = span
 
     def hit(self) -> None:
-        """Note that the answer is from the cache."""
+        """Record that the response is from the cache."""
         self.cached = True
 
     @property
     def notes_tensors(self) -> bool:
-        """Whether it needs the bytes of inputs and outputs."""
+        """Whether it records the bytes of inputs and outputs."""
         return self._trace is not None and self._trace.tensors
 
     def executed(self, requests: int) -> None:
-        """Note how many requests ran in one batch."""
+        """Record the number of requests in the batch."""
         self.executed_together = requests
 
     def responded(self, response: InferResponse) -> None:
-        """Note one response."""
+        """Record a response."""
         self.responses += 1
         for tensor in response.outputs:
             self.output_bytes += tensor.nbytes
         self._copy("TENSOR_BACKEND_OUTPUT", response.outputs)
 
     def generated(self, timeline: Timeline, prompt_tokens: int, completion_tokens: int) -> None:
-        """Note what one prompt has come to, of a request that may have several: the times are the last one's."""
+        """Record the tokens of one prompt; of several prompts the times are those of the last one."""
         self.timeline = timeline
         self.prompt_tokens += prompt_tokens
         self.completion_tokens += completion_tokens
@@ -258,7 +258,7 @@ class ModelSpan:
     def settled(
         self, request: InferRequest, answer: InferResponse | ConchError | None, failure: ConchError | None = None
     ) -> None:
-        """Note the end of the request; `failure` is the first error among the responses before the last."""
+        """Record the end of the request; `failure` is the first error before the final response."""
         if self.ended:
             return
         self.request_id = request.id
@@ -275,7 +275,7 @@ class ModelSpan:
         self.end(failure)
 
     def end(self, error: ConchError | None) -> None:
-        """Note the end, with what went wrong if something did."""
+        """End the span, with an error if any."""
         if self.ended:
             return
         self.ended = True
@@ -287,12 +287,12 @@ class ModelSpan:
 
     def _copy(self, activity: str, tensors: list[Tensor]) -> None:
         trace = self._trace
-        if trace is None or not trace.tensors or trace.copied > _MOST_COPIED:
+        if trace is None or not trace.tensors or trace.copied > _MAX_COPIED_BYTES:
             return
         for tensor in tensors:
-            if tensor.source is not None:  # a request that failed because the bytes have gone
+            if tensor.source is not None:  # the request failed because the source is gone
                 continue
-            # Large ones are shared: nothing writes to them.
+            # Large ones are shared, because they are never written to.
             data = tensor.data if tensor.nbytes >= MIN_SLICED_BYTES else bytes(tensor.data)
             trace.copied += len(data)
             self.tensors.append(TensorNote(activity, Tensor(tensor.name, tensor.datatype, tensor.shape, data)))

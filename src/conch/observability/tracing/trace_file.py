@@ -1,11 +1,11 @@
-"""Traces as Triton's files: a JSON array of small objects, those of one span with the same `id`.
+"""Write traces to files in Triton's format: a JSON array of small objects, those of one span with the same `id`.
 
     {"id":1,"model_name":"echo","model_version":1,"request_id":"a","parent_id":…}
     {"id":1,"timestamps":[{"name":"QUEUE_START","ns":…}]}
     {"id":1,"activity":"TENSOR_QUEUE_INPUT","tensor":{"name":"IN","data":"1,2","shape":"1,2","dtype":"FP32"}}
 
-A file is a whole array after every write: its closing bracket is written over. With a count or a log frequency traces
-go into files that are numbered, `<file>.0`, `<file>.1` …
+A file is a complete array after every write, which overwrites the closing bracket. With a count or a log frequency,
+traces are written to numbered files, `<file>.0`, `<file>.1` …
 """
 
 import os
@@ -24,25 +24,25 @@ from conch.observability.tracing.trace_settings import TraceRules
 from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, unpack_bytes
 
 _BLOCK_BYTES = 2**18
-_ELEMENTS_TOGETHER = 4096
-# Between so many elements the GIL is free: without a pause, the event loop waits 5 ms for it each time.
+_BLOCK_ELEMENTS = 4096
+# Between blocks of elements, to release the GIL: otherwise the event loop waits 5 ms for it each time.
 _PAUSE_S = 0.0005
 _NO_DATA = b'"data":""'
 _Decoder = getincrementaldecoder("utf-8")
 
 
 class JsonArrayFile:
-    """A file with one JSON array, which grows. The first write truncates it; only its owner may read a new one.
+    """A growing file with one JSON array. The first write truncates it; a new file is readable by its owner only.
 
-    It is open during a write only: there may be any number of them, and one that was moved away is begun again.
+    It is only open during a write, so that files do not use up descriptors, and a file that was moved is created again.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._end = 0  # where the closing bracket is
+        self._end = 0  # position of the closing bracket
 
     def append(self, values: Iterable[bytes | Iterable[bytes]]) -> None:
-        """Append JSON texts, each whole or in pieces. Raises OSError; then the file is as before, if possible."""
+        """Append JSON texts, each whole or in pieces. Raises OSError; the file is then restored, if possible."""
         truncate = 0 if self._end else os.O_TRUNC
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | truncate, 0o600)
         try:
@@ -71,7 +71,7 @@ class JsonArrayFile:
 
 
 def _blocks(begin: bytes, values: Iterable[bytes | Iterable[bytes]]) -> Iterator[bytes]:
-    """Return the text of an array's further values in blocks, each short to make: whoever makes one keeps the GIL."""
+    """Yield the text of an array's further values in blocks that are small, since building one holds the GIL."""
     parts, size = [begin], 0
     for value in values:
         for piece in (value,) if isinstance(value, bytes) else value:
@@ -86,7 +86,7 @@ def _blocks(begin: bytes, values: Iterable[bytes | Iterable[bytes]]) -> Iterator
 
 
 class TraceFile:
-    """Where the traces of a server go: `path`, and what is numbered after it."""
+    """The sink for the trace file `path` and the numbered files."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -98,7 +98,7 @@ class TraceFile:
         return f"trace file '{self._path}'"
 
     def write(self, traces: Sequence[Trace]) -> None:
-        """Write traces down. Raises OSError."""
+        """Write traces. Raises OSError."""
         whole: list[Iterator[bytes | Iterator[bytes]]] = []
         for trace in traces:
             rules = trace.rules
@@ -112,7 +112,7 @@ class TraceFile:
             self._whole.append(chain.from_iterable(whole))
 
     def close(self) -> None:
-        """Do nothing: every file is complete after each write."""
+        """Do nothing: files are complete after each write."""
 
     def _write_numbered(self, rules: TraceRules, lines: Iterator[bytes | Iterator[bytes]]) -> None:
         file, traces = self._numbered.get(rules, (None, 0))
@@ -128,7 +128,7 @@ class TraceFile:
 
 
 def lines_of(trace: Trace) -> Iterator[bytes | Iterator[bytes]]:
-    """Return the objects of a trace, those of a span in the order of time; those of tensors in pieces."""
+    """Yield the objects of a trace, in chronological order per span, and those of tensors in pieces."""
     for span in trace.spans:
         entries: list[tuple[int, dict[str, Any] | TensorNote]] = [(span.begun, _head(span))]
         if trace.timestamps:
@@ -140,7 +140,7 @@ def lines_of(trace: Trace) -> Iterator[bytes | Iterator[bytes]]:
 
 
 def activities_of(span: ModelSpan) -> list[tuple[str, int]]:
-    """Return what happened to a request and when, in nanoseconds of the monotonic clock, in the order of time."""
+    """Return the activities of a request with times, in nanoseconds of the monotonic clock, in chronological order."""
     timeline = span.timeline
     activities = [("REQUEST_START", span.begun)]
     if timeline.queued:
@@ -153,7 +153,7 @@ def activities_of(span: ModelSpan) -> list[tuple[str, int]]:
 
 
 def compute_of(span: ModelSpan) -> list[tuple[str, int]]:
-    """Return the times of the execution; none for an ensemble, for what was in the cache or was never executed."""
+    """Return the activities of the execution; none for an ensemble, a cache hit or a request that was not executed."""
     timeline = span.timeline
     if not timeline.input_done or span.cached:
         return []
@@ -193,8 +193,8 @@ def _tensor(span: ModelSpan, note: TensorNote) -> dict[str, Any]:
 
 
 def _tensor_line(span: ModelSpan, note: TensorNote) -> Iterator[bytes]:
-    """Write the entry of a tensor in pieces: of 60 MB, one string would keep the GIL for a second."""
-    # Quotation marks in the name are escaped.
+    """Yield the entry of a tensor in pieces: one string of 60 MB would hold the GIL for a second."""
+    # Unambiguous, because quotation marks in the name are escaped.
     head, _, tail = orjson.dumps(_tensor(span, note)).partition(_NO_DATA)
     yield head + _NO_DATA[:-1]
     for piece in _data(note.tensor):
@@ -203,7 +203,7 @@ def _tensor_line(span: ModelSpan, note: TensorNote) -> Iterator[bytes]:
 
 
 def _data(tensor: Tensor) -> Iterator[str]:
-    """Write the elements one after another: numbers as they are, texts in quotation marks."""
+    """Yield the elements, separated by commas; texts are in quotation marks."""
     if tensor.datatype == BYTES:
         separator = '"'
         for element in unpack_bytes(tensor.data):
@@ -214,14 +214,14 @@ def _data(tensor: Tensor) -> Iterator[str]:
             yield decoder.decode(b"", final=True) + '"'
             separator = ',"'
         return
-    if tensor.datatype == "BF16":  # which is the upper half of an FP32
+    if tensor.datatype == "BF16":  # the upper half of an FP32
         values = (np.frombuffer(tensor.data, "<u2").astype("<u4") << 16).view("<f4")
     else:
         values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
-    for begin in range(0, len(values), _ELEMENTS_TOGETHER):
+    for begin in range(0, len(values), _BLOCK_ELEMENTS):
         if begin:
             sleep(_PAUSE_S)
-        some = values[begin : begin + _ELEMENTS_TOGETHER].tolist()
+        some = values[begin : begin + _BLOCK_ELEMENTS].tolist()
         separator = "," if begin else ""
         if values.dtype.kind == "f":
             yield separator + ",".join(f"{value:g}" for value in some)

@@ -1,8 +1,7 @@
-"""Which requests are traced: Triton's trace settings, for all models and for single ones, changed while it serves.
+"""Triton's trace settings, global and per model, which clients can change, and the sampling of requests.
 
-What a model has not of its own it has from the settings of all models, and what those were not given from the start
-of the server. A request is traced if its number is a multiple of the rate and the count is not used up; every change
-begins both anew.
+A model inherits the settings that it does not override from the global ones, and these from the server's options. One
+of every `rate` requests is traced until `count` is used up. Every change restarts both counters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,31 +10,31 @@ from typing import TypeAlias
 from conch.errors import InvalidRequest, Unsupported
 from conch.options.trace import MAX_COUNT, MAX_RATE, TRITON, TraceOptions, level_of, ordered_levels
 
-# Settings to change by their names in the protocol; None takes back what was set.
+# Settings by their names in the protocol; None resets a setting.
 Changes: TypeAlias = Mapping[str, Sequence[str] | None]
 
 _NUMBERS = {"trace_rate": (0, MAX_RATE), "trace_count": (-1, MAX_COUNT), "log_frequency": (0, MAX_RATE)}
 
 
 class TraceRules:
-    """The settings in force for some requests, and how many of them there were."""
+    """The effective settings of a model or globally, with their counters."""
 
     def __init__(
         self, levels: tuple[str, ...], rate: int, count: int, log_frequency: int, own: Mapping[str, object]
     ) -> None:
         self.levels = levels
         self.rate = rate
-        self.count = count  # how many more are traced; -1: any number
+        self.count = count  # remaining; -1 for no limit
         self.counted = count >= 0
         self.log_frequency = log_frequency
-        self.own = own  # the settings that were given for these requests, by name
+        self.own = own  # settings that are not inherited, by name
         self._seen = 0
 
     def sample(self, *, forced: bool = False) -> bool:
-        """Whether the request that came now is traced; `forced`: for its caller's sake, whatever rate and count are."""
+        """Count a request, and return whether it is traced; `forced`: regardless of rate and count."""
         if not self.levels:
             return False
-        if self.rate == 0:  # nothing but what is forced
+        if self.rate == 0:
             return forced
         self._seen += 1
         if self._seen % self.rate or self.count == 0:
@@ -46,12 +45,12 @@ class TraceRules:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no request can be traced any more unless it is forced."""
+        """Whether requests are only traced if forced."""
         return not self.levels or self.count == 0 or self.rate == 0
 
 
 class TraceSettings:
-    """The settings of a server. All methods belong to the event loop's thread."""
+    """The settings of a server. All methods run on the event loop's thread."""
 
     def __init__(self, options: TraceOptions) -> None:
         self.options = options
@@ -73,11 +72,11 @@ class TraceSettings:
         )
 
     def rules(self, model: str) -> TraceRules:
-        """Return what is in force for a model's requests; with "" for models that have nothing of their own."""
+        """Return the effective settings of a model, or the global ones for ""."""
         return self._models.get(model, self._global)
 
     def document(self, model: str, mode_settings: Mapping[str, str]) -> dict[str, str | list[str]]:
-        """Return the settings by their names in the protocol, with those that the mode has beside them."""
+        """Return the settings of a model by their names in the protocol, with those of the mode."""
         rules = self.rules(model)
         document: dict[str, str | list[str]] = {
             "trace_level": list(rules.levels) or ["OFF"],
@@ -91,16 +90,16 @@ class TraceSettings:
         return document
 
     def update(self, model: str, changes: Changes) -> None:
-        """Change the settings of a model, or of all with "".
+        """Change the settings of a model, or the global ones for "".
 
-        Raises InvalidRequest, or Unsupported for what cannot be changed; then nothing has changed.
+        Raises InvalidRequest, or Unsupported for the trace file; then no setting is changed.
         """
         if "trace_file" in changes:
             raise Unsupported("trace file location can not be updated through network protocol")
         own = dict(self._models[model].own if model in self._models else {} if model else self._global.own)
         for name, values in changes.items():
             if name not in self._start:
-                continue  # other names are not refused by Triton either
+                continue  # unknown names are ignored, as in Triton
             if values is None:
                 own.pop(name, None)
                 continue
@@ -108,17 +107,17 @@ class TraceSettings:
             if value is not None:
                 own[name] = value
         if model:
-            rules = self._checked(_in_force(self._global, own), own)
+            rules = self._checked(_inherit(self._global, own), own)
             if own:
                 self._models[model] = rules
             else:
                 self._models.pop(model, None)
             return
-        everywhere = self._checked(self._start | own, own)
+        global_rules = self._checked(self._start | own, own)
         models = {
-            name: self._checked(_in_force(everywhere, rules.own), rules.own) for name, rules in self._models.items()
+            name: self._checked(_inherit(global_rules, rules.own), rules.own) for name, rules in self._models.items()
         }
-        self._global, self._models = everywhere, models
+        self._global, self._models = global_rules, models
 
     def _checked(self, settings: Mapping[str, object], own: Mapping[str, object]) -> TraceRules:
         rules = _rules(settings, own)
@@ -134,12 +133,12 @@ class TraceSettings:
         return rules
 
 
-def _in_force(everywhere: TraceRules, own: Mapping[str, object]) -> dict[str, object]:
+def _inherit(global_rules: TraceRules, own: Mapping[str, object]) -> dict[str, object]:
     return {
-        "trace_level": everywhere.levels,
-        "trace_rate": everywhere.rate,
-        "trace_count": everywhere.count,
-        "log_frequency": everywhere.log_frequency,
+        "trace_level": global_rules.levels,
+        "trace_rate": global_rules.rate,
+        "trace_count": global_rules.count,
+        "log_frequency": global_rules.log_frequency,
     } | dict(own)
 
 
@@ -153,7 +152,7 @@ def _rules(settings: Mapping[str, object], own: Mapping[str, object]) -> TraceRu
 
 
 def _levels(names: Sequence[str]) -> tuple[str, ...] | None:
-    """Read levels; a name that is none is passed over, as by Triton. None if no level is named."""
+    """Parse levels; unknown names are ignored, as in Triton. Return None if there is no known one."""
     levels = []
     for name in names:
         try:
@@ -166,17 +165,19 @@ def _levels(names: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _number(name: str, values: Sequence[str]) -> int:
-    least, most = _NUMBERS[name]
+    minimum, maximum = _NUMBERS[name]
     if len(values) != 1:
         raise InvalidRequest(f"expect only 1 value for '{name}'")
     text = values[0]
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()):
         raise InvalidRequest(f"Unable to parse '{name}', got: {text[:40]}")
-    number = int(digits) if len(digits) <= 20 else most + 1  # converting takes time quadratic in the digits
+    number = int(digits) if len(digits) <= 20 else maximum + 1  # the time of int() is quadratic in the digits
     number = -number if text.startswith("-") else number
-    if name == "trace_count" and number < least:
+    if name == "trace_count" and number < minimum:
         raise InvalidRequest(f"Unable to parse 'trace_count'. Expecting value >= -1, got: {text[:40]}")
-    if not least <= number <= most:
-        raise InvalidRequest(f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text[:40]}")
+    if not minimum <= number <= maximum:
+        raise InvalidRequest(
+            f"Unable to parse '{name}', value is out of range [ {minimum}, {maximum} ], got: {text[:40]}"
+        )
     return number

@@ -20,7 +20,7 @@ def _write(directory: Path, config: dict[str, Any]) -> Path:
 
 
 def _write_safetensors(path: Path, tensors: dict[str, int]) -> None:
-    """Write a header for tensors of `sizes` bytes, and none of the bytes."""
+    """Write a header for tensors (name → size in bytes) without their data."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, size in tensors.items():

@@ -55,4 +55,6 @@ def test_without_gpus_it_says_what_to_write(library: Path, tmp_path: Path) -> No
 
 
 def test_a_driver_that_fails_is_named(library: Path, tmp_path: Path) -> None:
-    assert "in this machine (RM has detected an NVML/RM version mismatch); describe" in detected(library, tmp_path, "error 18")
+    assert "in this machine (RM has detected an NVML/RM version mismatch); describe" in detected(
+        library, tmp_path, "error 18"
+    )

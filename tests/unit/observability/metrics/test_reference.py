@@ -9,7 +9,7 @@ from conch.observability.metrics.statistics import FIRST_RESPONSE_BOUNDS_MS, Cac
 from conch.observability.metrics.summaries import LatencySummaries
 from conch.options.server_options import ServerOptions
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "metrics.md"
 
 
 def test_the_page_lists_the_families_of_the_code() -> None:

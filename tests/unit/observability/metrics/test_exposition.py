@@ -43,7 +43,7 @@ def test_values_are_written_as_short_as_they_are(value: float, text: str) -> Non
     assert render([Family("a", "gauge", "b", [Point(value)])]).decode().splitlines()[-1] == f"a {text}"
 
 
-def test_what_is_no_number_is_written_as_such() -> None:
+def test_nan_and_infinities() -> None:
     (family,) = text_string_to_metric_families(render([Family("a", "gauge", "b", [Point(math.nan)])]).decode())
     assert math.isnan(family.samples[0].value)
 

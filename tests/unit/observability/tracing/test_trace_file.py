@@ -78,7 +78,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, full_disk: Cal
     assert json.loads(path.read_text()) == [1, 3]
 
 
-def test_every_so_many_traces_a_new_file_is_begun(tmp_path: Path) -> None:
+def test_a_new_file_begins_after_log_frequency_traces(tmp_path: Path) -> None:
     path, often, counted = tmp_path / "t.json", rules(log_frequency=2), rules(trace_count=5)
     file = TraceFile(str(path))
     for _ in range(3):

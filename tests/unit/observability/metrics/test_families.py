@@ -115,7 +115,7 @@ def test_values_are_those_of_the_statistics_in_whole_microseconds() -> None:
     assert value(families, "nv_model_load_duration_secs", **labels) == 0.25
 
 
-def test_versions_of_a_model_are_series_of_their_own() -> None:
+def test_versions_of_a_model_are_separate_series() -> None:
     families = scrape([busy("m", 1), ModelStatistics("m", 2)])
     assert value(families, "nv_inference_count", model="m", version="1") == 9
     assert value(families, "nv_inference_count", model="m", version="2") == 0

@@ -1,4 +1,4 @@
-"""Who is told of requests: nobody if nobody asked, bounded lists, one warning for what is lost."""
+"""The observer: off by default, a bounded queue, one warning for dropped traces."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def serve(observer: Observer, model: str = "m") -> None:
     trace.relay(lambda answer, final: None)(None, True)
 
 
-async def test_nothing_is_on_unless_somebody_wants_to_know(tmp_path: Path) -> None:
+async def test_the_observer_is_off_by_default(tmp_path: Path) -> None:
     observer = Observer(TraceOptions(file=str(tmp_path / "t.json"), rate=1))
     assert not observer.on
     observer.update("m", {"trace_level": ["TIMESTAMPS"], "trace_count": ["1"]})
@@ -58,8 +58,8 @@ async def test_traces_are_written_without_waiting_for_the_end(tmp_path: Path) ->
 async def test_what_cannot_be_written_in_time_is_dropped_and_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_WAITING", 10)
-    monkeypatch.setattr(module, "_TOGETHER", 4)
+    monkeypatch.setattr(module, "_MAX_QUEUED_TRACES", 10)
+    monkeypatch.setattr(module, "_MAX_BATCH_TRACES", 4)
     go_on, written = threading.Event(), []
 
     def slow(_: TraceFile, traces: list[object]) -> None:
@@ -75,11 +75,11 @@ async def test_what_cannot_be_written_in_time_is_dropped_and_said_once(
     await observer.close()
     assert len(written) == 12
     assert [record.getMessage() for record in caplog.records] == [
-        "traces come faster than they can be written down, some are dropped"
+        "the queue of traces is full; dropping traces until they are written"
     ]
 
 
-async def test_a_request_that_nobody_admits_is_noted_as_well(tmp_path: Path) -> None:
+async def test_a_refused_request_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     observer = Observer(TraceOptions(file=str(path), **TRACED))
     trace = observer.begin("GRPC", "m", Timeline())

@@ -41,7 +41,7 @@ def trace_of(model: str, *, request_id: str = "", error: NotFound | None = None)
     return trace
 
 
-def test_a_line_says_what_became_of_a_request() -> None:
+def test_a_line_has_the_outcome_of_a_request() -> None:
     fields = fields_of(trace_of("m", request_id="7"))
     assert fields.pop("total_us") >= 0
     step = {"model": "step", "version": 2, "queue_us": 2, "compute_us": 6, "total_us": 9}
@@ -82,7 +82,7 @@ def record(**extra: Any) -> logging.LogRecord:
     return made
 
 
-def test_names_from_clients_cannot_write_lines_of_their_own() -> None:
+def test_names_from_clients_cannot_inject_lines() -> None:
     hostile = record(fields=fields_of(trace_of(HOSTILE, request_id=HOSTILE)))
     line = LineFormatter().format(hostile)
     assert len(line.splitlines()) == 1

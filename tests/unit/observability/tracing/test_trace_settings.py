@@ -17,7 +17,7 @@ def chosen(settings: TraceSettings, model: str, requests: int) -> list[int]:
     return [number for number in range(1, requests + 1) if settings.rules(model).sample()]
 
 
-def test_every_so_many_requests_are_traced_until_the_count_is_used_up() -> None:
+def test_one_of_every_rate_requests_is_traced_until_the_count_is_used_up() -> None:
     settings = TraceSettings(START)
     assert chosen(settings, "m", 7) == [2, 4, 6]
     settings.update("", {"trace_rate": ["3"], "trace_count": ["2"]})
@@ -26,7 +26,7 @@ def test_every_so_many_requests_are_traced_until_the_count_is_used_up() -> None:
     assert not settings.on
 
 
-def test_models_share_one_count_unless_they_have_settings_of_their_own() -> None:
+def test_models_without_settings_share_one_count() -> None:
     settings = TraceSettings(START)
     settings.update("own", {"trace_rate": ["1"]})
     assert chosen(settings, "a", 1) == []
@@ -34,7 +34,7 @@ def test_models_share_one_count_unless_they_have_settings_of_their_own() -> None
     assert chosen(settings, "own", 3) == [1, 2, 3]
 
 
-def test_what_a_model_has_not_of_its_own_follows_the_settings_of_all() -> None:
+def test_models_inherit_global_settings() -> None:
     settings = TraceSettings(START)
     settings.update("m", {"trace_rate": ["7"]})
     settings.update("", {"log_frequency": ["5"], "trace_rate": ["9"]})
@@ -112,7 +112,7 @@ MODELS = ("", "a", "b")
 
 @dataclass
 class Plain:
-    """The same rules, told as simply as can be: dictionaries of what was set, and one counter for each."""
+    """The same rules, written as simply as can be: dictionaries of what was set, and one counter for each."""
 
     given: dict[str, dict[str, int]] = field(default_factory=lambda: {model: {} for model in MODELS})
     seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))

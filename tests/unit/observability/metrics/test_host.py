@@ -11,7 +11,7 @@ MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    40
 
 
 class Machine:
-    """A `/proc` of its own and a clock that stands until it is set."""
+    """A separate `/proc` and a clock that is set by the test."""
 
     def __init__(self, proc: Path) -> None:
         self.proc = proc
@@ -68,12 +68,12 @@ def test_utilization_stays_in_its_bounds_when_ticks_are_taken_back(machine: Mach
 
 
 @pytest.mark.parametrize("stat", ["", "cpu", "processor 1 2 3 4", "cpu a b c d e f g h"])
-def test_a_machine_that_does_not_tell_is_no_error(machine: Machine, stat: str) -> None:
+def test_a_malformed_proc_is_not_an_error(machine: Machine, stat: str) -> None:
     machine.set(stat)
     assert machine.meter.usage() is None
 
 
-def test_no_proc_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_proc_is_not_an_error(tmp_path: Path) -> None:
     assert HostMeter(2.0, tmp_path / "none").usage() is None
 
 

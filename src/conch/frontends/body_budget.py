@@ -1,8 +1,8 @@
 """One memory budget for request bodies, shared by all connections of a server, HTTP and gRPC alike.
 
 A body is charged from the arrival of its bytes, so that announcing a large one reserves nothing, until the server frees
-it. When the budget is exhausted, uploads that make no progress are evicted; if there are none, the request
-that wants more is refused.
+it. When the budget is exhausted, uploads that make no progress are evicted; if there are none, the request that needs
+more is refused.
 """
 
 import time

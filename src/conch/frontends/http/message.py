@@ -19,9 +19,9 @@ class HttpLimits:
     """Limits of one client. Times are seconds, sizes bytes.
 
     A body larger than `body_bytes` is refused unless the handler allows more for this request, before it is read if its
-    size is announced. A request must arrive within `receive_grace_s` plus the time that its bytes
-    take at `receive_bytes_per_s`, which stops a client that sends one byte a minute. `stalled_write_s` is how long a
-    client may leave an answer unread, `idle_s` how long a connection may wait for its next request.
+    size is announced. A request must arrive within `receive_grace_s` plus the time that its bytes take at
+    `receive_bytes_per_s`, which stops a client that sends one byte a minute. `stalled_write_s` is the timeout for a
+    client that does not read its answer, `idle_s` that for a connection without a request.
     """
 
     connections: int = 16_384
@@ -37,8 +37,8 @@ class HttpLimits:
 class HttpRequest:
     """One request, complete.
 
-    `method` is in upper case, `path` is as sent without the query; nothing is unquoted. `fields` are
-    the header fields as they came, `headers` their values by lower-case name, the last one if a name is repeated.
+    `method` is in upper case, `path` is as sent without the query; nothing is unquoted. `fields` are the header fields
+    as they came, `headers` their values by lower-case name, the last one if a name is repeated.
     """
 
     __slots__ = ("body", "fields", "headers", "keep_alive", "method", "old_version", "path")

@@ -253,7 +253,7 @@ class GrpcInferEndpoint:
                     "classify", args, parts, lambda outcome: done(_with_classes(response, chosen, outcome))
                 )
                 return
-            made: InferResponse | ConchError = _replaced(
+            classified: InferResponse | ConchError = _replace_outputs(
                 response,
                 {
                     tensor.name: classify(tensor, requested[tensor.name], model.labels.get(tensor.name, ()), batched)
@@ -262,8 +262,8 @@ class GrpcInferEndpoint:
                 },
             )
         except ConchError as error:
-            made = error
-        done(made)
+            classified = error
+        done(classified)
 
 
 def place_outputs(response: InferResponse, options: ResponseOptions) -> InferResponse:
@@ -295,15 +295,15 @@ def _with_classes(
     if isinstance(outcome, ConchError):
         return outcome
     shapes: Sequence[Sequence[int]] = outcome.meta["shapes"]
-    made = {
+    classified = {
         tensor.name: Tensor(tensor.name, BYTES, shape, data)
         for tensor, shape, data in zip(chosen, shapes, outcome.parts, strict=True)
     }
-    return _replaced(response, made)
+    return _replace_outputs(response, classified)
 
 
-def _replaced(response: InferResponse, made: Mapping[str, Tensor]) -> InferResponse:
-    outputs = [made.get(tensor.name, tensor) for tensor in response.outputs]
+def _replace_outputs(response: InferResponse, classified: Mapping[str, Tensor]) -> InferResponse:
+    outputs = [classified.get(tensor.name, tensor) for tensor in response.outputs]
     return InferResponse(
         response.model_name, response.model_version, outputs, id=response.id, parameters=response.parameters
     )

@@ -152,7 +152,7 @@ class _EventStream(_OrderedEncoder):
     def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
         super().__init__(pool)
         self._reply = reply
-        self._held = bytearray()
+        self._queued = bytearray()
         self._catching_up: asyncio.Task[None] | None = None
 
     def send(self, document: bytes | ConchError | None, final: bool) -> None:
@@ -169,10 +169,10 @@ class _EventStream(_OrderedEncoder):
         if not self._reply.begun:
             self._reply.begin(status, _EVENTS)
         if final:
-            self._reply.write(bytes(self._held) + event)
+            self._reply.write(bytes(self._queued) + event)
             self._reply.end()
         elif self._catching_up is not None:
-            self._hold(event)
+            self._queue(event)
         else:
             self._reply.write(event)
             if not self._reply.writable:
@@ -181,16 +181,16 @@ class _EventStream(_OrderedEncoder):
     async def _catch_up(self) -> None:
         await self._reply.drained()
         self._catching_up = None
-        held, self._held = self._held, bytearray()
-        self._reply.write(bytes(held))
+        queued, self._queued = self._queued, bytearray()
+        self._reply.write(bytes(queued))
 
-    def _hold(self, event: bytes) -> None:
+    def _queue(self, event: bytes) -> None:
         """Queue an event for a slow client; end its stream if more than `_MAX_UNSENT_BYTES` wait."""
-        self._held += event
-        if len(self._held) <= _MAX_UNSENT_BYTES:
+        self._queued += event
+        if len(self._queued) <= _MAX_UNSENT_BYTES:
             return
-        text = f"the client reads too slowly: {len(self._held)} bytes were waiting for it"
-        self._held.clear()
+        text = f"the client reads too slowly: {len(self._queued)} bytes were waiting for it"
+        self._queued.clear()
         cancel = self._reply.on_disconnect
         self._reply.write(_event(documents.error(text)))
         self._reply.end()

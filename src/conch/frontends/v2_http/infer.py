@@ -224,8 +224,8 @@ class _Response:
         length, *written = outcome.parts
         parts: list[Buffer] = [*written]
         if coding == b"identity":
-            made = iter(written[1:])
-            parts = [written[0], *[next(made) if data is None else data for data in kept]]
+            encoded = iter(written[1:])
+            parts = [written[0], *[next(encoded) if data is None else data for data in kept]]
         self._send(parts, int(bytes(length)), coding)
 
     def _send(self, parts: list[Buffer], json_size: int, coding: bytes) -> None:

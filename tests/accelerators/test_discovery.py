@@ -147,7 +147,7 @@ def test_without_a_gpu_models_run_on_the_cpu(
     ("fault", "said"),
     [
         ("error 18", "NVML cannot list the GPUs of this machine: RM has detected an NVML/RM version mismatch"),
-        ("crash", "NVML cannot list the GPUs of this machine: its process ended with status -11"),
+        ("crash", "NVML cannot list the GPUs of this machine: its process exited with status -11"),
     ],
 )
 def test_a_driver_at_fault_is_logged_and_harms_nothing(machine: Machine, fault: str, said: str) -> None:

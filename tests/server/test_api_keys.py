@@ -79,7 +79,7 @@ def test_commands_that_are_clients(
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "cannot be read: No such file"), ("# nothing\n", "has no key in it"), ("a b\n", "is neither a key nor")],
+    [(None, "cannot be read: No such file"), ("# nothing\n", "contains no key"), ("a b\n", "is neither a key nor")],
 )
 def test_a_key_file_of_a_client_that_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, reason: str

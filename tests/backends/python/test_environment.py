@@ -144,7 +144,7 @@ def _members(kind: str, outside: Path) -> list[tarfile.TarInfo]:
     [
         ("long header", "bytes of names and attributes"),
         ("hard link through a link", "'member' is below a link"),
-        ("hard link to a link", "'member' is a link to a file that the archive does not hold"),
+        ("hard link to a link", "'member' is a hard link to a file that does not precede it in the archive"),
         ("file in place of a link", "'link' would replace a link"),
         ("pipe", "'member' is a device or pipe"),
         ("deep path", "too long or deep a path"),

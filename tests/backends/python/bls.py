@@ -118,7 +118,7 @@ class TritonPythonModel:
                 sender.send(flags=1)
 """
 
-# IN: how many responses of 4 MiB; notes in a file that it was told to stop before.
+# IN: how many responses of 4 MiB; writes to a file that it was stopped early.
 _FLOOD = """
 class TritonPythonModel:
     def initialize(self, args):

@@ -18,7 +18,7 @@ from conch.model_config import InstanceKind, ModelConfig, TensorSpec
 from conch.request import InferRequest, InferResponse
 from conch.tensor import Tensor
 
-LIMIT_S = 20.0
+TIMEOUT_S = 20.0
 
 IDENTITY = """
     import triton_python_backend_utils as pb_utils
@@ -68,7 +68,7 @@ class Caller:
         self._notify()
 
     async def finished(self) -> InferResponse | ConchError | None:
-        await asyncio.wait_for(self._finished.wait(), LIMIT_S)
+        await asyncio.wait_for(self._finished.wait(), TIMEOUT_S)
         return self.last
 
     async def response(self) -> InferResponse:
@@ -108,27 +108,27 @@ class Runner:
     async def infer(self, *tensors: Tensor, **options: Any) -> InferResponse:
         caller = self.submit(*tensors, **options)
         response = await caller.response()
-        await asyncio.wait_for(self.released.wait(), LIMIT_S)
+        await asyncio.wait_for(self.released.wait(), TIMEOUT_S)
         return response
 
     async def error(self, *tensors: Tensor, **options: Any) -> ConchError:
         caller = self.submit(*tensors, **options)
         error = await caller.error()
-        await asyncio.wait_for(self.released.wait(), LIMIT_S)
+        await asyncio.wait_for(self.released.wait(), TIMEOUT_S)
         return error
 
     async def next_response(self, caller: Caller) -> InferResponse:
         """Wait for a decoupled model's next response that is not the last."""
         while not caller.responses:
             caller.news.clear()
-            await asyncio.wait_for(caller.news.wait(), LIMIT_S)
+            await asyncio.wait_for(caller.news.wait(), TIMEOUT_S)
         return caller.responses.pop(0)
 
     async def ready_change(self) -> bool:
-        return await asyncio.wait_for(self.ready_changes.get(), LIMIT_S)
+        return await asyncio.wait_for(self.ready_changes.get(), TIMEOUT_S)
 
-    def forget(self) -> None:
-        """Let go of the last batch, its requests and its answers."""
+    def release_batch(self) -> None:
+        """Release the last batch with its requests and responses."""
         del self.last_batch
 
     @property

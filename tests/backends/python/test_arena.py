@@ -66,7 +66,7 @@ def test_what_is_written_is_read(descriptor: int) -> None:
         assert reader.view(offset, size).tobytes() == expected
 
 
-def test_no_room_is_no_error(descriptor: int) -> None:
+def test_a_full_arena_raises_no_error(descriptor: int) -> None:
     writer = ArenaWriter(descriptor)
     assert writer.write(bytes(SIZE), SIZE) == 0
     assert writer.write(b"x", 1) is None

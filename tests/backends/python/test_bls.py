@@ -125,7 +125,7 @@ def test_an_iterator_is_cancelled(ask: Callable[..., Any]) -> None:
     ) == [{"OUT": [0]}, ["the call was cancelled", 7], {"OUT": [0]}]
 
 
-def test_responses_that_nobody_reads_are_bounded(ask: Callable[..., Any], root: Path) -> None:
+def test_unread_responses_are_bounded(ask: Callable[..., Any], root: Path) -> None:
     number, (text, code) = ask(
         f"""
         responses = new('flood', 10**6).exec(decoupled=True)
@@ -140,7 +140,7 @@ def test_responses_that_nobody_reads_are_bounded(ask: Callable[..., Any], root: 
     assert ask("result = sum(len(one.output_tensors()) for one in new('flood', 80).exec(decoupled=True))") == 80
 
 
-def test_an_iterator_that_nobody_wants_ends_by_itself(ask: Callable[..., Any]) -> None:
+def test_a_deleted_iterator_ends_by_itself(ask: Callable[..., Any]) -> None:
     assert ask("new('stream', 2000).exec(decoupled=True); gc.collect(); result = shown(new('add', 1).exec())") == {
         "OUT": [2]
     }
@@ -300,7 +300,7 @@ def test_a_model_with_a_free_instance_may_call_itself(ask: Callable[..., Any]) -
     assert ask("result = run('pair', 'result = 1')", "pair") == 1
 
 
-def test_waiting_for_a_busy_model_is_no_circle(ask: Callable[..., Any], tmp_path: Path) -> None:
+def test_waiting_for_a_busy_model_is_not_a_deadlock(ask: Callable[..., Any], tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         busy = pool.submit(ask, f"until('{tmp_path / 'go'}'); result = 2", "lone")
         waits = pool.submit(ask, "result = run('lone', 'result = 1')", "other")

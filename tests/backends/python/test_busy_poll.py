@@ -1,22 +1,22 @@
 from conch.backends.child.conch_child.python.busy_poll import BusyPoll
 
-LIMIT = 250_000
-SOON, LATE = LIMIT - 1, LIMIT
+MAX_POLL_NS = 250_000
+SOON, LATE = MAX_POLL_NS - 1, MAX_POLL_NS
 
 
 def poll_after(wait: int, requests: int, execution: int) -> BusyPoll:
-    poll = BusyPoll(LIMIT)
+    poll = BusyPoll(MAX_POLL_NS)
     poll.waited(wait)
     poll.executed(requests, execution)
     return poll
 
 
 def test_a_quick_lone_request_that_came_soon_makes_the_next_one_expected() -> None:
-    assert poll_after(SOON, 1, SOON).time == LIMIT
+    assert poll_after(SOON, 1, SOON).time == MAX_POLL_NS
 
 
 def test_nothing_is_expected_at_first_or_after_what_was_rare_or_slow_or_many() -> None:
-    assert BusyPoll(LIMIT).time == 0
+    assert BusyPoll(MAX_POLL_NS).time == 0
     assert poll_after(LATE, 1, SOON).time == 0
     assert poll_after(SOON, 1, LATE).time == 0
     assert poll_after(SOON, 2, SOON).time == 0

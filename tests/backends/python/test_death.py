@@ -1,4 +1,4 @@
-"""Processes that die: what their callers hear, that they come back, and that nothing of them is left."""
+"""Processes that die: their callers get errors, they are restarted, and they leave nothing behind."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from conch.backends.batch import Batch
 from conch.errors import BackendError, Code, ModelLoadError
 from conch.request import InferRequest
 from conch.tensor import Tensor
-from tests.backends.python.running import IDENTITY, LIMIT_S, Caller, Runner, running
+from tests.backends.python.running import IDENTITY, TIMEOUT_S, Caller, Runner, running
 
 SUICIDAL = """
     import ctypes
@@ -85,7 +85,7 @@ async def pid_of(runner: Runner) -> int:
 
 async def gone(pid: int) -> None:
     """Wait until there is no such process."""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.01)
 
@@ -137,7 +137,7 @@ async def test_batches_sent_ahead_are_given_back(tmp_path: Path) -> None:
 async def test_only_a_quick_model_is_sent_batches_ahead(tmp_path: Path) -> None:
     async with running(tmp_path, SUICIDAL) as runner:
         assert runner.instance.ahead == runner.instance.ahead_when_crowded == 0
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not runner.instance.ahead:
                 await runner.infer()
         os.kill(runner.pid, signal.SIGKILL)
@@ -147,7 +147,7 @@ async def test_only_a_quick_model_is_sent_batches_ahead(tmp_path: Path) -> None:
 
 async def test_nothing_is_sent_behind_an_execution_that_takes_unusually_long(tmp_path: Path) -> None:
     async with running(tmp_path, SUICIDAL) as runner:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not runner.instance.ahead:
                 await runner.infer()
             runner.instance.execute(Batch([Caller(InferRequest("model", [], id="hang"))], lambda _: None))
@@ -174,7 +174,7 @@ async def test_death_from_outside_while_idle(tmp_path: Path) -> None:
         assert await pid_of(runner) == runner.pid
 
 
-async def test_a_failed_restart_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_restart_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path, DIES_ON_SECOND_START) as runner:
         await runner.error()
         assert not await runner.ready_change()
@@ -194,7 +194,7 @@ async def test_nothing_is_left(tmp_path: Path) -> None:
     array = Tensor.from_numpy("IN0", np.arange(200_000))
     async with running(tmp_path, IDENTITY) as runner:  # what is made once per process is made now
         await runner.infer(array)
-        runner.forget()
+        runner.release_batch()
     gc.collect()
     children, files, mappings = psutil.Process().children(recursive=True), descriptors(), arenas()
     assert mappings == 0
@@ -206,7 +206,7 @@ async def test_nothing_is_left(tmp_path: Path) -> None:
             await runner.ready_change()
             await runner.infer(array)
             assert arenas() >= 2
-            runner.forget()
+            runner.release_batch()
     gc.collect()
     assert psutil.Process().children(recursive=True) == children
     assert descriptors() == files
@@ -240,7 +240,7 @@ asyncio.run(main())
         sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3]
     )
     assert server.stdout is not None
-    pid = int(await asyncio.wait_for(server.stdout.readline(), LIMIT_S))
+    pid = int(await asyncio.wait_for(server.stdout.readline(), TIMEOUT_S))
     assert psutil.pid_exists(pid)
     server.kill()
     await server.wait()

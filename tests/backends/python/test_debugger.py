@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conch.tensor import Tensor
-from tests.backends.python.running import LIMIT_S, running
+from tests.backends.python.running import TIMEOUT_S, running
 
 MODEL = """
     import os
@@ -49,7 +49,7 @@ class Debugger:
 
     async def wait(self, **wanted: Any) -> Any:
         """Return the body of the first message with these fields."""
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 for message in self._seen:
                     if wanted.items() <= message.items():

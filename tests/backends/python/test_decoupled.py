@@ -11,7 +11,7 @@ from conch.request import InferRequest
 from conch.tensor import Tensor
 from tests.backends.python.running import Runner, running
 
-# Sends as many responses as the input says; how is told by the request's id.
+# Sends as many responses as the input says, in the manner that the request's id names.
 COUNTER = """
     import gc
     import threading
@@ -91,7 +91,7 @@ UNTIL_CANCELLED = """
             while not sender.is_cancelled():
                 time.sleep(0.001)
             assert request.is_cancelled()
-            error = pb_utils.TritonError("as you wish", pb_utils.TritonError.CANCELLED)
+            error = pb_utils.TritonError("cancelled by the model", pb_utils.TritonError.CANCELLED)
             sender.send(pb_utils.InferenceResponse(error=error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 
@@ -264,7 +264,7 @@ async def test_cancellation_is_seen(tmp_path: Path, how: str) -> None:
         await runner.next_response(caller)
         caller.cancel()
         error = await caller.error()
-        assert (error.message, error.code) == ("as you wish", Code.CANCELLED)
+        assert (error.message, error.code) == ("cancelled by the model", Code.CANCELLED)
 
 
 async def test_async_batches_overlap(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models that bring an interpreter of their own (`EXECUTION_ENV_PATH`)."""
+"""Models with a separate interpreter (`EXECUTION_ENV_PATH`)."""
 
 import io
 import os
@@ -81,7 +81,7 @@ async def test_an_archive_is_unpacked_once_and_removed(tmp_path: Path, environme
     assert not is_there(Path(changed))
 
 
-async def test_what_is_no_environment(tmp_path: Path) -> None:
+async def test_a_path_without_an_environment(tmp_path: Path) -> None:
     garbage = tmp_path / "garbage.tar.gz"
     garbage.write_bytes(b"garbage")
     (tmp_path / "empty").mkdir()

@@ -13,7 +13,7 @@ from tests.backends.python.running import IDENTITY, Runner, running
 
 FAILED = "Failed to process the request(s) for model 'model_0_0', message:"
 
-# What it does is told by the first input's text.
+# The first input's text says what it does.
 ACTOR = """
     import numpy as np
     import triton_python_backend_utils as pb_utils
@@ -108,13 +108,13 @@ def text(value: str) -> Tensor:
     return Tensor.from_numpy("IN", np.array([value], dtype=object))
 
 
-def told(value: str) -> InferRequest:
+def act_request(value: str) -> InferRequest:
     return InferRequest("model", [text(value)])
 
 
 async def outcomes(runner: Runner, *texts: str) -> list[str]:
     """Execute a batch and return the text of each answer, error or not."""
-    callers = runner.batch(*map(told, texts))
+    callers = runner.batch(*map(act_request, texts))
     answers = []
     for caller in callers:
         answer = await caller.finished()
@@ -146,7 +146,7 @@ async def test_an_exception_fails_the_batch_as_triton_says_it(tmp_path: Path) ->
         assert await outcomes(runner, "fine") == ["fine"]
 
 
-async def test_frames_are_told_innermost_first(tmp_path: Path) -> None:
+async def test_frames_are_listed_innermost_first(tmp_path: Path) -> None:
     async with running(tmp_path, ACTOR) as runner:
         (answer,) = await outcomes(runner, "deep")
         assert "message: Boom: deep down\n" in answer

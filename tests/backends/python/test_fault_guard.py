@@ -38,7 +38,7 @@ SMALL = """
 os.ftruncate(descriptor, 0)
 assert not guard.copy(private[:4], mapping[8:12], mapping)
 assert not private[:4].any()
-assert guard.copy(private[:4], mapping[8:12], mapping)  # what is there now are pages of its own
+assert guard.copy(private[:4], mapping[8:12], mapping)  # the missing pages have been replaced
 """
 OTHER_MAPPING = """
 other = np.frombuffer(mmap.mmap(descriptor, SIZE), np.uint8)
@@ -66,7 +66,7 @@ def test_any_other_fault_ends_the_process(code: str) -> None:
     assert run(code).returncode == -signal.SIGBUS
 
 
-def test_who_caught_the_signal_before_hears_of_it() -> None:
+def test_the_previous_handler_receives_the_signal() -> None:
     done = run(NO_COPY, "-X", "faulthandler")
     assert done.returncode == -signal.SIGBUS
     assert "Fatal Python error: Bus error" in done.stderr

@@ -1,4 +1,4 @@
-"""The fork server: what it forks is as if started anew, and nobody depends on it afterwards."""
+"""The fork server: its forks are like started processes, and do not depend on it afterwards."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ from conch.backends.python.backend import PythonBackend
 from conch.backends.python.instance import PythonInstance
 from conch.errors import ModelLoadError
 from conch.request import InferRequest
-from tests.backends.python.running import LIMIT_S, Runner, plan, source, write_model
+from tests.backends.python.running import TIMEOUT_S, Runner, plan, source, write_model
 from tests.backends.python.test_death import SUICIDAL, descriptors, gone, pid_of
 from tests.server.models import ECHO, tensor, write_identity, write_python
 from tests.server.process import ConchProcess
@@ -111,7 +111,7 @@ def fork_server() -> Iterator[ForkServer]:
 async def instances(
     directory: Path, server: ForkServer, number: int = 1, **options: Any
 ) -> AsyncIterator[list[Runner]]:
-    """Run so many instances of the model in this folder."""
+    """Run `number` instances of the model in this folder."""
     backend = PythonBackend(server)
     runners = []
     try:
@@ -145,9 +145,9 @@ def limited(free: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-async def told_by(runner: Runner) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((await runner.infer()).outputs[0].to_numpy()[0])
-    return told
+async def values_of(runner: Runner) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((await runner.infer()).outputs[0].to_numpy()[0])
+    return values
 
 
 def open_files() -> int:
@@ -168,7 +168,7 @@ def ours() -> Callable[[], list[psutil.Process]]:
     return lambda: [process for process in psutil.Process().children() if process not in before]
 
 
-async def test_a_forked_process_is_like_one_that_was_started_anew(
+async def test_a_forked_process_is_like_a_started_one(
     tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX"):  # of no meaning to an interpreter that models bring
@@ -180,12 +180,12 @@ async def test_a_forked_process_is_like_one_that_was_started_anew(
         instances(tmp_path, fork_server) as (second,),
         instances(tmp_path, fork_server, parameters=new) as (started,),
     ):
-        other = await told_by(started)
+        other = await values_of(started)
         for forked in (first, second):
-            one = await told_by(forked)
-            for told in (one, other):
+            one = await values_of(forked)
+            for values in (one, other):
                 for variable in ("PATH", "VIRTUAL_ENV"):
-                    told["environment"].pop(variable, None)
+                    values["environment"].pop(variable, None)
             assert set(one.pop("modules")) ^ set(other["modules"]) <= {"conch_child.python.fork_server", "select"}
             # A pool of threads for matrix products is there before the first product, or is made for it.
             assert one.pop("threads") == 1
@@ -213,13 +213,13 @@ async def test_fifty_models(tmp_path: Path, fork_server: ForkServer, ours: Calla
         assert {process.pid for process in ours()} == {runner.pid for runner in runners} | {fork_server.pid}
         names = {process.name() for process in ours()}
         assert "conch model_0_7" in names
-        # In MB; a process of its own import takes some 20.
+        # In MB; a process that does its imports itself takes some 20.
         assert median(psutil.Process(runner.pid).memory_full_info().pss / 1e6 for runner in runners) < 6
     fork_server.stop()
     assert ours() == []
 
 
-async def test_nobody_needs_a_fork_server_that_has_forked(tmp_path: Path, fork_server: ForkServer) -> None:
+async def test_processes_outlive_the_fork_server(tmp_path: Path, fork_server: ForkServer) -> None:
     write_model(tmp_path, SUICIDAL)
     async with instances(tmp_path, fork_server, 2) as (dies, stays):
         before, pid = await pid_of(stays), fork_server.pid
@@ -238,7 +238,7 @@ async def test_nobody_needs_a_fork_server_that_has_forked(tmp_path: Path, fork_s
         assert await pid_of(stays) == before
 
 
-async def test_an_end_that_somebody_else_has_waited_for(tmp_path: Path, fork_server: ForkServer) -> None:
+async def test_a_process_that_was_reaped_elsewhere(tmp_path: Path, fork_server: ForkServer) -> None:
     write_model(tmp_path, SUICIDAL)
     async with instances(tmp_path, fork_server) as (runner,):
         kill_and_wait(runner.pid)
@@ -259,7 +259,7 @@ async def test_cycles_leave_nothing_behind(
             await runners[0].ready_change()
             await runners[0].ready_change()
             for runner in runners:
-                runner.forget()
+                runner.release_batch()
 
     await cycle()
     server = psutil.Process(fork_server.pid)
@@ -285,7 +285,7 @@ async def test_orphans_of_the_dead_are_waited_for(
             await runner.error(id="kill")
             assert not await runner.ready_change()
             assert await runner.ready_change()
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 while {process.pid for process in ours()} != {fork_server.pid, runner.pid}:
                     await asyncio.sleep(0.01)
         assert prctl.is_subreaper()
@@ -342,7 +342,7 @@ asyncio.run(main())
         sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3]
     )
     assert server.stdout is not None
-    pids = [int(pid) for pid in (await asyncio.wait_for(server.stdout.readline(), LIMIT_S)).split()]
+    pids = [int(pid) for pid in (await asyncio.wait_for(server.stdout.readline(), TIMEOUT_S)).split()]
     assert len(pids) == 3
     assert all(psutil.pid_exists(pid) for pid in pids)
     server.kill()

@@ -14,7 +14,7 @@ from conch.backends.python.backend import PythonBackend
 from conch.backends.python.settings import parse_settings
 from conch.errors import ConfigError, ModelLoadError
 from conch.tensor import Tensor
-from tests.backends.python.running import IDENTITY, LIMIT_S, Runner, plan, running, source, write_model
+from tests.backends.python.running import IDENTITY, TIMEOUT_S, Runner, plan, running, source, write_model
 
 EMPTY = """
     class TritonPythonModel:
@@ -37,7 +37,7 @@ TELLS = """
 
         def execute(self, requests):
             config = json.loads(self.args["model_config"])
-            told = {
+            seen = {
                 "args": self.args,
                 "helper": helper.WORD,
                 "shared": shared_helper.WORD,
@@ -51,7 +51,7 @@ TELLS = """
                 "strings": all(isinstance(v, str) for v in self.args.values()),
                 "stdin": sys.stdin.read(),
             }
-            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([json.dumps(told)], dtype=object))])]
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([json.dumps(seen)], dtype=object))])]
 """
 
 CHATTY = """
@@ -123,7 +123,7 @@ WAITING_START = """
 
     class TritonPythonModel:
         def initialize(self, args):
-            while not os.path.exists(os.path.join(args["model_repository"], "go on")):
+            while not os.path.exists(os.path.join(args["model_repository"], "continue")):
                 time.sleep(0.01)
 
         def execute(self, requests):
@@ -147,9 +147,9 @@ async def test_a_model_finds_its_arguments_and_its_modules(tmp_path: Path) -> No
     }
     async with running(tmp_path, TELLS, version=3, document=document) as runner:
         response = await runner.infer()
-    told = json.loads(response.outputs[0].to_numpy()[0])
-    assert json.loads(told["args"].pop("model_config")) == document
-    assert told["args"] == {
+    seen = json.loads(response.outputs[0].to_numpy()[0])
+    assert json.loads(seen["args"].pop("model_config")) == document
+    assert seen["args"] == {
         "model_instance_kind": "CPU",
         "model_instance_name": "model_0_0",
         "model_instance_device_id": "0",
@@ -157,17 +157,17 @@ async def test_a_model_finds_its_arguments_and_its_modules(tmp_path: Path) -> No
         "model_version": "3",
         "model_name": "model",
     }
-    assert told["helper"] == "beside the model"
-    assert told["shared"] == "in the model directory"
-    assert told["module"] == "3.model"
-    assert told["directory"] == str(tmp_path)
-    assert told["input"] == document["input"][0]
-    assert told["output"] == {"name": "OUT"}
-    assert told["no output"] is None
-    assert told["decoupled"] is False
-    assert told["same class"]
-    assert told["strings"]
-    assert told["stdin"] == ""
+    assert seen["helper"] == "beside the model"
+    assert seen["shared"] == "in the model directory"
+    assert seen["module"] == "3.model"
+    assert seen["directory"] == str(tmp_path)
+    assert seen["input"] == document["input"][0]
+    assert seen["output"] == {"name": "OUT"}
+    assert seen["no output"] is None
+    assert seen["decoupled"] is False
+    assert seen["same class"]
+    assert seen["strings"]
+    assert seen["stdin"] == ""
 
 
 async def test_two_versions_side_by_side(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ async def test_another_filename(tmp_path: Path) -> None:
     ("code", "words"),
     [
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("this is no python", "SyntaxError: "),
+        ("no python code", "SyntaxError: "),
         ("class Another: pass", "defines no class TritonPythonModel"),
         ("class TritonPythonModel: pass", "class TritonPythonModel has no method 'execute'"),
         ("import sys; sys.exit(4)", "SystemExit: 4"),
@@ -243,7 +243,7 @@ async def test_initialize_may_take_any_time_and_is_reported(
     starting = asyncio.create_task(instance.start())
     while len(progress_lines(caplog)) < 2:
         await asyncio.sleep(0.01)
-    (tmp_path / "go on").touch()
+    (tmp_path / "continue").touch()
     await starting
     await instance.stop()
     await backend.stop()
@@ -345,7 +345,7 @@ async def test_stop_lets_a_batch_finish(tmp_path: Path) -> None:
 
 async def set_answer(runner: Runner, answer: str) -> bool:
     await runner.infer(id=answer)
-    return await asyncio.wait_for(runner.instance.check_ready(), LIMIT_S)
+    return await asyncio.wait_for(runner.instance.check_ready(), TIMEOUT_S)
 
 
 async def test_is_ready_is_asked(tmp_path: Path) -> None:

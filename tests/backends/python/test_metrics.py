@@ -10,7 +10,7 @@ import numpy as np
 
 from conch.backends.python.backend import PythonBackend
 from conch.observability.metrics.custom import MetricSample, custom_families
-from tests.backends.python.running import LIMIT_S, Runner, plan, running, source, write_model
+from tests.backends.python.running import TIMEOUT_S, Runner, plan, running, source, write_model
 
 METRICS = """
     import threading
@@ -115,10 +115,10 @@ async def test_values_are_there_with_the_answer(tmp_path: Path) -> None:
         )
 
 
-async def test_a_change_outside_of_execute_is_told_too(tmp_path: Path) -> None:
+async def test_a_change_outside_of_execute_is_sent_too(tmp_path: Path) -> None:
     async with running(tmp_path, METRICS) as runner:
         await runner.infer(id="thread 9")
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while sample(runner, "depth").value != 9:
                 await asyncio.sleep(0.01)
 
@@ -226,7 +226,7 @@ async def test_a_change_is_visible_before_the_answer(tmp_path: Path) -> None:
     """
     async with running(tmp_path, code) as runner:
         caller = runner.submit()
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while values(runner.backend) != {"calls": 3.0}:
                 await asyncio.sleep(0.001)
         (tmp_path / "seen").touch()

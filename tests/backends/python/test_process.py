@@ -12,7 +12,7 @@ from conch.backends.child.conch_child.ipc import wire
 from conch.backends.processes.child_process import Backoff, ChildProcess
 from conch.backends.processes.launch import Exit, Program
 from conch.errors import ModelLoadError
-from tests.backends.python.running import LIMIT_S
+from tests.backends.python.running import TIMEOUT_S
 
 ECHO = """
 import socket, sys
@@ -50,7 +50,7 @@ class Host:
         await self.child.start(program)
 
     async def ended(self) -> Exit:
-        assert await self.child.wait(LIMIT_S)
+        assert await self.child.wait(TIMEOUT_S)
         (end,) = self.exits
         return end
 
@@ -62,7 +62,7 @@ async def test_messages_of_any_size_go_both_ways() -> None:
     for payload in payloads:
         host.child.send(("echo", len(payload)), [payload], len(payload))
     for payload in payloads:
-        message, returned = await asyncio.wait_for(host.messages.get(), LIMIT_S)
+        message, returned = await asyncio.wait_for(host.messages.get(), TIMEOUT_S)
         assert message == ("echo", len(payload))
         assert returned == payload
     host.child.send(("exit", 0))

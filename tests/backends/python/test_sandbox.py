@@ -1,4 +1,4 @@
-"""What a confined model can and cannot do: its user, its files, its limits; forked and by an interpreter of its own."""
+"""What a confined model can and cannot do: its user, its files, its limits; forked and with a separate interpreter."""
 
 import json
 import os

@@ -20,7 +20,7 @@ SLICED = 2 * MIN_SLICED_BYTES + 5
 
 
 class Memory:
-    """So many bytes of 7, once for each time that it is read; or none any more."""
+    """A source of `size` bytes of 7, or one that raises."""
 
     def __init__(self, size: int, gone: bool = False) -> None:
         self.size = size
@@ -66,7 +66,7 @@ async def test_what_has_gone_costs_its_request_only(tmp_path: Path, size: int) -
             assert (await lost.error()).message == "it has gone"
             assert bytes((await kept.response()).outputs[0].data) == b"\7" * size
             await runner.released.wait()
-        # Nothing else being in the batch, the model does not hear of it.
+        # With nothing else in the batch, the model is not called.
         (lost,) = runner.batch(asked(Memory(LARGE), Memory(size, gone=True)))
         await lost.error()
         await runner.released.wait()

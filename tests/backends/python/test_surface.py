@@ -22,12 +22,12 @@ MODEL = """
 
     class TritonPythonModel:
         def execute(self, requests):
-            told = {what}
-            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([json.dumps(told)], dtype=object))])]
+            value = {what}
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([json.dumps(value)], dtype=object))])]
 """
 
 
-async def told(directory: Path, what: str) -> Any:
+async def evaluated(directory: Path, what: str) -> Any:
     """Evaluate an expression inside of a model's `execute`."""
     async with running(directory, MODEL.replace("{what}", what)) as runner:
         response = await runner.infer()
@@ -38,7 +38,7 @@ async def test_types(tmp_path: Path) -> None:
     names = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"]
     kinds = ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
     kinds += ["float16", "float32", "float64"]
-    numbers = await told(
+    numbers = await evaluated(
         tmp_path,
         """{
             "of names": [np.dtype(pb_utils.triton_string_to_numpy("TYPE_" + n)).name for n in NAMES + ["STRING"]],
@@ -58,7 +58,7 @@ async def test_types(tmp_path: Path) -> None:
 
 
 async def test_byte_tensors(tmp_path: Path) -> None:
-    result = await told(
+    result = await evaluated(
         tmp_path,
         """{
             "packed": pb_utils.serialize_byte_tensor(np.array([["a", b"bc"]], dtype=object)).hex(),
@@ -78,11 +78,11 @@ async def test_constants(tmp_path: Path) -> None:
         "TRITONSERVER_REQUEST_RELEASE_ALL": 1,
         "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE": 2,
     }
-    assert await told(tmp_path, f"{{name: getattr(pb_utils, name) for name in {list(names)}}}") == names
+    assert await evaluated(tmp_path, f"{{name: getattr(pb_utils, name) for name in {list(names)}}}") == names
 
 
 async def test_what_cannot_be_made(tmp_path: Path) -> None:
-    texts = await told(
+    texts = await evaluated(
         tmp_path,
         """[refused(call) for call in (
             lambda: pb_utils.Tensor("", np.zeros(1)),

@@ -9,7 +9,7 @@ import pytest
 
 from conch.backends.python import arena_trimmer
 from conch.tensor import ITEM_SIZES, NUMPY_DTYPES, Tensor, pack_bytes
-from tests.backends.python.running import IDENTITY, LIMIT_S, Runner, running
+from tests.backends.python.running import IDENTITY, TIMEOUT_S, Runner, running
 
 LARGE = 100_000
 
@@ -85,12 +85,12 @@ def example(datatype: str, count: int) -> Tensor:
 
 
 def inputs_in_use(runner: Runner) -> int:
-    """Bytes of shared memory that the model still looks at."""
+    """Bytes of shared memory that the model still uses."""
     return runner.tensors.inputs.used
 
 
 def outputs_in_use(runner: Runner) -> int:
-    """Outputs in shared memory that somebody in this process still looks at."""
+    """Outputs in shared memory that this process still uses."""
     return runner.tensors.outputs.in_use
 
 
@@ -164,7 +164,7 @@ async def test_shared_memory_is_released_when_the_last_view_dies(tmp_path: Path)
         assert inputs_in_use(runner) == 0
         assert outputs_in_use(runner) == 1
         part = memoryview(response.outputs[0].data)[8:16]
-        runner.forget()
+        runner.release_batch()
         del response
         gc.collect()
         assert outputs_in_use(runner) == 1
@@ -194,11 +194,11 @@ async def test_an_idle_instance_gives_memory_back(tmp_path: Path, monkeypatch: p
         response = await runner.infer(Tensor.from_numpy("IN0", array))
         assert np.array_equal(response.outputs[0].to_numpy(), array)
         assert resident_shared_memory() >= 2 * array.nbytes
-        runner.forget()
+        runner.release_batch()
         del response
         gc.collect()
         now[0] = 1.0
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while resident_shared_memory() > 2 * 65536:
                 await asyncio.sleep(0.01)
         response = await runner.infer(Tensor.from_numpy("IN0", array))

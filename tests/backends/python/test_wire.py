@@ -42,7 +42,7 @@ def test_frames_survive_any_cutting(frames: list[tuple[tuple[object, ...], list[
         PREFIX.pack(len(marshal.dumps((), 2)), 0) + marshal.dumps((), 2),
     ],
 )
-def test_what_is_no_frame_is_refused(stream: bytes) -> None:
+def test_malformed_frames_are_refused(stream: bytes) -> None:
     with pytest.raises(WireError):
         FrameDecoder().feed(stream)
 

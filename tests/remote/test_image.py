@@ -117,7 +117,7 @@ def test_layers_are_merged(name: str, tmp_path: Path, kind: str) -> None:
     upper = tarred({"models/a/1/x": b"new", "models/c/2/z": b""} | removed)
     push(f"{name}:1", lower, upper, upper, kind=kind)
     mirror = open_mirror(f"oci://{name}:1", str(tmp_path))
-    assert list(mirror.look()) == ["a", "c"]
+    assert list(mirror.scan()) == ["a", "c"]
     place = mirror.find("a")
     assert place is not None
     assert [(file.name, file.read_bytes()) for file in place.directory.rglob("*") if file.is_file()] == [("x", b"new")]

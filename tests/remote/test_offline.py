@@ -171,10 +171,10 @@ def test_a_slow_failure_is_not_repeated_for_each_model(
 ) -> None:
     source = UnresponsiveSource()
     monkeypatch.setattr("conch.repository.remote.mirror.monotonic", lambda: source.now)
-    Mirror("silent://", source, Cache(tmp_path)).look()
+    Mirror("silent://", source, Cache(tmp_path)).scan()
     source.asked, source.silence = 0, silence
     mirror = Mirror("silent://", source, Cache(tmp_path))
-    assert list(mirror.look()) == ["a"]
+    assert list(mirror.scan()) == ["a"]
     assert mirror.find("a")
     mirror.fingerprint("a")
     assert source.asked == asked

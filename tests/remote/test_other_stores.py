@@ -42,7 +42,7 @@ def entry(name: str, size: int) -> str:
 
 def weights(url: str, cache: Path) -> bytes:
     mirror = open_mirror(url, str(cache))
-    assert list(mirror.look()) == ["a"]
+    assert list(mirror.scan()) == ["a"]
     place = mirror.find("a")
     assert place is not None
     return (place.directory / "1" / "weights.bin").read_bytes()

@@ -26,7 +26,7 @@ class Root(Protocol):
     def names(self) -> list[str]:
         """Return the names of the models that are known without waiting. Raises ConfigError."""
 
-    def look(self) -> Mapping[str, Fingerprint]:
+    def scan(self) -> Mapping[str, Fingerprint]:
         """Scan the root and return the fingerprints of all models. Raises ConfigError, Unavailable."""
 
     def fingerprint(self, name: str) -> Fingerprint:
@@ -59,7 +59,7 @@ class LocalRoot:
         except OSError as error:
             raise ConfigError(f"model repository '{self._path}' cannot be read: {error.strerror}") from error
 
-    def look(self) -> Mapping[str, Fingerprint]:
+    def scan(self) -> Mapping[str, Fingerprint]:
         """Return the fingerprints of all models. Raises ConfigError if the root itself is a model's folder."""
         names = self.names()
         if is_model(self._path):

@@ -103,7 +103,7 @@ class Repository:
         """Return the fingerprints of all models, for `watch.changes`. Raises as `names` and `fingerprint`."""
         found: dict[str, Fingerprint] = {}
         for root in self._roots:
-            for name, stamps in root.look().items():
+            for name, stamps in root.scan().items():
                 # A model in two roots is refused; its second appearance must count as a change.
                 found[name] = (*found.get(name, ()), *stamps)
         return found

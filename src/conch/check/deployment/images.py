@@ -25,9 +25,11 @@ def check_images(sources: Sequence[SourceFile]) -> Iterator[Finding]:
         for name, tag, place in _deployed(source):
             named = _named(texts, name)
             if named and tag not in named:
-                other, there = next(iter(named.items()))
+                other, named_place = next(iter(named.items()))
                 message = f"{name}:{tag} is deployed, but the text names {name}:{other}"
-                yield Finding(rules.IMAGE_TAG, place, message, related=(Related(there, f"the text names tag {other}"),))
+                yield Finding(
+                    rules.IMAGE_TAG, place, message, related=(Related(named_place, f"the text names tag {other}"),)
+                )
 
 
 def check_shm_variable(source: SourceFile) -> Iterator[Finding]:

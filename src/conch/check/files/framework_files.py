@@ -70,8 +70,8 @@ def _check_ir(model: CheckedModel, path: Path) -> Checked:
     weights = path.with_suffix(".bin")
     size = weights.stat().st_size if weights.is_file() else 0
     if size < ir.weights_bytes:
-        there = f"{weights.name} has {size}" if weights.is_file() else f"there is no {weights.name}"
-        message = f"{path.name} of model '{model.name}' needs {ir.weights_bytes} bytes of weights, but {there}"
+        actual = f"{weights.name} has {size}" if weights.is_file() else f"there is no {weights.name}"
+        message = f"{path.name} of model '{model.name}' needs {ir.weights_bytes} bytes of weights, but {actual}"
         return model, [Finding(rules.FILE_DAMAGED if size else rules.FILE_MISSING, Place(path), message)]
     parameters = model.config.parameters
     if any(name in parameters for name in ("RESHAPE_IO_LAYERS", "CPU_EXTENSION_PATH")):

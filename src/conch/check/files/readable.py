@@ -36,8 +36,8 @@ def _missing(model: CheckedModel, path: Path) -> Finding:
         present = sorted(entry.name for entry in os.scandir(path.parent) if not entry.name.startswith("."))
     except OSError:
         present = []
-    there = ", ".join(present) or "nothing"
-    message = f"model '{model.name}' has no {path.parent.name}/{path.name}; the folder contains {there}"
+    contents = ", ".join(present) or "nothing"
+    message = f"model '{model.name}' has no {path.parent.name}/{path.name}; the folder contains {contents}"
     alike = [name for name in present if Path(name).suffix == path.suffix]
     cure = ""
     if len(alike) == 1:

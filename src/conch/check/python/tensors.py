@@ -83,11 +83,11 @@ def _output(
 ) -> Iterator[Finding]:
     array = argument(call, 1, "numpy_array")
     index = config.outputs.index(spec)
-    there = (Related(model.folder.field(f"output[{index}].data_type"), f"declaration of output '{spec.name}'"),)
+    declaration = (Related(model.folder.field(f"output[{index}].data_type"), f"declaration of output '{spec.name}'"),)
     made = datatype(file, array)
     if made and made != spec.datatype:
         message = f"output '{spec.name}' is created as {made}, but declared as {spec.datatype}"
-        yield Finding(rules.PYTHON_DATATYPE, file.place(call), message, related=there)
+        yield Finding(rules.PYTHON_DATATYPE, file.place(call), message, related=declaration)
     dims = spec.dims if spec.reshape is None else spec.reshape
     batched = config.max_batch_size > 0
     found, declared = rank(file, array), len(dims) + batched
@@ -100,4 +100,4 @@ def _output(
     if lacks_batch:
         message = f"{message}; max_batch_size is {config.max_batch_size}"
     rule = rules.PYTHON_BATCH_AXIS if lacks_batch else rules.PYTHON_RANK
-    yield Finding(rule, file.place(call), message, related=there)
+    yield Finding(rule, file.place(call), message, related=declaration)

@@ -52,7 +52,7 @@ def pull(repository: str, path: str, models: Sequence[str], *, cache: str, repla
         task = progress.add_task(repository.rpartition("@")[2].partition("?")[0], total=None, visible=False)
         url = repository if "://" in repository else f"oci://{repository}"
         mirror = open_mirror(url, cache, progress=lambda count: progress.update(task, advance=count, visible=True))
-        found = mirror.look()
+        found = mirror.scan()
         others = {name for name, files in found.items() if not _is_model([path for path, *_ in files])}
         names = _chosen(found.keys() - others.difference(models), models, str(mirror))
         target = Path(path)

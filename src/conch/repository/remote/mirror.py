@@ -51,7 +51,7 @@ class Mirror:
         """Return the models that the last scan found."""
         return list(self._known)
 
-    def look(self) -> Mapping[str, Fingerprint]:
+    def scan(self) -> Mapping[str, Fingerprint]:
         """Scan the whole repository. Raises NotFound if it is empty, ConfigError, Unavailable.
 
         An empty repository is an error, so that nothing is unloaded: probably its files are being replaced.

@@ -14,6 +14,7 @@ from conch.protocol.openai.requests import read_chat, read_completion
 from conch.protocol.regions import NO_REGIONS
 from conch.protocol.v2_json import large as large_json
 from conch.protocol.v2_json.inference import OutputOptions, decode_parts, decode_request, encode_response
+from conch.protocol.v2_json.large import MAX_PARAMETERS, MAX_TENSORS
 from conch.protocol.v2_proto.inference import InferMessage, read_infer_request
 from conch.protocol.v2_proto.large import is_large, pack_message
 from conch.request import InferRequest, InferResponse, Timeline
@@ -97,9 +98,12 @@ def test_a_request_is_refused_alike(head: bytes) -> None:
 @pytest.mark.parametrize(
     ("head", "what"),
     [
-        (b'{"inputs":[%s]}' % b",".join([INPUTS["numbers"]] * 2049), "2048 inputs"),
-        (b'{"inputs":[],"outputs":[%s]}' % b",".join([b'{"name":"a"}'] * 2049), "2048 outputs"),
-        (orjson.dumps({"inputs": [], "parameters": {str(i): i for i in range(2049)}}), "2048 parameters"),
+        (b'{"inputs":[%s]}' % b",".join([INPUTS["numbers"]] * (MAX_TENSORS + 1)), f"{MAX_TENSORS} inputs"),
+        (b'{"inputs":[],"outputs":[%s]}' % b",".join([b'{"name":"a"}'] * (MAX_TENSORS + 1)), f"{MAX_TENSORS} outputs"),
+        (
+            orjson.dumps({"inputs": [], "parameters": {str(i): i for i in range(MAX_PARAMETERS + 1)}}),
+            f"{MAX_PARAMETERS} parameters",
+        ),
         (
             orjson.dumps(
                 {

@@ -81,53 +81,51 @@ def _us(duration: Duration) -> int:
 
 
 COUNTS = (
-    ModelFamily(
-        "nv_inference_request_success", "counter", "Inference requests that were answered.", lambda s: s.success.count
-    ),
+    ModelFamily("nv_inference_request_success", "counter", "Successful inference requests.", lambda s: s.success.count),
     ModelFamily(
         "nv_inference_count",
         "counter",
-        "Inferences done: a request with a batch of n counts n times. Answers from the cache do not count.",
+        "Inferences: a request with a batch of n counts n times. Cached responses do not count.",
         lambda s: s.inference_count,
     ),
     ModelFamily(
         "nv_inference_exec_count",
         "counter",
-        "Executions of the model: requests that run together count once. Answers from the cache do not count.",
+        "Executions of the model: a batch of several requests counts once. Cached responses do not count.",
         lambda s: s.execution_count,
     ),
 )
 FAILURES = "nv_inference_request_failure"
-_FAILURES_HELP = "Inference requests that were answered with an error, by the reason."
+_FAILURES_HELP = "Failed inference requests, by reason."
 LATENCIES = (
     ModelFamily(
         "nv_inference_request_duration_us",
         "counter",
-        "Microseconds from receiving requests to answering them, summed up. Only answered requests count.",
+        "Cumulative microseconds from the receipt of requests to their responses. Only successful requests count.",
         lambda s: _us(s.success),
     ),
     ModelFamily(
         "nv_inference_queue_duration_us",
         "counter",
-        "Microseconds that requests waited for an instance, summed up.",
+        "Cumulative microseconds of requests waiting for an instance.",
         lambda s: _us(s.queue),
     ),
     ModelFamily(
         "nv_inference_compute_input_duration_us",
         "counter",
-        "Microseconds that went into preparing inputs, summed up.",
+        "Cumulative microseconds of preparing inputs.",
         lambda s: _us(s.compute_input),
     ),
     ModelFamily(
         "nv_inference_compute_infer_duration_us",
         "counter",
-        "Microseconds that went into running the model, summed up.",
+        "Cumulative microseconds of executing the model.",
         lambda s: _us(s.compute_infer),
     ),
     ModelFamily(
         "nv_inference_compute_output_duration_us",
         "counter",
-        "Microseconds that went into preparing outputs, summed up.",
+        "Cumulative microseconds of preparing outputs.",
         lambda s: _us(s.compute_output),
     ),
 )
@@ -135,93 +133,95 @@ MODEL_CACHE = (
     ModelFamily(
         "nv_cache_num_hits_per_model",
         "counter",
-        "Requests that were answered from the cache.",
+        "Cache hits.",
         lambda s: s.cache_hit.count,
     ),
     ModelFamily(
         "nv_cache_hit_duration_per_model",
         "counter",
-        "Microseconds that looking up answers took that were in the cache, summed up.",
+        "Cumulative microseconds of look-ups of cache hits.",
         lambda s: _us(s.cache_hit),
     ),
     ModelFamily(
         "nv_cache_num_misses_per_model",
         "counter",
-        "Requests whose answers were not in the cache.",
+        "Cache misses.",
         lambda s: s.cache_miss.count,
     ),
     ModelFamily(
         "nv_cache_miss_duration_per_model",
         "counter",
-        "Microseconds that looking up in vain and keeping the answers took, summed up.",
+        "Cumulative microseconds of look-ups of cache misses and insertions.",
         lambda s: _us(s.cache_miss),
     ),
 )
 SERVER_CACHE = (
-    CacheFamily("nv_cache_util", "Share of the cache that is in use, 0 to 1.", lambda c: c.used / c.size),
-    CacheFamily("nv_cache_num_entries", "Answers in the cache.", lambda c: c.entries),
-    CacheFamily("nv_cache_num_hits", "Answers that were found in the cache.", lambda c: c.hits),
-    CacheFamily("nv_cache_num_misses", "Answers that were not found in the cache.", lambda c: c.misses),
-    CacheFamily("nv_cache_num_lookups", "Answers that were looked for.", lambda c: c.hits + c.misses),
-    CacheFamily("nv_cache_num_evictions", "Answers that had to make room for others.", lambda c: c.evictions),
+    CacheFamily("nv_cache_util", "Share of the cache in use, 0 to 1.", lambda c: c.used / c.size),
+    CacheFamily("nv_cache_num_entries", "Responses in the cache.", lambda c: c.entries),
+    CacheFamily("nv_cache_num_hits", "Cache hits.", lambda c: c.hits),
+    CacheFamily("nv_cache_num_misses", "Cache misses.", lambda c: c.misses),
+    CacheFamily("nv_cache_num_lookups", "Cache look-ups.", lambda c: c.hits + c.misses),
+    CacheFamily("nv_cache_num_evictions", "Evicted responses.", lambda c: c.evictions),
     CacheFamily(
-        "nv_cache_lookup_duration", "Microseconds that looking up took, summed up.", lambda c: c.lookup_ns // 1000
+        "nv_cache_lookup_duration", "Cumulative microseconds of cache look-ups.", lambda c: c.lookup_ns // 1000
     ),
     CacheFamily(
         "nv_cache_insertion_duration",
-        "Microseconds that keeping answers took, summed up.",
+        "Cumulative microseconds of cache insertions.",
         lambda c: c.insertion_ns // 1000,
     ),
 )
 PENDING = ModelFamily(
-    "nv_inference_pending_request_count", "gauge", "Requests whose execution has not begun.", lambda s: s.pending
+    "nv_inference_pending_request_count", "gauge", "Requests that are not executing yet.", lambda s: s.pending
 )
 LOAD_DURATION = ModelFamily(
-    "nv_model_load_duration_secs", "gauge", "Seconds that loading the model took.", lambda s: s.load_duration_s
+    "nv_model_load_duration_secs", "gauge", "Duration of the model's load in seconds.", lambda s: s.load_duration_s
 )
 FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
-_FIRST_RESPONSE_HELP = "Milliseconds from receiving a request to its first response, of decoupled models and ensembles."
+_FIRST_RESPONSE_HELP = (
+    "Milliseconds from the receipt of a request to its first response, of decoupled models and ensembles."
+)
 SUMMARIES = (
     SummaryFamily(
         "nv_inference_request_summary_us",
-        "Microseconds from receiving a request to answering it, quantiles of the last minute.",
+        "Microseconds from the receipt of a request to its response, quantiles of the last minute.",
         lambda s: s.success,
     ),
     SummaryFamily(
         "nv_inference_queue_summary_us",
-        "Microseconds that a request waited for an instance, quantiles of the last minute.",
+        "Microseconds of a request waiting for an instance, quantiles of the last minute.",
         lambda s: s.queue,
     ),
     SummaryFamily(
         "nv_inference_compute_input_summary_us",
-        "Microseconds that went into preparing a request's inputs, quantiles of the last minute.",
+        "Microseconds of preparing a request's inputs, quantiles of the last minute.",
         lambda s: s.compute_input,
     ),
     SummaryFamily(
         "nv_inference_compute_infer_summary_us",
-        "Microseconds that went into running the model for a request, quantiles of the last minute.",
+        "Microseconds of executing the model for a request, quantiles of the last minute.",
         lambda s: s.compute_infer,
     ),
     SummaryFamily(
         "nv_inference_compute_output_summary_us",
-        "Microseconds that went into preparing a request's outputs, quantiles of the last minute.",
+        "Microseconds of preparing a request's outputs, quantiles of the last minute.",
         lambda s: s.compute_output,
     ),
     SummaryFamily(
         "nv_cache_hit_summary_per_model",
-        "Microseconds that looking up an answer took that was in the cache, quantiles of the last minute.",
+        "Microseconds of the look-up of a cache hit, quantiles of the last minute.",
         lambda s: s.cache_hit,
         cached=True,
     ),
     SummaryFamily(
         "nv_cache_miss_summary_per_model",
-        "Microseconds that looking up in vain and keeping the answer took, quantiles of the last minute.",
+        "Microseconds of the look-up of a cache miss and the insertion, quantiles of the last minute.",
         lambda s: s.cache_miss,
         cached=True,
     ),
 )
 HOST = (
-    HostFamily("nv_cpu_utilization", "Share of processor time in use, 0 to 1.", lambda u: u.cpu_utilization),
+    HostFamily("nv_cpu_utilization", "Share of CPU time in use, 0 to 1.", lambda u: u.cpu_utilization),
     HostFamily("nv_cpu_memory_total_bytes", "Memory of the machine in bytes.", lambda u: u.memory_total_bytes),
     HostFamily("nv_cpu_memory_used_bytes", "Memory in use in bytes.", lambda u: u.memory_used_bytes),
 )

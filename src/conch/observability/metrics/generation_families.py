@@ -40,10 +40,10 @@ class DistributionFamily:
 
 
 LOAD = (
-    LoadFamily("vllm:num_requests_running", "gauge", "Requests that the engine computes now.", lambda e: e.running),
-    LoadFamily("vllm:num_requests_waiting", "gauge", "Requests that wait in the engine now.", lambda e: e.waiting),
+    LoadFamily("vllm:num_requests_running", "gauge", "Requests running in the engine.", lambda e: e.running),
+    LoadFamily("vllm:num_requests_waiting", "gauge", "Requests waiting in the engine.", lambda e: e.waiting),
     LoadFamily(
-        "vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache that is in use, 0 to 1.", lambda e: e.kv_cache_usage
+        "vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", lambda e: e.kv_cache_usage
     ),
     LoadFamily(
         "vllm:prefix_cache_queries_total",
@@ -57,47 +57,45 @@ LOAD = (
         "Tokens of prompts that were found in the prefix cache.",
         lambda e: e.prefix_cache_hits,
     ),
-    LoadFamily(
-        "vllm:num_preemptions_total", "counter", "Requests that had to make room for others.", lambda e: e.preemptions
-    ),
+    LoadFamily("vllm:num_preemptions_total", "counter", "Preempted requests.", lambda e: e.preemptions),
 )
 SLEEP = "vllm:engine_sleep_state"
-_SLEEP_HELP = "1 for the state that the engine is in: awake, or stopped until the next request (discard_all)."
+_SLEEP_HELP = "1 for the state of the engine: awake, or discard_all if it is stopped until the next request."
 CACHE = "vllm:cache_config_info"
-_CACHE_HELP = "Size of the KV cache, in labels: those that the engine tells. The value is 1."
+_CACHE_HELP = "Size of the KV cache in labels, as far as the engine reports it. The value is 1."
 TOKENS = (
     TokenFamily("vllm:prompt_tokens_total", "Tokens of prompts.", lambda s: s.prompt_tokens),
     TokenFamily(
-        "vllm:prompt_tokens_cached_total", "Tokens of prompts that were not computed again.", lambda s: s.cached_tokens
+        "vllm:prompt_tokens_cached_total", "Tokens of prompts from the prefix cache.", lambda s: s.cached_tokens
     ),
-    TokenFamily("vllm:generation_tokens_total", "Tokens that were generated.", lambda s: s.generation_tokens),
+    TokenFamily("vllm:generation_tokens_total", "Generated tokens.", lambda s: s.generation_tokens),
 )
 FINISHED = "vllm:request_success_total"
-_FINISHED_HELP = "Sequences that have ended, by the reason."
+_FINISHED_HELP = "Finished sequences, by reason."
 DISTRIBUTIONS = (
     DistributionFamily(
         "vllm:time_to_first_token_seconds",
-        "Seconds from receiving a request to its first token.",
+        "Seconds from the receipt of a request to its first token.",
         lambda s: s.time_to_first_token,
     ),
     DistributionFamily(
         "vllm:inter_token_latency_seconds",
-        "Seconds between two steps that brought a request tokens.",
+        "Seconds between two steps with tokens of a request.",
         lambda s: s.inter_token_latency,
     ),
     DistributionFamily(
         "vllm:e2e_request_latency_seconds",
-        "Seconds from receiving a request to its end.",
+        "Seconds from the receipt of a request to its end.",
         lambda s: s.end_to_end_latency,
     ),
     DistributionFamily(
         "vllm:request_time_per_output_token_seconds",
-        "Seconds from the first token to the last, by how many there are after the first.",
+        "Seconds from the first token to the last, divided by the number of tokens after the first.",
         lambda s: s.time_per_token,
     ),
     DistributionFamily(
         "vllm:request_queue_time_seconds",
-        "Seconds from receiving a request to the engine's first step for it.",
+        "Seconds from the receipt of a request to the engine's first step for it.",
         lambda s: s.queue_time,
     ),
     DistributionFamily(
@@ -115,12 +113,10 @@ DISTRIBUTIONS = (
     ),
     DistributionFamily("vllm:request_prompt_tokens", "Tokens of a request's prompt.", lambda s: s.prompt_length),
     DistributionFamily(
-        "vllm:request_generation_tokens", "Tokens that were generated for a request.", lambda s: s.generation_length
+        "vllm:request_generation_tokens", "Generated tokens of a request.", lambda s: s.generation_length
     ),
-    DistributionFamily("vllm:request_params_n", "Sequences that a request asked for.", lambda s: s.requested_n),
-    DistributionFamily(
-        "vllm:request_params_max_tokens", "What requests gave as max_tokens.", lambda s: s.requested_max_tokens
-    ),
+    DistributionFamily("vllm:request_params_n", "Requested sequences (n).", lambda s: s.requested_n),
+    DistributionFamily("vllm:request_params_max_tokens", "Requested max_tokens.", lambda s: s.requested_max_tokens),
 )
 
 

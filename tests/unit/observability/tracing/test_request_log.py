@@ -1,4 +1,4 @@
-"""The wide line of a request: its fields in both forms of the log, and nothing that breaks a line."""
+"""The line of a request: its fields in both formats of the log, and escaped texts from clients."""
 
 import json
 import logging
@@ -9,6 +9,7 @@ import pytest
 
 from conch.errors import NotFound
 from conch.observability.logs import JsonFormatter, LineFormatter
+from conch.observability.tracing import request_log
 from conch.observability.tracing.request_log import RequestLog, fields_of
 from conch.observability.tracing.request_trace import Trace, read_context
 from conch.request import InferRequest, InferResponse, Timeline
@@ -64,7 +65,7 @@ def test_a_refused_request_has_a_line_with_the_reason() -> None:
     fields = fields_of(trace_of("nowhere", error=NotFound("unknown model " + "x" * 1000)))
     assert (fields["model"], fields["status"], fields["reason"]) == ("nowhere", "NOT_FOUND", "OTHER")
     assert fields["error"].startswith("unknown model ")
-    assert len(fields["error"]) < 400
+    assert len(fields["error"]) == request_log._MAX_ERROR_CHARACTERS
 
 
 @pytest.mark.parametrize(("wanted", "lines"), [("errors", ["bad"]), ("all", ["good", "bad"]), ("off", [])])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.errors import ConchError
+from conch.generation import MAX_BIASES, MAX_N, MAX_STOP_CHARACTERS, MAX_STRUCTURE_CHARACTERS
 from conch.llm.tensor_form import sampling_params
 from conch.protocol.openai.fields import InvalidField
 from conch.protocol.openai.requests import read_chat, read_completion
@@ -130,11 +131,19 @@ def test_what_is_nested_deeply_is_refused(read: Callable[[Buffer], Any], name: s
         ({"max_tokens": 0}, "max_tokens", "max_tokens must be at least 1, got 0"),
         ({"max_tokens": -1}, "max_tokens", "max_tokens must be at least 1, got -1"),
         ({"max_tokens": 10**12}, "max_tokens", "max_tokens must be between 1 and 2147483647, got 1000000000000"),
-        ({"n": 1000}, "n", "n must be between 1 and 128, got 1000"),
+        ({"n": 1000}, "n", f"n must be between 1 and {MAX_N}, got 1000"),
         ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "'logit_bias' must map token ids to numbers"),
-        ({"stop": ["a" * 1001]}, "stop", "a stop string may have 1000 characters at most, got 1001"),
-        ({"stop_token_ids": [1] * 70_000}, "stop_token_ids", "stop_token_ids may hold 65536 tokens at most"),
-        ({"guided_regex": "a" * (2**20 + 1)}, "response_format", "characters at most, got 1048577"),
+        (
+            {"stop": ["a" * (MAX_STOP_CHARACTERS + 1)]},
+            "stop",
+            f"a stop string may have {MAX_STOP_CHARACTERS} characters at most, got {MAX_STOP_CHARACTERS + 1}",
+        ),
+        (
+            {"stop_token_ids": [1] * (MAX_BIASES + 1)},
+            "stop_token_ids",
+            f"stop_token_ids may hold {MAX_BIASES} tokens at most",
+        ),
+        ({"guided_regex": "a" * (MAX_STRUCTURE_CHARACTERS + 1)}, "response_format", "characters at most, got 1048577"),
         ({"stop": [""]}, "stop", "stop must not hold an empty string"),
     ],
 )

@@ -129,7 +129,7 @@ class SamplingParams:
             text = f"the format of the output may have {MAX_STRUCTURE_CHARACTERS} characters at most, got {size}"
             raise InvalidParameter("response_format", text)
 
-    def unusual(self) -> list[str]:
+    def non_defaults(self) -> list[str]:
         """Return the names of parameters that differ from their defaults: an engine must support or refuse them."""
         return [name for name, default in _DEFAULTS.items() if getattr(self, name) != default]
 
@@ -264,7 +264,7 @@ class EngineInfo:
 class EngineLoad:
     """Load of an engine as of its last step. Counters only grow."""
 
-    asleep: bool = False  # stopped until the next request
+    stopped: bool = False  # stopped until the next request
     running: int = 0
     waiting: int = 0
     kv_cache_usage: float = 0.0  # 0 to 1

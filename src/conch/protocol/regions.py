@@ -45,7 +45,7 @@ def not_allowed(what: str) -> Unsupported:
     )
 
 
-def nameless(kind: str) -> InvalidRequest:
+def missing_name(kind: str) -> InvalidRequest:
     """Return the error for a registration without a name; `kind` is `system` or `cuda`."""
     return InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
 
@@ -73,7 +73,7 @@ class Window(NamedTuple):
         return regions.part(self.region, self.offset, self.size)
 
 
-def stray_key(parameters: Iterable[str], name: str) -> InvalidRequest | None:
+def missing_region(parameters: Iterable[str], name: str) -> InvalidRequest | None:
     """Return the error for a size or an offset without a region, if there is one."""
     for key in (BYTE_SIZE, OFFSET):
         if key in parameters:
@@ -81,7 +81,7 @@ def stray_key(parameters: Iterable[str], name: str) -> InvalidRequest | None:
     return None
 
 
-def sizeless(name: str) -> InvalidRequest:
+def missing_size(name: str) -> InvalidRequest:
     """Return the error for a region without a size."""
     return InvalidRequest(f"'{BYTE_SIZE}' must be specified along with '{REGION}' parameter for tensor '{name}'")
 

@@ -101,16 +101,16 @@ async def sleeping() -> tuple[FakeEngine, IdleEngine]:
 async def test_requests_to_a_stopped_engine_wait_for_one_start() -> None:
     inner, engine = await sleeping()
     assert engine.ready
-    assert engine.load.asleep
+    assert engine.load.stopped
     inner.gate.clear()
     received = [ask(engine) for _ in range(3)]
     assert engine.load.waiting == 3
     inner.gate.set()
     await until(lambda: len(inner.held) == 3)
-    assert (inner.starts, engine.load.waiting, engine.load.asleep) == (2, 0, False)
+    assert (inner.starts, engine.load.waiting, engine.load.stopped) == (2, 0, False)
     inner.answer()
     assert [each.end for each in received] == [Usage(1, 1)] * 3
-    await until(lambda: engine.load.asleep)
+    await until(lambda: engine.load.stopped)
     await engine.stop()
     assert not engine.ready
 

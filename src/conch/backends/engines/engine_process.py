@@ -221,7 +221,7 @@ def _error(code: int, text: str) -> ConchError:
 def _params(request: GenerationRequest) -> dict[str, Any]:
     """Return the parameters that differ from their defaults, as types that the wire format supports."""
     params: dict[str, Any] = {}
-    for name in request.params.unusual():
+    for name in request.params.non_defaults():
         value = getattr(request.params, name)
         params[name] = list(value) if isinstance(value, tuple) else value
     if request.params.logit_bias:

@@ -167,7 +167,7 @@ class GenerativeModel(ServedModel):
 
     def _check_supported(self, request: GenerationRequest) -> None:
         info = self.engine.info
-        for name in request.params.unusual():
+        for name in request.params.non_defaults():
             if name not in info.supported_params:
                 raise Unsupported(f"engine '{info.engine}' of model '{self.config.name}' does not support '{name}'")
         logprobs = max(request.params.logprobs or 0, request.params.prompt_logprobs or 0)

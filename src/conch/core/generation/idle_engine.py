@@ -124,7 +124,7 @@ class IdleEngine(Engine):
             self._idle_timer = loop.call_later(remaining, self._check_idle)
             return
         self._running = False
-        self.load.asleep = True
+        self.load.stopped = True
         self._stopping = loop.create_task(self._stop_engine())
 
     async def _stop_engine(self) -> None:
@@ -160,7 +160,7 @@ class IdleEngine(Engine):
 
     def _engine_started(self) -> None:
         self.info = self._engine.info
-        self.load.asleep = False
+        self.load.stopped = False
         self._running = True
         if self._failure:
             self._failure = ""

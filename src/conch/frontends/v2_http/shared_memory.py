@@ -7,7 +7,7 @@ from conch.core.shared_memory.regions import SharedMemory
 from conch.frontends.http.errors import JSON
 from conch.frontends.http.message import NO_HEADERS, HttpRequest
 from conch.frontends.http.reply import HttpReply
-from conch.protocol.regions import nameless, not_allowed
+from conch.protocol.regions import missing_name, not_allowed
 from conch.protocol.v2_json.regions import read_cuda_registration, read_registration, write_cuda_status, write_status
 
 # Answers for the region of that name, "" where the path has none.
@@ -39,7 +39,7 @@ class SharedMemoryEndpoints:
     def _register(self, name: str, request: HttpRequest, reply: HttpReply) -> None:
         memory = self._allowed()
         if not name:
-            raise nameless("system")
+            raise missing_name("system")
         memory.register(name, *read_registration(request.body))
         reply.send(200, NO_HEADERS)
 
@@ -53,7 +53,7 @@ class SharedMemoryEndpoints:
     def _cuda_register(self, name: str, request: HttpRequest, reply: HttpReply) -> None:
         memory = self._allowed()
         if not name:
-            raise nameless("cuda")
+            raise missing_name("cuda")
         memory.register_cuda(name, *read_cuda_registration(request.body))
         reply.send(200, NO_HEADERS)
 

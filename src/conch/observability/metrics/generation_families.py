@@ -127,9 +127,9 @@ def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Fami
         points = [Point(load.value(model.load()), _labels(model)) for model in listed]
         yield Family(load.name, load.kind, load.help, points)
     states = [
-        Point(float(model.load().asleep is asleep), {**_labels(model), "sleep_state": state})
+        Point(float(model.load().stopped is stopped), {**_labels(model), "sleep_state": state})
         for model in listed
-        for state, asleep in (("awake", False), ("discard_all", True))
+        for state, stopped in (("awake", False), ("discard_all", True))
     ]
     yield Family(SLEEP, "gauge", _SLEEP_HELP, states)
     yield Family(CACHE, "gauge", _CACHE_HELP, [Point(1, {**_labels(model), **_cache(model)}) for model in listed])

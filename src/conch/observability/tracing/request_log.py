@@ -51,8 +51,8 @@ def fields_of(trace: Trace) -> dict[str, Any]:
         fields["reason"] = error.reason.value
         fields["error"] = error.message[:_MAX_ERROR_CHARACTERS]
     fields["batch_size"] = root.batch_size
-    if root.executed_together:
-        fields["requests_in_batch"] = root.executed_together
+    if root.batch_requests:
+        fields["requests_in_batch"] = root.batch_requests
     fields |= _times(trace, root)
     fields["total_us"] = (trace.closed - trace.received) // 1000
     fields["bytes_in"] = root.input_bytes

@@ -166,13 +166,13 @@ class ModelSpan:
 
     __slots__ = (
         "_trace",
+        "batch_requests",
         "batch_size",
         "begun",
         "cached",
         "completion_tokens",
         "ended",
         "error",
-        "executed_together",
         "input_bytes",
         "model",
         "number",
@@ -200,7 +200,7 @@ class ModelSpan:
         self.begun = timeline.received  # when the request had been decoded
         self.batch_size = 0
         self.cached = False
-        self.executed_together = 0  # requests in its batch
+        self.batch_requests = 0  # requests in its batch
         self.ended = False
         self.error: ConchError | None = None
         self.input_bytes = self.output_bytes = self.responses = 0
@@ -240,7 +240,7 @@ class ModelSpan:
 
     def executed(self, requests: int) -> None:
         """Record the number of requests in the batch."""
-        self.executed_together = requests
+        self.batch_requests = requests
 
     def responded(self, response: InferResponse) -> None:
         """Record a response."""

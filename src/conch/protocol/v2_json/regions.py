@@ -8,7 +8,7 @@ import orjson
 
 from conch.errors import InvalidRequest
 from conch.protocol.json_document import key_at_end, parse, text, unsigned
-from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Regions, Window, sizeless, stray_key
+from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Regions, Window, missing_region, missing_size
 from conch.tensor import Buffer
 
 _CUDA_HANDLE_BYTES = 64
@@ -69,7 +69,7 @@ class RegionRow(Protocol):
 def read_window(parameters: dict[str, Any], name: str, regions: Regions) -> Window | None:
     """Return the shared memory in a tensor's parameters, if any. Raises ConchError."""
     if REGION not in parameters:
-        error = stray_key(parameters, name)
+        error = missing_region(parameters, name)
         if error is not None:
             raise error
         return None
@@ -77,7 +77,7 @@ def read_window(parameters: dict[str, Any], name: str, regions: Regions) -> Wind
     offset = unsigned(parameters.get(OFFSET, 0), OFFSET)
     if BYTE_SIZE not in parameters:
         regions.part(region, offset, 0)  # the error for an unknown region has precedence, as in Triton
-        raise sizeless(name)
+        raise missing_size(name)
     return Window(region, offset, unsigned(parameters[BYTE_SIZE], BYTE_SIZE))
 
 

@@ -3,7 +3,7 @@
 from typing import Any, TypeAlias
 
 from conch.errors import InvalidRequest
-from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Window, sizeless, stray_key
+from conch.protocol.regions import BYTE_SIZE, OFFSET, REGION, Window, missing_region, missing_size
 
 # `InferInputTensor` or `InferRequestedOutputTensor`, which protobuf creates at run time.
 TensorMessage: TypeAlias = Any
@@ -13,13 +13,13 @@ def read_window(entry: TensorMessage) -> Window | None:
     """Return the shared memory in a tensor's parameters, if any. Raises InvalidRequest."""
     parameters = entry.parameters
     if REGION not in parameters:
-        error = stray_key(parameters, entry.name)
+        error = missing_region(parameters, entry.name)
         if error is not None:
             raise error
         return None
     region = str(_value(entry, REGION, "string_param"))
     if BYTE_SIZE not in parameters:
-        raise sizeless(entry.name)
+        raise missing_size(entry.name)
     offset = int(_value(entry, OFFSET, "int64_param")) if OFFSET in parameters else 0
     return Window(region, offset, int(_value(entry, BYTE_SIZE, "int64_param")))
 

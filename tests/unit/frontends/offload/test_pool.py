@@ -118,7 +118,7 @@ async def test_a_template_gets_no_more_memory_than_allowed() -> None:
     try:
         with pytest.raises(InvalidRequest):
             await pool.run("render", describe("{{ 'a' * 900000000 }}"), [b"[]"])
-        with pytest.raises(InvalidRequest, match="makes a prompt of 20000000 bytes"):
+        with pytest.raises(InvalidRequest, match="to a prompt of 20000000 bytes"):
             await pool.run("render", describe("{{ 'a' * 20000000 }}"), [b"[]"])
     finally:
         await pool.stop()

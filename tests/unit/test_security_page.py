@@ -142,7 +142,7 @@ BOUNDS = {
         "Event loop stall threshold": (f"{loop_lag.MAX_BLOCKED_S * 1000:g} ms", FIXED),
         "Shared memory regions": (f"{shared_memory._MAX_REGIONS:,}", FIXED),
         "Concurrent BLS calls of an instance": (f"{outgoing_bls._MAX_RUNNING}", FIXED),
-        "Traces queued for writing": (f"{observer._MOST_WAITING:,}, {size(observer._MOST_BYTES)}", FIXED),
+        "Traces queued for writing": (f"{observer._MAX_QUEUED_TRACES:,}, {size(observer._MAX_QUEUED_BYTES)}", FIXED),
         "Key file reload delay": (f"{2 * api_keys._WATCH_S:g} s", FIXED),
         "Drain timeout at shutdown": (
             seconds(OPTIONS.exit_timeout_secs),

@@ -68,7 +68,7 @@ class Asked:
 
 
 async def answers(instance: Instance, *requests: InferRequest) -> list[Any]:
-    """Run requests as one batch and return what becomes of each."""
+    """Run requests as one batch and return the result or error of each."""
     asked = [Asked(request) for request in requests]
     released = asyncio.Event()
     batch = Batch(asked, lambda _: released.set())

@@ -21,7 +21,7 @@ from tests.server.process import ConchProcess
 
 BATCHING = "dynamic_batching { max_queue_delay_microseconds: 300000 preferred_batch_size: [ 4 ] } max_batch_size: 4 "
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
-LIMIT_S = 30
+TIMEOUT_S = 30
 
 
 class ServedModel:
@@ -39,7 +39,7 @@ class ServedModel:
         return name
 
     def ask(self, name: str, maker: Maker, rows: Rows) -> Rows:
-        """Ask one question over a connection of its own."""
+        """Ask one question over a separate connection."""
         client = httpclient.InferenceServerClient(self.process.http)
         try:
             result = client.infer(name, [given(httpclient, maker, rows)])
@@ -108,7 +108,7 @@ def test_a_configuration_that_the_model_contradicts_is_refused(
 
 @pytest.mark.parametrize("maker", having("filename"))
 @pytest.mark.parametrize("harm", ["missing", "corrupt"])
-def test_a_file_that_is_no_model_is_named_and_harms_nobody_else(served: ServedModel, maker: Maker, harm: str) -> None:
+def test_an_invalid_model_file_is_named_and_harms_no_other_model(served: ServedModel, maker: Maker, harm: str) -> None:
     name = f"{harm}_{maker.backend}"
     maker.write(served.repository / name, maker.declaration())
     file = served.repository / name / "1" / maker.filename
@@ -120,7 +120,7 @@ def test_a_file_that_is_no_model_is_named_and_harms_nobody_else(served: ServedMo
         served.client.load_model(name)
     assert maker.filename in raised.value.message()
     assert not served.client.is_model_ready(name)
-    # Mended, it is served.
+    # Repaired, it is served.
     served.load(maker.write, name, maker.declaration())
     same(served.ask(name, maker, ROWS), maker.answer(ROWS))
 
@@ -176,7 +176,7 @@ def test_two_instances_answer_at_once(served: ServedModel, maker: Maker) -> None
 
 
 @pytest.mark.parametrize("maker", ALL)
-def test_who_goes_away_takes_nobody_along(served: ServedModel, maker: Maker) -> None:
+def test_a_client_that_disconnects_affects_no_other(served: ServedModel, maker: Maker) -> None:
     name = served.load(maker.write, f"left_{maker.backend}", BATCHING)
     with grpcclient.InferenceServerClient(served.process.grpc) as client:
         left, stayed = threading.Event(), threading.Event()
@@ -189,8 +189,8 @@ def test_who_goes_away_takes_nobody_along(served: ServedModel, maker: Maker) -> 
         going = client.async_infer(name, [given(grpcclient, maker, ROWS[:1])], lambda result, error: left.set())
         client.async_infer(name, [given(grpcclient, maker, ROWS[1:])], keep)
         going.cancel()
-        assert left.wait(LIMIT_S)
-        assert stayed.wait(LIMIT_S)
+        assert left.wait(TIMEOUT_S)
+        assert stayed.wait(TIMEOUT_S)
     same(kept[0], maker.answer(ROWS[1:]))
 
 
@@ -235,7 +235,7 @@ def test_a_reload_serves_on_and_an_unload_leaves_nothing(served: ServedModel, ma
 
 
 def until_gone(served: ServedModel, name: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + TIMEOUT_S
     while served.client.is_model_ready(name):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -36,7 +36,7 @@ async def test_the_default_batch_size_is_a_setting(tmp_path: Path, setting: str,
     assert config.inputs[0].dims == ((3,) if size else (-1, 3))
 
 
-async def test_a_setting_that_is_no_number(tmp_path: Path) -> None:
+async def test_a_setting_that_is_not_a_number(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'default-max-batch-size' must be a whole number >= 0, got 'many'"):
         await complete(write_identity(tmp_path / "m", FP32, ["n", 3]), {"default-max-batch-size": "many"})
 
@@ -91,7 +91,7 @@ async def test_a_complete_configuration_is_not_looked_into(tmp_path: Path) -> No
     assert (config.max_batch_size, config.dynamic_batching) == (0, None)
 
 
-async def test_an_output_that_is_no_tensor(tmp_path: Path) -> None:
+async def test_an_output_that_is_not_a_tensor(tmp_path: Path) -> None:
     node = helper.make_node("SequenceConstruct", ["IN"], ["OUT"])
     graph = helper.make_graph(
         [node],

@@ -64,7 +64,7 @@ async def test_strings(tmp_path: Path) -> None:
         assert answer.outputs[0].to_numpy().tolist() == [[text.encode() for text in row]]
 
 
-async def test_bytes_that_are_no_text_fail_their_own_request_only(tmp_path: Path) -> None:
+async def test_bytes_that_are_not_text_fail_only_their_request(tmp_path: Path) -> None:
     instance = await started(write_identity(tmp_path / "m", TensorProto.STRING, ["n", 2]))
     good = request(Tensor("IN", "BYTES", (1, 2), pack_bytes([b"a", b"b"])))
     bad = request(Tensor("IN", "BYTES", (1, 2), pack_bytes([b"a", b"ab\xff"])))

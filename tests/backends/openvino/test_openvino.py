@@ -75,7 +75,7 @@ async def test_strings_are_refused(tmp_path: Path) -> None:
         await complete(write_identity(tmp_path / "m", TensorProto.STRING, ["n", 3], config=ONNX))
 
 
-async def test_another_file_of_the_folder_is_told_of(tmp_path: Path) -> None:
+async def test_another_file_of_the_folder_is_named(tmp_path: Path) -> None:
     directory = write_double(tmp_path / "m", ["n", 3], 'backend: "openvino"')
     with pytest.raises(
         ModelLoadError, match=r"1/model\.xml' for .*the folder holds: model\.onnx; 'default_model_filename' s"
@@ -146,7 +146,7 @@ async def test_properties_come_from_the_model_before_the_server(tmp_path: Path) 
     assert compiled(instance).get_property("NUM_STREAMS") == 2
     assert compiled(instance).get_property("INFERENCE_NUM_THREADS") == 2
     assert compiled(instance).get_property("INFERENCE_PRECISION_HINT") == ov.Type.f32
-    # Each stream has a request of its own, and a batch may run on both.
+    # Each stream has a separate request, and a batch may run on both.
     assert isinstance(instance, OpenVinoInstance)
     assert instance.concurrent_runs == 2
     assert await doubled(instance, *([each] for each in range(8))) == [[2 * each] for each in range(8)]

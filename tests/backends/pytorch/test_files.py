@@ -185,7 +185,7 @@ async def test_a_script_needs_a_configuration(tmp_path: Path) -> None:
     [
         (["b", "a"], ["a", "b", "c"], {"b": 1, "a": 0}),
         (["x__1", "y__0"], ["a", "b"], {"x__1": 1, "y__0": 0}),
-        # One name that is no argument: all by place or by order.
+        # One name that is not an argument: all by place or by order.
         (["b", "x__0"], ["a", "b"], {"b": 0, "x__0": 1}),
         (["ARGS[1]", "ARGS[0]"], [], {"ARGS[1]": 1, "ARGS[0]": 0}),
         # The first two underscores count.

@@ -1,4 +1,4 @@
-"""Models that run in a process of their own: code with weights, exported programs, compiled packages."""
+"""Models that run in separate processes: code with weights, exported programs, compiled packages."""
 
 import asyncio
 import os

@@ -115,7 +115,7 @@ class Running:
         self.config = config
 
     async def batch(self, *requests: Mapping[str, Any]) -> list[InferResponse | ConchError]:
-        """Run requests as one batch; each is arrays, or tensors, by input. Return what becomes of each."""
+        """Run requests as one batch; each is arrays, or tensors, by input. Return the result or error of each."""
         callers = [Caller(_request(inputs)) for inputs in requests]
         released = asyncio.Event()
         self.instance.execute(Batch(callers, lambda _: released.set()))

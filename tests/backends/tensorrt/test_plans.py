@@ -125,7 +125,7 @@ async def test_a_plan_runs(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(NOT_HERE), reason=NOT_HERE or "it runs")
-async def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_plan(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "model.plan").write_bytes(b"nonsense" * 100)
     with pytest.raises(ModelLoadError, match=r"unable to load plan .*build it with TensorRT"):

@@ -99,7 +99,7 @@ async def test_strings_are_lists(tmp_path: Path) -> None:
 async def test_strings_of_a_batch_have_no_room_for_dims(tmp_path: Path) -> None:
     tensor = ("words", "STRING", [1])
     directory = write_script(tmp_path / "m", Words(), config_text([tensor], [("LOUD", "STRING", [1])], batch=4))
-    with pytest.raises(ConfigError, match=r"List\[str\] to TorchScript.*'words' has \[-1, 1\].*reshape \{ \}"):
+    with pytest.raises(ConfigError, match=r"List\[str\] in TorchScript.*'words' has \[-1, 1\].*reshape \{ \}"):
         async with running(directory):
             pass
 

@@ -12,7 +12,7 @@ from conch.core.generation.idle_engine import IdleEngine, idle_seconds
 from conch.errors import Cancelled, ConchError, ConfigError, ModelLoadError, Unavailable
 from conch.generation import DeltaCallback, EngineInfo, EngineLoad, Generation, GenerationRequest, SamplingParams, Usage
 from conch.model_config import ModelConfig
-from tests.backends.engines.driving import Heard
+from tests.backends.engines.driving import Recorded
 
 INFO = EngineInfo(engine="fake", context_length=10, max_running=4)
 
@@ -74,10 +74,10 @@ class FakeEngine(Engine):
             each.listen((), Usage(1, 1))
 
 
-def ask(engine: Engine) -> Heard:
-    received = Heard()
+def ask(engine: Engine) -> Recorded:
+    received = Recorded()
     request = GenerationRequest(id="1", model_name="m", prompt="p", params=SamplingParams())
-    received.generation = engine.generate(request, received.listen)
+    received.generation = engine.generate(request, received.on_deltas)
     return received
 
 
@@ -204,7 +204,7 @@ def test_each_request_ends_once_in_any_schedule(steps: list[str]) -> None:
 
 async def _play(steps: list[str]) -> None:
     inner, engine = await sleeping()
-    all_received: list[Heard] = []
+    all_received: list[Recorded] = []
     for step in steps:
         if step == "ask":
             try:

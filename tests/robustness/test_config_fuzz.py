@@ -55,7 +55,7 @@ def conch(tmp_path: Path) -> Any:
 def test_configurations_that_have_stopped_servers(conch: ConchProcess) -> None:
     report = Report()
     port = conch.ports["http"]
-    with watched(port, report), Client(port) as client:
+    with watched(conch, report), Client(port) as client:
         for name, (fields, served) in CONFIGURATIONS.items():
             parameters = {"config": json.dumps(IO | fields)}
             status, body = client.ask("POST", "/v2/repository/models/case/load", {"parameters": parameters})
@@ -84,7 +84,7 @@ def test_ensembles_of_ensembles_take_no_time_and_no_depth(tmp_path: Path) -> Non
     report = Report()
     flags = ("--exit-on-error=false", "--strict-readiness=false")
     with ConchProcess(root, *flags, log=tmp_path / "log", wait="live") as server:
-        with watched(server.ports["http"], report), Client(server.ports["http"]) as client:
+        with watched(server, report), Client(server.ports["http"]) as client:
             states = {row["name"]: (row["state"], row.get("reason", "")) for row in settled(server, report)}
             request = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1], "data": [1]}]}
             status, _ = client.ask("POST", "/v2/models/e8/infer", request)

@@ -139,5 +139,15 @@ class ConchProcess:
             time.sleep(0.02)
 
 
+def waited_for_cpu_s(pid: int) -> float:
+    """Return how long this thread and the main thread of a server have been ready to run without a processor.
+
+    What is taken off a duration in which a server must have answered, however busy the machine is. 0 where Linux does
+    not count it.
+    """
+    threads = (Path("/proc/thread-self/schedstat"), Path(f"/proc/{pid}/schedstat"))
+    return sum(int(thread.read_text().split()[1]) for thread in threads if thread.exists()) / 1e9
+
+
 def _limited_to(descriptors: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))

@@ -236,7 +236,7 @@ def test_every_flag_on_the_page_exists() -> None:
     assert found - NAMED == set()
 
 
-def test_what_keys_cover_is_what_the_page_says() -> None:
+def test_the_page_lists_the_scopes_of_keys() -> None:
     class Keys:
         scoped = False
 

@@ -45,7 +45,7 @@ def test_texts_are_sent_together_as_the_model_takes_them(tensors: Any, batch: in
     assert sent(EmbeddingForm(config(*tensors, batch=batch)), ["a", "bé", "c"]) == shapes
 
 
-def test_a_request_holds_the_texts_and_asks_for_the_vector_alone() -> None:
+def test_a_request_has_the_texts_and_one_output() -> None:
     others = (TensorSpec("LANGUAGE", BYTES, (1,), optional=True), TensorSpec("label", BYTES, (1,)))
     form = EmbeddingForm(config(TEXT, VECTOR, *others))
     ((_, request),) = form.requests(["a", "bé"], 7, Timeline())
@@ -65,7 +65,7 @@ def test_token_ids_go_to_a_model_that_takes_them_in_lists_of_one_length() -> Non
         sent(EmbeddingForm(config(TEXT, VECTOR)), [[1]])
 
 
-def test_tokens_are_counted_where_the_model_tells_them() -> None:
+def test_tokens_are_counted_if_the_model_reports_them() -> None:
     form = EmbeddingForm(config(TEXT, VECTOR, TensorSpec("num_input_tokens", "INT32", (1,))))
     ((_, request),) = form.requests(["a", "b"], 1, Timeline())
     assert request.outputs == ("vector", "num_input_tokens")

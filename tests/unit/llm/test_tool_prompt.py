@@ -1,4 +1,4 @@
-"""Tools and calls as text, for chat templates that know neither."""
+"""Tools and calls as text, for chat templates that support neither."""
 
 from typing import Any
 

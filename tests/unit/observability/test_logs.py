@@ -63,7 +63,7 @@ def test_an_end_of_line_is_not_part_of_the_message() -> None:
     assert LineFormatter().format(record("done\n")).endswith('] "done"')
 
 
-def test_a_models_line_names_its_instance_and_its_own_place() -> None:
+def test_a_models_line_has_its_instance_and_source() -> None:
     line = LineFormatter().format(record("hello", instance="echo_0_0", source="model.py:12"))
     assert line.endswith(' model.py:12] "[echo_0_0] hello"')
 
@@ -131,7 +131,7 @@ def test_other_libraries_are_logged_from_warnings_up(capsys: pytest.CaptureFixtu
     assert "trouble" in said
 
 
-def test_configuring_again_replaces_what_was_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_configure_replaces_the_previous_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     configure(ServerOptions())
     configure(ServerOptions(log_format="ISO8601"))
     logging.getLogger("conch.test").info("once")

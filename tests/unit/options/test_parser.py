@@ -279,7 +279,7 @@ def test_a_log_file_needs_a_directory(repository: str, tmp_path: Path) -> None:
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
-def test_a_backends_own_settings_win_over_those_for_all(repository: str) -> None:
+def test_settings_of_a_backend_have_precedence(repository: str) -> None:
     options = parse(
         [
             repository,
@@ -301,7 +301,7 @@ def test_latency_metrics_are_switched_one_by_one(repository: str) -> None:
     assert (options.counter_latencies, options.histogram_latencies) == (False, True)
 
 
-def test_restrictions_gather_and_their_secrets_are_not_shown(repository: str) -> None:
+def test_restrictions_accumulate_without_showing_secrets(repository: str) -> None:
     environ = {"CONCH_GRPC_RESTRICTED_PROTOCOL": "health,metadata:key=hidden;inference:key=hidden"}
     options = parse([repository, "--http-restricted-api=trace:key=hidden"], environ)
     assert options.grpc_restricted_protocol == ("health,metadata:key=hidden", "inference:key=hidden")
@@ -422,7 +422,7 @@ def test_every_flag_without_support_has_a_reason() -> None:
         assert flag.reason
 
 
-def test_a_default_is_a_value_that_its_own_flag_would_read() -> None:
+def test_defaults_are_valid_values() -> None:
     for flag in FLAGS:
         if not flag.repeatable and not flag.replaced_by:
             assert flag.kind.read(str(flag.default)) == flag.default, flag.name

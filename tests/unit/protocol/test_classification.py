@@ -44,7 +44,7 @@ def test_extreme_integers():
     assert classes("UINT64", "Q", [0, 2**64 - 1], (2,), 2)[1] == ["18446744073709551615:1", "0:0"]
 
 
-def test_nan_comes_last():
+def test_nan_is_the_smallest():
     nan = float("nan")
     assert classes("FP64", "d", [nan, 1, float("inf")], (3,), 3)[1] == ["inf:2", "1.000000:1", "nan:0"]
 
@@ -73,6 +73,6 @@ def test_an_empty_batch():
         (Tensor("OUT", "FP32", (), b"1234"), True),
     ],
 )
-def test_what_has_no_classes(tensor, batched):
+def test_outputs_without_classes(tensor, batched):
     with pytest.raises(InvalidRequest, match=r"class result not available for output .*'OUT'"):
         classify(tensor, 1, (), batched)

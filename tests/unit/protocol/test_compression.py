@@ -18,7 +18,7 @@ def test_decompress(coding, data):
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
-def test_what_is_compressed_decompresses(coding):
+def test_compression_round_trip(coding):
     parts = [TEXT, memoryview(TEXT), b""]
     assert decompress(b"".join(compress(parts, coding)), coding, 2 * len(TEXT)) == TEXT * 2
 

@@ -116,7 +116,7 @@ def test_a_request_is_refused_alike(head: bytes) -> None:
         ),
     ],
 )
-def test_what_a_request_holds_is_counted(head: bytes, what: str) -> None:
+def test_tensors_and_parameters_are_bounded(head: bytes, what: str) -> None:
     with pytest.raises(InvalidRequest, match=what):
         large_json.pack_inputs(head)
 
@@ -143,7 +143,7 @@ def test_a_response_is_written_alike(coding: str) -> None:
         assert [bytes(part) for part in parts[1:]] == [bytes(binary[1])]  # the server has the other
 
 
-def test_a_response_is_large_by_what_is_to_be_done_with_it() -> None:
+def test_whether_a_response_is_large_depends_on_its_form() -> None:
     response = InferResponse("m", 1, [Tensor("A", "UINT8", (200_000,), bytes(200_000))])
     small = InferResponse("m", 1, [Tensor("A", "UINT8", (20_000,), bytes(20_000))])
     binary, classes = OutputOptions(binary_default=True), OutputOptions(classes={"A": 1})
@@ -207,7 +207,7 @@ def test_prompts_are_read_alike(prompt: object) -> None:
     assert call == read_completion(body)
 
 
-def test_what_prompts_hold_is_bounded() -> None:
+def test_prompts_are_bounded() -> None:
     for prompt, what in (([0] * (2**20 + 1), "1048576 token ids"), ("a" * (2**24 + 1), "16777216 bytes of text")):
         with pytest.raises(InvalidField, match=what):
             large_openai.split_prompts(orjson.dumps({"model": "m", "prompt": prompt}), "prompt")

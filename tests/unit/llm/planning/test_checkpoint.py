@@ -30,7 +30,7 @@ def _write_safetensors(path: Path, tensors: dict[str, int]) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text)
 
 
-def test_without_files_the_configuration_says_it(tmp_path: Path) -> None:
+def test_the_configuration_is_used_without_files(tmp_path: Path) -> None:
     assert read_checkpoint(_write(tmp_path, QWEN_05B)).weight_bytes == 2 * _PARAMETERS
     assert read_checkpoint(tmp_path / "config.json").weight_bytes == 2 * _PARAMETERS
     _write(tmp_path, {**QWEN_05B, "torch_dtype": "float32"})
@@ -60,7 +60,7 @@ def test_an_embedding_that_is_stored_twice_is_loaded_once(tmp_path: Path) -> Non
     assert read_checkpoint(tmp_path).weight_bytes == 2 * _PARAMETERS
 
 
-def test_quantization_makes_matrices_smaller_and_nothing_else(tmp_path: Path) -> None:
+def test_quantization_applies_to_matrices_only(tmp_path: Path) -> None:
     _write(tmp_path, QWEN_05B)
     others = 896 * 151936
     sizes = [read_checkpoint(tmp_path, quantization=name).weight_bytes for name in ("fp8", "awq")]
@@ -78,13 +78,13 @@ def test_quantization_makes_matrices_smaller_and_nothing_else(tmp_path: Path) ->
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4),
     ],
 )
-def test_a_quantized_checkpoint_says_so_itself(tmp_path: Path, stored: dict[str, Any], bits: float) -> None:
+def test_the_quantization_of_a_checkpoint_is_used(tmp_path: Path, stored: dict[str, Any], bits: float) -> None:
     model = read_checkpoint(_write(tmp_path, {**QWEN_05B, "quantization_config": stored}))
     assert model.matrix_bytes * 8 == bits
 
 
 @pytest.mark.parametrize("stored", [["fp8"], {"bits": "four"}, {"bits": [4]}])
-def test_a_quantization_that_cannot_be_understood_is_shown(tmp_path: Path, stored: Any) -> None:
+def test_an_unknown_quantization_is_reported(tmp_path: Path, stored: Any) -> None:
     with pytest.raises(InvalidRequest, match="unknown quantization_config: "):
         read_checkpoint(_write(tmp_path, {**QWEN_05B, "quantization_config": stored}))
 

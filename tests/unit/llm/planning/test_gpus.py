@@ -1,4 +1,4 @@
-"""GPUs that are written down, and those that NVML sees."""
+"""GPUs in the notation of flags, and those that NVML finds."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def test_the_smallest_gpu_of_this_machine_counts(library: Path, tmp_path: Path) 
     assert detected(library, tmp_path, H100, A100) == repr(Gpus(2, 40 * GIB))
 
 
-def test_without_gpus_it_says_what_to_write(library: Path, tmp_path: Path) -> None:
+def test_the_error_without_gpus_has_a_remedy(library: Path, tmp_path: Path) -> None:
     expected = "this machine has no NVIDIA GPU; describe the GPUs, such as --gpus 8x80GiB"
     assert detected(library, tmp_path) == expected
     assert detected(tmp_path, tmp_path) == expected  # no driver at all

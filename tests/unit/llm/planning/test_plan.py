@@ -75,7 +75,7 @@ def test_smaller_numbers_in_the_cache_make_room(tmp_path: Path) -> None:
         ({**QWEN_05B, "num_hidden_layers": 2}, 4, 1, 4, "2 layers are fewer than PP 4"),
     ],
 )
-def test_what_cannot_be_divided_says_why(
+def test_indivisible_splits_have_a_reason(
     tmp_path: Path, config: dict[str, Any], gpus: int, tensor: int, pipeline: int, problem: str
 ) -> None:
     found = plan(_model(tmp_path, config), Gpus(gpus, 80 * GIB), Workload(length=1024))
@@ -88,7 +88,7 @@ def test_a_head_may_be_on_several_gpus(tmp_path: Path) -> None:
     assert _split(found, 8, 1).kv_per_token == _split(found, 1, 1).kv_per_token
 
 
-def test_experts_count_whole(tmp_path: Path) -> None:
+def test_all_experts_count(tmp_path: Path) -> None:
     found = plan(_model(tmp_path, MIXTRAL_8X7B), Gpus(2, 80 * GIB), Workload(length=4096))
     assert _split(found, 1, 1).problem.startswith("weights 87.0 GiB")
     assert found.best is not None
@@ -102,7 +102,7 @@ def test_tensor_parallelism_stays_in_a_machine(tmp_path: Path) -> None:
     assert (found.best.tensor, found.best.pipeline) == (8, 2)
 
 
-def test_where_nothing_fits_it_says_what_would(tmp_path: Path) -> None:
+def test_the_reason_without_a_fit_suggests_gpus(tmp_path: Path) -> None:
     model = _model(tmp_path, LLAMA_3_70B)
     found = plan(model, Gpus(2, 24 * GIB), Workload(length=8192))
     assert found.best is None

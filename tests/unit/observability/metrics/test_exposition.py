@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from conch.observability.metrics.exposition import Family, Point, histogram_points, render
 
 
-def test_a_counter_keeps_its_name_and_counts_are_whole() -> None:
+def test_a_counter_keeps_its_name_and_counts_are_integral() -> None:
     family = Family(
         "nv_inference_count", "counter", "What for.", [Point(1234567890123, {"version": "1", "model": "m"})]
     )

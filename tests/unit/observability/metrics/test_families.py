@@ -72,7 +72,7 @@ def test_names_and_types_are_tritons() -> None:
     assert {name: family.type for name, family in families.items()} == TRITONS
 
 
-def test_series_have_the_names_of_their_families_and_whole_values_from_the_start() -> None:
+def test_series_exist_from_the_start_with_integral_values() -> None:
     metrics = Metrics(
         statistics=lambda: [ModelStatistics("m", 1)], samples=list, options=ServerOptions(allow_cpu_metrics=False)
     )
@@ -94,7 +94,7 @@ def test_every_family_is_explained_once() -> None:
         assert text.count(f"# HELP {name} ") == text.count(f"# TYPE {name} ") == 1
 
 
-def test_values_are_those_of_the_statistics_in_whole_microseconds() -> None:
+def test_values_are_integral_microseconds_of_the_statistics() -> None:
     families = scrape([busy()])
     labels = {"model": "m", "version": "3"}
     assert {
@@ -219,14 +219,14 @@ def sample(family: str = "requests", kind: str = "counter", count: float = 1, **
     return MetricSample(family, "Of a model.", kind, labels, count)  # type: ignore[arg-type]
 
 
-def test_a_models_own_metrics_follow_under_their_own_labels() -> None:
+def test_custom_metrics_have_their_labels_only() -> None:
     families = scrape(samples=[sample(count=2.5, model="m"), sample("level", "gauge", -1)])
     assert (families["requests"].type, families["level"].type) == ("counter", "gauge")
     assert value(families, "requests", model="m") == 2.5
     assert value(families, "level") == -1
 
 
-def test_a_models_own_histogram_has_its_buckets() -> None:
+def test_a_custom_histogram_has_its_buckets() -> None:
     histogram = MetricSample("sizes", "Of a model.", "histogram", {"l": "x"}, 5.0, ((1.0, 2.0), (math.inf, 3.0)))
     families = scrape(samples=[histogram])
     assert value(families, "sizes_bucket", l="x", le="1") == 2

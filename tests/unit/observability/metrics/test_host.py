@@ -77,7 +77,7 @@ def test_a_missing_proc_is_not_an_error(tmp_path: Path) -> None:
     assert HostMeter(2.0, tmp_path / "none").usage() is None
 
 
-def test_this_machine_tells_something_plausible() -> None:
+def test_this_machine_has_plausible_values() -> None:
     usage = HostMeter(2.0).usage()
     assert usage is not None
     assert 0.0 <= usage.cpu_utilization <= 1.0

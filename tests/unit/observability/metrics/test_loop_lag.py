@@ -50,7 +50,7 @@ async def test_time_without_a_processor_does_not_count() -> None:
     assert lag.stalls == 0
 
 
-async def test_the_alarm_finds_what_runs_and_is_gone_afterwards(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_alarm_finds_the_running_code_and_is_removed(caplog: pytest.LogCaptureFixture) -> None:
     from conch.protocol.v2_json.data import pack
 
     lag = LoopLag(alarm=True)
@@ -67,7 +67,7 @@ async def test_the_alarm_finds_what_runs_and_is_gone_afterwards(caplog: pytest.L
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_the_families_say_what_was_measured() -> None:
+def test_the_families_have_the_measurements() -> None:
     lag = LoopLag()
     lag.stalls, lag.longest_s, lag.total_s = 2, 0.5, 0.75
     lag.counts[0], lag.counts[-1] = 3, 2

@@ -25,7 +25,7 @@ def test_quantiles_are_right_to_one_percent() -> None:
     assert (summary.count, summary.ns) == (len(times), times.sum())
 
 
-def test_what_is_older_than_a_minute_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_durations_expire_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0
     monkeypatch.setattr(summaries, "monotonic_ns", lambda: now)
     summary = Summary()

@@ -55,7 +55,7 @@ async def test_traces_are_written_without_waiting_for_the_end(tmp_path: Path) ->
     assert json.loads(path.read_text())
 
 
-async def test_what_cannot_be_written_in_time_is_dropped_and_said_once(
+async def test_a_full_queue_drops_traces_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "_MAX_QUEUED_TRACES", 10)

@@ -121,7 +121,7 @@ def test_a_json_line_has_all_that_a_record_carries() -> None:
         "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
     ],
 )
-def test_a_context_that_is_none_is_passed_over(header: str) -> None:
+def test_a_malformed_context_is_ignored(header: str) -> None:
     assert read_context(header) is None
 
 

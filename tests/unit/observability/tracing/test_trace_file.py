@@ -43,7 +43,7 @@ def answered(by: TraceRules, *tensors: Tensor, request_id: str = "", inputs: tup
     return trace
 
 
-def test_a_file_is_whole_after_every_write(tmp_path: Path) -> None:
+def test_a_file_is_complete_after_every_write(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text("what was there before")
     file = JsonArrayFile(str(path))
@@ -65,7 +65,7 @@ def full_disk() -> Iterator[Callable[[int], None]]:
     signal.signal(signal.SIGXFSZ, before)
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, full_disk: Callable[[int], None]) -> None:
+def test_a_failed_write_restores_the_file(tmp_path: Path, full_disk: Callable[[int], None]) -> None:
     path = tmp_path / "t.json"
     file = JsonArrayFile(str(path))
     file.append([b"1"])

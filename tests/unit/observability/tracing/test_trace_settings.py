@@ -65,7 +65,7 @@ def test_models_inherit_global_settings() -> None:
     ],
 )
 @pytest.mark.parametrize("model", ["", "m"])
-def test_what_cannot_be_changes_nothing(model: str, changes: dict[str, list[str]], text: str) -> None:
+def test_invalid_changes_are_refused_as_a_whole(model: str, changes: dict[str, list[str]], text: str) -> None:
     settings = TraceSettings(START)
     before = settings.document(model, {})
     with pytest.raises(InvalidRequest) as caught:
@@ -91,7 +91,7 @@ def test_a_change_for_all_that_a_model_could_not_follow_is_refused() -> None:
     assert settings.document("", {})["trace_rate"] == "1000"
 
 
-def test_a_caller_may_have_its_request_traced_whatever_rate_and_count_say() -> None:
+def test_a_sampled_caller_overrides_rate_and_count() -> None:
     settings = TraceSettings(TraceOptions(levels=("TIMESTAMPS",), rate=0, mode=OPENTELEMETRY))
     assert settings.on
     assert not settings.rules("m").sample()
@@ -145,7 +145,7 @@ requests = st.tuples(st.just("sample"), st.sampled_from(MODELS[1:]), st.just("")
 
 
 @given(st.lists(updates | requests, max_size=60))
-def test_settings_are_what_a_plain_model_says(steps: list[tuple[str, str, str, int | None]]) -> None:
+def test_settings_match_a_simple_model(steps: list[tuple[str, str, str, int | None]]) -> None:
     settings, plain = TraceSettings(START), Plain()
     for what, model, name, value in steps:
         if what == "update":

@@ -117,7 +117,7 @@ def test_any_sampling_parameters_are_read_or_refused(given_parameters: dict[str,
 
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("name", ["n", "guided_json", "chat_template_kwargs", "tools", "messages", "nothing"])
-def test_what_is_nested_deeply_is_refused(read: Callable[[Buffer], Any], name: str) -> None:
+def test_deep_nesting_is_refused(read: Callable[[Buffer], Any], name: str) -> None:
     deep = b"[" * 900 + b"]" * 900
     with pytest.raises(InvalidField, match="nested too deeply"):
         read(b'{"model": "m", "%s": %s}' % (name.encode(), deep))

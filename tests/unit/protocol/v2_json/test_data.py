@@ -1,4 +1,4 @@
-"""Elements as JSON, those that JSON has no word for included."""
+"""Elements as JSON, with NaN, infinities and bytes that are not UTF-8."""
 
 import orjson
 import pytest

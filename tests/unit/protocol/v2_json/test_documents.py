@@ -69,7 +69,7 @@ def test_statistics():
     assert document["response_stats"]["0"]["success"] == {"count": 1, "ns": 7}
 
 
-def test_index_leaves_out_what_is_empty():
+def test_the_index_omits_empty_members():
     rows = [IndexEntry("a", "1", "READY"), IndexEntry("b", "2", "UNAVAILABLE", "unloaded"), IndexEntry("c")]
     assert json.loads(documents.repository_index(rows)) == [
         {"name": "a", "version": "1", "state": "READY"},

@@ -130,7 +130,7 @@ def test_strings_are_bytes():
 
 
 @pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1, 2], [3, 4]], [[[1], [2]], [[3], [4]]], [1, [2, [3]], 4]])
-def test_nesting_says_nothing(data):
+def test_nesting_is_ignored(data):
     assert data_of("INT32", [2, 2], data) == struct.pack("<4i", 1, 2, 3, 4)
 
 
@@ -346,7 +346,7 @@ def test_strings_of_bytes_that_are_not_utf8():
         ),
     ],
 )
-def test_what_is_wrong_with_a_request_is_said(document, message):
+def test_errors_name_the_problem(document, message):
     with pytest.raises(InvalidRequest) as caught:
         decode(document)
     assert message in caught.value.message
@@ -479,7 +479,7 @@ def test_a_response_is_compact_and_in_order():
     assert binary == []
 
 
-def test_what_is_empty_is_left_out():
+def test_empty_members_are_omitted():
     assert encode() == (b'{"model_name":"m","model_version":"3","outputs":[]}', [])
 
 

@@ -104,7 +104,7 @@ def test_damaged_json(garbage, more):
     st.lists(st.floats()),
     st.lists(st.binary()),
 )
-def test_what_is_sent_as_json_comes_back_the_same(singles, integers, doubles, strings):
+def test_json_round_trip(singles, integers, doubles, strings):
     tensors = [
         Tensor("S", "FP32", (len(singles),), struct.pack(f"<{len(singles)}f", *singles)),
         Tensor("I", "INT64", (len(integers),), struct.pack(f"<{len(integers)}q", *integers)),

@@ -1,4 +1,4 @@
-"""Remembered bodies: the same requests as without remembering, for right bodies and for wrong ones."""
+"""Requests from the cache equal those without a cache, for valid and invalid bodies."""
 
 import json
 
@@ -35,7 +35,7 @@ def fields(request: InferRequest) -> dict[str, object]:
         {"parameters": {"sequence_id": 3, "sequence_start": True, "priority": 2, "timeout": 5, "mine": "x"}},
     ],
 )
-def test_a_remembered_header_gives_what_a_read_one_gives(more: dict[str, object]) -> None:
+def test_a_cached_header_equals_a_decoded_one(more: dict[str, object]) -> None:
     cache = JsonRequestCache()
     head = header(3, 2, **more)
     for tail in (b"abcde", b"fghij"):

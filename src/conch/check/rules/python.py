@@ -22,7 +22,7 @@ PYTHON_EXECUTE = Rule(
     "python-execute",
     _ERROR,
     "No method execute(self, requests)",
-    "Every request fails: the server calls this method with the list of requests.",
+    "The server cannot use the model: it calls this method with the list of requests.",
     "Define `def execute(self, requests):` in TritonPythonModel.",
 )
 PYTHON_RETURN = Rule(

@@ -6,6 +6,7 @@ stays until a newer state is complete.
 
 import json
 import os
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +38,8 @@ class OfflineIndex:
     def __init__(self, cache: Cache, where: str) -> None:
         self._cache = cache
         self._path = cache.index(key_of(where))
+        # Models are loaded in several threads: an update must not overwrite another one.
+        self._lock = threading.Lock()
 
     def read(self) -> CachedModels:
         """Return the models whose files are all still in the cache, unchanged."""
@@ -50,13 +53,15 @@ class OfflineIndex:
 
     def update(self, found: Contents) -> None:
         """Update the index with the current contents of the repository."""
-        indexed = self._read()
-        self._write({name: self._complete(entries, indexed.get(name)) for name, entries in found.items()}, indexed)
+        with self._lock:
+            indexed = self._read()
+            self._write({name: self._complete(entries, indexed.get(name)) for name, entries in found.items()}, indexed)
 
     def update_model(self, name: str, entries: Iterable[RemoteFile]) -> None:
         """Update the index with the current contents of one model."""
-        indexed = self._read()
-        self._write({**indexed, name: self._complete(tuple(entries), indexed.get(name))}, indexed)
+        with self._lock:
+            indexed = self._read()
+            self._write({**indexed, name: self._complete(tuple(entries), indexed.get(name))}, indexed)
 
     def _complete(
         self, entries: tuple[RemoteFile, ...], indexed: tuple[RemoteFile, ...] | None

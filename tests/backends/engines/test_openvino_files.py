@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conch.backends.child.conch_child.engine.driver import DamagedModel
-from conch.backends.child.conch_child.engine.openvino_options import read_only_remedy, read_options
+from conch.backends.child.conch_child.engine.openvino_genai.options import read_only_remedy, read_options
 from conch.errors import ModelLoadError
 from tests.backends.engines.driving import running
 from tests.backends.engines.gguf_model import write_gguf

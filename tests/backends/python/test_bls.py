@@ -168,7 +168,7 @@ def test_calls_from_many_threads(ask: Callable[..., Any]) -> None:
 
 def test_thousands_of_calls_leave_nothing_behind(ask: Callable[..., Any], conch: ConchProcess) -> None:
     code = """
-        from conch_child.python.session import current
+        from conch_child.python.api.session import current
         for number in range(3000):
             new('add', number).exec()
         big = np.ones(100_000, np.float32)

@@ -43,7 +43,7 @@ SUICIDAL = """
                 os.closerange(3, 100)
                 time.sleep(600)
             if how == "babble":
-                import conch_child.python.session as session
+                import conch_child.python.api.session as session
                 session.current().channel._connection.sendall(b"\\xff" * 100)
                 time.sleep(600)
             if how == "child":

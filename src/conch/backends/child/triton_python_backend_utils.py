@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from conch_child.python import messages
-from conch_child.python.datatypes import (
+from conch_child.python.api.datatypes import (
     TRITON_STRING_TO_NUMPY,
     deserialize_bytes_tensor,
     numpy_to_triton_type,
@@ -28,11 +28,11 @@ from conch_child.python.datatypes import (
     triton_string_to_numpy,
     triton_to_numpy_type,
 )
-from conch_child.python.errors import TritonError, TritonModelException
-from conch_child.python.log import Logger
-from conch_child.python.metrics import Metric, MetricFamily
-from conch_child.python.model_config import ModelConfig
-from conch_child.python.request import (
+from conch_child.python.api.errors import TritonError, TritonModelException
+from conch_child.python.api.log import Logger
+from conch_child.python.api.metrics import Metric, MetricFamily
+from conch_child.python.api.model_config import ModelConfig
+from conch_child.python.api.request import (
     MEMORY_CPU,
     MEMORY_GPU,
     REQUEST_RELEASE_ALL,
@@ -41,9 +41,9 @@ from conch_child.python.request import (
     InferenceTrace,
     PreferredMemory,
 )
-from conch_child.python.responses import RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
-from conch_child.python.session import current
-from conch_child.python.tensor import Tensor
+from conch_child.python.api.responses import RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
+from conch_child.python.api.session import current
+from conch_child.python.api.tensor import Tensor
 
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",

@@ -1,6 +1,6 @@
 """Embedding models of engines' libraries. They execute batches by instances, as nothing is generated.
 
-Each instance is a process of the python backend that runs `conch_child/python/embedding_model.py`.
+Each instance is a process of the python backend that runs `conch_child/python/adapters/embedding_model.py`.
 """
 
 import json
@@ -19,7 +19,7 @@ from conch.backends.python.backend import PythonBackend
 from conch.backends.python.environment import PARAMETER
 from conch.backends.python.model_code import Adapter
 
-_ADAPTER = "conch_child.python.embedding_model"
+_ADAPTER = "conch_child.python.adapters.embedding_model"
 # Settings of an engine's backend that also apply to embedding models.
 _SETTINGS = ("stub-timeout-seconds", *SANDBOX_SETTINGS)
 

@@ -1,8 +1,8 @@
 """`backend: "openvino_genai"`: language models through OpenVINO GenAI, on CPUs, without torch.
 
 A version's directory holds the files of an IR (`openvino_model.xml`, tokenizer and detokenizer) or one GGUF file, and
-optionally `model.json` with options, see `conch_child/engine/openvino_options.py`, and `multi_lora.json`. With
-`"task": "embed"` in `model.json` the IR is a sentence encoder, see `conch_child/python/embedding_model.py`.
+optionally `model.json` with options, see `conch_child/engine/openvino_genai/options.py`, and `multi_lora.json`. With
+`"task": "embed"` in `model.json` the IR is a sentence encoder, see `conch_child/python/adapters/embedding_model.py`.
 """
 
 from collections.abc import Mapping

@@ -39,7 +39,7 @@ from conch.model_config import InstanceKind
 from conch.observability.metrics.custom import MetricSample
 from conch.tensor import BYTES
 
-_ADAPTER = "conch_child.python.torch_model"
+_ADAPTER = "conch_child.python.adapters.torch_model"
 
 
 class PyTorchBackend(Backend):

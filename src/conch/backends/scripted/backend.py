@@ -1,7 +1,7 @@
 """`backend: "scripted"`: an engine without a model that generates the replies scripted in its `model.json`.
 
-To try clients without weights, and to measure the server's overhead. `conch_child/engine/scripted.py` describes the
-script.
+To try clients without weights, and to measure the overhead of the server. `conch_child/engine/scripted/driver.py`
+describes the script.
 """
 
 from conch.backends.engines.process_engine import ProcessEngineBackend

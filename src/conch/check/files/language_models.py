@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from conch.backends.child.conch_child.engine import openvino_options, tensorrtllm_arguments, vllm_arguments
 from conch.backends.child.conch_child.engine.driver import DamagedModel, Refused
 from conch.backends.child.conch_child.engine.model_json import read_json
-from conch.backends.child.conch_child.engine.scripted import ScriptedDriver
+from conch.backends.child.conch_child.engine.openvino_genai import options as openvino_options
+from conch.backends.child.conch_child.engine.scripted.driver import ScriptedDriver
+from conch.backends.child.conch_child.engine.tensorrtllm import arguments as tensorrtllm_arguments
+from conch.backends.child.conch_child.engine.vllm import arguments as vllm_arguments
 from conch.backends.engines.tensors import engine_document
 from conch.backends.tensorrtllm.backend import refuse_parameters
 from conch.check.config.configs import named_gpus

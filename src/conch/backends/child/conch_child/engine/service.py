@@ -23,7 +23,7 @@ def serve(connection: socket.socket) -> None:
             return
         backlog += [message for message, _ in decoder.feed(data)]
     _, name, options = backlog.pop(0)
-    module = import_module(f"conch_child.engine.{name}")
+    module = import_module(f"conch_child.engine.{name}.driver")
     if hasattr(module, "serve"):  # an engine that runs on asyncio
         module.serve(connection, decoder, backlog, options)
         return

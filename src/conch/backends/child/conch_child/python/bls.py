@@ -16,10 +16,10 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 from ..ipc.arena import Parcel
 from ..ipc.wire import Message
 from . import messages
+from .api.errors import TritonError, TritonModelException
+from .api.responses import InferenceResponse
+from .api.tensor import Tensor
 from .channel import Channel, Inbox
-from .errors import TritonError, TritonModelException
-from .responses import InferenceResponse
-from .tensor import Tensor
 
 # Keys of the requests of a coroutine that continues after its `execute` returned.
 background: ContextVar[Tuple[int, ...]] = ContextVar("background", default=())

@@ -15,11 +15,11 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from ..ipc.wire import Message
 from . import messages
+from .api.errors import TritonError, TritonModelException
+from .api.request import InferenceRequest
+from .api.responses import InferenceResponse, Responder, ResponseWriter
 from .bls import PendingCalls, background
-from .errors import TritonError, TritonModelException
 from .failure import describe, traceback_of
-from .request import InferenceRequest
-from .responses import InferenceResponse, Responder, ResponseWriter
 
 Outcome = Tuple[Responder, Union[InferenceResponse, TritonError, None]]
 

@@ -10,15 +10,15 @@ from typing import Any, Callable, Dict
 
 from ..ipc.wire import Message
 from . import messages
+from .api.metric_registry import MetricRegistry
+from .api.model_config import ModelConfig
+from .api.responses import ResponseWriter
+from .api.session import Session, begin, current
 from .bls import PendingCalls
 from .busy_poll import BusyPoll
 from .channel import Channel
 from .failure import describe
-from .metric_registry import MetricRegistry
-from .model_config import ModelConfig
 from .model_host import ModelHost, load_class
-from .responses import ResponseWriter
-from .session import Session, begin, current
 
 
 class MessageLoop:

@@ -26,11 +26,11 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
-from . import cache_size, messages
-from .async_loop import LoopEngine
-from .driver import Prompt, Refused, completion_room, describe_prompt, max_prompt_tokens, prompt_only_event
-from .shared_memory import shared_memory
-from .vllm_arguments import read_adapters, read_arguments
+from .. import cache_size, messages
+from ..async_loop import LoopEngine
+from ..driver import Prompt, Refused, completion_room, describe_prompt, max_prompt_tokens, prompt_only_event
+from ..shared_memory import shared_memory
+from .arguments import read_adapters, read_arguments
 
 _SAME_NAME = (
     *("n", "min_tokens", "temperature", "top_p", "min_p", "seed", "stop", "stop_token_ids", "max_tokens"),

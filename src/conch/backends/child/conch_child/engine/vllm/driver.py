@@ -12,9 +12,9 @@ import sys
 import tempfile
 from typing import Any
 
-from ..ipc import prctl
-from ..ipc.wire import FrameDecoder, Message
-from . import async_loop
+from ...ipc import prctl
+from ...ipc.wire import FrameDecoder, Message
+from .. import async_loop
 
 # No usage reports, unless the environment says otherwise.
 _DEFAULT_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
@@ -27,7 +27,7 @@ def serve(connection: socket.socket, decoder: FrameDecoder, backlog: list[Messag
     scratch = options["scratch"] if os.access(options["scratch"], os.W_OK) else tempfile.gettempdir()
     for name, value in {**_DEFAULT_ENVIRONMENT, "VLLM_RPC_BASE_PATH": scratch}.items():
         os.environ.setdefault(name, value)
-    from .vllm_engine import VllmEngine
+    from .engine import VllmEngine
 
     async_loop.serve(connection, decoder, backlog, lambda writer: VllmEngine(writer, options))
     sys.stdout.flush()

@@ -24,9 +24,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import messages
-from .driver import Driver, Event, Prompt, Refused, prompt_only_event, truncated
-from .text import StopStrings, TextStream, decode_new
+from .. import messages
+from ..driver import Driver, Event, Prompt, Refused, prompt_only_event, truncated
+from ..text import StopStrings, TextStream, decode_new
 
 _WORD = re.compile(r"\s*\S+|\s+$")
 _DEFAULTS: dict[str, Any] = {

@@ -10,13 +10,13 @@ import numpy as np
 import openvino
 import openvino_genai as genai
 
-from . import messages
-from .cache_size import GIB
-from .driver import Driver, Event, Prompt, Refused, describe_prompt, prompt_only_event, truncated
-from .openvino_options import Options, read_only_remedy, read_options
-from .openvino_sampling import SAME_NAME, generation_config
-from .openvino_waiting import WaitingRequest, WaitingRequests
-from .text import DecodeMany, StopStrings, TextStream, TokenTexts, decode_new, partial_character_tokens
+from .. import messages
+from ..cache_size import GIB
+from ..driver import Driver, Event, Prompt, Refused, describe_prompt, prompt_only_event, truncated
+from ..text import DecodeMany, StopStrings, TextStream, TokenTexts, decode_new, partial_character_tokens
+from .options import Options, read_only_remedy, read_options
+from .sampling import SAME_NAME, generation_config
+from .waiting import WaitingRequest, WaitingRequests
 
 _SUPPORTED_PARAMS = (
     *SAME_NAME,

@@ -6,7 +6,7 @@ import os
 import sys
 from enum import IntEnum
 
-from . import messages
+from .. import messages
 from .arguments import CallSignature
 from .errors import TritonModelException
 from .session import current

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from .driver import Refused
-from .model_json import read_json
+from ..driver import Refused
+from ..model_json import read_json
 
 _MAX_SUGGESTIONS = 5
 # Arguments that may be paths, relative to model.json.

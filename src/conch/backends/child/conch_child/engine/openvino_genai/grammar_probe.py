@@ -20,8 +20,8 @@ import openvino
 import openvino_genai as genai
 from gguf import GGUFWriter
 
-from ..ipc import prctl
-from .openvino_structure import structure_of
+from ...ipc import prctl
+from .structure import structure_of
 
 # Memory for one compilation; exceeding it ends only this process.
 _MAX_MEMORY_BYTES = 2 << 30

@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..ipc.wire import FrameDecoder, Message
-from . import async_loop
-from .async_loop import AsyncEngine, Chunk
-from .driver import Prompt, Refused, describe_prompt, prompt_only_event, truncated
-from .tensorrtllm_arguments import read_adapters, read_arguments, require_gpus
-from .tensorrtllm_mapping import guide, room, sampling, supported_params, usage
-from .tensorrtllm_sequences import FINISH, OutputSequence, merge_streams, stream_deltas
+from ...ipc.wire import FrameDecoder, Message
+from .. import async_loop
+from ..async_loop import AsyncEngine, Chunk
+from ..driver import Prompt, Refused, describe_prompt, prompt_only_event, truncated
+from .arguments import read_adapters, read_arguments, require_gpus
+from .mapping import guide, room, sampling, supported_params, usage
+from .sequences import FINISH, OutputSequence, merge_streams, stream_deltas
 
 _DEFAULT_ENVIRONMENT = {"TLLM_LOG_LEVEL": "WARNING", "DO_NOT_TRACK": "1"}
 _MAX_LOGPROBS = 20

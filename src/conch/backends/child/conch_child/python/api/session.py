@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Optional
 
-from .bls import PendingCalls
-from .channel import Channel
+from ..bls import PendingCalls
+from ..channel import Channel
 from .errors import TritonModelException
 from .metric_registry import MetricRegistry
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .driver import Refused
-from .model_json import read_json
+from ..driver import Refused
+from ..model_json import read_json
 
 
 def read_arguments(directory: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from .bls import PendingCall, PendingCalls
+from ..bls import PendingCall, PendingCalls
 from .responses import InferenceResponse
 
 # Read responses are reported to the server in steps of this size; it limits the bytes of unread responses.

@@ -78,10 +78,10 @@ class _Probe:
     """A process that runs `grammar_probe.py`."""
 
     def __init__(self) -> None:
-        child = str(Path(__file__).resolve().parents[2])
+        child = str(Path(__file__).resolve().parents[3])
         path = os.pathsep.join(filter(None, (child, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "conch_child.engine.grammar_probe"],
+            [sys.executable, "-m", "conch_child.engine.openvino_genai.grammar_probe"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # the library prints complaints about the state that an error leaves

@@ -6,9 +6,9 @@ from typing import Any
 
 import openvino_genai as genai
 
-from .driver import Refused, completion_room
-from .openvino_options import Options
-from .openvino_structure import structure_of
+from ..driver import Refused, completion_room
+from .options import Options
+from .structure import structure_of
 
 # Parameters that `GenerationConfig` has under the same name; `generation_config` converts the others.
 SAME_NAME = ("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos", "min_p", "top_p")

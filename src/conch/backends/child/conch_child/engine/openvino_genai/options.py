@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import cache_size, messages
-from .cache_size import GIB
-from .driver import DamagedModel, Log, Refused
-from .model_json import read_json
+from .. import cache_size, messages
+from ..cache_size import GIB
+from ..driver import DamagedModel, Log, Refused
+from ..model_json import read_json
 
 _MAX_SEQUENCES = 256
 _GGUF_HEAD = b"GGUF"

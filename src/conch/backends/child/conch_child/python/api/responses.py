@@ -6,10 +6,10 @@ import json
 from contextlib import suppress
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple, Union
 
-from ..ipc.arena import MAX_INLINE_BYTES, Parcel
-from . import messages
+from ...ipc.arena import MAX_INLINE_BYTES, Parcel
+from .. import messages
+from ..channel import Channel
 from .arguments import CallSignature
-from .channel import Channel
 from .errors import TritonError, TritonModelException
 from .metric_registry import MetricRegistry
 from .tensor import Tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import messages
-from .driver import Refused
+from .. import messages
+from ..driver import Refused
 
 _SAME_NAME = ("min_tokens", "min_p", "stop_token_ids", "ignore_eos")
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")

@@ -6,8 +6,8 @@ import asyncio
 import json
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Union
 
+from ..bls import PendingCall, PendingCalls
 from .arguments import CallSignature
-from .bls import PendingCall, PendingCalls
 from .errors import TritonModelException
 from .response_iterator import ResponseIterator
 from .responses import InferenceResponseSender, Responder, ResponseWriter, checked_parameters

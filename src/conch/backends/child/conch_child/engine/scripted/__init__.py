@@ -1,0 +1,1 @@
+"""An engine with scripted output."""

@@ -1,0 +1,1 @@
+"""Triton's Python API: the classes of `triton_python_backend_utils`."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conch.options.server_options import OWN_FLAGS
+from tests.code_map import PAGE, page
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "conch"
@@ -143,3 +144,21 @@ def test_every_flag_that_is_said_to_be_supported_is_read_somewhere() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in MODULES if path.name != "server_options.py")
     words = {flag.name: READ_AS.get(flag.attribute, flag.attribute) for flag in OWN_FLAGS}
     assert [name for name, word in words.items() if not re.search(rf"options\.{word}\b", text)] == []
+
+
+def test_the_code_map_lists_every_module() -> None:
+    assert PAGE.read_text() == page(), "run make docs"
+
+
+# A path relative to the root of the project, of the package or of the children's code; `path.py:Name` is defined there.
+_PATH = re.compile(r"`((?:[\w.]+/)*[\w.]+\.py|(?:[\w.]+/)+[\w.]+)(?::(\w+))?`")
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_pages_name_modules_that_exist(name: str) -> None:
+    for path, symbol in _PATH.findall((ROOT / name).read_text()):
+        bases = (ROOT, ROOT / "src", SOURCE, SOURCE / "backends" / "child")
+        places = [base / path for base in bases if (base / path).exists()]
+        assert places, f"{path} does not exist"
+        definition = rf"^(class|def) {symbol}\b"
+        assert not symbol or re.search(definition, places[0].read_text(), re.MULTILINE), f"{path}:{symbol}"

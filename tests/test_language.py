@@ -1,7 +1,7 @@
 """The house style that a program can check: phrases, names of bounds and classes, Markdown.
 
-`python -m tests.test_language PATH…` lists the findings in files and folders, the work list of an editor. Without a
-path it lists those of the areas that must be clean, and exits with status 1 if there are any.
+`python -m tests.test_language [PATH…]` lists the findings in files and folders, by default in all, and exits with
+status 1 if there are any.
 """
 
 import re
@@ -16,15 +16,6 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-
-# Areas with findings. An area that has none left must be removed here.
-NOT_YET: tuple[str, ...] = (
-    "docs",
-    "root",
-    "tests/chaos",
-    "tests/server",
-    "tests/unit",
-)
 
 FOLDERS = ("src", "tests", "benchmarks", "examples", "docs")
 SUFFIXES = {".py", ".md", ".pbtxt", ".toml"}
@@ -253,13 +244,10 @@ def listing(findings: Iterable[Finding]) -> str:
     return "\n".join(f"{one.path}:{one.line}: {one.what}: write {one.instead}" for one in findings)
 
 
-@pytest.mark.parametrize("area", sorted({*areas(), *NOT_YET}))
+@pytest.mark.parametrize("area", sorted(areas()))
 def test_area_follows_the_style(area: str) -> None:
-    found = [finding for path in areas().get(area, []) for finding in check(path)]
-    if area in NOT_YET:
-        assert found, f"{area} is clean: remove it from NOT_YET"
-    else:
-        assert not found, listing(found)
+    found = [finding for path in areas()[area] for finding in check(path)]
+    assert not found, listing(found)
 
 
 FINE = [
@@ -316,12 +304,12 @@ def test_names_are_checked() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the findings in paths, or in the areas that must be clean, and their numbers by area."""
+    """Print the findings in paths, by default in all, and their numbers by area."""
     wanted = [Path(argument).resolve() for argument in arguments]
     numbers = Counter[str]()
     for area, files in areas().items():
         for path in files:
-            if any(path.is_relative_to(one) for one in wanted) if wanted else area not in NOT_YET:
+            if not wanted or any(path.is_relative_to(one) for one in wanted):
                 found = check(path)
                 numbers[area] += len(found)
                 print(listing(found), end="\n" if found else "")

@@ -1,1 +1,1 @@
-"""What executes models. A configuration's `backend: "x"` is `conch/backends/x.py`; the contract is in `base`."""
+"""What executes models. `backend: "x"` in a configuration is the package `x` here; `base` has the contract."""

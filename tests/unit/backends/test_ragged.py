@@ -1,4 +1,4 @@
-"""Ragged batches: what a model is told of its batch, and outputs cut along the requests."""
+"""Ragged batches: batch inputs of a model, and outputs split along the requests."""
 
 from math import prod
 
@@ -29,7 +29,7 @@ def asked(array: np.ndarray, *, datatype: str | None = None) -> InferRequest:
     return request
 
 
-def told(kind: BatchInputKind, *shapes: tuple[int, ...], batches: bool = True) -> list[object]:
+def given_input(kind: BatchInputKind, *shapes: tuple[int, ...], batches: bool = True) -> list[object]:
     return batch_input(BatchInput(kind, ("T",), "INT32", "IN"), shapes, batches=batches).tolist()
 
 
@@ -43,19 +43,19 @@ def test_every_kind_says_what_its_name_says(shapes: list[tuple[int, ...]]) -> No
     elements = [len(range(prod(shape))) for shape in shapes]
     running = [sum(elements[: end + 1]) for end in range(len(elements))]
     items = [list(shape[1:]) for shape in shapes for _ in range(shape[0])]
-    assert told(BatchInputKind.ELEMENT_COUNT, *shapes) == elements
-    assert told(BatchInputKind.ACCUMULATED_ELEMENT_COUNT, *shapes) == running
-    assert told(BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO, *shapes) == [0, *running]
-    assert len(told(BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE, *shapes)) == max(elements)
-    assert told(BatchInputKind.ITEM_SHAPE, *shapes) == items
-    assert told(BatchInputKind.ITEM_SHAPE_FLATTEN, *shapes) == [size for item in items for size in item]
+    assert given_input(BatchInputKind.ELEMENT_COUNT, *shapes) == elements
+    assert given_input(BatchInputKind.ACCUMULATED_ELEMENT_COUNT, *shapes) == running
+    assert given_input(BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO, *shapes) == [0, *running]
+    assert len(given_input(BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE, *shapes)) == max(elements)
+    assert given_input(BatchInputKind.ITEM_SHAPE, *shapes) == items
+    assert given_input(BatchInputKind.ITEM_SHAPE_FLATTEN, *shapes) == [size for item in items for size in item]
 
 
 def test_item_shapes_as_in_tritons_example() -> None:
     shapes = (2, 3, 1), (1, 2, 2)
-    assert told(BatchInputKind.ITEM_SHAPE, *shapes) == [[3, 1], [3, 1], [2, 2]]
-    assert told(BatchInputKind.ITEM_SHAPE_FLATTEN, *shapes) == [3, 1, 3, 1, 2, 2]
-    assert told(BatchInputKind.ITEM_SHAPE, (2, 3), batches=False) == [[2, 3]]
+    assert given_input(BatchInputKind.ITEM_SHAPE, *shapes) == [[3, 1], [3, 1], [2, 2]]
+    assert given_input(BatchInputKind.ITEM_SHAPE_FLATTEN, *shapes) == [3, 1, 3, 1, 2, 2]
+    assert given_input(BatchInputKind.ITEM_SHAPE, (2, 3), batches=False) == [[2, 3]]
 
 
 def test_a_batch_input_may_have_several_names_and_be_fp32() -> None:

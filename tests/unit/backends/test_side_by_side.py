@@ -68,7 +68,7 @@ def test_a_failing_part_fails_the_whole_after_the_others_have_ended(three: SideB
     assert sorted(ended) == [item for item in range(3) if item != bad]
 
 
-def test_the_way_that_took_less_time_is_taken_and_the_other_tried_again_seldom() -> None:
+def test_the_faster_way_is_taken_and_the_other_measured_rarely() -> None:
     choice = Choice()
     taken = []
     for _ in range(1000):

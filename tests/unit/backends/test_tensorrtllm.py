@@ -1,4 +1,4 @@
-"""TensorRT-LLM without TensorRT-LLM: what its LLM API is asked, and what becomes of what it puts out."""
+"""TensorRT-LLM without the library: arguments of its LLM API, and the conversion of its outputs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -104,7 +104,7 @@ def test_what_is_honoured_depends_on_release_and_arguments(
     assert absent not in names
 
 
-def test_sequences_of_a_request_have_seeds_of_their_own() -> None:
+def test_sequences_of_a_request_have_distinct_seeds() -> None:
     assert [sampling({"seed": 7}, 9, index)["seed"] for index in range(2)] == [7, 8]
     assert sampling({"seed": -1}, 9)["seed"] == 2**64 - 1
 
@@ -126,7 +126,7 @@ def test_a_prompt_must_leave_room() -> None:
         room(128, {}, 128)
 
 
-def test_a_character_is_told_when_it_is_complete() -> None:
+def test_a_character_is_emitted_when_it_is_complete() -> None:
     sequence = OutputSequence(2, {}, decode)
     first, second = "é".encode()
     assert sequence.take(Output([97, first])) == (2, "", (97, first), None, None, ())

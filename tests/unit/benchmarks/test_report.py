@@ -45,7 +45,7 @@ def test_a_load_has_one_row_with_ratios_costs_and_verdicts() -> None:
     assert row[10:] == ["2,000", "1,300", "0.65 (0.50–0.80)", "≤ 0.6 no", "510", "255"]
 
 
-def test_cells_for_what_nobody_asked_stay_empty() -> None:
+def test_cells_without_a_measurement_stay_empty() -> None:
     result = load_result(targets=[])
     for figure in result.figures:
         del figure.rounds[ALONE]

@@ -1,1 +1,1 @@
-"""Triton's Python models: the server's side. The model's side is `child/conch_child/python`."""
+"""Triton's Python models: the server's side. The model's side is `conch_child/python`."""

@@ -5,8 +5,8 @@ Clients and probes written for vLLM find its paths on the port of its API, which
 
 from conch.frontends.http.message import HttpRefusal, HttpRequest
 from conch.frontends.http.reply import HttpReply
-from conch.frontends.openai.port import OpenAiPort
 from conch.frontends.openai.routes import DETOKENIZE, PREFIX, TOKENIZE
+from conch.frontends.openai.server_routes import OpenAiServerRoutes
 from conch.frontends.v2_http.routes import V2Http
 
 _VLLM = frozenset({"/health", "/ping", "/version", TOKENIZE, DETOKENIZE})
@@ -15,7 +15,7 @@ _VLLM = frozenset({"/health", "/ping", "/version", TOKENIZE, DETOKENIZE})
 class HttpRouter:
     """Handler of the HTTP port."""
 
-    def __init__(self, v2: V2Http, openai: OpenAiPort) -> None:
+    def __init__(self, v2: V2Http, openai: OpenAiServerRoutes) -> None:
         self._v2 = v2
         self._openai = openai
         self.body_limit = v2.body_limit
@@ -28,5 +28,5 @@ class HttpRouter:
         """Answer one request."""
         self._handler_for(request)(request, reply)
 
-    def _handler_for(self, request: HttpRequest) -> OpenAiPort | V2Http:
+    def _handler_for(self, request: HttpRequest) -> OpenAiServerRoutes | V2Http:
         return self._openai if request.path.startswith(PREFIX) or request.path in _VLLM else self._v2

@@ -15,8 +15,8 @@ from conch.frontends.http.server import HttpServer
 from conch.frontends.metrics import MetricsHttp
 from conch.frontends.offload.pool import OffloadPool
 from conch.frontends.openai.chat_prompt import ChatPrompts
-from conch.frontends.openai.port import OpenAiPort
 from conch.frontends.openai.routes import OpenAiHttp
+from conch.frontends.openai.server_routes import OpenAiServerRoutes
 from conch.frontends.restrictions import http_restrictions, secret_headers
 from conch.frontends.router import HttpRouter
 from conch.frontends.v2_http.routes import V2Http
@@ -74,7 +74,7 @@ def services(parts: Parts) -> Iterator[Service]:
         yield _http(parts, access, limits, openai)
     if options.openai_port >= 0:
         address, port = options.openai_address or options.http_address, options.openai_port
-        handler = OpenAiPort(parts.inference, openai, metrics)
+        handler = OpenAiServerRoutes(parts.inference, openai, metrics)
         listener = HttpServer(handler, address, port, limits=limits, refusal=handler.refusal, budget=parts.budget)
         yield Service("openai", "OpenAI Service", address, port, listener)
     if options.allow_grpc:
@@ -101,7 +101,7 @@ def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp) 
         budget=parts.budget,
         pool=parts.codecs,
     )
-    router = HttpRouter(v2, OpenAiPort(parts.inference, openai, None))
+    router = HttpRouter(v2, OpenAiServerRoutes(parts.inference, openai, None))
     listener = HttpServer(
         router,
         options.http_address,

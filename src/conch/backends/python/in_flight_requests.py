@@ -18,7 +18,7 @@ from conch.backends.python.arena_trimmer import ArenaTrimmer
 from conch.backends.python.custom_metrics import InstanceMetrics
 from conch.backends.python.loop_busy_poll import LoopBusyPoll
 from conch.backends.python.outgoing_bls import Executions, OutgoingCalls
-from conch.backends.python.send_ahead import SendAhead
+from conch.backends.python.pipeline_depth import PipelineDepth
 from conch.backends.python.settings import PythonSettings
 from conch.backends.python.tensor_exchange import TensorExchange
 from conch.errors import BackendError, Code, ConchError
@@ -55,7 +55,7 @@ class InFlightRequests:
         self._pending: dict[int, Execution] = {}
         self._batches: deque[Batch] = deque()  # in the order in which the process executes them
         self._last_done = 0  # when the process finished the batch before the first of them, monotonic ns
-        self._send_ahead = SendAhead()
+        self._pipeline_depth = PipelineDepth()
         self._busy_poll = LoopBusyPoll(self._loop, settings.busy_poll_us * 1000)
         self._trimmer = ArenaTrimmer(child.send, lambda: not self._pending, settings.shm_kept_size)
         self._draining = False
@@ -126,14 +126,14 @@ class InFlightRequests:
         self._busy_poll.sent(len(requests))
 
     def ahead(self, *, crowded: bool) -> int:
-        """Return how many batches to send ahead; see `SendAhead.depth`.
+        """Return how many batches to send ahead; see `PipelineDepth.depth`.
 
         0 for a model that makes BLS calls: a batch behind a call could be the one that answers the call.
         """
         if self._source.config.decoupled or (self.calls is not None and self.calls.ever_called):
             return 0
         began = max(self._batches[0].started, self._last_done) if self._batches else 0
-        return self._send_ahead.depth(monotonic_ns() - began if began else 0, crowded=crowded)
+        return self._pipeline_depth.depth(monotonic_ns() - began if began else 0, crowded=crowded)
 
     def executions(self, keys: Sequence[int]) -> list[Execution]:
         """Return the requests in flight that have these keys, all of them if there are no keys."""
@@ -208,7 +208,7 @@ class InFlightRequests:
         batch.started = max(batch.started, self._last_done)
         batch.input_done = input_done
         batch.infer_done = self._last_done = infer_done
-        self._send_ahead.measured(infer_done - input_done)
+        self._pipeline_depth.measured(infer_done - input_done)
         if self.calls is not None and self.calls:
             self.calls.executed()
         # Before the answers are delivered, so that the model works on the next batch meanwhile.

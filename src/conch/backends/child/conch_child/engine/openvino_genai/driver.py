@@ -12,8 +12,8 @@ import openvino_genai as genai
 
 from .. import messages
 from ..cache_size import GIB
+from ..detokenizer import DecodeMany, StopStrings, TextStream, TokenTexts, decode_new, partial_character_tokens
 from ..driver import Driver, Event, Prompt, Refused, describe_prompt, prompt_only_event, truncated
-from ..text import DecodeMany, StopStrings, TextStream, TokenTexts, decode_new, partial_character_tokens
 from .options import Options, read_only_remedy, read_options
 from .sampling import SAME_NAME, generation_config
 from .waiting import WaitingRequest, WaitingRequests

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import messages
+from ..detokenizer import StopStrings, TextStream, decode_new
 from ..driver import Driver, Event, Prompt, Refused, prompt_only_event, truncated
-from ..text import StopStrings, TextStream, decode_new
 
 _WORD = re.compile(r"\s*\S+|\s+$")
 _DEFAULTS: dict[str, Any] = {

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from ..text import DecodeMany, StopStrings, TextStream, decode_new
+from ..detokenizer import DecodeMany, StopStrings, TextStream, decode_new
 
 Delta = tuple[Any, ...]  # as `messages` describes it
 FINISH = 3  # index of the finish reason

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.backends.child.conch_child.engine.text import (
+from conch.backends.child.conch_child.engine.detokenizer import (
     StopStrings,
     TextStream,
     TokenTexts,

@@ -20,7 +20,7 @@ _NOT_READY = 400  # Triton's
 _NO_ENGINE = 503  # vLLM's
 
 
-class OpenAiPort:
+class OpenAiServerRoutes:
     """Handler of the OpenAI port. `metrics` answers `/metrics`; None where there are none."""
 
     def __init__(self, inference: Inference, openai: OpenAiHttp, metrics: Handler | None) -> None:

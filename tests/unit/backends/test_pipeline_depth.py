@@ -1,20 +1,20 @@
 """How deep the pipeline to a model's process is."""
 
-from conch.backends.python.send_ahead import SendAhead
+from conch.backends.python.pipeline_depth import PipelineDepth
 
 US = 1_000
 MS = 1_000_000
 
 
-def measured(*executions_ns: int) -> SendAhead:
-    pace = SendAhead()
+def measured(*executions_ns: int) -> PipelineDepth:
+    pace = PipelineDepth()
     for execution in executions_ns:
         pace.measured(execution)
     return pace
 
 
 def test_nothing_is_sent_ahead_to_a_process_that_was_never_measured() -> None:
-    assert [SendAhead().depth(0, crowded=crowded) for crowded in (False, True)] == [0, 0]
+    assert [PipelineDepth().depth(0, crowded=crowded) for crowded in (False, True)] == [0, 0]
 
 
 def test_one_fast_execution_does_not_make_a_fast_model() -> None:

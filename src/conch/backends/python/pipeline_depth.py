@@ -9,7 +9,7 @@ _FAST_EXECUTION_NS = 200_000  # about the IPC round trip
 _SHORT_EXECUTION_NS = 10_000_000
 
 
-class SendAhead:
+class PipelineDepth:
     """The depth of one process's pipeline. Times are nanoseconds."""
 
     __slots__ = ("_typical_ns",)
@@ -18,7 +18,7 @@ class SendAhead:
         self._typical_ns = 2 * _SHORT_EXECUTION_NS  # a moving average
 
     def __repr__(self) -> str:
-        return f"<SendAhead typical execution {self._typical_ns / 1e6:.3f} ms>"
+        return f"<PipelineDepth typical execution {self._typical_ns / 1e6:.3f} ms>"
 
     def measured(self, execution_ns: int) -> None:
         """Update the average by the time of one execution."""

@@ -195,10 +195,10 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, name, module)
     for name in ("tensorrt", "tensorrt_device", "cuda_runtime"):
-        monkeypatch.delitem(sys.modules, f"conch.backends.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"conch.backends.{name}.backend", raising=False)
     yield chosen
     for name in ("tensorrt", "tensorrt_device", "cuda_runtime"):
-        sys.modules.pop(f"conch.backends.{name}", None)
+        sys.modules.pop(f"conch.backends.{name}.backend", None)
 
 
 async def test_tensorrt_is_given_the_device(models: Path, devices: list[int]) -> None:

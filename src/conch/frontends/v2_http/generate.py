@@ -10,6 +10,7 @@ from conch.frontends.http.errors import JSON, STATUS, send_error
 from conch.frontends.http.message import HttpRequest, content_type, header
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.trace import begin_trace
+from conch.frontends.http.unsent_bytes import UnsentBytes
 from conch.frontends.offload.pool import Done, OffloadPool, Outcome
 from conch.frontends.v2_http.in_flight import InFlight
 from conch.observability.tracing.observer import Observer
@@ -83,19 +84,21 @@ class _OrderedEncoder:
     def __init__(self, pool: OffloadPool) -> None:
         self._pool = pool
         self._waiting: deque[tuple[InferResponse | ConchError | None, bool]] = deque()
+        self._waiting_bytes = 0
         self._writing = False
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
         """Take a response, or the error that ends them; see `request.Respond`."""
         if self._writing:
             self._waiting.append((answer, final))
+            self._waiting_bytes += _size(answer)
             return
         document: bytes | ConchError | None = None
         if isinstance(answer, ConchError):
             document = answer
         elif answer is not None:
             try:
-                if sum(tensor.nbytes for tensor in answer.outputs) > MAX_INLINE_BYTES:
+                if _size(answer) > MAX_INLINE_BYTES:
                     self._pool.submit("generate_response", *generate.describe_response(answer), self._done(final))
                     self._writing = True
                     return
@@ -113,7 +116,9 @@ class _OrderedEncoder:
             self._writing = False
             self.send(outcome if isinstance(outcome, ConchError) else bytes(outcome.parts[0]), final)
             while self._waiting and not self._writing:
-                self.respond(*self._waiting.popleft())
+                answer, last = self._waiting.popleft()
+                self._waiting_bytes -= _size(answer)
+                self.respond(answer, last)
 
         return done
 
@@ -152,8 +157,13 @@ class _EventStream(_OrderedEncoder):
     def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
         super().__init__(pool)
         self._reply = reply
-        self._queued = bytearray()
+        self._unsent = UnsentBytes()
         self._catching_up: asyncio.Task[None] | None = None
+
+    def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
+        super().respond(answer, final)
+        if self._catching_up is not None:
+            self._check_unsent()
 
     def send(self, document: bytes | ConchError | None, final: bool) -> None:
         """Send a response or an error; the final one ends the reply."""
@@ -169,10 +179,12 @@ class _EventStream(_OrderedEncoder):
         if not self._reply.begun:
             self._reply.begin(status, _EVENTS)
         if final:
-            self._reply.write(bytes(self._queued) + event)
+            self._send_queued()
+            self._reply.write(event)
             self._reply.end()
         elif self._catching_up is not None:
-            self._queue(event)
+            self._unsent.append(event)
+            self._check_unsent()
         else:
             self._reply.write(event)
             if not self._reply.writable:
@@ -181,21 +193,30 @@ class _EventStream(_OrderedEncoder):
     async def _catch_up(self) -> None:
         await self._reply.drained()
         self._catching_up = None
-        queued, self._queued = self._queued, bytearray()
-        self._reply.write(bytes(queued))
+        self._send_queued()
 
-    def _queue(self, event: bytes) -> None:
-        """Queue an event for a slow client; end its stream if more than `_MAX_UNSENT_BYTES` wait."""
-        self._queued += event
-        if len(self._queued) <= _MAX_UNSENT_BYTES:
+    def _send_queued(self) -> None:
+        for block in self._unsent.take():
+            self._reply.write(block)
+
+    def _check_unsent(self) -> None:
+        """End the stream of a slow client if more than `_MAX_UNSENT_BYTES` wait, encoded or not."""
+        waiting = len(self._unsent) + self._waiting_bytes
+        if waiting <= _MAX_UNSENT_BYTES:
             return
-        text = f"the client reads too slowly: {len(self._queued)} bytes were waiting for it"
-        self._queued.clear()
+        self._unsent.clear()
+        self._waiting.clear()
+        self._waiting_bytes = 0
         cancel = self._reply.on_disconnect
+        text = f"the client reads too slowly: {waiting} bytes were waiting for it"
         self._reply.write(_event(documents.error(text)))
         self._reply.end()
         if cancel is not None:
             cancel()
+
+
+def _size(answer: InferResponse | ConchError | None) -> int:
+    return sum(tensor.nbytes for tensor in answer.outputs) if isinstance(answer, InferResponse) else 0
 
 
 def _event(document: bytes) -> bytes:

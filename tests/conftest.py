@@ -1,5 +1,6 @@
 """Which tests run first, and a temporary folder for each process that runs tests."""
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,14 @@ LONGEST_FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {Path(__file__).parent / module: number for number, module in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_signals() -> None:
+    """Servers inherit ignored signals: nohup ignores SIGHUP, a shell ignores SIGINT of what it runs in the background."""
+    for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

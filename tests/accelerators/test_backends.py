@@ -194,11 +194,11 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         module = ModuleType(name)
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    for name in ("tensorrt", "tensorrt_device", "cuda_runtime"):
-        monkeypatch.delitem(sys.modules, f"conch.backends.{name}.backend", raising=False)
+    for name in ("tensorrt.backend", "tensorrt.device", "cuda_runtime"):
+        monkeypatch.delitem(sys.modules, f"conch.backends.{name}", raising=False)
     yield chosen
-    for name in ("tensorrt", "tensorrt_device", "cuda_runtime"):
-        sys.modules.pop(f"conch.backends.{name}.backend", None)
+    for name in ("tensorrt.backend", "tensorrt.device", "cuda_runtime"):
+        sys.modules.pop(f"conch.backends.{name}", None)
 
 
 async def test_tensorrt_is_given_the_device(models: Path, devices: list[int]) -> None:

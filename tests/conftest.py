@@ -19,6 +19,7 @@ LONGEST_FIRST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {Path(__file__).parent / module: number for number, module in enumerate(LONGEST_FIRST)}
+    assert all(module.exists() for module in order), "LONGEST_FIRST names a file that does not exist"
     items.sort(key=lambda item: order.get(item.path, len(order)))
 
 

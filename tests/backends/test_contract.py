@@ -235,8 +235,9 @@ def test_a_reload_serves_on_and_an_unload_leaves_nothing(served: ServedModel, ma
 
 
 def until_gone(served: ServedModel, name: str) -> None:
+    """Wait for the end of a model and of its processes."""
     deadline = time.monotonic() + TIMEOUT_S
-    while served.client.is_model_ready(name):
+    while served.client.is_model_ready(name) or held(served, name)[1]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -118,7 +118,8 @@ class TritonPythonModel:
                 sender.send(flags=1)
 """
 
-# IN: how many responses of 4 MiB; writes to a file that it was stopped early.
+# IN: how many responses of 4 MiB; a second value: how many the reader may be behind. The reader adds a byte to the file
+# "read" for each. Writes to a file that it was stopped early.
 _FLOOD = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -127,12 +128,19 @@ class TritonPythonModel:
     def execute(self, requests):
         for request in requests:
             sender = request.get_response_sender()
-            for _ in range(int(request.inputs()[0].as_numpy()[0])):
+            number, ahead = (*request.inputs()[0].as_numpy().astype(int), 10**9)[:2]
+            for index in range(number):
+                while index - self.read() >= ahead and not request.is_cancelled():
+                    time.sleep(0.005)
                 if request.is_cancelled():
                     open(os.path.join(self.folder, "stopped"), "w").close()
                     break
                 sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(2**20, np.float32))]))
             sender.send(flags=1)
+
+    def read(self):
+        path = os.path.join(self.folder, "read")
+        return os.path.getsize(path) if os.path.exists(path) else 0
 """
 
 # Works on one request until it is cancelled, and notes in files when it has begun and ended.

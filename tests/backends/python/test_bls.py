@@ -137,7 +137,18 @@ def test_unread_responses_are_bounded(ask: Callable[..., Any], root: Path) -> No
     assert 256 <= number * 4 <= 260
     assert code == 4
     assert "the model reads too slowly" in text
-    assert ask("result = sum(len(one.output_tensors()) for one in new('flood', 80).exec(decoupled=True))") == 80
+    assert (
+        ask(
+            f"""
+            result = 0
+            for one in new('flood', 80, 40).exec(decoupled=True):
+                result += len(one.output_tensors())
+                with open({str(root / "flood" / "read")!r}, "a") as book:
+                    book.write("x")
+            """
+        )
+        == 80
+    )
 
 
 def test_a_deleted_iterator_ends_by_itself(ask: Callable[..., Any]) -> None:

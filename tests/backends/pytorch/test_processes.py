@@ -42,6 +42,12 @@ CODE = dedent("""
 """)
 OUTPUTS = [("SUM", "FP32", [2]), ("PID", "INT64", [1]), ("HALF", "BF16", [2])]
 RUNTIME = 'runtime: "model.py"'
+# Compile what is needed, and that without optimization; else there are headers and attempts that take longer.
+QUICK = {
+    "cpp.vec_isa_ok": True,
+    "aot_inductor.precompile_headers": False,
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+}
 STATE = {"layer.weight": torch.tensor([[1.0, 0.0], [0.0, 2.0]])}
 
 
@@ -161,7 +167,7 @@ async def test_compiled_packages(tmp_path: Path) -> None:
         torch._inductor.aoti_compile_and_package,
         program,
         package_path=str(directory / "1" / "model.pt2"),
-        inductor_configs={"cpp.vec_isa_ok": True},  # to test the compiler takes as long as to compile
+        inductor_configs=QUICK,
     )
     async with running(directory) as model:
         a, b = fp32([1, 2, 3, 4], [5, 6, 7, 8]), fp32([1, 1, 1, 1], [1, 1, 1, 1])

@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def default_signals() -> None:
-    """Servers inherit ignored signals: nohup ignores SIGHUP, a shell ignores SIGINT of what it runs in the background."""
+    """Undo ignored signals, which servers inherit: SIGHUP under nohup, SIGINT in the background of a shell."""
     for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)

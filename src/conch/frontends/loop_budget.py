@@ -18,6 +18,32 @@ _SHORT_SLICE_S = 0.0002
 _FULL_SLICES_PER_TURN_S = 0.02
 # How long all connections with more to serve than fits their slice are served in one turn.
 _POSTPONED_PER_TURN_S = 0.01
+# Calls before the end of a turn is awaited.
+_CALLS_TO_ARM = 8
+
+
+class _Turn:
+    """Detects the end of a turn by a callback, since the loop's clock may move within one.
+
+    A callback costs the loop an iteration, too much for a lone request, so only one of several calls arms it.
+    """
+
+    def __init__(self) -> None:
+        self.armed = False
+        self._calls = 0
+
+    def begin(self) -> bool:
+        """Count a call; True if it arms: `armed` is set until the turn ends."""
+        self._calls += 1
+        if self._calls < _CALLS_TO_ARM:
+            return False
+        self._calls = 0
+        self.armed = True
+        asyncio.get_running_loop().call_soon(self._end)
+        return True
+
+    def _end(self) -> None:
+        self.armed = False
 
 
 class ParseBudget:
@@ -29,22 +55,18 @@ class ParseBudget:
     def __init__(self, slice_s: float = _SLICE_S, short_slice_s: float = _SHORT_SLICE_S) -> None:
         self._slice_s = slice_s
         self._short_slice_s = short_slice_s
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._turn = 0.0
+        self._turn = _Turn()
         self._until = 0.0
         self._postponed: deque[Callable[[], None]] = deque()
         self._scheduled = False  # whether a turn for the postponed callbacks is scheduled
 
     def until(self) -> float:
         """Return the monotonic time at which a connection that begins to parse now must stop."""
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
         now = time.monotonic()
-        turn = loop.time()  # with uvloop, constant within a turn
-        if turn != self._turn:
-            self._turn = turn
-            self._until = now + _FULL_SLICES_PER_TURN_S
+        if not self._turn.armed:
+            if self._turn.begin():
+                self._until = now + _FULL_SLICES_PER_TURN_S
+            return now + self._slice_s
         return now + (self._slice_s if now < self._until else self._short_slice_s)
 
     def postpone(self, serve: Callable[[], None]) -> None:
@@ -73,21 +95,19 @@ class LoopBudget:
     """Bounds the number of requests in one turn; postponed ones are served in order in later turns."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._turn = 0.0
+        self._turn = _Turn()
         self._remaining = 0
         self._postponed: deque[Callable[[], None]] = deque()
 
     def acquire(self) -> bool:
         """Take a place in this turn; False if there is none, or other requests wait for one."""
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
-        turn = loop.time()  # with uvloop, constant within a turn
-        if turn != self._turn:
-            self._turn = turn
-            self._remaining = _MAX_REQUESTS_PER_TURN
-        if not self._remaining or self._postponed:
+        if self._postponed:
+            return False
+        if not self._turn.armed:
+            if self._turn.begin():
+                self._remaining = _MAX_REQUESTS_PER_TURN
+            return True
+        if not self._remaining:
             return False
         self._remaining -= 1
         return True
@@ -95,8 +115,7 @@ class LoopBudget:
     def postpone(self, serve: Callable[[], None]) -> None:
         """Call `serve`, which must not raise, in one of the next turns."""
         if not self._postponed:
-            assert self._loop is not None
-            self._loop.call_soon(self._resume)
+            asyncio.get_running_loop().call_soon(self._resume)
         self._postponed.append(serve)
 
     def _resume(self) -> None:
@@ -106,5 +125,4 @@ class LoopBudget:
                 postponed.popleft()()
         finally:  # an error of one must not lose the others
             if postponed:
-                assert self._loop is not None
-                self._loop.call_soon(self._resume)
+                asyncio.get_running_loop().call_soon(self._resume)

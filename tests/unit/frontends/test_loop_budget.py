@@ -9,6 +9,10 @@ import uvloop
 from conch.frontends.loop_budget import LoopBudget, ParseBudget
 
 
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def test_many_in_one_turn_are_spread_over_several_in_their_order() -> None:
     seen: list[int] = []
     shares: list[int] = []
@@ -31,6 +35,41 @@ def test_many_in_one_turn_are_spread_over_several_in_their_order() -> None:
     uvloop.run(scenario())
     assert max(shares) < 50
     assert seen[:100] == list(range(100))
+
+
+def test_requests_of_one_turn_are_bounded_however_long_they_take() -> None:
+    async def scenario() -> tuple[int, int]:
+        budget = LoopBudget()
+        first = 0
+        while budget.acquire():
+            first += 1
+            block(0.002)  # the clock of uvloop moves meanwhile
+            assert first < 100
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second = 0
+        while budget.acquire():
+            second += 1
+        return first, second
+
+    first, second = uvloop.run(scenario())
+    assert 32 <= first < 50
+    assert 32 <= second < 50
+
+
+def test_parsing_slows_down_in_a_long_turn_and_recovers_in_the_next() -> None:
+    async def scenario() -> tuple[float, float]:
+        budget = ParseBudget(slice_s=0.5, short_slice_s=0.1)
+        for _ in range(20):
+            budget.until()
+        block(0.05)
+        late = budget.until() - time.monotonic()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return late, budget.until() - time.monotonic()
+
+    late, next_turn = uvloop.run(scenario())
+    assert late <= 0.1 < next_turn
 
 
 def test_a_failing_callback_does_not_block_others() -> None:

@@ -13,7 +13,7 @@ from hpack import Decoder
 from tritonclient.grpc import service_pb2
 
 from conch.errors import ConchError
-from conch.frontends.access import Access
+from conch.frontends.authorization import Access
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.grpc.dispatch import Dispatcher

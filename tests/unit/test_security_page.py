@@ -14,7 +14,7 @@ from conch.core.ensembles import nesting
 from conch.core.shared_memory import regions as shared_memory
 from conch.core.validation import MAX_STRING_ELEMENTS
 from conch.frontends import api_keys, loop_budget
-from conch.frontends.access import MODEL_HEALTH, Access, Denial
+from conch.frontends.authorization import MODEL_HEALTH, Access, Denial
 from conch.frontends.body_budget import UNCHARGED_BYTES
 from conch.frontends.grpc import framing
 from conch.frontends.http import request_reader

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from conch.frontends.access import Access
+from conch.frontends.authorization import Access
 from conch.frontends.http.errors import access_refusal, not_found, send_refusal, wrong_method
 from conch.frontends.http.message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http.reply import HttpReply

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from conch.core.inference import Inference
 from conch.core.loading.model_manager import ModelManager
 from conch.core.shared_memory.regions import SharedMemory
-from conch.frontends.access import Access
 from conch.frontends.api_keys import ApiKeys
+from conch.frontends.authorization import Access
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.grpc.server import GrpcFrontend
 from conch.frontends.http.message import HttpLimits

@@ -8,8 +8,8 @@ import pytest
 
 from conch.errors import ConfigError
 from conch.frontends import api_keys
-from conch.frontends.access import Access, Denial
 from conch.frontends.api_keys import ApiKeys
+from conch.frontends.authorization import Access, Denial
 from conch.frontends.restrictions import Restrictions
 
 LINES = """

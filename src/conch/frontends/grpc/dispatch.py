@@ -6,7 +6,7 @@ from logging import getLogger
 from typing import TypeAlias
 
 from conch.errors import Unavailable, Unsupported
-from conch.frontends.access import Access, Denial
+from conch.frontends.authorization import Access, Denial
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.grpc.answer_form import AnswerForm
 from conch.frontends.grpc.request import GrpcRequest, read_request

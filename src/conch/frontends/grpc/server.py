@@ -5,8 +5,8 @@ import os
 from conch.core.inference import Inference
 from conch.core.loading.model_manager import ModelManager
 from conch.core.shared_memory.regions import SharedMemory
-from conch.frontends.access import Access
 from conch.frontends.api_keys import ApiKeys
+from conch.frontends.authorization import Access
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.grpc.dispatch import Dispatcher, Opener

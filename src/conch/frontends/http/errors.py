@@ -3,7 +3,7 @@
 from math import ceil
 
 from conch.errors import Code, ConchError
-from conch.frontends.access import Access, Denial
+from conch.frontends.authorization import Access, Denial
 from conch.frontends.http.message import HttpRefusal, HttpRequest, content_type, header
 from conch.frontends.http.reply import HttpReply
 from conch.protocol.compression import SUPPORTED, UnknownCoding

@@ -12,7 +12,7 @@ from conch.core.generation.generative_model import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.loading.model_manager import ModelManager
 from conch.errors import Cancelled, ConchError, InvalidRequest, NotFound
-from conch.frontends.access import Access, Denial
+from conch.frontends.authorization import Access, Denial
 from conch.frontends.http.errors import CHALLENGE
 from conch.frontends.http.message import HttpRefusal, HttpRequest
 from conch.frontends.http.reply import HttpReply

@@ -14,7 +14,7 @@ from conch.core.inference import Inference
 from conch.core.loading.model_manager import ModelManager
 from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import InvalidRequest, Unsupported
-from conch.frontends.access import MODEL_HEALTH
+from conch.frontends.authorization import MODEL_HEALTH
 from conch.frontends.v2_grpc.settings import SettingsCalls
 from conch.frontends.v2_grpc.shared_memory import SharedMemoryCalls
 from conch.observability.logs import LogSettings

@@ -14,7 +14,7 @@ from conch.core.inference import Inference
 from conch.core.loading.model_manager import ModelManager
 from conch.core.shared_memory.regions import SharedMemory
 from conch.errors import ConchError, InvalidRequest, Unsupported
-from conch.frontends.access import MODEL_HEALTH, Access
+from conch.frontends.authorization import MODEL_HEALTH, Access
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.http.errors import (
     JSON,

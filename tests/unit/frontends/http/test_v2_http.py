@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from conch.errors import BackendError, Cancelled, Code, ConchError, ConfigError, ModelLoadError, QueueFull, Unavailable
-from conch.frontends.access import Access
+from conch.frontends.authorization import Access
 from conch.frontends.restrictions import Restrictions
 from conch.tensor import Tensor, pack_bytes
 from tests.unit.frontends.http.conftest import client_of

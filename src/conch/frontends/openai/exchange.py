@@ -12,7 +12,6 @@ from functools import partial
 from conch.errors import Cancelled, ConchError, Unavailable
 from conch.frontends.http.message import content_type, header
 from conch.frontends.http.reply import HttpReply
-from conch.frontends.http.unsent_bytes import UnsentBytes
 from conch.frontends.openai.errors import JSON, send_error
 from conch.frontends.openai.forms import ChoiceState, Form
 from conch.generation import Delta, Generation, Usage
@@ -56,7 +55,7 @@ class Exchange:
         self._usage = Usage(0, 0, 0)
         self._queued: list[Delta] = []  # for a slow client
         self._queued_text = 0  # characters of it
-        self._unsent = UnsentBytes()  # chunks of what came before that
+        self._unsent = bytearray()  # chunks of what came before that
         self._catching_up: asyncio.Task[None] | None = None
 
     def begin(self, generate: Sequence[Callable[[Callable[..., None]], Generation]]) -> None:
@@ -139,8 +138,8 @@ class Exchange:
             return
         try:
             self._coalesce()
-            for block in self._unsent.take():
-                self._reply.write(block)
+            self._reply.write(bytes(self._unsent))
+            self._unsent.clear()
             self._send(())
         except Exception:
             self._fail_unexpectedly()
@@ -159,7 +158,7 @@ class Exchange:
 
     def _coalesce(self) -> None:
         queued, self._queued, self._queued_text = self._queued, [], 0
-        self._unsent.append(self._chunks(_merged(queued)))
+        self._unsent += self._chunks(_merged(queued))
 
     def _chunks(self, deltas: Sequence[Delta]) -> bytes:
         return b"".join([self._form.chunks(self._sequences[delta.index], delta) for delta in deltas])

@@ -10,7 +10,6 @@ from conch.frontends.http.errors import JSON, STATUS, send_error
 from conch.frontends.http.message import HttpRequest, content_type, header
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.trace import begin_trace
-from conch.frontends.http.unsent_bytes import UnsentBytes
 from conch.frontends.offload.pool import Done, OffloadPool, Outcome
 from conch.frontends.v2_http.in_flight import InFlight
 from conch.observability.tracing.observer import Observer
@@ -157,7 +156,7 @@ class _EventStream(_OrderedEncoder):
     def __init__(self, reply: HttpReply, pool: OffloadPool) -> None:
         super().__init__(pool)
         self._reply = reply
-        self._unsent = UnsentBytes()
+        self._unsent = bytearray()
         self._catching_up: asyncio.Task[None] | None = None
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
@@ -179,11 +178,10 @@ class _EventStream(_OrderedEncoder):
         if not self._reply.begun:
             self._reply.begin(status, _EVENTS)
         if final:
-            self._send_queued()
-            self._reply.write(event)
+            self._reply.write(bytes(self._unsent) + event)
             self._reply.end()
         elif self._catching_up is not None:
-            self._unsent.append(event)
+            self._unsent += event
             self._check_unsent()
         else:
             self._reply.write(event)
@@ -193,11 +191,8 @@ class _EventStream(_OrderedEncoder):
     async def _catch_up(self) -> None:
         await self._reply.drained()
         self._catching_up = None
-        self._send_queued()
-
-    def _send_queued(self) -> None:
-        for block in self._unsent.take():
-            self._reply.write(block)
+        unsent, self._unsent = self._unsent, bytearray()
+        self._reply.write(bytes(unsent))
 
     def _check_unsent(self) -> None:
         """End the stream of a slow client if more than `_MAX_UNSENT_BYTES` wait, encoded or not."""

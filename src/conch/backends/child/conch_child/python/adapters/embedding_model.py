@@ -217,7 +217,7 @@ def _checked(options: Dict[str, Any], path: Path) -> Dict[str, Any]:
 def _trained_length(folder: Path) -> int:
     """Return the context length that the model was trained with, in tokens; 0 if unknown."""
     positions = _read(folder / "config.json").get("max_position_embeddings") or 0
-    # 1e30 in a tokenizer is no limit. Two of RoBERTa's positions hold no text; its tokenizer has the correct number.
+    # 1e30 in a tokenizer means unlimited. Two of RoBERTa's positions hold no text; its tokenizer has the right number.
     length = _read(folder / "tokenizer_config.json").get("model_max_length") or 0
     limits = [int(each) for each in (positions, length) if 0 < each < 1e9]
     return min(limits) if limits else 0

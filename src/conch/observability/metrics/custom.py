@@ -4,7 +4,8 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from conch.observability.metrics.exposition import Family, Kind, Point, histogram_points
+from conch.metric_catalog.metric import Kind
+from conch.observability.metrics.exposition import Family, Point, histogram_points
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")

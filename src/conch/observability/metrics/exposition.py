@@ -8,9 +8,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["counter", "gauge", "histogram", "summary"]
+from conch.metric_catalog.metric import Kind
 
 _PIECE_LINES = 64
 _LABEL_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from conch.errors import FailureReason
+from conch.metric_catalog.metric import Kind
 from conch.observability.metrics.custom import MetricSample, custom_families, label_name
-from conch.observability.metrics.exposition import Family, Kind, Point, histogram_points, pieces, render, summary_points
+from conch.observability.metrics.exposition import Family, Point, histogram_points, pieces, render, summary_points
 from conch.observability.metrics.generation_families import generation_families
 from conch.observability.metrics.host import HostMeter, HostUsage
 from conch.observability.metrics.loop_lag import LoopLag, lag_families

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from conch.generation import EngineLoad
-from conch.observability.metrics.exposition import Family, Kind, Point, histogram_points
+from conch.metric_catalog.metric import Kind
+from conch.observability.metrics.exposition import Family, Point, histogram_points
 from conch.observability.metrics.generation import Distribution, GenerationStatistics
 
 

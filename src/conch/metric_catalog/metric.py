@@ -1,0 +1,46 @@
+"""The definition of a metric."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["counter", "gauge", "histogram", "summary"]
+# Units of values. "" is a plain number or a count of what the metric's name says. Conch's own metrics have base units;
+# those of Triton and DCGM keep theirs.
+Unit: TypeAlias = Literal[
+    "",
+    "seconds",
+    "milliseconds",
+    "microseconds",
+    "nanoseconds",
+    "bytes",
+    "mebibytes",
+    "bytes_per_second",
+    "ratio",
+    "percent",
+    "celsius",
+    "watts",
+    "joules",
+    "millijoules",
+    "hertz",
+    "megahertz",
+    "tokens",
+    "requests_per_second",
+    "tokens_per_second",
+    "timestamp_seconds",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDefinition:
+    """A metric: the name of its family as it stands in `/metrics`, with `_total` where the name has it.
+
+    `labels` are those that every series has, besides the labels that Prometheus adds; `optional_labels` those of some.
+    `help` is one sentence.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    unit: Unit = ""
+    optional_labels: tuple[str, ...] = ()

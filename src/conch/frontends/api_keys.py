@@ -61,7 +61,8 @@ class ApiKeys:
         stats = self._stats()
         keys = self._read()
         if not keys:
-            raise ConfigError(f"--api-key-file: '{self._path or self._openai_path}' contains no keys")
+            flag = "--api-key-file" if self._path else "--openai-api-key-file"
+            raise ConfigError(f"{flag}: '{self._path or self._openai_path}' contains no keys")
         self._replace(keys, stats)
 
     async def watch(self) -> None:

@@ -69,6 +69,14 @@ def test_a_file_that_is_not_there(tmp_path):
         ApiKeys("", (), str(tmp_path / "keys")).load()
 
 
+def test_an_empty_file_is_named_with_its_flag(tmp_path):
+    empty = write(tmp_path / "keys", "\n")
+    with pytest.raises(ConfigError, match=r"^--api-key-file: .* contains no keys"):
+        ApiKeys(empty).load()
+    with pytest.raises(ConfigError, match=r"^--openai-api-key-file: .* contains no keys"):
+        ApiKeys("", (), empty).load()
+
+
 def test_a_file_that_others_may_read_is_warned_of(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         ApiKeys(write(tmp_path / "keys", mode=0o640)).load()

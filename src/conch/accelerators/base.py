@@ -1,0 +1,157 @@
+"""The normal form of accelerators' metrics, and the interface of the collectors that produce it.
+
+A collector reads the accelerators of one vendor. It blocks, so it runs in a separate process and its samples cross a
+pipe as JSON. Readings have base units: one threshold means the same for every vendor. A value that the hardware, the
+driver or the tool does not provide is missing from the sample and named in `unsupported`; it is never 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import orjson
+
+from conch.metric_catalog.accelerators import READINGS
+from conch.metric_catalog.metric import Kind
+
+
+class CollectorError(Exception):
+    """A collector failed. The message names the tool or library, and the line of its output where there is one."""
+
+
+class AcceleratorAbsent(CollectorError):
+    """The machine has no accelerator of the vendor, or lacks the driver or tool that reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIdentity:
+    """One device, or one part of a device that is allocated separately (a MIG slice, a NeuronCore).
+
+    `index` is the vendor's number, as text because parts have several ("0/1"). `uuid` is unique on the machine and
+    stays the same across restarts. `aliases` are further ids that the kubelet may report for the device.
+    """
+
+    vendor: str
+    index: str
+    uuid: str
+    name: str
+    pci_bus_id: str = ""
+    parent_uuid: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NativeValue:
+    """A value under the vendor's name and in the vendor's unit. `name` is a metric of the catalog."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    kind: Kind = "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUsage:
+    """Usage of a device by one process. `pid` is the process id in the namespace of the driver: the host's."""
+
+    pid: int
+    memory_bytes: float | None = None
+    utilization_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """The values of one device at one time.
+
+    `readings` are normal-form values by name, one of `READINGS`. `errors` are cumulative counts by the vendor's code.
+    `unsupported` are fields without a value, by the name of the reading or the vendor's name.
+    """
+
+    device: DeviceIdentity
+    readings: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict)
+    native: tuple[NativeValue, ...] = ()
+    processes: tuple[ProcessUsage, ...] = ()
+    unsupported: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the vendor's own labels, such as driver version and minor number
+
+
+@dataclass(frozen=True, slots=True)
+class VendorSample:
+    """One sample of all devices of a vendor."""
+
+    vendor: str
+    devices: tuple[DeviceSample, ...]
+    native: tuple[NativeValue, ...] = ()  # values of the machine, not of a device
+
+    def to_json(self) -> bytes:
+        """Return the sample as one line of JSON."""
+        return orjson.dumps(self, default=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorStatus:
+    """State of a collector. `unsupported` counts, by field, how often a sample had no value for it."""
+
+    vendor: str
+    up: bool
+    sample_duration_s: float | None = None
+    sample_age_s: float | None = None
+    unsupported: Mapping[str, int] = field(default_factory=dict)
+    error: str = ""
+
+
+class Collector(Protocol):
+    """Reads the accelerators of one vendor. All methods block; one thread of a separate process calls them.
+
+    `start` raises AcceleratorAbsent if there is nothing to read. `start` and `sample` raise CollectorError if the tool
+    or driver fails; a later `sample` may succeed. `close` releases what `start` acquired and must not raise.
+    """
+
+    vendor: ClassVar[str]
+
+    def start(self) -> None:
+        """Find the devices and start what reads them."""
+
+    def sample(self) -> VendorSample:
+        """Return the present values."""
+
+    def close(self) -> None:
+        """Stop processes and close libraries."""
+
+
+def device_sample(device: DeviceIdentity, readings: Mapping[str, float | None], **values: Any) -> DeviceSample:
+    """Return a sample in which readings without a value are unsupported. `values` are other fields of the sample."""
+    missing = tuple(name for name in READINGS if readings.get(name) is None)
+    found = {name: value for name, value in readings.items() if value is not None}
+    return DeviceSample(device, found, unsupported=(*missing, *values.pop("unsupported", ())), **values)
+
+
+def sample_from_json(line: bytes) -> VendorSample:
+    """Return the sample of `VendorSample.to_json`. Raises CollectorError for anything else."""
+    try:
+        document = orjson.loads(line)
+        devices = tuple(_device_from(each) for each in document["devices"])
+        return VendorSample(document["vendor"], devices, _natives(document["native"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CollectorError(f"malformed sample {line[:80]!r}: {error}") from error
+
+
+def _device_from(document: Mapping[str, Any]) -> DeviceSample:
+    device = dict(document["device"])
+    device["aliases"] = tuple(device["aliases"])
+    return DeviceSample(
+        DeviceIdentity(**device),
+        document["readings"],
+        document["errors"],
+        _natives(document["native"]),
+        tuple(ProcessUsage(**each) for each in document["processes"]),
+        tuple(document["unsupported"]),
+        document["attributes"],
+    )
+
+
+def _natives(documents: list[dict[str, Any]]) -> tuple[NativeValue, ...]:
+    return tuple(NativeValue(**each) for each in documents)

@@ -1,0 +1,38 @@
+"""Collectors by vendor: those of this package, and those of installed packages.
+
+A package provides a collector by an entry point of the group `conch.accelerators`: `acme = "package.module:Acme"`,
+where `Acme()` returns a `Collector`. The module is imported in the sampling process only.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from conch.accelerators.base import Collector, CollectorError
+
+ENTRY_POINTS = "conch.accelerators"
+
+# Vendor → the module and class of its collector.
+BUILT_IN: Mapping[str, str] = {}
+
+
+def vendors() -> Sequence[str]:
+    """Return the vendors that have a collector, sorted."""
+    return sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+
+
+def create_collector(vendor: str) -> Collector:
+    """Return the vendor's collector, not started. Raises CollectorError if it is unknown or cannot be imported."""
+    installed = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    place = BUILT_IN.get(vendor) or installed.get(vendor)
+    if place is None:
+        close = get_close_matches(vendor, vendors())
+        hint = f"did you mean '{close[0]}'?" if close else f"known vendors: {', '.join(vendors())}"
+        raise CollectorError(f"there is no collector for the accelerator vendor '{vendor}'; {hint}")
+    module, _, name = place.partition(":")
+    try:
+        collector: Collector = getattr(import_module(module), name)()
+    except Exception as error:
+        raise CollectorError(f"the collector '{vendor}' ({place}) cannot be created: {error!r}") from error
+    return collector

@@ -42,6 +42,7 @@ OPTIONAL = {
     "grpc": {"cli/clients/triton_stream.py"},
     "huggingface_hub": {"cli/repository/hub_download.py"},
     "obstore": {"repository/remote/object_store.py"},
+    "promql_parser": {"monitoring/promql.py"},
     "urllib3": {"repository/remote/http_client.py"},
     "zstandard": {"archives/zstd.py"},
 }

@@ -1,1 +1,1 @@
-"""What monitoring systems are told about Conch: rules with proofs, dashboards, translations. No I/O, no clock."""
+"""Inputs of monitoring systems, as values: PromQL, rules with proofs, dashboards, translations. No I/O, no clock."""

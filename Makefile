@@ -53,6 +53,7 @@ bench-llm: vllm ## Compare served language models with their engines and with vL
 docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m conch.cli.flag_help > docs/reference/flags.md
 	$(BIN)/python -m conch.check.rules.reference > docs/check.md
+	$(BIN)/python -m conch.metric_catalog.reference > docs/reference/metrics.md
 	$(BIN)/python -m tests.code_map
 
 clean: ## Remove the environment and what tools leave behind

@@ -10,6 +10,7 @@ import numpy as np
 
 from conch.backends.python.backend import PythonBackend
 from conch.observability.metrics.custom import MetricSample, custom_families
+from conch.observability.metrics.exposition import Buckets
 from tests.backends.python.running import TIMEOUT_S, Runner, plan, running, source, write_model
 
 METRICS = """
@@ -86,12 +87,15 @@ MISUSE = """
 def values(backend: PythonBackend) -> dict[str, float]:
     """Return what a scrape would show, histograms by their sum."""
     families = custom_families(backend.custom_metrics(), reserved=())
-    return {
-        family.name + point.suffix: point.value
-        for family in families
-        for point in family.points
-        if point.suffix != "_bucket"
-    }
+    found: dict[str, float] = {}
+    for family in families:
+        for point in family.points:
+            if isinstance(point.value, Buckets):
+                found |= {f"{family.name}_sum": point.value.total, f"{family.name}_count": point.value.counts[-1]}
+            else:
+                assert isinstance(point.value, float | int)
+                found[family.name] = point.value
+    return found
 
 
 def sample(runner: Runner, family: str) -> MetricSample:

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from conch.metric_catalog.metric import Kind
-from conch.observability.metrics.exposition import Family, Point, histogram_points
+from conch.observability.metrics.exposition import Buckets, Family, Point, Value
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -63,10 +63,11 @@ def _has_valid_names(sample: MetricSample) -> bool:
 
 def _family(samples: list[MetricSample]) -> Family:
     first = samples[0]
-    points: list[Point] = []
-    for sample in samples:
-        if sample.kind == "histogram":
-            points += histogram_points(sample.buckets, sample.value, sample.labels)
-        else:
-            points.append(Point(sample.value, sample.labels))
-    return Family(first.family, first.kind, first.description, points)
+    return Family(first.family, first.kind, first.description, [Point(_value(one), one.labels) for one in samples])
+
+
+def _value(sample: MetricSample) -> Value:
+    if sample.kind != "histogram":
+        return sample.value
+    bounds, counts = zip(*sample.buckets, strict=True) if sample.buckets else ((), ())
+    return Buckets(bounds, counts, sample.value)

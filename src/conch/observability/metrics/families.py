@@ -1,60 +1,33 @@
 """The families of `/metrics`, computed from the statistics for each scrape.
 
-The request path only adds integers (see `statistics`). `docs/reference/metrics.md` lists all families.
+The request path only adds integers (see `statistics`). Names, kinds and help are those of `conch.metric_catalog`.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import cache, partial
+from itertools import accumulate, chain
+from math import inf
+from typing import TypeAlias
 
-from conch.errors import FailureReason
-from conch.metric_catalog.metric import Kind
+from conch.metric_catalog import server, triton
+from conch.metric_catalog.catalog import all_metrics
+from conch.metric_catalog.metric import MetricDefinition
 from conch.observability.metrics.custom import MetricSample, custom_families, label_name
-from conch.observability.metrics.exposition import Family, Point, histogram_points, pieces, render, summary_points
+from conch.observability.metrics.exposition import Buckets, Family, Labels, Quantiles, pieces, render
 from conch.observability.metrics.generation_families import generation_families
 from conch.observability.metrics.host import HostMeter, HostUsage
 from conch.observability.metrics.loop_lag import LoopLag, lag_families
-from conch.observability.metrics.statistics import CacheStatistics, Duration, ModelStatistics
+from conch.observability.metrics.reading import LabelledReading, Reading, read, read_one
+from conch.observability.metrics.statistics import CacheStatistics, Duration, Histogram, ModelStatistics
 from conch.observability.metrics.summaries import LatencySummaries, Summary
 from conch.options.server_options import ServerOptions
 
+_log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class ModelFamily:
-    """A family with one series for each model version."""
-
-    name: str
-    kind: Kind
-    help: str
-    value: Callable[[ModelStatistics], float]
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryFamily:
-    """A family with quantiles for each model version; `cached`: only for those with a cache."""
-
-    name: str
-    help: str
-    value: Callable[[LatencySummaries], Summary]
-    cached: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CacheFamily:
-    """A family with one series for the server's cache."""
-
-    name: str
-    help: str
-    value: Callable[[CacheStatistics], float]
-
-
-@dataclass(frozen=True, slots=True)
-class HostFamily:
-    """A family with one series for the machine."""
-
-    name: str
-    help: str
-    value: Callable[[HostUsage], float]
+# What other parts of the server expose: called on the loop for each scrape, must not block.
+Collector: TypeAlias = Callable[[], Iterable[Family]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,190 +40,79 @@ class RequestMemory:
     evicted: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryFamily:
-    """A family with one series for the memory of request bodies."""
-
-    name: str
-    kind: Kind
-    help: str
-    value: Callable[[RequestMemory], float]
-
-
 def _us(duration: Duration) -> int:
     return duration.ns // 1000
 
 
-COUNTS = (
-    ModelFamily("nv_inference_request_success", "counter", "Successful inference requests.", lambda s: s.success.count),
-    ModelFamily(
-        "nv_inference_count",
-        "counter",
-        "Inferences: a request with a batch of n counts n times. Cached responses do not count.",
-        lambda s: s.inference_count,
+def _buckets(histogram: Histogram | None, unit_ns: int) -> Buckets | None:
+    if histogram is None:
+        return None
+    counts = list(accumulate(histogram.counts))
+    return Buckets(_bounds(histogram.bounds_ns, unit_ns), counts, histogram.ns / unit_ns)
+
+
+@cache
+def _bounds(bounds_ns: tuple[int, ...], unit_ns: int) -> tuple[float, ...]:
+    return (*(bound / unit_ns for bound in bounds_ns), inf)
+
+
+COUNTS: tuple[Reading[ModelStatistics] | LabelledReading[ModelStatistics], ...] = (
+    Reading(triton.REQUEST_SUCCESS, lambda s: s.success.count),
+    # Series with the value 0 are included, so that the first failure is an increase.
+    LabelledReading(
+        triton.REQUEST_FAILURE, "reason", lambda s: [(reason.value, count) for reason, count in s.failures.items()]
     ),
-    ModelFamily(
-        "nv_inference_exec_count",
-        "counter",
-        "Executions of the model: a batch of several requests counts once. Cached responses do not count.",
-        lambda s: s.execution_count,
-    ),
+    Reading(triton.INFERENCE_COUNT, lambda s: s.inference_count),
+    Reading(triton.EXEC_COUNT, lambda s: s.execution_count),
 )
-FAILURES = "nv_inference_request_failure"
-_FAILURES_HELP = "Failed inference requests, by reason."
-LATENCIES = (
-    ModelFamily(
-        "nv_inference_request_duration_us",
-        "counter",
-        "Cumulative microseconds from the receipt of requests to their responses. Only successful requests count.",
-        lambda s: _us(s.success),
-    ),
-    ModelFamily(
-        "nv_inference_queue_duration_us",
-        "counter",
-        "Cumulative microseconds of requests waiting for an instance.",
-        lambda s: _us(s.queue),
-    ),
-    ModelFamily(
-        "nv_inference_compute_input_duration_us",
-        "counter",
-        "Cumulative microseconds of preparing inputs.",
-        lambda s: _us(s.compute_input),
-    ),
-    ModelFamily(
-        "nv_inference_compute_infer_duration_us",
-        "counter",
-        "Cumulative microseconds of executing the model.",
-        lambda s: _us(s.compute_infer),
-    ),
-    ModelFamily(
-        "nv_inference_compute_output_duration_us",
-        "counter",
-        "Cumulative microseconds of preparing outputs.",
-        lambda s: _us(s.compute_output),
-    ),
+LATENCIES: tuple[Reading[ModelStatistics], ...] = (
+    Reading(triton.REQUEST_DURATION, lambda s: _us(s.success)),
+    Reading(triton.QUEUE_DURATION, lambda s: _us(s.queue)),
+    Reading(triton.COMPUTE_INPUT_DURATION, lambda s: _us(s.compute_input)),
+    Reading(triton.COMPUTE_INFER_DURATION, lambda s: _us(s.compute_infer)),
+    Reading(triton.COMPUTE_OUTPUT_DURATION, lambda s: _us(s.compute_output)),
 )
-MODEL_CACHE = (
-    ModelFamily(
-        "nv_cache_num_hits_per_model",
-        "counter",
-        "Cache hits.",
-        lambda s: s.cache_hit.count,
-    ),
-    ModelFamily(
-        "nv_cache_hit_duration_per_model",
-        "counter",
-        "Cumulative microseconds of look-ups of cache hits.",
-        lambda s: _us(s.cache_hit),
-    ),
-    ModelFamily(
-        "nv_cache_num_misses_per_model",
-        "counter",
-        "Cache misses.",
-        lambda s: s.cache_miss.count,
-    ),
-    ModelFamily(
-        "nv_cache_miss_duration_per_model",
-        "counter",
-        "Cumulative microseconds of look-ups of cache misses and insertions.",
-        lambda s: _us(s.cache_miss),
-    ),
+FIRST_RESPONSES: tuple[Reading[ModelStatistics], ...] = (
+    Reading(triton.FIRST_RESPONSE, lambda s: _buckets(s.first_response, 1_000_000)),
 )
-SERVER_CACHE = (
-    CacheFamily("nv_cache_util", "Share of the cache in use, 0 to 1.", lambda c: c.used / c.size),
-    CacheFamily("nv_cache_num_entries", "Responses in the cache.", lambda c: c.entries),
-    CacheFamily("nv_cache_num_hits", "Cache hits.", lambda c: c.hits),
-    CacheFamily("nv_cache_num_misses", "Cache misses.", lambda c: c.misses),
-    CacheFamily("nv_cache_num_lookups", "Cache look-ups.", lambda c: c.hits + c.misses),
-    CacheFamily("nv_cache_num_evictions", "Evicted responses.", lambda c: c.evictions),
-    CacheFamily(
-        "nv_cache_lookup_duration", "Cumulative microseconds of cache look-ups.", lambda c: c.lookup_ns // 1000
-    ),
-    CacheFamily(
-        "nv_cache_insertion_duration",
-        "Cumulative microseconds of cache insertions.",
-        lambda c: c.insertion_ns // 1000,
-    ),
+STATES: tuple[Reading[ModelStatistics], ...] = (
+    Reading(triton.PENDING_REQUESTS, lambda s: s.pending),
+    Reading(triton.LOAD_DURATION, lambda s: s.load_duration_s),
+    Reading(triton.MODEL_CACHE_HITS, lambda s: s.cache_hit.count if s.cached else None),
+    Reading(triton.MODEL_CACHE_HIT_DURATION, lambda s: _us(s.cache_hit) if s.cached else None),
+    Reading(triton.MODEL_CACHE_MISSES, lambda s: s.cache_miss.count if s.cached else None),
+    Reading(triton.MODEL_CACHE_MISS_DURATION, lambda s: _us(s.cache_miss) if s.cached else None),
 )
-PENDING = ModelFamily(
-    "nv_inference_pending_request_count", "gauge", "Requests that are not executing yet.", lambda s: s.pending
+SUMMARIES: tuple[tuple[MetricDefinition, Callable[[LatencySummaries], Summary]], ...] = (
+    (triton.REQUEST_SUMMARY, lambda s: s.success),
+    (triton.QUEUE_SUMMARY, lambda s: s.queue),
+    (triton.COMPUTE_INPUT_SUMMARY, lambda s: s.compute_input),
+    (triton.COMPUTE_INFER_SUMMARY, lambda s: s.compute_infer),
+    (triton.COMPUTE_OUTPUT_SUMMARY, lambda s: s.compute_output),
+    (triton.CACHE_HIT_SUMMARY, lambda s: s.cache_hit),
+    (triton.CACHE_MISS_SUMMARY, lambda s: s.cache_miss),
 )
-LOAD_DURATION = ModelFamily(
-    "nv_model_load_duration_secs", "gauge", "Duration of the model's load in seconds.", lambda s: s.load_duration_s
+_OF_CACHED_MODELS = (triton.CACHE_HIT_SUMMARY, triton.CACHE_MISS_SUMMARY)
+SERVER_CACHE: tuple[Reading[CacheStatistics], ...] = (
+    Reading(triton.CACHE_UTILIZATION, lambda c: c.used / c.size),
+    Reading(triton.CACHE_ENTRIES, lambda c: c.entries),
+    Reading(triton.CACHE_HITS, lambda c: c.hits),
+    Reading(triton.CACHE_MISSES, lambda c: c.misses),
+    Reading(triton.CACHE_LOOKUPS, lambda c: c.hits + c.misses),
+    Reading(triton.CACHE_EVICTIONS, lambda c: c.evictions),
+    Reading(triton.CACHE_LOOKUP_DURATION, lambda c: c.lookup_ns // 1000),
+    Reading(triton.CACHE_INSERTION_DURATION, lambda c: c.insertion_ns // 1000),
 )
-FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
-_FIRST_RESPONSE_HELP = (
-    "Milliseconds from the receipt of a request to its first response, of decoupled models and ensembles."
+HOST: tuple[Reading[HostUsage], ...] = (
+    Reading(triton.CPU_UTILIZATION, lambda u: u.cpu_utilization),
+    Reading(triton.CPU_MEMORY_TOTAL, lambda u: u.memory_total_bytes),
+    Reading(triton.CPU_MEMORY_USED, lambda u: u.memory_used_bytes),
 )
-SUMMARIES = (
-    SummaryFamily(
-        "nv_inference_request_summary_us",
-        "Microseconds from the receipt of a request to its response, quantiles of the last minute.",
-        lambda s: s.success,
-    ),
-    SummaryFamily(
-        "nv_inference_queue_summary_us",
-        "Microseconds of a request waiting for an instance, quantiles of the last minute.",
-        lambda s: s.queue,
-    ),
-    SummaryFamily(
-        "nv_inference_compute_input_summary_us",
-        "Microseconds of preparing a request's inputs, quantiles of the last minute.",
-        lambda s: s.compute_input,
-    ),
-    SummaryFamily(
-        "nv_inference_compute_infer_summary_us",
-        "Microseconds of executing the model for a request, quantiles of the last minute.",
-        lambda s: s.compute_infer,
-    ),
-    SummaryFamily(
-        "nv_inference_compute_output_summary_us",
-        "Microseconds of preparing a request's outputs, quantiles of the last minute.",
-        lambda s: s.compute_output,
-    ),
-    SummaryFamily(
-        "nv_cache_hit_summary_per_model",
-        "Microseconds of the look-up of a cache hit, quantiles of the last minute.",
-        lambda s: s.cache_hit,
-        cached=True,
-    ),
-    SummaryFamily(
-        "nv_cache_miss_summary_per_model",
-        "Microseconds of the look-up of a cache miss and the insertion, quantiles of the last minute.",
-        lambda s: s.cache_miss,
-        cached=True,
-    ),
-)
-HOST = (
-    HostFamily("nv_cpu_utilization", "Share of CPU time in use, 0 to 1.", lambda u: u.cpu_utilization),
-    HostFamily("nv_cpu_memory_total_bytes", "Memory of the machine in bytes.", lambda u: u.memory_total_bytes),
-    HostFamily("nv_cpu_memory_used_bytes", "Memory in use in bytes.", lambda u: u.memory_used_bytes),
-)
-REQUEST_MEMORY = (
-    MemoryFamily(
-        "conch_request_memory_limit_bytes",
-        "gauge",
-        "Maximum bytes of request bodies in memory, of all connections.",
-        lambda m: m.limit_bytes,
-    ),
-    MemoryFamily(
-        "conch_request_memory_used_bytes",
-        "gauge",
-        "Bytes of request bodies in memory.",
-        lambda m: m.used_bytes,
-    ),
-    MemoryFamily(
-        "conch_request_memory_refused_total",
-        "counter",
-        "Requests that were refused because the memory for request bodies is in use.",
-        lambda m: m.refused,
-    ),
-    MemoryFamily(
-        "conch_request_memory_evicted_total",
-        "counter",
-        "Uploads without progress that were ended because other requests needed the memory.",
-        lambda m: m.evicted,
-    ),
+REQUEST_MEMORY: tuple[Reading[RequestMemory], ...] = (
+    Reading(server.REQUEST_MEMORY_LIMIT, lambda m: m.limit_bytes),
+    Reading(server.REQUEST_MEMORY_USED, lambda m: m.used_bytes),
+    Reading(server.REQUEST_MEMORY_REFUSED, lambda m: m.refused),
+    Reading(server.REQUEST_MEMORY_EVICTED, lambda m: m.evicted),
 )
 
 
@@ -259,7 +121,7 @@ class Metrics:
 
     `statistics` returns those of all model versions, `samples` the custom metrics of models. `cache` has those of the
     response cache, `request_memory` returns those of the memory for request bodies, and `lag` has those of the event
-    loop; each is None if there is none.
+    loop; each is None if there is none. `collectors` yield the families of other parts.
     """
 
     def __init__(
@@ -271,6 +133,7 @@ class Metrics:
         cache: CacheStatistics | None = None,
         request_memory: Callable[[], RequestMemory] | None = None,
         lag: LoopLag | None = None,
+        collectors: Sequence[Collector] = (),
     ) -> None:
         self._statistics = statistics
         self._samples = samples
@@ -279,105 +142,72 @@ class Metrics:
         self._request_memory = request_memory
         self._lag = lag
         self._host = HostMeter(options.metrics_interval_ms / 1000) if options.allow_cpu_metrics else None
+        self._collectors = collectors
 
     def render(self) -> bytes:
         """Return the text of a scrape."""
-        return render(self.collect())
-
-    def collect(self) -> list[Family]:
-        """Return all families. Custom metrics with the names of other families are omitted."""
-        return list(self._families())
+        return render(self.families())
 
     def pieces(self) -> Iterator[bytes]:
         """Return the text of a scrape in pieces."""
-        for family in self._families():
+        for family in self.families():
             yield from pieces(family)
 
-    def _families(self) -> Iterator[Family]:
-        names: set[str] = set()
-        for family in chain(
-            self._of_models(list(self._statistics())),
-            self._of_cache(),
-            self._of_host(),
-            self._of_requests(),
-            () if self._lag is None else lag_families(self._lag),
-        ):
-            names.add(family.name)
-            yield family
-        yield from custom_families(self._samples(), reserved=names)
+    def families(self) -> Iterator[Family]:
+        """Yield all families. Custom metrics with the names of the catalogue are omitted."""
+        yield from self._of_models()
+        yield from read_one(SERVER_CACHE, self._cache)
+        yield from read_one(HOST, self._host.usage() if self._host else None)
+        yield from read_one(REQUEST_MEMORY, self._request_memory() if self._request_memory else None)
+        yield from () if self._lag is None else lag_families(self._lag)
+        for collector in self._collectors:
+            yield from _collected(collector)
+        yield from custom_families(self._samples(), reserved=all_metrics())
 
-    def _of_models(self, models: list[ModelStatistics]) -> Iterator[Family]:
-        yield _family(COUNTS[0], models)
-        yield _failures(models)
-        for family in COUNTS[1:]:
-            yield _family(family, models)
-        if self._options.counter_latencies:
-            for family in LATENCIES:
-                yield _family(family, models)
-        if self._options.histogram_latencies:
-            yield _first_responses(models)
-        if self._options.summary_latencies:
-            for summary in SUMMARIES:
-                yield _summaries(summary, models, self._options.summary_quantiles)
-        yield _family(PENDING, models)
-        yield _family(LOAD_DURATION, models)
-        for family in MODEL_CACHE:
-            yield _family(family, [model for model in models if model.cached])
-        yield from generation_families(model.generation for model in models if model.generation is not None)
-
-    def _of_cache(self) -> Iterator[Family]:
-        if self._cache is not None:
-            for family in SERVER_CACHE:
-                yield Family(family.name, "gauge", family.help, [Point(family.value(self._cache))])
-
-    def _of_requests(self) -> Iterator[Family]:
-        if self._request_memory is not None:
-            memory = self._request_memory()
-            for family in REQUEST_MEMORY:
-                yield Family(family.name, family.kind, family.help, [Point(family.value(memory))])
-
-    def _of_host(self) -> Iterator[Family]:
-        usage = self._host.usage() if self._host else None
-        if usage is not None:
-            for family in HOST:
-                yield Family(family.name, "gauge", family.help, [Point(family.value(usage))])
+    def _of_models(self) -> Iterator[Family]:
+        models = [(_labels(model), model) for model in self._statistics()]
+        options = self._options
+        tables = chain(
+            COUNTS,
+            LATENCIES if options.counter_latencies else (),
+            FIRST_RESPONSES if options.histogram_latencies else (),
+            _summaries(options.summary_quantiles) if options.summary_latencies else (),
+            STATES,
+        )
+        yield from read(list(tables), models)
+        yield from generation_families(model.generation for _, model in models if model.generation is not None)
 
 
-def _family(family: ModelFamily, models: Iterable[ModelStatistics]) -> Family:
-    points = [Point(family.value(model), _labels(model)) for model in models]
-    return Family(family.name, family.kind, family.help, points)
+def _collected(collector: Collector) -> list[Family]:
+    """Return the families of a collector. One that fails costs its own families only."""
+    try:
+        return list(collector())
+    except Exception:
+        _log.exception("a metrics collector failed; its metrics are missing from this scrape")
+        return []
 
 
-def _failures(models: Iterable[ModelStatistics]) -> Family:
-    """Return the failures. Series with the value 0 are included, so that the first failure is an increase."""
-    points = [
-        Point(model.failures[reason], {**_labels(model), "reason": reason.value})
-        for model in models
-        for reason in FailureReason
-    ]
-    return Family(FAILURES, "counter", _FAILURES_HELP, points)
+def _summaries(quantiles: Sequence[float]) -> Iterator[Reading[ModelStatistics]]:
+    for metric, summary in SUMMARIES:
+        cached_only = metric in _OF_CACHED_MODELS
+        yield Reading(metric, partial(_quantiles, summary=summary, cached_only=cached_only, quantiles=quantiles))
 
 
-def _first_responses(models: Iterable[ModelStatistics]) -> Family:
-    points: list[Point] = []
-    for model in models:
-        if model.first_response is not None:
-            histogram = model.first_response
-            points += histogram_points(histogram.cumulative_ms(), histogram.ns / 1_000_000, _labels(model))
-    return Family(FIRST_RESPONSE, "histogram", _FIRST_RESPONSE_HELP, points)
+def _quantiles(
+    model: ModelStatistics,
+    *,
+    summary: Callable[[LatencySummaries], Summary],
+    cached_only: bool,
+    quantiles: Sequence[float],
+) -> Quantiles | None:
+    if model.summaries is None or (cached_only and not model.cached):
+        return None
+    found = summary(model.summaries)
+    values = list(zip(quantiles, found.quantiles_us(quantiles), strict=True))
+    return Quantiles(values, found.ns // 1000, found.count)
 
 
-def _summaries(family: SummaryFamily, models: Iterable[ModelStatistics], quantiles: Sequence[float]) -> Family:
-    points: list[Point] = []
-    for model in models:
-        if model.summaries is not None and (model.cached or not family.cached):
-            summary = family.value(model.summaries)
-            found = zip(quantiles, summary.quantiles_us(quantiles), strict=True)
-            points += summary_points(found, summary.ns // 1000, summary.count, _labels(model))
-    return Family(family.name, "summary", family.help, points)
-
-
-def _labels(model: ModelStatistics) -> dict[str, str]:
+def _labels(model: ModelStatistics) -> Labels:
     tags = {label_name(f"_{key}"): value for key, value in model.metric_tags.items()}
     namespace = {"namespace": model.namespace} if model.namespace else {}
-    return {**tags, "model": model.model_name, **namespace, "version": str(model.version)}
+    return Labels({**tags, "model": model.model_name, **namespace, "version": str(model.version)})

@@ -3,153 +3,63 @@
 Labels are vLLM's `model_name` and `engine`, and `version`, because a repository can have several.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
-from conch.generation import EngineLoad
-from conch.metric_catalog.metric import Kind
-from conch.observability.metrics.exposition import Family, Point, histogram_points
+from conch.metric_catalog import vllm
+from conch.observability.metrics.exposition import Buckets, Family, Labels, Point
 from conch.observability.metrics.generation import Distribution, GenerationStatistics
+from conch.observability.metrics.reading import LabelledReading, Reading, read
 
 
-@dataclass(frozen=True, slots=True)
-class LoadFamily:
-    """A family of the load of an engine."""
-
-    name: str
-    kind: Kind
-    help: str
-    value: Callable[[EngineLoad], float]
+def _buckets(distribution: Distribution) -> Buckets:
+    bounds, counts = zip(*distribution.cumulative(), strict=True)
+    return Buckets(bounds, counts, distribution.total)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenFamily:
-    """A counter over all requests."""
-
-    name: str
-    help: str
-    value: Callable[[GenerationStatistics], float]
-
-
-@dataclass(frozen=True, slots=True)
-class DistributionFamily:
-    """A histogram over requests or tokens."""
-
-    name: str
-    help: str
-    value: Callable[[GenerationStatistics], Distribution]
-
-
-LOAD = (
-    LoadFamily("vllm:num_requests_running", "gauge", "Requests running in the engine.", lambda e: e.running),
-    LoadFamily("vllm:num_requests_waiting", "gauge", "Requests waiting in the engine.", lambda e: e.waiting),
-    LoadFamily(
-        "vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", lambda e: e.kv_cache_usage
+STATES: tuple[Reading[GenerationStatistics] | LabelledReading[GenerationStatistics], ...] = (
+    Reading(vllm.REQUESTS_RUNNING, lambda s: s.load().running),
+    Reading(vllm.REQUESTS_WAITING, lambda s: s.load().waiting),
+    Reading(vllm.KV_CACHE_USAGE, lambda s: s.load().kv_cache_usage),
+    Reading(vllm.PREFIX_CACHE_QUERIES, lambda s: s.load().prefix_cache_queries),
+    Reading(vllm.PREFIX_CACHE_HITS, lambda s: s.load().prefix_cache_hits),
+    Reading(vllm.PREEMPTIONS, lambda s: s.load().preemptions),
+    LabelledReading(
+        vllm.SLEEP_STATE,
+        "sleep_state",
+        lambda s: [("awake", int(not s.load().stopped)), ("discard_all", int(s.load().stopped))],
     ),
-    LoadFamily(
-        "vllm:prefix_cache_queries_total",
-        "counter",
-        "Tokens of prompts that were looked up in the prefix cache.",
-        lambda e: e.prefix_cache_queries,
-    ),
-    LoadFamily(
-        "vllm:prefix_cache_hits_total",
-        "counter",
-        "Tokens of prompts that were found in the prefix cache.",
-        lambda e: e.prefix_cache_hits,
-    ),
-    LoadFamily("vllm:num_preemptions_total", "counter", "Preempted requests.", lambda e: e.preemptions),
 )
-SLEEP = "vllm:engine_sleep_state"
-_SLEEP_HELP = "1 for the state of the engine: awake, or discard_all if it is stopped until the next request."
-CACHE = "vllm:cache_config_info"
-_CACHE_HELP = "Size of the KV cache in labels, as far as the engine reports it. The value is 1."
-TOKENS = (
-    TokenFamily("vllm:prompt_tokens_total", "Tokens of prompts.", lambda s: s.prompt_tokens),
-    TokenFamily(
-        "vllm:prompt_tokens_cached_total", "Tokens of prompts from the prefix cache.", lambda s: s.cached_tokens
+REQUESTS: tuple[Reading[GenerationStatistics] | LabelledReading[GenerationStatistics], ...] = (
+    Reading(vllm.PROMPT_TOKENS, lambda s: s.prompt_tokens),
+    Reading(vllm.PROMPT_TOKENS_CACHED, lambda s: s.cached_tokens),
+    Reading(vllm.GENERATION_TOKENS, lambda s: s.generation_tokens),
+    # Series with the value 0 are included, so that the first one is an increase.
+    LabelledReading(
+        vllm.REQUEST_SUCCESS,
+        "finished_reason",
+        lambda s: [(reason.value, count) for reason, count in s.finished.items()],
     ),
-    TokenFamily("vllm:generation_tokens_total", "Generated tokens.", lambda s: s.generation_tokens),
-)
-FINISHED = "vllm:request_success_total"
-_FINISHED_HELP = "Finished sequences, by reason."
-DISTRIBUTIONS = (
-    DistributionFamily(
-        "vllm:time_to_first_token_seconds",
-        "Seconds from the receipt of a request to its first token.",
-        lambda s: s.time_to_first_token,
-    ),
-    DistributionFamily(
-        "vllm:inter_token_latency_seconds",
-        "Seconds between two steps with tokens of a request.",
-        lambda s: s.inter_token_latency,
-    ),
-    DistributionFamily(
-        "vllm:e2e_request_latency_seconds",
-        "Seconds from the receipt of a request to its end.",
-        lambda s: s.end_to_end_latency,
-    ),
-    DistributionFamily(
-        "vllm:request_time_per_output_token_seconds",
-        "Seconds from the first token to the last, divided by the number of tokens after the first.",
-        lambda s: s.time_per_token,
-    ),
-    DistributionFamily(
-        "vllm:request_queue_time_seconds",
-        "Seconds from the receipt of a request to the engine's first step for it.",
-        lambda s: s.queue_time,
-    ),
-    DistributionFamily(
-        "vllm:request_prefill_time_seconds",
-        "Seconds from the engine's first step for a request to its first token.",
-        lambda s: s.prefill_time,
-    ),
-    DistributionFamily(
-        "vllm:request_inference_time_seconds",
-        "Seconds from the engine's first step for a request to its last token.",
-        lambda s: s.inference_time,
-    ),
-    DistributionFamily(
-        "vllm:request_decode_time_seconds", "Seconds from the first token to the last.", lambda s: s.decode_time
-    ),
-    DistributionFamily("vllm:request_prompt_tokens", "Tokens of a request's prompt.", lambda s: s.prompt_length),
-    DistributionFamily(
-        "vllm:request_generation_tokens", "Generated tokens of a request.", lambda s: s.generation_length
-    ),
-    DistributionFamily("vllm:request_params_n", "Requested sequences (n).", lambda s: s.requested_n),
-    DistributionFamily("vllm:request_params_max_tokens", "Requested max_tokens.", lambda s: s.requested_max_tokens),
+    Reading(vllm.TIME_TO_FIRST_TOKEN, lambda s: _buckets(s.time_to_first_token)),
+    Reading(vllm.INTER_TOKEN_LATENCY, lambda s: _buckets(s.inter_token_latency)),
+    Reading(vllm.REQUEST_LATENCY, lambda s: _buckets(s.end_to_end_latency)),
+    Reading(vllm.TIME_PER_OUTPUT_TOKEN, lambda s: _buckets(s.time_per_token)),
+    Reading(vllm.QUEUE_TIME, lambda s: _buckets(s.queue_time)),
+    Reading(vllm.PREFILL_TIME, lambda s: _buckets(s.prefill_time)),
+    Reading(vllm.INFERENCE_TIME, lambda s: _buckets(s.inference_time)),
+    Reading(vllm.DECODE_TIME, lambda s: _buckets(s.decode_time)),
+    Reading(vllm.PROMPT_LENGTH, lambda s: _buckets(s.prompt_length)),
+    Reading(vllm.GENERATION_LENGTH, lambda s: _buckets(s.generation_length)),
+    Reading(vllm.REQUESTED_N, lambda s: _buckets(s.requested_n)),
+    Reading(vllm.REQUESTED_MAX_TOKENS, lambda s: _buckets(s.requested_max_tokens)),
 )
 
 
 def generation_families(models: Iterable[GenerationStatistics]) -> Iterator[Family]:
     """Yield all families of language models."""
-    listed = list(models)
-    for load in LOAD:
-        points = [Point(load.value(model.load()), _labels(model)) for model in listed]
-        yield Family(load.name, load.kind, load.help, points)
-    states = [
-        Point(float(model.load().stopped is stopped), {**_labels(model), "sleep_state": state})
-        for model in listed
-        for state, stopped in (("awake", False), ("discard_all", True))
-    ]
-    yield Family(SLEEP, "gauge", _SLEEP_HELP, states)
-    yield Family(CACHE, "gauge", _CACHE_HELP, [Point(1, {**_labels(model), **_cache(model)}) for model in listed])
-    for tokens in TOKENS:
-        points = [Point(tokens.value(model), _labels(model)) for model in listed]
-        yield Family(tokens.name, "counter", tokens.help, points)
-    # Series with the value 0 are included, so that the first one is an increase.
-    points = [
-        Point(count, {**_labels(model), "finished_reason": reason.value})
-        for model in listed
-        for reason, count in model.finished.items()
-    ]
-    yield Family(FINISHED, "counter", _FINISHED_HELP, points)
-    for family in DISTRIBUTIONS:
-        points = []
-        for model in listed:
-            distribution = family.value(model)
-            points += histogram_points(distribution.cumulative(), distribution.total, _labels(model))
-        yield Family(family.name, "histogram", family.help, points)
+    listed = [(_labels(model), model) for model in models]
+    yield from read(STATES, listed)
+    yield Family.of(vllm.CACHE_CONFIG, [Point(1, {**labels, **_cache(model)}) for labels, model in listed])
+    yield from read(REQUESTS, listed)
 
 
 def _cache(model: GenerationStatistics) -> dict[str, str]:
@@ -167,5 +77,5 @@ def _cache(model: GenerationStatistics) -> dict[str, str]:
     }
 
 
-def _labels(model: GenerationStatistics) -> dict[str, str]:
-    return {"model_name": model.model_name, "engine": "0", "version": str(model.version)}
+def _labels(model: GenerationStatistics) -> Labels:
+    return Labels({"model_name": model.model_name, "engine": "0", "version": str(model.version)})

@@ -15,7 +15,9 @@ from math import inf
 from time import monotonic, process_time
 from types import FrameType
 
-from conch.observability.metrics.exposition import Family, Point, histogram_points
+from conch.metric_catalog import server
+from conch.observability.metrics.exposition import Buckets, Family
+from conch.observability.metrics.reading import Reading, read_one
 
 INTERVAL_S = 0.025
 MAX_BLOCKED_S = 0.1
@@ -110,13 +112,13 @@ class LoopLag:
             self._running = " in " + " < ".join(names)
 
 
+LAG: tuple[Reading[LoopLag], ...] = (
+    Reading(server.LOOP_LAG, lambda lag: Buckets((*BUCKETS_S, inf), list(accumulate(lag.counts)), lag.total_s)),
+    Reading(server.LOOP_STALLS, lambda lag: lag.stalls),
+    Reading(server.LOOP_LONGEST_STALL, lambda lag: lag.longest_s),
+)
+
+
 def lag_families(lag: LoopLag) -> Iterator[Family]:
     """Yield the families of the event loop."""
-    bounds = zip((*BUCKETS_S, inf), accumulate(lag.counts), strict=True)
-    points = histogram_points(bounds, lag.total_s, {})
-    text = "Seconds that the event loop was blocked."
-    yield Family("conch_event_loop_lag_seconds", "histogram", text, points)
-    text = "How often the event loop was blocked for more than 100 ms."
-    yield Family("conch_event_loop_stalls_total", "counter", text, [Point(lag.stalls)])
-    text = "Longest time in seconds that the event loop was blocked since the start."
-    yield Family("conch_event_loop_longest_stall_seconds", "gauge", text, [Point(lag.longest_s)])
+    return read_one(LAG, lag)

@@ -7,8 +7,6 @@ compute durations do not, `inference_count` sums batch sizes and `execution_coun
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from math import inf
 from time import time_ns
 
 from conch.errors import FailureReason
@@ -41,27 +39,22 @@ FIRST_RESPONSE_BOUNDS_MS = (100, 500, 2000, 5000)
 
 
 class Histogram:
-    """Histogram of durations by upper bounds, and their sum in nanoseconds."""
+    """Histogram of durations by upper bounds, and their sum in nanoseconds. `counts` are not cumulative."""
 
-    __slots__ = ("_bounds_ns", "_counts", "ns")
+    __slots__ = ("bounds_ns", "counts", "ns")
 
     def __init__(self, bounds_ms: Sequence[int]) -> None:
-        self._bounds_ns = [bound * 1_000_000 for bound in bounds_ms]
-        self._counts = [0] * (len(bounds_ms) + 1)
+        self.bounds_ns = tuple([bound * 1_000_000 for bound in bounds_ms])
+        self.counts = [0] * (len(bounds_ms) + 1)  # the last for infinity
         self.ns = 0
 
     def __repr__(self) -> str:
-        return f"Histogram({self.cumulative_ms()})"
+        return f"Histogram({self.counts})"
 
     def add(self, ns: int) -> None:
         """Add a duration. Bounds are inclusive."""
-        self._counts[bisect_left(self._bounds_ns, ns)] += 1
+        self.counts[bisect_left(self.bounds_ns, ns)] += 1
         self.ns += max(ns, 0)
-
-    def cumulative_ms(self) -> list[tuple[float, int]]:
-        """Return pairs of upper bound in milliseconds and cumulative count; the last bound is infinity."""
-        bounds = [*(bound / 1_000_000 for bound in self._bounds_ns), inf]
-        return list(zip(bounds, accumulate(self._counts), strict=True))
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from conch.observability.metrics.exposition import Family, Point, histogram_points, render
+from conch.observability.metrics.exposition import Buckets, Family, Point, Quantiles, render
 
 
 def test_a_counter_keeps_its_name_and_counts_are_integral() -> None:
@@ -49,11 +49,29 @@ def test_nan_and_infinities() -> None:
 
 
 def test_a_histogram_has_buckets_sum_and_count() -> None:
-    points = histogram_points([(0.5, 1), (100.0, 3), (math.inf, 4)], 812.5, {"model": "m", "zone": "z"})
-    assert render([Family("h", "histogram", "b", points)]).decode().splitlines()[2:] == [
+    point = Point(Buckets((0.5, 100.0, math.inf), (1, 3, 4), 812.5), {"model": "m", "zone": "z"})
+    assert render([Family("h", "histogram", "b", [point])]).decode().splitlines()[2:] == [
         'h_bucket{model="m",zone="z",le="0.5"} 1',
         'h_bucket{model="m",zone="z",le="100"} 3',
         'h_bucket{model="m",zone="z",le="+Inf"} 4',
         'h_sum{model="m",zone="z"} 812.5',
         'h_count{model="m",zone="z"} 4',
+    ]
+
+
+def test_a_histogram_and_a_summary_without_labels() -> None:
+    text = render(
+        [
+            Family("h", "histogram", "b", [Point(Buckets((math.inf,), (4,), 2))]),
+            Family("s", "summary", "b", [Point(Quantiles([(0.5, 1.5)], 3, 2))]),
+        ]
+    )
+    samples = [each for family in text_string_to_metric_families(text.decode()) for each in family.samples]
+    assert [(each.name, each.labels, each.value) for each in samples] == [
+        ("h_bucket", {"le": "+Inf"}, 4),
+        ("h_sum", {}, 2),
+        ("h_count", {}, 4),
+        ("s", {"quantile": "0.5"}, 1.5),
+        ("s_count", {}, 2),
+        ("s_sum", {}, 3),
     ]

@@ -25,7 +25,7 @@ async def test_a_decoupled_model_counts_each_request_once_however_many_responses
     for responses in (0, 1, 3):
         histogram = await answered(config(decoupled=True), responses)
         assert histogram is not None
-        assert histogram.cumulative_ms()[-1] == (float("inf"), 1)
+        assert sum(histogram.counts) == 1
         assert histogram.ns > 0
 
 

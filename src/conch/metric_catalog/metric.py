@@ -15,6 +15,7 @@ Unit: TypeAlias = Literal[
     "bytes",
     "mebibytes",
     "bytes_per_second",
+    "megabytes_per_second",
     "ratio",
     "percent",
     "celsius",

@@ -1,7 +1,7 @@
-"""Metrics of NVIDIA GPUs under DCGM's names, before DCGM 4.7 and since.
+"""NVIDIA GPUs, names of DCGM: metrics of `conch gpu-exporter`, named as before DCGM 4.7 and as since.
 
-DCGM 4.7 renamed most fields to names with base units; dcgm-exporter exposes them since 4.9. A field is one row here
-with both names and the factor between their values. What NVML cannot provide is not listed.
+DCGM 4.7 renamed most fields; the new names have base units. `--dcgm-names` chooses. [GPU metrics](../observability/gpu.md)
+lists which are exposed by default, and what they are read from.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,17 @@ CURRENT_LABELS = ("hostname", "DCGM_FI_SYSTEM_DRIVER_VERSION")
 
 _MIB = 1 << 20
 _DEV, _PROF = "DCGM_FI_DEV_", "DCGM_FI_PROF_"
+# How help texts name units that a legacy name does not tell.
+_UNIT_NAMES: dict[Unit, str] = {
+    "megahertz": "MHz",
+    "percent": "percent",
+    "mebibytes": "MiB",
+    "millijoules": "mJ",
+    "megabytes_per_second": "MB/s",
+    "nanoseconds": "ns",
+    "celsius": "°C",
+    "watts": "W",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,7 @@ class DcgmField:
 def _metric(
     name: str, kind: Kind, text: str, unit: Unit, own: tuple[str, ...], extra: tuple[str, ...]
 ) -> MetricDefinition:
+    text = f"{text[:-1]}, in {_UNIT_NAMES[unit]}." if unit in _UNIT_NAMES else text
     return MetricDefinition(name, kind, text, (*_LABELS, *extra), unit, (*own, *_PARTS))
 
 

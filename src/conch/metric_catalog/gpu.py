@@ -1,4 +1,4 @@
-"""Metrics of NVIDIA GPUs under Triton's names, and the state of accelerators."""
+"""NVIDIA GPUs, names of Triton: metrics of the GPUs of a server, and the state of accelerators."""
 
 from conch.metric_catalog.metric import MetricDefinition
 

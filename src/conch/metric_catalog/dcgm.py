@@ -1,7 +1,7 @@
 """NVIDIA GPUs, names of DCGM: metrics of `conch gpu-exporter`, named as before DCGM 4.7 and as since.
 
-DCGM 4.7 renamed most fields; the new names have base units. `--dcgm-names` chooses. [GPU metrics](../observability/gpu.md)
-lists which are exposed by default, and what they are read from.
+DCGM 4.7 renamed most fields; the new names have base units. `--dcgm-names` chooses.
+[GPU metrics](../observability/gpu.md) lists which are exposed by default, and what they are read from.
 """
 
 from dataclasses import dataclass

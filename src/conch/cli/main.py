@@ -13,6 +13,7 @@ _COMMANDS = {
     "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
     "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),
     "serve": ("serve", "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"),
+    "tunnel": ("tunnel", "forward a metrics port over SSH, supervised; see conch tunnel --help"),
 }
 
 _GLOBAL_FLAGS = ("--help", "--version")

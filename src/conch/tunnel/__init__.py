@@ -1,0 +1,1 @@
+"""`conch tunnel`: metrics across a WAN through a supervised OpenSSH forward."""

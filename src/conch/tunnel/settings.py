@@ -1,0 +1,167 @@
+"""What a tunnel forwards and how, and the command line of ssh. Pure."""
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_FORWARD = re.compile(
+    r"(?:(?P<bind>\[[^\]\s]+\]|[^:\[\]\s]+):)?(?P<port>\d+):(?P<host>\[[^\]\s]+\]|[^:\[\]\s]+):(?P<host_port>\d+)"
+)
+_TARGET = re.compile(r"(?:[A-Za-z0-9_][\w.-]*@)?(?P<host>[A-Za-z0-9][\w.:%-]*)", re.ASCII)
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A port that ssh listens on, and where its connections go on the other side.
+
+    `reverse`: the port is on the remote side, and the destination on this one (`ssh -R`).
+    """
+
+    bind: str
+    port: int
+    host: str
+    host_port: int
+    reverse: bool = False
+
+    @classmethod
+    def parse(cls, text: str, *, reverse: bool = False) -> "Forward":
+        """Read `[BIND:]PORT:HOST:PORT`; without BIND the port is bound to loopback. Raises ValueError."""
+        found = _FORWARD.fullmatch(text)
+        if found is None:
+            raise ValueError(f"'{text}' is not a valid forward: [BIND:]PORT:HOST:PORT, such as 9400:localhost:9400")
+        ports = int(found["port"]), int(found["host_port"])
+        if not all(1 <= port <= _MAX_PORT for port in ports):
+            raise ValueError(f"'{text}' is not a valid forward: ports are 1 to {_MAX_PORT}")
+        return cls(_bare(found["bind"] or "127.0.0.1"), ports[0], _bare(found["host"]), ports[1], reverse)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only processes of the machine that listens can connect."""
+        if self.bind == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.bind).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        parts = (_bracketed(self.bind), str(self.port), _bracketed(self.host), str(self.host_port))
+        return ":".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelSettings:
+    """One tunnel: one ssh process with all of its forwards. Durations are in seconds."""
+
+    target: str  # [user@]host
+    forwards: tuple[Forward, ...]
+    name: str  # value of the label `target`
+    ssh: str = "ssh"
+    ssh_port: int = 22
+    ssh_config: Path | None = None  # None: the user's and the system's
+    identity: Path | None = None
+    known_hosts: Path | None = None  # None: those of the user and the system
+    keepalive_s: int = 5
+    keepalive_count: int = 3
+    connect_timeout_s: int = 10
+    min_backoff_s: float = 1.0
+    max_backoff_s: float = 30.0
+    stable_s: float = 60.0
+    probe_path: str = "/metrics"  # "" for no probes
+    probe_interval_s: float = 5.0
+
+    @property
+    def host(self) -> str:
+        """The host without the user."""
+        return self.target.rpartition("@")[2]
+
+    @property
+    def probe_timeout_s(self) -> float:
+        """The time after which a probe without an answer is lost: that of the keepalive."""
+        return float(self.keepalive_s * self.keepalive_count)
+
+    @property
+    def max_outage_s(self) -> float:
+        """The maximum time between the end of an outage of the network and forwards that work again, without jitter.
+
+        A connection that the outage broke is detected by the keepalive. An attempt that began during it times out.
+        Then the back-off passes.
+        """
+        return self.keepalive_s * (self.keepalive_count + 1) + self.connect_timeout_s + self.max_backoff_s
+
+    @property
+    def key_files(self) -> tuple[Path, ...]:
+        """The files whose change may repair a refused host key or identity."""
+        known_hosts = self.known_hosts or Path("~/.ssh/known_hosts").expanduser()
+        return (known_hosts, *(() if self.identity is None else (self.identity,)))
+
+
+def parse_target(text: str) -> str:
+    """Return `[user@]host` if it is valid. Raises ValueError; a text that ssh would read as an option is not valid."""
+    if _TARGET.fullmatch(text) is None:
+        raise ValueError(f"'{text}' is not a valid target: [USER@]HOST; the port is --ssh-port")
+    return text
+
+
+def ssh_command(settings: TunnelSettings, *, probe_sockets: Sequence[Path | None] = ()) -> list[str]:
+    """Return the command line of ssh.
+
+    Options on the command line have precedence over those of configuration files. `probe_sockets` has for each forward
+    a Unix socket that is forwarded to the port on the remote side, so that a probe goes there and back; None for none.
+    """
+    options = {
+        "BatchMode": "yes",
+        "ClearAllForwardings": "no",
+        "ConnectTimeout": str(settings.connect_timeout_s),
+        "ConnectionAttempts": "1",
+        "ControlMaster": "no",
+        "ControlPath": "none",
+        "ExitOnForwardFailure": "yes",
+        "ForkAfterAuthentication": "no",
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
+        "PermitLocalCommand": "no",
+        "RequestTTY": "no",
+        "ServerAliveCountMax": str(settings.keepalive_count),
+        "ServerAliveInterval": str(settings.keepalive_s),
+        "StreamLocalBindUnlink": "yes",
+        "StrictHostKeyChecking": "yes",
+        "TCPKeepAlive": "yes",
+        "UpdateHostKeys": "no",
+    }
+    if settings.known_hosts is not None:
+        options |= {"UserKnownHostsFile": _path(settings.known_hosts), "GlobalKnownHostsFile": "/dev/null"}
+    if settings.identity is not None:
+        options |= {"IdentityFile": _path(settings.identity), "IdentitiesOnly": "yes"}
+    command = [settings.ssh, "-v", "-N", "-T", "-p", str(settings.ssh_port)]
+    if settings.ssh_config is not None:
+        command += ["-F", str(settings.ssh_config)]
+    for name, value in options.items():
+        command += ["-o", f"{name}={value}"]
+    for forward in settings.forwards:
+        command += ["-R" if forward.reverse else "-L", str(forward)]
+    for forward, socket in zip(settings.forwards, probe_sockets, strict=False):
+        if socket is not None:
+            command += ["-L", f"{socket}:{_bracketed(remote_address(forward))}:{forward.port}"]
+    return [*command, "--", settings.target]
+
+
+def remote_address(forward: Forward) -> str:
+    """Return the address at which the side that listens reaches the forward's port."""
+    return {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(forward.bind, forward.bind)  # noqa: S104
+
+
+def _path(path: Path) -> str:
+    """Return a path as ssh reads it: quoted, and `%` begins a placeholder."""
+    return '"' + str(path).replace("%", "%%") + '"'
+
+
+def _bare(host: str) -> str:
+    return host[1:-1] if host.startswith("[") else host
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

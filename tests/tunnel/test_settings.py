@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.tunnel.backoff import Backoff
+from conch.tunnel.backoff import JitteredBackoff
 from conch.tunnel.settings import Forward, TunnelSettings, parse_target, remote_address, ssh_command
 
 
@@ -96,11 +96,11 @@ def test_a_reverse_forward_has_a_socket_for_probes() -> None:
 
 
 def test_the_backoff_doubles_has_jitter_and_begins_again() -> None:
-    backoff = Backoff(1.0, 8.0, lambda: 1.0)
+    backoff = JitteredBackoff(1.0, 8.0, lambda: 1.0)
     assert [backoff.next_s() for _ in range(5)] == [1, 2, 4, 8, 8]
     backoff.reset()
     assert backoff.next_s() == 1
     assert backoff.next_s(slowly=True) == 8
-    assert Backoff(1.0, 8.0, lambda: 0.0).next_s() == 0.5
-    many = Backoff(1.0, 8.0, lambda: 1.0)
+    assert JitteredBackoff(1.0, 8.0, lambda: 0.0).next_s() == 0.5
+    many = JitteredBackoff(1.0, 8.0, lambda: 1.0)
     assert [many.next_s() for _ in range(5000)][-1] == 8

@@ -1,4 +1,4 @@
-"""Metrics of `conch tunnel`, on its own port."""
+"""Tunnels: the state of `conch tunnel`, on its own port (9405)."""
 
 from conch.metric_catalog.metric import MetricDefinition
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 
-class Backoff:
+class JitteredBackoff:
     """Doubles from a minimum to a maximum; each delay is multiplied by a random factor of 0.5 to 1.
 
     Without jitter, all tunnels to a host that restarts would reconnect in the same moment.

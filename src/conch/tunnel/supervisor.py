@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic, time
 
 from conch.backends.child.conch_child.ipc import prctl
-from conch.tunnel.backoff import Backoff
+from conch.tunnel.backoff import JitteredBackoff
 from conch.tunnel.failures import EXPORTER, PROBE_TIMEOUT, Retry, TunnelFailure, failure_of
 from conch.tunnel.probe import ProbeResult, probe
 from conch.tunnel.settings import Forward, TunnelSettings, remote_address, ssh_command
@@ -35,7 +35,7 @@ class Tunnel:
     def __init__(self, settings: TunnelSettings, state: TunnelState, random: Callable[[], float]) -> None:
         self._settings = settings
         self._state = state
-        self._backoff = Backoff(settings.min_backoff_s, settings.max_backoff_s, random)
+        self._backoff = JitteredBackoff(settings.min_backoff_s, settings.max_backoff_s, random)
         self._connected = asyncio.Event()
         self._connected_at = 0.0
 

@@ -1,0 +1,115 @@
+"""Rules as documents: Prometheus rule files, PrometheusRule objects, promtool's tests, Alertmanager's routes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from conch.monitoring.promql import duration, metric_names, parse
+from conch.monitoring.rules.rule import AlertingRule, RecordingRule, RuleGroup
+
+
+def rule_file(groups: Iterable[RuleGroup]) -> dict[str, Any]:
+    """Return a rule file of Prometheus."""
+    return {"groups": [{"name": group.name, "rules": [_rule(rule) for rule in group.rules]} for group in groups]}
+
+
+def prometheus_rule(
+    groups: Iterable[RuleGroup], name: str, namespace: str | None, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a PrometheusRule object; the operator selects it by its labels."""
+    metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/name": "conch", **labels}}
+    if namespace:
+        metadata["namespace"] = namespace
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": metadata,
+        "spec": rule_file(groups),
+    }
+
+
+def alertmanager_file(webhook: str) -> dict[str, Any]:
+    """Return a configuration of Alertmanager that routes the alerts to a webhook, urgent ones sooner."""
+    return {
+        "route": {
+            "receiver": "conch",
+            "group_by": ["alertname", "model", "model_name", "instance"],
+            "group_wait": "30s",
+            "group_interval": "5m",
+            "repeat_interval": "4h",
+            "routes": [
+                {
+                    "matchers": ['alertname=~"Conch.*"', 'severity="critical"'],
+                    "receiver": "conch",
+                    "group_wait": "5s",
+                    "repeat_interval": "1h",
+                },
+                {
+                    "matchers": ['alertname=~"Conch.*"', 'severity="info"'],
+                    "receiver": "conch",
+                    "group_wait": "1m",
+                    "repeat_interval": "24h",
+                },
+            ],
+        },
+        # A target that is down explains its other alerts, and fast burning of a budget explains slow burning.
+        "inhibit_rules": [
+            {
+                "source_matchers": ['alertname="ConchTargetDown"'],
+                "target_matchers": ['alertname=~"Conch.*"', 'alertname!="ConchTargetDown"'],
+                "equal": ["instance"],
+            },
+            {
+                "source_matchers": ['alertname="ConchErrorBudgetBurnFast"'],
+                "target_matchers": ['alertname=~"ConchErrorBudgetBurn|ConchErrorBudgetBurnSlow"'],
+                "equal": ["model", "version"],
+            },
+        ],
+        "receivers": [{"name": "conch", "webhook_configs": [{"url": webhook, "send_resolved": True}]}],
+    }
+
+
+def proof_file(alert: AlertingRule, rules_path: str) -> dict[str, Any]:
+    """Return the proofs of an alert as a test file of promtool. `rules_path` is the file with its rules."""
+    return {
+        "rule_files": [rules_path],
+        "evaluation_interval": "15s" if all(proof.interval_s == 15 for proof in alert.proofs) else "1m",
+        "tests": [
+            {
+                "name": f"{alert.name}: {proof.what}",
+                "interval": duration(proof.interval_s),
+                "input_series": [{"series": each.series, "values": each.values} for each in proof.series],
+                "promql_expr_test": [
+                    {
+                        "expr": f'count(ALERTS{{alertname="{alert.name}", alertstate="firing"}})',
+                        "eval_time": duration(proof.at_s),
+                        "exp_samples": [{"labels": "{}", "value": proof.fires}] if proof.fires else [],
+                    }
+                ],
+            }
+            for proof in alert.proofs
+        ],
+    }
+
+
+def rules_of(alert: AlertingRule, groups: Sequence[RuleGroup]) -> list[RuleGroup]:
+    """Return groups with an alert and the recording rules that it uses, directly or through others."""
+    recorded = {rule.name: rule for group in groups for rule in group.rules if isinstance(rule, RecordingRule)}
+    needed: list[RecordingRule] = []
+    unread = [alert.expr]
+    while unread:
+        for name in sorted(metric_names(parse(unread.pop())) & recorded.keys()):
+            if recorded[name] not in needed:
+                needed.insert(0, recorded[name])
+                unread.append(recorded[name].expr)
+    return [RuleGroup("proof", (*needed, alert))]
+
+
+def _rule(rule: RecordingRule | AlertingRule) -> dict[str, Any]:
+    if isinstance(rule, RecordingRule):
+        return {"record": rule.name, "expr": rule.expr}
+    document: dict[str, Any] = {"alert": rule.name, "expr": rule.expr}
+    if rule.for_s:
+        document["for"] = duration(rule.for_s)
+    document["labels"] = {"severity": rule.severity}
+    document["annotations"] = {"summary": rule.summary, "description": rule.remedy}
+    return document

@@ -1,0 +1,78 @@
+"""Documents in YAML, as values with the lines of their parts."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import yaml
+
+YamlPath: TypeAlias = tuple[str | int, ...]
+
+
+class YamlError(ValueError):
+    """A text is not YAML. `line` is 1-based."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class YamlDocument:
+    """A document and the lines, 1-based, of its parts by the keys and indices that lead to them."""
+
+    value: Any
+    lines: dict[YamlPath, int] = field(default_factory=dict)
+
+    def line(self, path: YamlPath) -> int:
+        """Return the line of a part, or of the nearest part around it."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def load_documents(text: str) -> list[YamlDocument]:
+    """Parse the documents of a text; empty ones are omitted. Raises YamlError."""
+    loader = yaml.SafeLoader(text)
+    found = []
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            assert node is not None  # check_node says so
+            lines = dict(_lines(node, (), ()))
+            if (value := loader.construct_document(node)) is not None:
+                found.append(YamlDocument(value, lines))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise YamlError(f"invalid YAML: {error.problem or error.context}", mark.line + 1 if mark else 1) from None
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        raise YamlError(f"invalid YAML: {error}", 1) from None
+    finally:
+        loader.dispose()
+    return found
+
+
+def dump_documents(documents: Iterable[Any]) -> str:
+    """Return documents as YAML, with keys in their order and long texts on one line."""
+    return yaml.dump_all(documents, sort_keys=False, allow_unicode=True, width=1 << 16, Dumper=_Dumper)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        del data
+        return True
+
+
+def _lines(node: yaml.Node, path: YamlPath, above: tuple[int, ...]) -> Iterator[tuple[YamlPath, int]]:
+    # The text of a block begins on the line after its indicator.
+    block = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
+    yield path, node.start_mark.line + 1 + block
+    if id(node) in above:
+        return  # an alias of a part around it
+    above = (*above, id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, each in enumerate(node.value):
+            yield from _lines(each, (*path, index), above)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _lines(value, (*path, str(key.value)), above)

@@ -12,6 +12,7 @@ _COMMANDS = {
     "client": ("client", "send a file of prompts to a server; see conch client --help"),
     "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
     "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),
+    "rules": ("rules.command", "write alerting rules and routes; see conch rules --help"),
     "serve": ("serve", "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"),
     "tunnel": ("tunnel", "forward a metrics port over SSH, supervised; see conch tunnel --help"),
 }

@@ -138,7 +138,7 @@ def _errors() -> AlertingRule:
         "ConchAcceleratorError",
         "critical",
         # A counter that appears with its first error has no increase: compare it with its own past.
-        f"{metric} > {metric} offset 5m or {metric} unless {metric} offset 5m > 0",
+        f"{metric} > {metric} offset 5m or ({metric} unless {metric} offset 5m) > 0",
         0,
         f"{_GPU} reports error {{{{ $labels.code }}}}.",
         "Look the code up in the vendor's list; for NVIDIA, XID 79 is a GPU that has fallen off the bus.",
@@ -146,6 +146,7 @@ def _errors() -> AlertingRule:
             Proof("another error", (gauge(metric, labels, (3, 600), (4, 60)),), 630, 1),
             Proof("first error", (gauge(metric, labels, (None, 600), (1, 60)),), 630, 1),
             Proof("long ago", (gauge(metric, labels, (3, 60), (4, 600)),), 600, 0),
+            Proof("none", (gauge(metric, labels, (None, 600), (0, 60)),), 630, 0),
         ),
     )
 

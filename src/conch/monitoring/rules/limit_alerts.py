@@ -34,7 +34,7 @@ def limit_alerts() -> RuleGroup:
                 "info",
                 # A counter that appears with its first change has no increase: compare it with its own past.
                 "conch_limit_changes_total > conch_limit_changes_total offset 5m"
-                " or conch_limit_changes_total unless conch_limit_changes_total offset 5m > 0",
+                " or (conch_limit_changes_total unless conch_limit_changes_total offset 5m) > 0",
                 0,
                 "A limit was changed through {{ $labels.source }}.",
                 "conch audit verify checks the log of changes, which has who, what, before and after.",
@@ -42,6 +42,9 @@ def limit_alerts() -> RuleGroup:
                     Proof("changed", (gauge("conch_limit_changes_total", _SOURCE, (3, 600), (4, 60)),), 630, 1),
                     Proof("first change", (gauge("conch_limit_changes_total", _SOURCE, (None, 600), (1, 60)),), 630, 1),
                     Proof("long ago", (gauge("conch_limit_changes_total", _SOURCE, (3, 60), (4, 600)),), 600, 0),
+                    Proof(
+                        "a server started", (gauge("conch_limit_changes_total", _SOURCE, (None, 600), (0, 60)),), 630, 0
+                    ),
                 ),
             ),
         ),

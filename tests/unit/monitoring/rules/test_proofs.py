@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from conch.monitoring.promql import metric_names, parse
 from conch.monitoring.rules.documents import prometheus_rule, proof_file, rule_file, rules_of
 from conch.monitoring.rules.groups import rule_groups
 from conch.monitoring.rules.rule import AlertingRule
@@ -71,6 +70,12 @@ def test_an_alert_that_does_not_fire_fails_its_proof(tmp_path: Path) -> None:
     """The check itself works: proofs of a rule with a threshold out of reach fail."""
     alert = next(alert for alert, _ in ALERTS if alert.name == "ConchQueueTimeHigh")
     broken = AlertingRule(
-        alert.name, alert.severity, alert.expr.replace("> 0.1", "> 10"), alert.for_s, alert.summary, alert.remedy, alert.proofs
+        alert.name,
+        alert.severity,
+        alert.expr.replace("> 0.1", "> 10"),
+        alert.for_s,
+        alert.summary,
+        alert.remedy,
+        alert.proofs,
     )
     assert "FAILED" in run_proofs(broken, Thresholds(), tmp_path)

@@ -1,0 +1,1 @@
+"""Rules and alerts: `conch rules` and `conch drill`."""

@@ -75,7 +75,7 @@ def _restarting(limits: Thresholds) -> AlertingRule:
     return AlertingRule(
         "ConchModelRestarting",
         "warning",
-        # The difference instead of an increase, which extrapolates: exactly so many restarts are no alert.
+        # The difference instead of an increase, which extrapolates: a count equal to the threshold is not an alert.
         f"{metric} - ({metric} offset 10m) > {count:g} or ({metric} unless {metric} offset 10m) > {count:g}",
         0,
         f"Processes of {_MODEL} were restarted {{{{ $value }}}} times in ten minutes.",

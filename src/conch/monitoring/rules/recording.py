@@ -6,7 +6,7 @@ from conch.monitoring.rules.rule import RecordingRule, RuleGroup
 QUEUE_COMPUTE = "triton:queue_compute:ratio"  # the name of NVIDIA's tutorial about autoscaling
 UTILIZATION = "conch:instance_utilization:ratio_rate1m"
 BURN_WINDOWS_S = (300, 1800, 3600, 21600, 259200)
-# Requests that the client cancelled are no failures of the server.
+# Requests that the client cancelled do not count as failures.
 _FAILURES = 'nv_inference_request_failure{reason!="CANCELED"}'
 
 

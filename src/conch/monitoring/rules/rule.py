@@ -65,7 +65,7 @@ class RuleGroup:
 def gauge(
     metric: str, labels: Mapping[str, str], *levels: tuple[float | None, float], interval_s: int = _INTERVAL_S
 ) -> InputSeries:
-    """Return a series that stays at each level for so many seconds; None is an absent series."""
+    """Return a series that stays at each level for a number of seconds; None is an absent series."""
     parts = []
     for value, seconds in levels:
         samples = max(round(seconds / interval_s), 1)
@@ -80,7 +80,7 @@ def counter(
     start: float = 0,
     interval_s: int = _INTERVAL_S,
 ) -> InputSeries:
-    """Return a series that grows by each rate, per second, for so many seconds; None is an absent series."""
+    """Return a series that grows by each rate, per second, for a number of seconds; None is an absent series."""
     parts = []
     for rate, seconds in rates:
         samples = max(round(seconds / interval_s), 1)

@@ -14,7 +14,13 @@ from conch.accelerators.base import Collector, CollectorError
 ENTRY_POINTS = "conch.accelerators"
 
 # Vendor → the module and class of its collector.
-BUILT_IN: Mapping[str, str] = {}
+BUILT_IN: Mapping[str, str] = {
+    "amd": "conch.accelerators.vendors.amd:AmdCollector",
+    "ascend": "conch.accelerators.vendors.ascend:AscendCollector",
+    "cambricon": "conch.accelerators.vendors.cambricon:CambriconCollector",
+    "intel": "conch.accelerators.vendors.intel:IntelCollector",
+    "neuron": "conch.accelerators.vendors.neuron:NeuronCollector",
+}
 
 
 def vendors() -> Sequence[str]:

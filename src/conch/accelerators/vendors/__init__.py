@@ -1,0 +1,1 @@
+"""Collectors that read a vendor's command line tool; one module a vendor, parsers are pure."""

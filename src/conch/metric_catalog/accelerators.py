@@ -1,4 +1,4 @@
-"""Metrics of accelerators in the normal form: base units, the same names for every vendor."""
+"""Accelerators: the normal form, with base units and the same names for every vendor."""
 
 from conch.metric_catalog.metric import MetricDefinition
 

@@ -1,4 +1,4 @@
-"""Metrics of accelerators under their vendors' names and in their units: what the vendors' own exporters expose.
+"""Accelerators under their vendors' names: what the vendors' own exporters expose, in their units.
 
 Dashboards for those exporters work with them. DCGM's names for NVIDIA are in a separate module.
 """

@@ -62,6 +62,7 @@ class ToolStream:
         self._changed = threading.Condition()
         self._lines = deque[bytes](maxlen=MAX_LINES)
         self._unread_bytes = 0
+        self._read_at = 0.0
         self._fault = ""
         self._thread: threading.Thread | None = None
 
@@ -70,7 +71,7 @@ class ToolStream:
         command = (find_tool(self._command[0]), *self._command[1:])
         self._process = _start(command, self._name, subprocess.DEVNULL, None)
         self._lines.clear()
-        self._unread_bytes, self._fault = 0, ""
+        self._unread_bytes, self._read_at, self._fault = 0, monotonic(), ""
         self._thread = threading.Thread(target=self._receive, args=(self._process,), daemon=True, name=self._name)
         self._thread.start()
 
@@ -85,7 +86,7 @@ class ToolStream:
             ready = self._changed.wait_for(lambda: bool(self._lines or self._fault), timeout_s)
             lines, fault = list(self._lines), self._fault
             self._lines.clear()
-            self._unread_bytes = 0
+            self._unread_bytes, self._read_at = 0, monotonic()
         if lines and not fault:
             return lines
         if not ready:
@@ -114,8 +115,9 @@ class ToolStream:
                 with self._changed:
                     self._unread_bytes += len(chunk)
                     self._lines += [bytes(line) for line in complete if line.strip()]
-                    if self._unread_bytes > MAX_OUTPUT_BYTES and len(self._lines) in (0, MAX_LINES):
-                        fault = f"wrote more than {MAX_OUTPUT_BYTES >> 20} MiB since the last sample"
+                    elapsed_s = 1 + monotonic() - self._read_at
+                    if self._unread_bytes > MAX_OUTPUT_BYTES * elapsed_s:
+                        fault = f"wrote more than {MAX_OUTPUT_BYTES >> 20} MiB/s"
                     self._changed.notify_all()
                 if fault or len(pending) > MAX_OUTPUT_BYTES:
                     fault = fault or f"wrote a line of more than {MAX_OUTPUT_BYTES >> 20} MiB"

@@ -1,0 +1,1 @@
+"""Translate queries, dashboards and rules between the metric names of DCGM, Triton, vLLM, OpenTelemetry and Conch."""

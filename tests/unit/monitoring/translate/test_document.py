@@ -1,0 +1,168 @@
+"""Dashboards and rule files as a whole."""
+
+import json
+from typing import Any
+
+import pytest
+
+from conch.cli.translate import translate
+from conch.monitoring.translate.document import Outcome, Translator
+from conch.monitoring.yaml_documents import dump_documents, load_documents
+
+
+def panel(expr: str, unit: str, **more: Any) -> dict[str, Any]:
+    steps = [{"color": "green", "value": None}, {"color": "red", "value": 80}]
+    defaults = {"unit": unit, "min": 0, "max": 100, "thresholds": {"mode": "absolute", "steps": steps}}
+    target = {"refId": "A", "expr": expr, "legendFormat": "{{Hostname}} {{ gpu }}"}
+    return {"title": "P", "type": "timeseries", "fieldConfig": {"defaults": defaults}, "targets": [target], **more}
+
+
+def translated(document: dict[str, Any], *, old: str = "dcgm-legacy", new: str = "dcgm-4.7") -> list[Outcome]:
+    translator = Translator(old, new)  # type: ignore[arg-type]
+    translator.translate(document)
+    return translator.outcomes
+
+
+def test_a_panel_in_the_unit_of_its_metric_gets_the_new_unit() -> None:
+    one = panel("DCGM_FI_DEV_GPU_UTIL", "percent")
+    [outcome] = translated({"panels": [one]})
+    assert outcome.status == "translated"
+    assert one["targets"][0] == {
+        "refId": "A",
+        "expr": "DCGM_FI_DEV_GPU_UTIL_RATIO",
+        "legendFormat": "{{hostname}} {{gpu}}",
+    }
+    defaults = one["fieldConfig"]["defaults"]
+    assert (defaults["unit"], defaults["min"], defaults["max"]) == ("percentunit", 0, 1)
+    assert [step["value"] for step in defaults["thresholds"]["steps"]] == [None, 0.8]
+
+
+@pytest.mark.parametrize("unit", ["short", "watt", "none"])
+def test_a_panel_in_another_unit_keeps_its_values(unit: str) -> None:
+    one = panel("DCGM_FI_DEV_GPU_UTIL", unit)
+    translated({"panels": [one]})
+    assert one["targets"][0]["expr"] == "DCGM_FI_DEV_GPU_UTIL_RATIO * 100"
+    assert one["fieldConfig"]["defaults"]["unit"] == unit
+    assert one["fieldConfig"]["defaults"]["max"] == 100
+
+
+def test_queries_of_different_factors_keep_their_values() -> None:
+    one = panel("DCGM_FI_DEV_GPU_UTIL", "percent")
+    one["targets"].append({"refId": "B", "expr": "DCGM_FI_DEV_GPU_TEMP"})
+    translated({"panels": [{"title": "row", "type": "row", "panels": [one]}]})
+    assert [each["expr"] for each in one["targets"]] == [
+        "DCGM_FI_DEV_GPU_UTIL_RATIO * 100",
+        "DCGM_FI_DEV_GPU_TEMP_CELSIUS",
+    ]
+
+
+def test_variables_and_annotations_are_translated() -> None:
+    query = 'label_values(DCGM_FI_DEV_FB_FREE{Hostname=~"$Hostname"}, Hostname)'
+    dashboard = {
+        "panels": [],
+        "templating": {
+            "list": [
+                {"name": "a", "type": "query", "query": {"query": query, "refId": "x"}, "definition": query},
+                {"name": "b", "type": "query", "query": "query_result(DCGM_FI_DEV_GPU_UTIL)"},
+                {"name": "c", "type": "query", "query": "label_values(job)"},
+                {"name": "d", "type": "custom", "query": "1,2"},
+                {"name": "e", "type": "query", "query": 'label_values({__name__=~"DCGM_FI_.*"}, Hostname)'},
+            ]
+        },
+        "annotations": {"list": [{"name": "hot", "expr": "DCGM_FI_DEV_GPU_TEMP > 80"}]},
+    }
+    outcomes = translated(dashboard)
+    assert {outcome.status for outcome in outcomes} == {"translated"}
+    new = 'label_values(DCGM_FI_DEV_FB_FREE_BYTES{hostname=~"$Hostname"}, hostname)'
+    variables = dashboard["templating"]["list"]  # type: ignore[call-overload]
+    assert variables[0]["query"]["query"] == variables[0]["definition"] == new
+    assert [each["query"] for each in variables[1:]] == [
+        "query_result(DCGM_FI_DEV_GPU_UTIL_RATIO * 100)",
+        "label_values(job)",
+        "1,2",
+        'label_values({__name__=~"DCGM_FI_.*"}, hostname)',
+    ]
+    assert dashboard["annotations"]["list"][0]["expr"] == "DCGM_FI_DEV_GPU_TEMP_CELSIUS > 80"  # type: ignore[call-overload]
+
+
+RULES = """
+groups:
+- name: gpu
+  rules:
+  - alert: Full
+    expr: DCGM_FI_DEV_FB_USED > 1000
+    annotations: {summary: "{{ $labels.Hostname }} uses {{ $value }} MiB"}
+  - record: gpu:util
+    expr: avg by (Hostname) (DCGM_FI_DEV_GPU_UTIL)
+  - alert: Broken
+    expr: rate(DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL[5m]) > 1
+  - alert: Down
+    expr: up == 0
+"""
+
+
+def test_alerts_compare_in_the_new_unit_and_records_keep_theirs() -> None:
+    [document] = load_documents(RULES)
+    outcomes = translated(document)
+    assert [outcome.status for outcome in outcomes] == ["translated", "translated", "no counterpart", "unchanged"]
+    rules = document["groups"][0]["rules"]
+    assert rules[0]["expr"] == "DCGM_FI_DEV_FB_USED_BYTES > 1048576000"
+    assert rules[0]["annotations"]["summary"] == "{{ $labels.hostname }} uses {{ $value }} MiB"
+    assert "$value is now 1.04858e+06 times" in outcomes[0].reason
+    assert rules[1]["expr"] == "avg by (hostname) (DCGM_FI_DEV_GPU_UTIL_RATIO) * 100"
+    assert rules[2]["expr"] == "rate(DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL[5m]) > 1"
+
+
+def test_a_way_there_and_back_restores_a_dashboard() -> None:
+    dashboard = {"panels": [panel("max by (Hostname) (DCGM_FI_DEV_FB_USED)", "mbytes")]}
+    before = json.loads(json.dumps(dashboard))
+    translated(dashboard)
+    assert dashboard != before
+    translated(dashboard, old="dcgm-4.7", new="dcgm-legacy")
+    before["panels"][0]["targets"][0]["legendFormat"] = "{{Hostname}} {{gpu}}"
+    assert dashboard == before
+
+
+def test_unknown_documents_are_refused() -> None:
+    for document in ([], {"apiVersion": "v1", "kind": "Service"}, "text"):
+        with pytest.raises(ValueError, match="dashboard"):
+            translated(document)  # type: ignore[arg-type]
+
+
+def test_yaml_documents_are_read_and_written() -> None:
+    documents = [{"b": "two\nlines\n", "a": ["ä", 1, None]}, {"c": {}}]
+    text = dump_documents(documents)
+    assert text.startswith("b: |\n  two\n")
+    assert load_documents(text) == documents
+    with pytest.raises(ValueError, match="line 1"):
+        load_documents("a: [")
+
+
+def test_the_command_writes_the_document_and_reports(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "rules.yaml"
+    source.write_text(RULES)
+    names = ["--from", "dcgm-legacy", "--to", "dcgm-4.7"]
+    assert translate([str(source), *names]) == 1
+    output = capsys.readouterr()
+    assert "1048576000" in output.out
+    assert "4 queries, 1 without a translation" in output.err
+    assert "the counter became the gauge" in output.err
+    assert translate([str(source), *names, "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert [each["status"] for each in report["queries"]].count("no counterpart") == 1
+    assert translate(["--query", "DCGM_FI_DEV_GPU_UTIL / 100", *names]) == 0
+    assert capsys.readouterr().out == "DCGM_FI_DEV_GPU_UTIL_RATIO\n"
+    result = tmp_path / "out.json"
+    source.write_text(json.dumps({"panels": [panel("DCGM_FI_DEV_GPU_TEMP", "celsius")]}))
+    assert translate([str(source), *names, "--output", str(result)]) == 0
+    assert json.loads(result.read_text())["panels"][0]["targets"][0]["expr"] == "DCGM_FI_DEV_GPU_TEMP_CELSIUS"
+
+
+def test_the_command_refuses_what_it_cannot_read(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["--from", "dcgm-legacy", "--to", "dcgm-4.7"]
+    (tmp_path / "x.yaml").write_text("kind: Service")
+    assert translate([str(tmp_path / "x.yaml"), *names]) == 2
+    assert translate([str(tmp_path / "absent"), *names]) == 2
+    (tmp_path / "x.json").write_text("{")
+    assert translate([str(tmp_path / "x.json"), *names]) == 2
+    assert "neither a Grafana dashboard" in capsys.readouterr().err

@@ -25,6 +25,7 @@ UNITS: dict[Unit, UnitForm] = {
     "bytes": UnitForm("data", _ONE, "bytes"),
     "mebibytes": UnitForm("data", Fraction(2**20), "mbytes"),
     "bytes_per_second": UnitForm("data rate", _ONE, "binBps"),
+    "megabytes_per_second": UnitForm("data rate", Fraction(1_024_000), ""),  # DCGM's: KiB/s divided by 1000
     "ratio": UnitForm("ratio", _ONE, "percentunit"),
     "percent": UnitForm("ratio", Fraction(1, 100), "percent"),
     "celsius": UnitForm("temperature", _ONE, "celsius"),

@@ -1,7 +1,7 @@
 """Which metrics of one vocabulary correspond to which of another, with their units. A table: no PromQL here.
 
-Each row of `SERIES` is one quantity under the names of several dialects. Names of OpenTelemetry are those of its
-semantic conventions as its Prometheus exporters write them.
+Each row of `SERIES` is one quantity under the names of several dialects, from the metric catalogue where it has them.
+Names of OpenTelemetry are those of its semantic conventions as its Prometheus exporters write them.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
-from conch.metric_catalog.metric import Kind, Unit
+from conch.metric_catalog import accelerators, dcgm, gpu, server, triton, vllm
+from conch.metric_catalog.dcgm import DCGM_FIELDS, DcgmField
+from conch.metric_catalog.metric import Kind, MetricDefinition, Unit
 from conch.monitoring.units import conversion
 
 Dialect: TypeAlias = Literal["conch", "dcgm-4.7", "dcgm-legacy", "otel", "triton", "vllm-v0", "vllm-v1"]
@@ -47,107 +49,74 @@ class Correspondence:
         return conversion(self.names[source].unit, self.names[target].unit)
 
 
-def _dcgm(
-    kind: Kind,
-    legacy: tuple[str, Unit],
-    new: tuple[str, Unit],
-    **others: tuple[str, Unit] | tuple[str, Unit, tuple[tuple[str, str], ...]],
-) -> Correspondence:
-    names: dict[Dialect, Series] = {
-        "dcgm-legacy": Series(f"DCGM_FI_{legacy[0]}", legacy[1]),
-        "dcgm-4.7": Series(f"DCGM_FI_{new[0]}", new[1]),
-    }
-    for dialect in DIALECTS:
-        if dialect in others:
-            names[dialect] = Series(*others[dialect])
-    return Correspondence(kind, names)
+def _named(metric: MetricDefinition) -> Series:
+    return Series(metric.name, metric.unit)
 
 
-_GPU = (("hw_type", "gpu"),)
-_ACCELERATORS = (
-    _dcgm(
-        "gauge",
-        ("DEV_SM_CLOCK", "megahertz"),
-        ("DEV_SM_CLOCK_HERTZ", "hertz"),
-        conch=("conch_accelerator_clock_hertz", "hertz"),
-    ),
-    _dcgm("gauge", ("DEV_MEM_CLOCK", "megahertz"), ("DEV_MEMORY_CLOCK_HERTZ", "hertz")),
-    _dcgm("gauge", ("DEV_MEMORY_TEMP", "celsius"), ("DEV_MEMORY_TEMP_CELSIUS", "celsius")),
-    _dcgm(
-        "gauge",
-        ("DEV_GPU_TEMP", "celsius"),
-        ("DEV_GPU_TEMP_CELSIUS", "celsius"),
-        conch=("conch_accelerator_temperature_celsius", "celsius"),
-        otel=("hw_temperature_celsius", "celsius", _GPU),
-    ),
-    _dcgm(
-        "gauge",
-        ("DEV_POWER_USAGE", "watts"),
-        ("DEV_BOARD_POWER_WATTS", "watts"),
-        conch=("conch_accelerator_power_watts", "watts"),
-        otel=("hw_power_watts", "watts", _GPU),
-        triton=("nv_gpu_power_usage", "watts"),
-    ),
-    _dcgm(
-        "counter",
-        ("DEV_TOTAL_ENERGY_CONSUMPTION", "millijoules"),
-        ("DEV_GPU_ENERGY_JOULES_TOTAL", "joules"),
-        conch=("conch_accelerator_energy_joules_total", "joules"),
-        otel=("hw_energy_joules_total", "joules", _GPU),
-        triton=("nv_energy_consumption", "joules"),
-    ),
-    _dcgm("counter", ("DEV_PCIE_REPLAY_COUNTER", ""), ("DEV_PCIE_REPLAY_TOTAL", "")),
-    _dcgm(
-        "gauge",
-        ("DEV_GPU_UTIL", "percent"),
-        ("DEV_GPU_UTIL_RATIO", "ratio"),
-        conch=("conch_accelerator_utilization_ratio", "ratio"),
-        otel=("hw_gpu_utilization_ratio", "ratio"),
-        triton=("nv_gpu_utilization", "ratio"),
-    ),
-    _dcgm("gauge", ("DEV_MEM_COPY_UTIL", "percent"), ("DEV_MEMORY_UTIL_RATIO", "ratio")),
-    _dcgm("gauge", ("DEV_ENC_UTIL", "percent"), ("DEV_ENC_UTIL_RATIO", "ratio")),
-    _dcgm("gauge", ("DEV_DEC_UTIL", "percent"), ("DEV_DEC_UTIL_RATIO", "ratio")),
-    _dcgm("gauge", ("DEV_XID_ERRORS", ""), ("DEV_XID_ERROR", "")),
-    _dcgm("gauge", ("DEV_FB_FREE", "mebibytes"), ("DEV_FB_FREE_BYTES", "bytes")),
-    _dcgm(
-        "gauge",
-        ("DEV_FB_USED", "mebibytes"),
-        ("DEV_FB_USED_BYTES", "bytes"),
-        conch=("conch_accelerator_memory_used_bytes", "bytes"),
-        otel=("hw_gpu_memory_usage_bytes", "bytes"),
-        triton=("nv_gpu_memory_used_bytes", "bytes"),
-    ),
-    _dcgm(
-        "gauge",
-        ("DEV_FB_TOTAL", "mebibytes"),
-        ("DEV_FB_CAPACITY_BYTES", "bytes"),
-        conch=("conch_accelerator_memory_total_bytes", "bytes"),
-        otel=("hw_gpu_memory_limit_bytes", "bytes"),
-        triton=("nv_gpu_memory_total_bytes", "bytes"),
-    ),
-    _dcgm("gauge", ("DEV_FB_RESERVED", "mebibytes"), ("DEV_FB_RESERVED_BYTES", "bytes")),
-    _dcgm("gauge", ("DEV_VGPU_LICENSE_STATUS", ""), ("DEV_VGPU_LICENSE_STATUS", "")),
-    _dcgm("counter", ("DEV_UNCORRECTABLE_REMAPPED_ROWS", ""), ("DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", "")),
-    _dcgm("counter", ("DEV_CORRECTABLE_REMAPPED_ROWS", ""), ("DEV_ROW_REMAP_CORRECTABLE_TOTAL", "")),
-    _dcgm("gauge", ("DEV_ROW_REMAP_FAILURE", ""), ("DEV_ROW_REMAP_FAILED", "")),
-    _dcgm("gauge", ("PROF_GR_ENGINE_ACTIVE", "ratio"), ("PROF_GR_ENGINE_UTIL_RATIO", "ratio")),
-    _dcgm("gauge", ("PROF_PIPE_TENSOR_ACTIVE", "ratio"), ("PROF_TENSOR_UTIL_RATIO", "ratio")),
-    _dcgm("gauge", ("PROF_DRAM_ACTIVE", "ratio"), ("PROF_DRAM_UTIL_RATIO", "ratio")),
-    _dcgm("gauge", ("PROF_PCIE_TX_BYTES", "bytes_per_second"), ("PROF_PCIE_TX_BYTES", "bytes_per_second")),
-    _dcgm("gauge", ("PROF_PCIE_RX_BYTES", "bytes_per_second"), ("PROF_PCIE_RX_BYTES", "bytes_per_second")),
+_HARDWARE = (("hw_type", "gpu"),)
+# What has a name beyond DCGM.
+_OTHER_NAMES: dict[DcgmField, dict[Dialect, Series]] = {
+    dcgm.SM_CLOCK: {"conch": _named(accelerators.CLOCK)},
+    dcgm.GPU_TEMPERATURE: {
+        "conch": _named(accelerators.TEMPERATURE),
+        "otel": Series("hw_temperature_celsius", "celsius", _HARDWARE),
+    },
+    dcgm.POWER: {
+        "conch": _named(accelerators.POWER),
+        "otel": Series("hw_power_watts", "watts", _HARDWARE),
+        "triton": _named(gpu.GPU_POWER_USAGE),
+    },
+    dcgm.POWER_LIMIT: {"triton": _named(gpu.GPU_POWER_LIMIT)},
+    dcgm.ENERGY: {
+        "conch": _named(accelerators.ENERGY),
+        "otel": Series("hw_energy_joules_total", "joules", _HARDWARE),
+        "triton": _named(gpu.GPU_ENERGY),
+    },
+    dcgm.GPU_UTILIZATION: {
+        "conch": _named(accelerators.UTILIZATION),
+        "otel": Series("hw_gpu_utilization_ratio", "ratio"),
+        "triton": _named(gpu.GPU_UTILIZATION),
+    },
+    dcgm.MEMORY_USED: {
+        "conch": _named(accelerators.MEMORY_USED),
+        "otel": Series("hw_gpu_memory_usage_bytes", "bytes"),
+        "triton": _named(gpu.GPU_MEMORY_USED),
+    },
+    dcgm.MEMORY_TOTAL: {
+        "conch": _named(accelerators.MEMORY_TOTAL),
+        "otel": Series("hw_gpu_memory_limit_bytes", "bytes"),
+        "triton": _named(gpu.GPU_MEMORY_TOTAL),
+    },
+}
+_ACCELERATORS = tuple(
+    Correspondence(
+        each.legacy.kind,
+        {"dcgm-legacy": _named(each.legacy), "dcgm-4.7": _named(each.current), **_OTHER_NAMES.get(each, {})},
+    )
+    for each in DCGM_FIELDS
 )
 
 
-def _vllm(kind: Kind, v1: str, unit: Unit = "", *, v0: str | None = "", **others: Series) -> Correspondence:
+def _vllm(metric: MetricDefinition, *, v0: str | None = "", **others: Series) -> Correspondence:
     """Return a row of a metric of vLLM. `v0` is the name in the engine V0: by default the same, None if it had none."""
-    names: dict[Dialect, Series] = {"vllm-v1": Series(f"vllm:{v1}", unit)}
+    names: dict[Dialect, Series] = {"vllm-v1": _named(metric)}
     if v0 is not None:
-        names["vllm-v0"] = Series(f"vllm:{v0 or v1}", unit)
+        names["vllm-v0"] = Series(f"vllm:{v0}" if v0 else metric.name, metric.unit)
     for dialect in DIALECTS:
         if dialect in others:
             names[dialect] = others[dialect]
-    return Correspondence(kind, names)
+    return Correspondence(metric.kind, names)
+
+
+def _part(histogram: MetricDefinition, suffix: Literal["_sum", "_count"], **others: Series) -> Correspondence:
+    """Return a row of the sum or the count of a histogram of vLLM, which elsewhere is a counter."""
+    unit: Unit = histogram.unit if suffix == "_sum" else ""
+    name = f"{histogram.name}{suffix}"
+    names: dict[Dialect, Series] = {"vllm-v0": Series(name, unit), "vllm-v1": Series(name, unit)}
+    for dialect in DIALECTS:
+        if dialect in others:
+            names[dialect] = others[dialect]
+    return Correspondence("counter", names)
 
 
 def _gen_ai(name: str, unit: Unit = "seconds") -> Series:
@@ -155,90 +124,79 @@ def _gen_ai(name: str, unit: Unit = "seconds") -> Series:
 
 
 def _token_usage(token_type: str, suffix: str = "") -> Series:
-    unit: Unit = "" if suffix == "_count" else "tokens"
-    return Series(f"gen_ai_client_token_usage{suffix}", unit, (("gen_ai_token_type", token_type),))
+    return Series(f"gen_ai_client_token_usage{suffix}", "tokens", (("gen_ai_token_type", token_type),))
 
 
+_ONLY_VLLM: tuple[tuple[Kind, str], ...] = (
+    ("histogram", "request_max_num_generation_tokens"),
+    ("histogram", "iteration_tokens_total"),
+    ("gauge", "lora_requests_info"),
+)
 _LANGUAGE_MODELS = (
-    _vllm("gauge", "num_requests_running"),
-    _vllm("gauge", "num_requests_waiting", triton=Series("nv_inference_pending_request_count")),
-    _vllm("gauge", "kv_cache_usage_perc", "ratio", v0="gpu_cache_usage_perc"),
-    _vllm("counter", "prefix_cache_queries_total", "tokens", v0="gpu_prefix_cache_queries_total"),
-    _vllm("counter", "prefix_cache_hits_total", "tokens", v0="gpu_prefix_cache_hits_total"),
-    _vllm("counter", "num_preemptions_total"),
-    _vllm("gauge", "cache_config_info"),
-    _vllm("counter", "prompt_tokens_total", "tokens", otel=_token_usage("input", "_sum")),
-    _vllm("counter", "generation_tokens_total", "tokens", otel=_token_usage("output", "_sum")),
-    _vllm("counter", "prompt_tokens_cached_total", "tokens", v0=None),
-    _vllm("counter", "request_success_total"),
-    _vllm("gauge", "engine_sleep_state", v0=None),
+    _vllm(vllm.REQUESTS_RUNNING),
+    _vllm(vllm.REQUESTS_WAITING, triton=_named(triton.PENDING_REQUESTS)),
+    _vllm(vllm.KV_CACHE_USAGE, v0="gpu_cache_usage_perc"),
+    _vllm(vllm.PREFIX_CACHE_QUERIES, v0="gpu_prefix_cache_queries_total"),
+    _vllm(vllm.PREFIX_CACHE_HITS, v0="gpu_prefix_cache_hits_total"),
+    _vllm(vllm.PREEMPTIONS),
+    _vllm(vllm.CACHE_CONFIG),
+    _vllm(vllm.PROMPT_TOKENS, otel=_token_usage("input", "_sum")),
+    _vllm(vllm.GENERATION_TOKENS, otel=_token_usage("output", "_sum")),
+    _vllm(vllm.PROMPT_TOKENS_CACHED, v0=None),
+    _vllm(vllm.REQUEST_SUCCESS),
+    _vllm(vllm.SLEEP_STATE, v0=None),
     _vllm(
-        "histogram",
-        "time_to_first_token_seconds",
-        "seconds",
+        vllm.TIME_TO_FIRST_TOKEN,
         otel=_gen_ai("time_to_first_token_seconds"),
-        triton=Series("nv_inference_first_response_histogram_ms", "milliseconds"),
+        triton=_named(triton.FIRST_RESPONSE),
     ),
-    _vllm("histogram", "inter_token_latency_seconds", "seconds", v0="time_per_output_token_seconds"),
-    _vllm(
-        "histogram",
-        "request_time_per_output_token_seconds",
-        "seconds",
-        v0=None,
-        otel=_gen_ai("time_per_output_token_seconds"),
-    ),
-    _vllm(
-        "histogram",
-        "e2e_request_latency_seconds",
-        "seconds",
-        otel=_gen_ai("request_duration_seconds"),
-        conch=Series("conch_request_duration_seconds", "seconds"),
-    ),
-    _vllm(
-        "counter",
-        "e2e_request_latency_seconds_sum",
-        "seconds",
-        otel=_gen_ai("request_duration_seconds_sum"),
-        conch=Series("conch_request_duration_seconds_sum", "seconds"),
-        triton=Series("nv_inference_request_duration_us", "microseconds"),
-    ),
-    _vllm(
-        "counter",
-        "e2e_request_latency_seconds_count",
-        otel=_gen_ai("request_duration_seconds_count", ""),
-        conch=Series("conch_request_duration_seconds_count"),
-        triton=Series("nv_inference_request_success"),
-    ),
-    _vllm(
-        "histogram",
-        "request_queue_time_seconds",
-        "seconds",
-        conch=Series("conch_queue_duration_seconds", "seconds"),
-    ),
-    _vllm(
-        "counter",
-        "request_queue_time_seconds_sum",
-        "seconds",
-        conch=Series("conch_queue_duration_seconds_sum", "seconds"),
-        triton=Series("nv_inference_queue_duration_us", "microseconds"),
-    ),
-    _vllm("histogram", "request_prefill_time_seconds", "seconds"),
-    _vllm("histogram", "request_decode_time_seconds", "seconds"),
-    _vllm("histogram", "request_inference_time_seconds", "seconds"),
-    _vllm("histogram", "request_prompt_tokens", "tokens", otel=_token_usage("input")),
-    _vllm("histogram", "request_generation_tokens", "tokens", otel=_token_usage("output")),
-    _vllm("histogram", "request_params_n"),
-    _vllm("histogram", "request_params_max_tokens", "tokens"),
-    _vllm("histogram", "request_max_num_generation_tokens", "tokens"),
-    _vllm("histogram", "iteration_tokens_total", "tokens"),
-    _vllm("gauge", "lora_requests_info"),
-    Correspondence(
-        "gauge",
-        {"conch": Series("conch_queue_depth"), "triton": Series("nv_inference_pending_request_count")},
+    _vllm(vllm.INTER_TOKEN_LATENCY, v0="time_per_output_token_seconds"),
+    _vllm(vllm.TIME_PER_OUTPUT_TOKEN, v0=None, otel=_gen_ai("time_per_output_token_seconds")),
+    _vllm(vllm.REQUEST_LATENCY, otel=_gen_ai("request_duration_seconds"), conch=_named(server.REQUEST_DURATION)),
+    _part(vllm.REQUEST_LATENCY, "_sum", triton=_named(triton.REQUEST_DURATION)),
+    _part(vllm.REQUEST_LATENCY, "_count", triton=_named(triton.REQUEST_SUCCESS)),
+    _vllm(vllm.QUEUE_TIME, conch=_named(server.QUEUE_DURATION)),
+    _part(vllm.QUEUE_TIME, "_sum", triton=_named(triton.QUEUE_DURATION)),
+    _vllm(vllm.PREFILL_TIME),
+    _vllm(vllm.DECODE_TIME),
+    _vllm(vllm.INFERENCE_TIME),
+    _vllm(vllm.PROMPT_LENGTH, otel=_token_usage("input")),
+    _vllm(vllm.GENERATION_LENGTH, otel=_token_usage("output")),
+    _vllm(vllm.REQUESTED_N),
+    _vllm(vllm.REQUESTED_MAX_TOKENS),
+    # Metrics of vLLM that Conch does not have.
+    *(
+        Correspondence(kind, {"vllm-v0": Series(f"vllm:{name}"), "vllm-v1": Series(f"vllm:{name}")})
+        for kind, name in _ONLY_VLLM
     ),
 )
 
-SERIES: tuple[Correspondence, ...] = (*_ACCELERATORS, *_LANGUAGE_MODELS)
+# Other pairs of a histogram and counters, and of gauges.
+_TRITON = (
+    Correspondence(
+        "counter",
+        {
+            "triton": _named(triton.REQUEST_DURATION),
+            "conch": Series(f"{server.REQUEST_DURATION.name}_sum", "seconds"),
+            "otel": _gen_ai("request_duration_seconds_sum"),
+        },
+    ),
+    Correspondence(
+        "counter",
+        {
+            "triton": _named(triton.REQUEST_SUCCESS),
+            "conch": Series(f"{server.REQUEST_DURATION.name}_count"),
+            "otel": _gen_ai("request_duration_seconds_count", ""),
+        },
+    ),
+    Correspondence(
+        "counter",
+        {"triton": _named(triton.QUEUE_DURATION), "conch": Series(f"{server.QUEUE_DURATION.name}_sum", "seconds")},
+    ),
+    Correspondence("gauge", {"triton": _named(triton.PENDING_REQUESTS), "conch": _named(server.QUEUE_DEPTH)}),
+)
+
+SERIES: tuple[Correspondence, ...] = (*_ACCELERATORS, *_LANGUAGE_MODELS, *_TRITON)
 
 # The same label under the names of dialects. A label of the source that the target has no name for is reported.
 LABELS: tuple[dict[Dialect, str], ...] = (
@@ -263,8 +221,6 @@ LABELS: tuple[dict[Dialect, str], ...] = (
 
 # Metrics that deserve a reason: what to use in place of them.
 _NO_COUNTERPART: dict[str, str] = {
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "the counter became the gauge DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
-    "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND": "it was the counter DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL before",
     "vllm:gpu_prefix_cache_hit_rate": "divide the rate of vllm:prefix_cache_hits_total by that of …_queries_total",
     "vllm:cpu_prefix_cache_hit_rate": "V1 has no cache in the memory of the host",
     "vllm:cpu_cache_usage_perc": "V1 does not swap to the memory of the host",

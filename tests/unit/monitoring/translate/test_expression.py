@@ -60,7 +60,7 @@ REFUSED: list[tuple[str, Dialect, Dialect, str, str]] = [
     ("DCGM_FI_DEV_GPU_TEMP", "dcgm-legacy", "triton", "DCGM_FI_DEV_GPU_TEMP", "no counterpart in triton"),
     ("DCGM_FI_DEV_UNHEARD_OF", "dcgm-legacy", "dcgm-4.7", "DCGM_FI_DEV_UNHEARD_OF", "no counterpart in dcgm-4.7"),
     ("sum by (gpu) (DCGM_FI_DEV_GPU_UTIL)", "dcgm-legacy", "triton", "gpu", "the label has no counterpart in triton"),
-    ("rate(DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL[5m])", "dcgm-legacy", "dcgm-4.7", "", "the counter became the gauge"),
+    ("vllm:num_requests_swapped > 0", "vllm-v0", "vllm-v1", "", "V1 preempts requests by recomputing them"),
     ("vllm:gpu_prefix_cache_hit_rate", "vllm-v0", "vllm-v1", "", "divide the rate of"),
     ("rate(gen_ai_client_token_usage_sum[5m])", "otel", "vllm-v1", "", 'must have gen_ai_token_type="input" or'),
     ("vllm:time_to_first_token_seconds", "vllm-v1", "otel", "", "no counterpart"),

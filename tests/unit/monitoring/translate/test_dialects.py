@@ -1,0 +1,24 @@
+"""The table of correspondences agrees with the metric catalogue."""
+
+import pytest
+
+from conch.metric_catalog.catalog import all_metrics
+from conch.metric_catalog.dcgm import DCGM_FIELDS
+from conch.monitoring.translate.dialects import SERIES, counterparts
+
+
+def test_factors_of_dcgm_are_those_of_the_exporter() -> None:
+    for each in DCGM_FIELDS:
+        [found] = counterparts(each.current.name, "dcgm-4.7", "dcgm-legacy")
+        assert found.name == each.legacy.name
+        assert float(found.factor) == pytest.approx(each.legacy_factor)
+
+
+def test_names_that_the_server_exposes_are_in_the_catalogue() -> None:
+    for row in SERIES:
+        for dialect in ("conch", "triton"):
+            if dialect in row.names:
+                name = row.names[dialect].name
+                metric = all_metrics().get(name) or all_metrics()[name.removesuffix("_sum").removesuffix("_count")]
+                assert metric.unit == row.names[dialect].unit or name.endswith("_count")
+                assert metric.kind == row.kind or metric.kind == "histogram"

@@ -74,8 +74,8 @@ def _translated(translator: Any, file: str) -> str:
         return json.dumps(document, indent=_INDENT, ensure_ascii=False) + "\n"
     documents = load_documents(text)
     for each in documents:
-        translator.translate(each)
-    return dump_documents(documents)
+        translator.translate(each.value)
+    return dump_documents(each.value for each in documents)
 
 
 def _print_json(translator: Any, result: str) -> None:

@@ -29,7 +29,7 @@ PREFIXES: dict[Dialect, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class DialectSeries:
     """A metric of a dialect. `only` are the label values by which the dialect tells it from others of that name."""
 
     name: str
@@ -42,49 +42,49 @@ class Correspondence:
     """One quantity under the names of dialects. A histogram stands for its `_bucket`, `_sum` and `_count`."""
 
     kind: Kind
-    names: dict[Dialect, Series]
+    names: dict[Dialect, DialectSeries]
 
     def factor(self, source: Dialect, target: Dialect) -> Fraction:
         """Return by what a value of the source is multiplied to get the target's."""
         return conversion(self.names[source].unit, self.names[target].unit)
 
 
-def _named(metric: MetricDefinition) -> Series:
-    return Series(metric.name, metric.unit)
+def _named(metric: MetricDefinition) -> DialectSeries:
+    return DialectSeries(metric.name, metric.unit)
 
 
 _HARDWARE = (("hw_type", "gpu"),)
 # What has a name beyond DCGM.
-_OTHER_NAMES: dict[DcgmField, dict[Dialect, Series]] = {
+_OTHER_NAMES: dict[DcgmField, dict[Dialect, DialectSeries]] = {
     dcgm.SM_CLOCK: {"conch": _named(accelerators.CLOCK)},
     dcgm.GPU_TEMPERATURE: {
         "conch": _named(accelerators.TEMPERATURE),
-        "otel": Series("hw_temperature_celsius", "celsius", _HARDWARE),
+        "otel": DialectSeries("hw_temperature_celsius", "celsius", _HARDWARE),
     },
     dcgm.POWER: {
         "conch": _named(accelerators.POWER),
-        "otel": Series("hw_power_watts", "watts", _HARDWARE),
+        "otel": DialectSeries("hw_power_watts", "watts", _HARDWARE),
         "triton": _named(gpu.GPU_POWER_USAGE),
     },
     dcgm.POWER_LIMIT: {"triton": _named(gpu.GPU_POWER_LIMIT)},
     dcgm.ENERGY: {
         "conch": _named(accelerators.ENERGY),
-        "otel": Series("hw_energy_joules_total", "joules", _HARDWARE),
+        "otel": DialectSeries("hw_energy_joules_total", "joules", _HARDWARE),
         "triton": _named(gpu.GPU_ENERGY),
     },
     dcgm.GPU_UTILIZATION: {
         "conch": _named(accelerators.UTILIZATION),
-        "otel": Series("hw_gpu_utilization_ratio", "ratio"),
+        "otel": DialectSeries("hw_gpu_utilization_ratio", "ratio"),
         "triton": _named(gpu.GPU_UTILIZATION),
     },
     dcgm.MEMORY_USED: {
         "conch": _named(accelerators.MEMORY_USED),
-        "otel": Series("hw_gpu_memory_usage_bytes", "bytes"),
+        "otel": DialectSeries("hw_gpu_memory_usage_bytes", "bytes"),
         "triton": _named(gpu.GPU_MEMORY_USED),
     },
     dcgm.MEMORY_TOTAL: {
         "conch": _named(accelerators.MEMORY_TOTAL),
-        "otel": Series("hw_gpu_memory_limit_bytes", "bytes"),
+        "otel": DialectSeries("hw_gpu_memory_limit_bytes", "bytes"),
         "triton": _named(gpu.GPU_MEMORY_TOTAL),
     },
 }
@@ -97,34 +97,34 @@ _ACCELERATORS = tuple(
 )
 
 
-def _vllm(metric: MetricDefinition, *, v0: str | None = "", **others: Series) -> Correspondence:
+def _vllm(metric: MetricDefinition, *, v0: str | None = "", **others: DialectSeries) -> Correspondence:
     """Return a row of a metric of vLLM. `v0` is the name in the engine V0: by default the same, None if it had none."""
-    names: dict[Dialect, Series] = {"vllm-v1": _named(metric)}
+    names: dict[Dialect, DialectSeries] = {"vllm-v1": _named(metric)}
     if v0 is not None:
-        names["vllm-v0"] = Series(f"vllm:{v0}" if v0 else metric.name, metric.unit)
+        names["vllm-v0"] = DialectSeries(f"vllm:{v0}" if v0 else metric.name, metric.unit)
     for dialect in DIALECTS:
         if dialect in others:
             names[dialect] = others[dialect]
     return Correspondence(metric.kind, names)
 
 
-def _part(histogram: MetricDefinition, suffix: Literal["_sum", "_count"], **others: Series) -> Correspondence:
+def _part(histogram: MetricDefinition, suffix: Literal["_sum", "_count"], **others: DialectSeries) -> Correspondence:
     """Return a row of the sum or the count of a histogram of vLLM, which elsewhere is a counter."""
     unit: Unit = histogram.unit if suffix == "_sum" else ""
     name = f"{histogram.name}{suffix}"
-    names: dict[Dialect, Series] = {"vllm-v0": Series(name, unit), "vllm-v1": Series(name, unit)}
+    names: dict[Dialect, DialectSeries] = {"vllm-v0": DialectSeries(name, unit), "vllm-v1": DialectSeries(name, unit)}
     for dialect in DIALECTS:
         if dialect in others:
             names[dialect] = others[dialect]
     return Correspondence("counter", names)
 
 
-def _gen_ai(name: str, unit: Unit = "seconds") -> Series:
-    return Series(f"gen_ai_server_{name}", unit)
+def _gen_ai(name: str, unit: Unit = "seconds") -> DialectSeries:
+    return DialectSeries(f"gen_ai_server_{name}", unit)
 
 
-def _token_usage(token_type: str, suffix: str = "") -> Series:
-    return Series(f"gen_ai_client_token_usage{suffix}", "tokens", (("gen_ai_token_type", token_type),))
+def _token_usage(token_type: str, suffix: str = "") -> DialectSeries:
+    return DialectSeries(f"gen_ai_client_token_usage{suffix}", "tokens", (("gen_ai_token_type", token_type),))
 
 
 _ONLY_VLLM: tuple[tuple[Kind, str], ...] = (
@@ -166,7 +166,7 @@ _LANGUAGE_MODELS = (
     _vllm(vllm.REQUESTED_MAX_TOKENS),
     # Metrics of vLLM that Conch does not have.
     *(
-        Correspondence(kind, {"vllm-v0": Series(f"vllm:{name}"), "vllm-v1": Series(f"vllm:{name}")})
+        Correspondence(kind, {"vllm-v0": DialectSeries(f"vllm:{name}"), "vllm-v1": DialectSeries(f"vllm:{name}")})
         for kind, name in _ONLY_VLLM
     ),
 )
@@ -177,7 +177,7 @@ _TRITON = (
         "counter",
         {
             "triton": _named(triton.REQUEST_DURATION),
-            "conch": Series(f"{server.REQUEST_DURATION.name}_sum", "seconds"),
+            "conch": DialectSeries(f"{server.REQUEST_DURATION.name}_sum", "seconds"),
             "otel": _gen_ai("request_duration_seconds_sum"),
         },
     ),
@@ -185,13 +185,16 @@ _TRITON = (
         "counter",
         {
             "triton": _named(triton.REQUEST_SUCCESS),
-            "conch": Series(f"{server.REQUEST_DURATION.name}_count"),
+            "conch": DialectSeries(f"{server.REQUEST_DURATION.name}_count"),
             "otel": _gen_ai("request_duration_seconds_count", ""),
         },
     ),
     Correspondence(
         "counter",
-        {"triton": _named(triton.QUEUE_DURATION), "conch": Series(f"{server.QUEUE_DURATION.name}_sum", "seconds")},
+        {
+            "triton": _named(triton.QUEUE_DURATION),
+            "conch": DialectSeries(f"{server.QUEUE_DURATION.name}_sum", "seconds"),
+        },
     ),
     Correspondence("gauge", {"triton": _named(triton.PENDING_REQUESTS), "conch": _named(server.QUEUE_DEPTH)}),
 )

@@ -29,7 +29,7 @@ _TEMPLATE_LABEL = re.compile(r"(?<=\$labels\.)\w+|(?<=\.Labels\.)\w+")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QueryTranslation:
     """The result for one query: its place, the query before and after, and the reason if it is not translated."""
 
     place: str
@@ -63,7 +63,7 @@ class Translator:
     def __init__(self, source: Dialect, target: Dialect) -> None:
         self._source: Dialect = source
         self._target: Dialect = target
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[QueryTranslation] = []
 
     def translate(self, document: Any) -> None:
         """Translate a dashboard, a rule file, a PrometheusRule or a list of them. Raises ValueError for others."""
@@ -179,10 +179,10 @@ class Translator:
             template = parse_template(text)
             part = Rewriter(self._source, self._target, patterns=patterns).rewrite(template.tree)
         except promql.PromqlError as error:
-            self.outcomes.append(Outcome(place, "invalid", whole or text, whole or text, str(error)))
+            self.outcomes.append(QueryTranslation(place, "invalid", whole or text, whole or text, str(error)))
         except Untranslatable as error:
             reason = f"{error.subject}: {error}"
-            self.outcomes.append(Outcome(place, "no counterpart", whole or text, whole or text, reason))
+            self.outcomes.append(QueryTranslation(place, "no counterpart", whole or text, whole or text, reason))
         else:
             return _Query(template, part)
         return None
@@ -191,7 +191,7 @@ class Translator:
         """Record the translation of a query, and return it: as it was if nothing in it has another name."""
         if _same(before, after):
             after = before
-        self.outcomes.append(Outcome(place, "unchanged" if after == before else "translated", before, after))
+        self.outcomes.append(QueryTranslation(place, "unchanged" if after == before else "translated", before, after))
         return after
 
     def _label(self, label: str) -> str:

@@ -45,8 +45,8 @@ _CONVERSIONS = frozenset((100, 1000, 1024, 10**6, 2**20, 10**9, 2**30))
 class Part:
     """A part of a query, rewritten.
 
-    `scale` is that of its values, `bound_scale` that of its `le` label. `foreign`: it has series that are no metrics of
-    the source, whose labels stay. `added` are labels that the original's series do not have.
+    `scale` is that of its values, `bound_scale` that of its `le` label. `foreign`: it has series of other
+    metrics, whose labels stay. `added` are labels that the original's series do not have.
     """
 
     node: Node

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from conch.monitoring import promql
-from conch.monitoring.translate.dialects import DIALECTS, LABELS, SERIES, Dialect, Series
+from conch.monitoring.translate.dialects import DIALECTS, LABELS, SERIES, Dialect, DialectSeries
 from conch.monitoring.units import UNITS
 
 START, STEP_S, SAMPLES = 1_700_000_000, 15, 240
@@ -54,7 +54,7 @@ def in_job(node: promql.Node, dialect: Dialect) -> promql.Node:
     return promql.rewrite(node, restricted)
 
 
-def _lines(dialect: Dialect, series: Series, kind: str) -> Iterator[str]:
+def _lines(dialect: Dialect, series: DialectSeries, kind: str) -> Iterator[str]:
     factor = float(UNITS[series.unit].factor)
     for gpu in GPUS:
         labels = {**labels_of(dialect, gpu), **dict(series.only)}

@@ -39,7 +39,7 @@ OPTIONAL = {
     },
     "tensorrt_llm": {"backends/child/conch_child/engine/tensorrtllm/driver.py"},
     "treelite": {"backends/fil/forest.py"},
-    "grpc": {"cli/clients/triton_stream.py"},
+    "grpc": {"accelerators/attribution/kubelet.py", "cli/clients/triton_stream.py"},
     "huggingface_hub": {"cli/repository/hub_download.py"},
     "obstore": {"repository/remote/object_store.py"},
     "promql_parser": {"monitoring/promql.py"},

@@ -1,6 +1,8 @@
 """Tools that work, hang, flood, fail and exit; all are scripts on PATH."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -135,6 +137,20 @@ def test_a_tool_whose_child_keeps_the_pipe_is_not_awaited(tools: ToolFolder, tmp
     tools.write("fork-smi", "import subprocess\nsubprocess.Popen(['sleep', '600'])\nprint('{}')\n")
     with pytest.raises(CollectorError, match="did not finish within 1 s"):
         run_tool("fork-smi", timeout_s=1)
+
+
+def test_a_tool_ends_with_the_sampling_process(tools: ToolFolder, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    tools.write("hang-smi", f"Path({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n")
+    script = "from conch.accelerators.vendors.tool import run_tool; run_tool('hang-smi', timeout_s=600)"
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.monotonic() + 60
+    while not (pid.exists() and pid.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    wait_for_exit(int(pid.read_text()))
 
 
 def test_a_flooding_tool_is_killed(tools: ToolFolder) -> None:

@@ -1,0 +1,1 @@
+"""Which pods and models use an accelerator."""

@@ -32,13 +32,16 @@ from conch.errors import ConchError, ConfigError
 from conch.frontends.api_keys import ApiKeys
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.file_limits import raise_file_limit
+from conch.frontends.listener_metrics import listener_families
 from conch.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, default_workers
 from conch.frontends.openai.chat_prompt import ChatPrompts
 from conch.frontends.services import Parts, Service, services
 from conch.observability import logs
+from conch.observability.metrics.exposition import Family
 from conch.observability.metrics.families import Metrics, RequestMemory
 from conch.observability.metrics.loop_lag import LoopLag
 from conch.observability.metrics.model_table import ModelRow, model_table
+from conch.observability.metrics.processes import ProcessMeter
 from conch.observability.tracing.observer import Observer
 from conch.options.server_options import ServerOptions
 from conch.repository.namespaces import Repositories
@@ -138,7 +141,7 @@ class Server:
             self._budget,
             self._codecs,
             self._prompts,
-            self._metrics().pieces,
+            self._start_metrics().pieces,
             self._keys,
         )
         for service in services(parts):
@@ -235,7 +238,11 @@ class Server:
         finally:
             await self.stop()
 
-    def _metrics(self) -> Metrics:
+    def _start_metrics(self) -> Metrics:
+        meter = None
+        if self._options.allow_metrics:
+            meter = ProcessMeter(self._pids, self._options.metrics_interval_ms / 1000)
+            self._watchers.append(asyncio.create_task(meter.run()))
         return Metrics(
             statistics=self.inference.statistics,
             samples=lambda: [sample for backend in self._backends for sample in backend.custom_metrics()],
@@ -243,7 +250,15 @@ class Server:
             cache=None if self._cache is None else self._cache.statistics,
             request_memory=self._request_memory,
             lag=self._lag,
+            meter=meter,
+            collectors=[self._of_listeners],
         )
+
+    def _of_listeners(self) -> Iterator[Family]:
+        return listener_families({service.flags: service.listener for service in self._services})
+
+    def _pids(self) -> list[int]:
+        return [pid for model in self.inference.models() for _, pid in model.state().processes]
 
     def _request_memory(self) -> RequestMemory:
         budget = self._budget

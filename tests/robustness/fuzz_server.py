@@ -22,6 +22,7 @@ from conch.frontends.http.reply import HttpReply
 from conch.frontends.loop_budget import ParseBudget
 from conch.frontends.offload import jobs
 from conch.frontends.offload.pool import Done, Job, OffloadPool, Outcome
+from conch.frontends.traffic import Traffic
 from conch.frontends.v2_http.routes import V2Http
 from conch.options.server_options import ServerOptions
 from conch.server import Server
@@ -104,6 +105,7 @@ class FuzzServer:
         self.connections: set[HttpConnection] = set()
         # How an answer is ordered must not depend on the clock here.
         self.parse_budget = ParseBudget(inf, inf)
+        self.traffic = Traffic()
         self.budget = BodyBudget(DEFAULT_LIMIT_BYTES)
         self._routes = V2Http(
             server.inference, server.control, max_input_bytes=MAX_INPUT_BYTES, header_forward_pattern="X-Forward.*"

@@ -85,6 +85,16 @@ class Instance(ABC):
         """End immediately, whatever is running, if possible: `stop` has timed out, and may still be running."""
 
     @property
+    def pid(self) -> int:
+        """Id of its process, 0 without one."""
+        return 0
+
+    @property
+    def restarts(self) -> int:
+        """How often a process that had exited was to be replaced."""
+        return 0
+
+    @property
     def ahead(self) -> int:
         """How many batches to send to the instance while it runs one, to hide the latency of the next.
 

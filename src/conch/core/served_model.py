@@ -9,7 +9,7 @@ from conch.core.model_cache import ModelCache
 from conch.core.pending import Pending
 from conch.errors import ConchError, QueueFull
 from conch.model_config import ModelConfig
-from conch.observability.metrics.statistics import FIRST_RESPONSE_BOUNDS_MS, Histogram, ModelStatistics
+from conch.observability.metrics.statistics import FIRST_RESPONSE_BOUNDS_MS, Histogram, ModelState, ModelStatistics
 from conch.repository.namespaces import ModelId
 from conch.request import InferRequest, Respond, Span, Timeline
 
@@ -24,6 +24,7 @@ class ServedModel(ABC):
         self.statistics = ModelStatistics(config.name, version, dict(config.metric_tags))
         if config.decoupled or config.is_ensemble:
             self.statistics.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
+        self.statistics.state = self.state
         self.cache: ModelCache | None = None  # set by the builder where the model has one
         self._in_flight = 0
         self._drained = asyncio.Event()
@@ -47,6 +48,10 @@ class ServedModel(ABC):
     def in_flight(self) -> int:
         """How many requests hold the model: those sent to it, and those of ensembles that use it."""
         return self._in_flight
+
+    def state(self) -> ModelState:
+        """Return what the model does at this moment, for its metrics."""
+        return ModelState(self.ready)
 
     async def check_ready(self) -> bool:
         """Return `ready`, after asking the model itself where its backend supports that."""

@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from conch.frontends.file_limits import max_connections
 from conch.frontends.loop_budget import ParseBudget
+from conch.frontends.traffic import Traffic
 
 SWEEP_S = 1.0
 _BACKLOG = 1024
@@ -39,8 +40,10 @@ class Listener(ABC, Generic[Connection]):
         tls: ssl.SSLContext | None = None,
         handshake_s: float | None = None,
         sweep_s: float = SWEEP_S,
+        traffic: Traffic | None = None,
     ) -> None:
         """Assign. `connections` is the maximum; `sweep_s` is the interval of the timeout checks."""
+        self.traffic = traffic or Traffic()
         self.parse_budget = ParseBudget()
         self.now = 0.0  # monotonic seconds, as of the last sweep
         self._host = host

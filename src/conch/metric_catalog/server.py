@@ -44,7 +44,7 @@ INSTANCE_BUSY = _OF_MODEL(
 )
 MODEL_READY = _OF_MODEL("conch_model_ready", "gauge", "1 if a request sent now would be executed, else 0.")
 PROCESS_RESTARTS = _OF_MODEL(
-    "conch_process_restarts_total", "counter", "Starts of processes of the model that replaced one which had exited."
+    "conch_process_restarts_total", "counter", "Attempts to replace a process of the model that had exited."
 )
 PROCESS_CPU = _OF_PROCESS(
     "conch_process_cpu_seconds_total",
@@ -110,9 +110,9 @@ LOOP_LONGEST_STALL = MetricDefinition(
 )
 
 CUSTOM_SERIES_DROPPED = MetricDefinition(
-    "conch_custom_series_dropped_total",
-    "counter",
-    "Series of a model's custom metrics that were not exported, by reason: name, kind, labels or limit.",
+    "conch_custom_series_dropped",
+    "gauge",
+    "Series of models' custom metrics that are not exported, by reason: name, kind, labels or limit.",
     labels=("reason",),
 )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from conch.backends.python.backend import PythonBackend
-from conch.observability.metrics.custom import MetricSample, custom_families
+from conch.observability.metrics.custom import CustomMetrics, MetricSample
 from conch.observability.metrics.exposition import Buckets
 from tests.backends.python.running import TIMEOUT_S, Runner, plan, running, source, write_model
 
@@ -86,7 +86,7 @@ MISUSE = """
 
 def values(backend: PythonBackend) -> dict[str, float]:
     """Return what a scrape would show, histograms by their sum."""
-    families = custom_families(backend.custom_metrics(), reserved=())
+    families = CustomMetrics(reserved=()).families(backend.custom_metrics())[:-1]
     found: dict[str, float] = {}
     for family in families:
         for point in family.points:
@@ -143,7 +143,9 @@ async def test_counters_survive_a_restart_and_gauges_do_not(tmp_path: Path) -> N
                 pass
         for what in ("count 1", "observe 4"):
             await runner.infer(id=what)
-        (calls,) = [family for family in custom_families(runner.backend.custom_metrics(), ()) if family.name == "calls"]
+        (calls,) = [
+            family for family in CustomMetrics(()).families(runner.backend.custom_metrics()) if family.name == "calls"
+        ]
         assert [point.value for point in calls.points] == [3]
         assert sample(runner, "depth").value == 0
         sums = [s for s in runner.backend.custom_metrics() if s.family == "size"]
@@ -162,7 +164,7 @@ async def test_instances_add_up_and_vanish(tmp_path: Path) -> None:
             await runner.infer(id=f"count {number}")
             await runner.infer(id=f"set {number}")
         await runners[0].infer(id="set 8")
-        families = {family.name: family for family in custom_families(backend.custom_metrics(), ())}
+        families = {family.name: family for family in CustomMetrics(()).families(backend.custom_metrics())}
         assert [point.value for point in families["calls"].points] == [3]
         assert [point.value for point in families["depth"].points] == [8]
     finally:

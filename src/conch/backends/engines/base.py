@@ -51,6 +51,16 @@ class Engine(ABC):
     async def stop(self) -> None:
         """End all requests and release all resources. Safe to call at any time, more than once."""
 
+    @property
+    def pid(self) -> int:
+        """Id of its process, 0 without one."""
+        return 0
+
+    @property
+    def restarts(self) -> int:
+        """How often a process that had exited was to be replaced."""
+        return 0
+
     async def kill(self) -> None:  # noqa: B027 - most engines end with their process
         """Stop immediately, after `stop` has timed out."""
 

@@ -77,6 +77,14 @@ class ProcessEngine(Engine):
             raise Unavailable(f"model '{self._name}' is not ready: its engine is being restarted", retry_after_s=1.0)
         return process.generate(request, on_deltas)
 
+    @property
+    def pid(self) -> int:
+        return self._processes.pid
+
+    @property
+    def restarts(self) -> int:
+        return self._processes.restarts
+
     async def stop(self) -> None:
         """Stop the process, after a timeout by SIGKILL."""
         process = await self._processes.withdraw()

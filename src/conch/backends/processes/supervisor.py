@@ -22,6 +22,10 @@ class Supervised(Protocol):
         """Whether the process runs."""
 
     @property
+    def pid(self) -> int:
+        """Process id, 0 before it is started."""
+
+    @property
     def has_worked(self) -> bool:
         """Whether it has executed anything."""
 
@@ -41,6 +45,7 @@ class ProcessSupervisor(Generic[P]):
         self, kind: str, name: str, bring_up: Callable[[], Awaitable[P]], on_change: Callable[[], None]
     ) -> None:
         self.current: P | None = None
+        self.restarts = 0  # attempts to replace a process that had exited
         self._kind = kind
         self._name = name
         self._bring_up = bring_up
@@ -56,6 +61,11 @@ class ProcessSupervisor(Generic[P]):
     def ready(self) -> bool:
         """Whether a process is in service and runs."""
         return self.current is not None and self.current.alive
+
+    @property
+    def pid(self) -> int:
+        """Id of the process in service, 0 without one."""
+        return self.current.pid if self.current is not None and self.current.alive else 0
 
     async def start(self) -> None:
         """Start the first process. Raises what `bring_up` raises."""
@@ -84,6 +94,7 @@ class ProcessSupervisor(Generic[P]):
     async def _recover(self, delay: float) -> None:
         while True:
             await asyncio.sleep(delay)
+            self.restarts += 1
             try:
                 self.current = await self._bring_up()
             except (ConchError, OSError) as error:

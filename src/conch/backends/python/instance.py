@@ -61,6 +61,14 @@ class PythonInstance(Instance):
         process.execute(batch)
 
     @property
+    def pid(self) -> int:
+        return self._processes.pid
+
+    @property
+    def restarts(self) -> int:
+        return self._processes.restarts
+
+    @property
     def ahead(self) -> int:
         """How many batches to send ahead, by how long executions take."""
         process = self._processes.current

@@ -77,6 +77,11 @@ class ModelProcess:
         return self._child.exit is None and self._child.pid != 0
 
     @property
+    def pid(self) -> int:
+        """Process id, 0 before it is started."""
+        return self._child.pid
+
+    @property
     def has_worked(self) -> bool:
         """Whether it has survived an execution."""
         return self.requests.has_worked

@@ -17,6 +17,7 @@ from conch.generation import Delta, DeltaCallback, FinishReason, Generation, Gen
 from conch.llm.tensor_form import TensorForm
 from conch.model_config import ModelConfig, QueuePolicy
 from conch.observability.metrics.generation import GenerationStatistics
+from conch.observability.metrics.statistics import ModelState
 from conch.request import InferRequest, InferResponse, Respond
 
 # Characters of the longest token of common vocabularies: 128 spaces.
@@ -47,6 +48,7 @@ class GenerativeModel(ServedModel):
         self._held = 0  # sequences of the requests that the engine holds
         self._service_rate = ServiceRate()
         self._live: set[_LiveRequest] = set()
+        self._busy_ns = 0  # time in which requests were in the engine; while there are some, less the time of the first
 
     def __repr__(self) -> str:
         return f"<GenerativeModel {self.config.name}/{self.version} {len(self._live)} live>"
@@ -54,6 +56,19 @@ class GenerativeModel(ServedModel):
     @property
     def ready(self) -> bool:
         return self.engine.ready
+
+    def state(self) -> ModelState:
+        waiting = [live.request.timeline.received for live in self._live if not live.request.timeline.started]
+        engine = self.engine
+        return ModelState(
+            engine.ready,
+            1,
+            len(waiting),
+            min(waiting, default=0),
+            self._busy_ns + (monotonic_ns() if self._live else 0),
+            engine.restarts,
+            (("engine", engine.pid),) if engine.pid else (),
+        )
 
     async def start(self) -> None:
         started = monotonic_ns()
@@ -73,6 +88,8 @@ class GenerativeModel(ServedModel):
         if request.span is not None:
             request.timeline.queued = request.timeline.queued or monotonic_ns()
         live = _LiveRequest(self, request, on_deltas)
+        if not self._live:
+            self._busy_ns -= monotonic_ns()
         self._live.add(live)
         self._held += request.params.n
         self.enter()
@@ -80,7 +97,7 @@ class GenerativeModel(ServedModel):
         try:
             live.generation = self.engine.generate(request, live.on_deltas)
         except BaseException:
-            self._live.discard(live)
+            self._discard(live)
             self._held -= request.params.n
             self.leave()
             self.statistics.pending -= 1
@@ -120,7 +137,7 @@ class GenerativeModel(ServedModel):
 
     def ended(self, live: "_LiveRequest", end: Usage | ConchError) -> None:
         """Count a request that has ended. Called once for each that was admitted."""
-        self._live.discard(live)
+        self._discard(live)
         self._held -= live.request.params.n
         self._service_rate.taken += live.request.params.n
         self.leave()
@@ -146,6 +163,11 @@ class GenerativeModel(ServedModel):
         self.statistics.count_execution(1, first, first, now, now)
         if self.statistics.first_response is not None:
             self.statistics.first_response.add(first - timeline.received)
+
+    def _discard(self, live: "_LiveRequest") -> None:
+        self._live.discard(live)
+        if not self._live:
+            self._busy_ns += monotonic_ns()
 
     def _check_length(self, request: GenerationRequest) -> None:
         """Raise InvalidRequest for a prompt that is far too long, before tokenizing it delays other requests."""

@@ -62,6 +62,14 @@ class IdleEngine(Engine):
     def ready(self) -> bool:
         return self._engine.ready if self._running else not self._failure and not self._closed
 
+    @property
+    def pid(self) -> int:
+        return self._engine.pid
+
+    @property
+    def restarts(self) -> int:
+        return self._engine.restarts
+
     async def start(self) -> None:
         self._engine.on_ready_change = self._report_ready_change
         await self._engine.start()

@@ -143,6 +143,9 @@ class BatchingModel(ScheduledModel):
         else:
             self._dispatch_soon()
 
+    def _queue_state(self) -> tuple[int, int]:
+        return len(self._queue), self._queue.oldest()
+
     def _waiting(self) -> Iterable[Pending]:
         return self._queue
 

@@ -191,6 +191,13 @@ class PolicyQueue:
             heapq.heappop(self._expiries)
         return self._expiries[0][0] if self._expiries else 0
 
+    def oldest(self) -> int:
+        """Return when the request that has waited longest was queued (monotonic ns), 0 if none waits."""
+        first = [
+            next(iter(queue)).queued for level in self._in_use for queue in (level.waiting, level.delayed) if queue
+        ]
+        return min(first, default=0)
+
     def _refusal(self, now: int) -> QueueFull:
         """Return the rejection for lack of room, with an estimate of when the waiting requests have been served."""
         # The rate may have fallen since it was measured: it takes at least as long as the first request has waited.

@@ -23,6 +23,7 @@ from conch.core.served_model import ServedModel
 from conch.core.validation import RequestValidator
 from conch.errors import ConchError, Unavailable
 from conch.model_config import ModelConfig
+from conch.observability.metrics.statistics import ModelState
 from conch.request import InferRequest, InferResponse
 
 _log = getLogger(__name__)
@@ -55,6 +56,9 @@ class ScheduledModel(ServedModel):
         # Batches that each instance has not released: the one being executed, then those sent ahead.
         self._held: dict[Instance, deque[Batch]] = {instance: deque() for instance in instances}
         self._idle: list[Instance] = []  # ready, and without a batch
+        # Time in which instances hold batches: at any time it is `_busy_ns` and the time of now for each busy instance.
+        self._busy_ns = 0
+        self._busy = 0
         self._dispatching = False  # whether `_dispatch` is scheduled in this turn of the loop
         self._not_ready_timer: asyncio.TimerHandle | None = None
         self._retiring: dict[Instance, asyncio.Event] = {}  # removed instances, and whether they are idle
@@ -98,6 +102,24 @@ class ScheduledModel(ServedModel):
     def ready(self) -> bool:
         """Whether an instance can execute. A model all of whose processes are dead is not ready."""
         return any(instance.ready for instance in self.instances)
+
+    def state(self) -> ModelState:
+        queued, oldest_ns = self._queue_state()
+        instances = self.instances
+        return ModelState(
+            self.ready,
+            len(instances),
+            queued,
+            oldest_ns,
+            self._busy_ns + self._busy * monotonic_ns(),
+            sum([instance.restarts for instance in instances]),
+            tuple([(instance.plan.name, instance.pid) for instance in instances if instance.pid]),
+        )
+
+    def _queue_state(self) -> tuple[int, int]:
+        """Return how many requests wait, and when the oldest was queued (monotonic ns)."""
+        queued = [pending.queued for pending in self._waiting()]
+        return len(queued), min(queued, default=0)
 
     async def check_ready(self) -> bool:
         ready = [instance for instance in self.instances if instance.ready]
@@ -233,6 +255,8 @@ class ScheduledModel(ServedModel):
             self._note_ahead(requests)
         else:
             self._idle.remove(instance)
+            self._busy += 1
+            self._busy_ns -= batch.started
             self.statistics.pending -= len(requests)
         held.append(batch)
         for pending in requests:
@@ -280,6 +304,8 @@ class ScheduledModel(ServedModel):
                     if execution.state is State.EXECUTING:
                         self._begin(execution)
         else:
+            self._busy -= 1
+            self._busy_ns += monotonic_ns()
             if self._retiring and instance in self._retiring:
                 self._retiring[instance].set()
             elif instance.ready:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from conch.errors import InvalidRequest
+from conch.errors import ConchError, InvalidRequest
 from conch.frontends.grpc.framing import IDENTITY, MAX_MESSAGE_SIZE, PREFIX, compressed
-from conch.frontends.grpc.status import CODINGS, CONTENT_TYPE
+from conch.frontends.grpc.status import CODINGS, CONTENT_TYPE, GrpcError, error_block, refusal_reason
 from conch.frontends.http2.headers import response_block
+from conch.frontends.traffic import Traffic
 from conch.tensor import Buffer
 
 # `--grpc-infer-response-compression-level` as levels of zlib.
@@ -16,16 +17,22 @@ _HEAD = response_block(200, [CONTENT_TYPE, CODINGS])
 class AnswerForm:
     """Frames and compresses the answers to calls with equal heads."""
 
-    __slots__ = ("_coding", "_level", "head")
+    __slots__ = ("_coding", "_level", "_traffic", "head")
 
-    def __init__(self, level: str, accepted: bytes) -> None:
+    def __init__(self, level: str, accepted: bytes, traffic: Traffic) -> None:
         """Take the compression that is configured, and the best coding that the client accepts."""
+        self._traffic = traffic
         self._level = _LEVELS[level]
         self._coding = accepted if self._level else IDENTITY
         # The header block that stands before the first message.
         self.head = _HEAD
         if self._coding != IDENTITY:
             self.head = response_block(200, [CONTENT_TYPE, CODINGS, (b"grpc-encoding", self._coding)])
+
+    def error_block(self, error: ConchError | GrpcError) -> bytes:
+        """Return the block that answers a call which failed, and count it if it is refused."""
+        self._traffic.count_refusal(refusal_reason(error))
+        return error_block(error)
 
     def message(self, parts: Sequence[Buffer]) -> tuple[list[Buffer], int]:
         """Frame a message that is given in parts. Returns the parts to send and their size. Raises InvalidRequest."""

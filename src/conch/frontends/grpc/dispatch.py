@@ -5,7 +5,7 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import TypeAlias
 
-from conch.errors import Unavailable, Unsupported
+from conch.errors import Unsupported
 from conch.frontends.authorization import Access, Denial
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.grpc.answer_form import AnswerForm
@@ -16,6 +16,7 @@ from conch.frontends.grpc.unary import InferCall, TaskCall
 from conch.frontends.http2.headers import RequestHead
 from conch.frontends.http2.stream import Http2Stream, Receiver
 from conch.frontends.loop_budget import LoopBudget, ParseBudget
+from conch.frontends.traffic import Traffic
 from conch.frontends.v2_grpc.infer import GrpcInferEndpoint, Metadata
 from conch.frontends.v2_grpc.service import INFERENCE_SERVICE, Method
 from conch.tensor import Buffer
@@ -46,8 +47,10 @@ class Dispatcher:
         compression: str,
         header_limit: int,
         budget: BodyBudget,
+        traffic: Traffic | None = None,
     ) -> None:
         """Assign. `compression` is the level of answers, `header_limit` the maximum of metadata in bytes."""
+        self._traffic = traffic or Traffic()
         self._methods = methods
         self._endpoint = endpoint
         self._access = access
@@ -78,8 +81,8 @@ class Dispatcher:
     def _interpret(self, head: RequestHead) -> Opener:
         request = read_request(head, self._header_limit, self._check)
         if request.refusal is not None:
-            return _refuse(request.refusal)
-        return self._opener(request, AnswerForm(self._compression, request.accepted))
+            return _refuse(request.refusal, request.refusal_reason, self._traffic)
+        return self._opener(request, AnswerForm(self._compression, request.accepted, self._traffic))
 
     def stop_streams(self) -> None:
         """End the open streams after the answers to the requests that they have."""
@@ -87,7 +90,7 @@ class Dispatcher:
             stream.inference.stop()
 
     def _check(self, path: str, metadata: Metadata) -> None:
-        """Check that a call may be made. Raises GrpcError, ConchError: as in Triton, Unavailable if restricted."""
+        """Check that a call may be made. Raises GrpcError, ConchError: as in Triton, UNAVAILABLE if restricted."""
         category = self._categories.get(path)
         if category is None:
             raise Unsupported(f"this server has no method '{path}'")
@@ -100,7 +103,8 @@ class Dispatcher:
         if denied is None:
             return
         if denied.why is Denial.RESTRICTED:
-            raise Unavailable(f"This protocol is restricted, expecting header '{denied.header}'")
+            message = f"This protocol is restricted, expecting header '{denied.header}'"
+            raise GrpcError(Status.UNAVAILABLE, message, "forbidden")
         raise GrpcError(_DENIED[denied.why], denied.message)
 
     def _opener(self, request: GrpcRequest, form: AnswerForm) -> Opener:
@@ -142,10 +146,11 @@ class _Refused:
         """No-op: the call is answered."""
 
 
-def _refuse(block: bytes) -> Opener:
+def _refuse(block: bytes, reason: str, traffic: Traffic) -> Opener:
     refused = _Refused()
 
     def opened(stream: Http2Stream) -> Receiver:
+        traffic.count_refusal(reason)
         stream.answer_head(block)
         return refused
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from conch.errors import ConchError, InvalidRequest, Unsupported
 from conch.frontends.grpc.framing import CODINGS, IDENTITY
 from conch.frontends.grpc.status import CODINGS as KNOWN_CODINGS
-from conch.frontends.grpc.status import CONTENT_TYPE, GrpcError, Status, error_block, error_fields
+from conch.frontends.grpc.status import CONTENT_TYPE, GrpcError, Status, error_block, error_fields, refusal_reason
 from conch.frontends.http2.headers import Field, RequestHead, response_block
 from conch.frontends.v2_grpc.infer import Metadata
 
@@ -30,6 +30,7 @@ class GrpcRequest:
     coding: bytes = IDENTITY
     accepted: bytes = IDENTITY
     refusal: bytes | None = None  # the header block that answers a call that is refused
+    refusal_reason: str = ""  # as counted by `Traffic`
 
 
 def read_request(head: RequestHead, header_limit: int, check: Callable[[str, Metadata], None]) -> GrpcRequest:
@@ -54,7 +55,7 @@ def read_request(head: RequestHead, header_limit: int, check: Callable[[str, Met
         timeout_s = _timeout_s(fields.get(b"grpc-timeout"))
         check(path, metadata)
     except (ConchError, GrpcError) as error:
-        return GrpcRequest(path, (), refusal=error_block(error))
+        return GrpcRequest(path, (), refusal=error_block(error), refusal_reason=refusal_reason(error))
     return GrpcRequest(path, metadata, timeout_s, coding, _accepted(fields.get(b"grpc-accept-encoding", b"")))
 
 

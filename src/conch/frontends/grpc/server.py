@@ -14,6 +14,7 @@ from conch.frontends.grpc.options import http2_limits, tls_context
 from conch.frontends.http2.server import Http2Server
 from conch.frontends.offload.pool import OffloadPool
 from conch.frontends.restrictions import grpc_restrictions, secret_headers
+from conch.frontends.traffic import Traffic
 from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.frontends.v2_grpc.service import InferenceService
 from conch.observability.logs import LogSettings
@@ -48,6 +49,7 @@ class GrpcFrontend:
         self._inference = inference
         self._calls: Dispatcher | None = None
         self._server: Http2Server[Opener] | None = None
+        self.traffic = Traffic()
         self.port = options.grpc_port
 
     async def start(self) -> None:
@@ -79,6 +81,7 @@ class GrpcFrontend:
             compression=options.grpc_infer_response_compression_level,
             header_limit=limits.header_bytes,
             budget=self._budget,
+            traffic=self.traffic,
         )
         server: Http2Server[Opener] = Http2Server(
             options.grpc_address,
@@ -88,6 +91,7 @@ class GrpcFrontend:
             limits=limits,
             tls=tls_context(options),
             reuse_port=options.reuse_grpc_port,
+            traffic=self.traffic,
         )
         try:
             await server.start()

@@ -36,6 +36,12 @@ STATUS_CODES = {
     Code.CANCELLED: Status.CANCELLED,
 }
 
+_REFUSALS = {
+    Status.UNAUTHENTICATED: "unauthenticated",
+    Status.PERMISSION_DENIED: "forbidden",
+    Status.RESOURCE_EXHAUSTED: "too_large",
+}
+
 # Clients accept 8 KiB of trailers by default; with more the call fails with a message of the client library. Bytes that
 # are not printable ASCII, and '%', are written as three.
 _MAX_TEXT_BYTES = 6000
@@ -49,16 +55,25 @@ OK_TRAILERS = trailers_block([(b"grpc-status", b"0")])
 class GrpcError(Exception):
     """An error with a status that only gRPC has."""
 
-    def __init__(self, status: Status, message: str) -> None:
+    def __init__(self, status: Status, message: str, refusal: str = "") -> None:
+        """Create an error. `refusal` is the reason of a refusal that the status does not tell, of `traffic.REASONS`."""
         super().__init__(message)
         self.status = status
         self.message = message
+        self.refusal = refusal or _REFUSALS.get(status, "")
 
 
 def no_memory() -> GrpcError:
     """Return the refusal of a call for whose message there is no memory now."""
     message = "the memory for request bodies set by --request-memory-limit is in use; try again later"
-    return GrpcError(Status.RESOURCE_EXHAUSTED, message)
+    return GrpcError(Status.RESOURCE_EXHAUSTED, message, "unavailable")
+
+
+def refusal_reason(error: ConchError | GrpcError) -> str:
+    """Return why the server refuses a call, as counted by `Traffic`; empty if the error is not a refusal."""
+    if isinstance(error, GrpcError):
+        return error.refusal
+    return "unavailable" if error.code is Code.UNAVAILABLE else ""
 
 
 def _status(error: ConchError | GrpcError) -> Status:

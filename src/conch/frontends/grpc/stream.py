@@ -10,7 +10,7 @@ from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.frontends.grpc.answer_form import AnswerForm
 from conch.frontends.grpc.framing import Compressed, MessageReader
 from conch.frontends.grpc.request import GrpcRequest
-from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_block, error_trailers, no_memory
+from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_trailers, no_memory
 from conch.frontends.grpc.unary import error_of
 from conch.frontends.http2.stream import Http2Stream
 from conch.frontends.loop_budget import ParseBudget
@@ -161,7 +161,7 @@ class StreamCall:
 
     def _end(self, error: ConchError | GrpcError | None) -> None:
         if not self._begun and error is not None:
-            self._stream.answer_head(error_block(error))
+            self._stream.answer_head(self._form.error_block(error))
             return
         if not self._begun:
             self._begun = True

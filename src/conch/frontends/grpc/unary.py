@@ -11,7 +11,7 @@ from conch.frontends.body_budget import UNCHARGED_BYTES, BodyBudget, BodyUpload
 from conch.frontends.grpc.answer_form import AnswerForm
 from conch.frontends.grpc.framing import PREFIX, PREFIX_SIZE, Compressed, MessageReader
 from conch.frontends.grpc.request import GrpcRequest
-from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, error_block, no_memory
+from conch.frontends.grpc.status import OK_TRAILERS, GrpcError, Status, no_memory
 from conch.frontends.http2.stream import Http2Stream
 from conch.frontends.loop_budget import LoopBudget
 from conch.frontends.v2_grpc.infer import Cancellable, GrpcInferEndpoint
@@ -91,7 +91,9 @@ class UnaryCall(ABC):
 
     def timed_out(self) -> None:
         """Fail the call: the request takes too long to arrive."""
-        self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request was not complete within the time allowed"))
+        self._fail(
+            GrpcError(Status.DEADLINE_EXCEEDED, "the request was not complete within the time allowed", "timeout")
+        )
 
     # For the answer.
 
@@ -111,7 +113,7 @@ class UnaryCall(ABC):
 
     def _fail(self, error: ConchError | GrpcError) -> None:
         self._release()
-        self._stream.answer_head(error_block(error))
+        self._stream.answer_head(self._form.error_block(error))
 
     def _expired(self) -> None:
         self._fail(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))

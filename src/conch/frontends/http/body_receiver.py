@@ -9,13 +9,21 @@ from collections.abc import Callable
 
 import numpy as np
 
+from conch.frontends.traffic import Traffic
 from conch.tensor import Buffer
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
     """Replaces the connection as protocol until the body is complete. Other events go to the connection."""
 
-    def __init__(self, connection: asyncio.Protocol, begun: Buffer, size: int, received: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        connection: asyncio.Protocol,
+        begun: Buffer,
+        size: int,
+        received: Callable[[int], None],
+        traffic: Traffic,
+    ) -> None:
         """Continue a body of which `begun` has come. Raises MemoryError if there is no room for `size` bytes.
 
         `received` is called with the number of bytes that have come, after each read.
@@ -26,6 +34,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self.body[: self.position] = begun
         self._connection = connection
         self._received = received
+        self._traffic = traffic
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the rest of the body, and never more
         """Return the part that is still missing."""
@@ -33,15 +42,19 @@ class BodyReceiver(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Count received bytes."""
-        self.position += nbytes
-        self._received(self.position)
+        self._traffic.received_bytes += nbytes
+        self._take(nbytes)
 
     def push(self, data: bytes) -> int:
         """Take data that were read before. Returns how many of the bytes belong to the body."""
         taken = min(len(data), len(self.body) - self.position)
         self.body[self.position : self.position + taken] = data[:taken]
-        self.buffer_updated(taken)
+        self._take(taken)
         return taken
+
+    def _take(self, nbytes: int) -> None:
+        self.position += nbytes
+        self._received(self.position)
 
     def eof_received(self) -> None:
         """Close: the rest of the body will not come."""

@@ -29,6 +29,7 @@ class HttpConnection:
     def __init__(self, owner: HttpConnectionOwner) -> None:
         self._owner = owner
         self._limits = owner.limits
+        self._traffic = owner.traffic
         self._transport: asyncio.Transport
         self.sender = HttpSender(owner)
         self.receiver = HttpReceiver(owner, self.sender)
@@ -61,6 +62,7 @@ class HttpConnection:
 
     def data_received(self, data: bytes) -> None:
         """Parse data, and answer the requests that are complete."""
+        self._traffic.received_bytes += len(data)
         self.receiver.receive(data)
 
     def eof_received(self) -> bool:

@@ -31,6 +31,9 @@ class ReplyChannel(Protocol):
     def abort(self) -> None:
         """Close immediately."""
 
+    def count_status(self, status: int) -> None:
+        """Count an error that may be a refusal."""
+
     async def drained(self) -> None:
         """Wait until the client has taken enough of what was written, or has disconnected."""
 
@@ -77,6 +80,8 @@ class HttpReply:
         length = 0
         for part in parts:
             length += len(part)
+        if status >= 400 and status != 500:
+            channel.count_status(status)
         head = sized_head(status, headers, length, keep_alive)
         if request.method == b"HEAD":
             channel.write(head)

@@ -104,7 +104,7 @@ class RequestReader:
         """Return the protocol that receives the rest of the body. Raises HttpRefusal."""
         self.in_place = False
         try:
-            receiver = BodyReceiver(connection, self._body, self._body_size, received)
+            receiver = BodyReceiver(connection, self._body, self._body_size, received, self._context.traffic)
         except MemoryError:
             raise HttpRefusal(503, f"no memory for a request body of {self._body_size} bytes") from None
         self._body = receiver.body

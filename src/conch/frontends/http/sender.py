@@ -32,6 +32,7 @@ class HttpSender:
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
+        self._traffic = context.traffic
         self._transport: asyncio.Transport
         self._source: RequestSource
         # Requests that are complete, the oldest first; a refusal is the last.
@@ -99,7 +100,7 @@ class HttpSender:
     def send_continue(self) -> None:
         """Ask for an announced body, unless the client waits for another answer first."""
         if self._reply is None:
-            self._transport.write(_CONTINUE)
+            self.write(_CONTINUE)
 
     def stalled_s(self, now: float) -> float | None:
         """Return for how many seconds the client has taken nothing of what was written; None if all has been sent."""
@@ -122,10 +123,13 @@ class HttpSender:
 
     def write(self, data: Buffer) -> None:
         """Send one buffer."""
+        self._traffic.sent_bytes += len(data)
         self._transport.write(data)
 
     def write_parts(self, parts: list[Buffer]) -> None:
         """Send several buffers without joining them."""
+        for part in parts:
+            self._traffic.sent_bytes += len(part)
         self._transport.writelines(parts)
 
     def finished(self, keep_alive: bool) -> None:
@@ -138,6 +142,10 @@ class HttpSender:
             self._transport.close()
         elif self.waiting and not self._advancing:
             self._continue()
+
+    def count_status(self, status: int) -> None:
+        """Count an error that may be a refusal."""
+        self._traffic.count_status(status)
 
     def abort(self) -> None:
         """Close immediately."""
@@ -162,7 +170,8 @@ class HttpSender:
 
     def _refuse(self, refusal: HttpRefusal) -> None:
         self.since = self._context.now
-        self._transport.write(refusal.answer())
+        self._traffic.count_status(refusal.status)
+        self.write(refusal.answer())
         if self._transport.can_write_eof():
             self._transport.write_eof()
 

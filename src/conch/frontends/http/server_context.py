@@ -7,6 +7,7 @@ from conch.frontends.body_budget import BodyBudget
 from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.loop_budget import ParseBudget
+from conch.frontends.traffic import Traffic
 
 Handler = Callable[[HttpRequest, HttpReply], None]
 
@@ -20,5 +21,6 @@ class ServerContext(Protocol):
     refusal: Callable[[HttpRequest], HttpRefusal | None] | None
     budget: BodyBudget
     parse_budget: ParseBudget
+    traffic: Traffic
     limits: HttpLimits
     now: float  # monotonic seconds, updated once a second

@@ -37,6 +37,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def __init__(self, owner: Http2ConnectionOwner) -> None:
         self._owner = owner
+        self._traffic = owner.traffic
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
         self.session: Http2Session[Any] = Http2Session(owner, self)
@@ -70,6 +71,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse what was received."""
+        self._traffic.received_bytes += nbytes
         if self._closed_at is not None:
             return
         data: Buffer = self._owner.read_buffer[:nbytes]
@@ -121,6 +123,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if self._buffering:
             self._buffer(data)
         elif self._closed_at is None:
+            self._traffic.sent_bytes += len(data)
             self._transport.write(data)
 
     def write_soon(self, data: Buffer) -> None:
@@ -138,6 +141,8 @@ class Http2Connection(asyncio.BufferedProtocol):
             if self._buffered_bytes > _HIGH_WATER_BYTES:
                 self._flush()
         elif self._closed_at is None:
+            for part in parts:
+                self._traffic.sent_bytes += len(part)
             self._transport.writelines(parts)
 
     def close(self) -> None:
@@ -166,6 +171,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._buffered_bytes = 0
         if self._closed_at is not None:
             return
+        self._traffic.sent_bytes += size
         if len(buffered) == 1:
             self._transport.write(buffered[0])
         elif size <= _JOIN_BYTES:

@@ -15,6 +15,7 @@ from conch.frontends.http2.headers import RequestHead
 from conch.frontends.http2.limits import Http2Limits
 from conch.frontends.http2.stream import Http2Stream, Receiver
 from conch.frontends.listener import SWEEP_S, Listener
+from conch.frontends.traffic import Traffic
 
 Head = TypeVar("Head")
 
@@ -35,6 +36,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
         limits: Http2Limits,
         tls: ssl.SSLContext | None = None,
         reuse_port: bool = False,
+        traffic: Traffic | None = None,
     ) -> None:
         """Assign. `interpret` turns a request's head into what `accept` needs to open its stream.
 
@@ -49,6 +51,7 @@ class Http2Server(Listener[Http2Connection], Generic[Head]):
             tls=tls,
             handshake_s=limits.preface_s,
             sweep_s=min(SWEEP_S, max(_MIN_SWEEP_S, shortest / 2)),
+            traffic=traffic,
         )
         self.interpret = interpret
         self.accept = accept

@@ -10,6 +10,7 @@ from conch.frontends.http2.headers import HeaderBlocks, RequestHead
 from conch.frontends.http2.limits import Http2Limits, ReceiveWindow, TokenBucket
 from conch.frontends.http2.stream import Http2Channel, Http2Stream, Receiver, SendScheduler
 from conch.frontends.loop_budget import ParseBudget
+from conch.frontends.traffic import Traffic
 from conch.tensor import Buffer
 
 Head = TypeVar("Head")
@@ -32,6 +33,7 @@ class StreamsOwner(Protocol[Head]):
 
     limits: Http2Limits
     parse_budget: ParseBudget
+    traffic: Traffic
     now: float  # monotonic seconds, brought up to date once a second or more often
     interpret: Callable[[RequestHead], Head]  # cached for equal header blocks; may raise StreamFault
     accept: Callable[[Head, Http2Stream], Receiver]

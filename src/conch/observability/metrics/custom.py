@@ -1,13 +1,26 @@
 """Custom metrics of models: samples from backends, and their conversion to families."""
 
+import logging
 import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from conch.metric_catalog.metric import Kind
+from conch.metric_catalog.server import CUSTOM_SERIES_DROPPED
 from conch.observability.metrics.exposition import Buckets, Family, Point, Value
 
+_log = logging.getLogger(__name__)
+
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+# Maximum of a family. Each series costs memory in Prometheus for hours.
+MAX_SERIES = 1000
+_MAX_REPORTS = 100
+_REASONS = {
+    "name": "its name is invalid, or that of a metric of the server",
+    "kind": "models define it with different kinds",
+    "labels": "labels are invalid, or two models report the same labels",
+    "limit": f"it has more than {MAX_SERIES} combinations of labels",
+}
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -41,24 +54,56 @@ def label_name(text: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_]", "_", text)
 
 
-def custom_families(samples: Iterable[MetricSample], reserved: Container[str]) -> list[Family]:
-    """Group samples to families. Samples that would invalidate the scrape are omitted.
+class CustomMetrics:
+    """Groups samples to families, and omits those that would invalidate the scrape or are too many.
 
-    These have an invalid or `reserved` name, another kind than their family, or labels that the family already has.
+    The reasons: `name`, invalid or that of a metric of the server; `kind`, another than that of its family; `labels`,
+    invalid or those of another series of the family; `limit`, more than 1000 series in the family. The first of each
+    family and reason is logged.
     """
-    families: dict[str, dict[tuple[tuple[str, str], ...], MetricSample]] = {}
-    kinds: dict[str, Kind] = {}
-    for sample in samples:
-        if sample.family in reserved or not _has_valid_names(sample):
-            continue
-        if kinds.setdefault(sample.family, sample.kind) == sample.kind:
+
+    def __init__(self, reserved: Container[str]) -> None:
+        self._reserved = reserved
+        self._reported: set[tuple[str, str]] = set()
+
+    def families(self, samples: Iterable[MetricSample]) -> list[Family]:
+        """Return the families of one scrape; the last has the number of series that were omitted, by reason."""
+        families: dict[str, dict[tuple[tuple[str, str], ...], MetricSample]] = {}
+        dropped = dict.fromkeys(_REASONS, 0)
+        for sample in samples:
+            series = families.get(sample.family, {})
             labels = tuple(sorted(sample.labels.items()))
-            families.setdefault(sample.family, {}).setdefault(labels, sample)
-    return [_family(list(series.values())) for series in families.values()]
+            reason = self._reason(sample, series, labels)
+            if reason:
+                dropped[reason] += 1
+                self._report(sample, reason)
+            else:
+                families.setdefault(sample.family, series)[labels] = sample
+        points = [Point(count, {"reason": reason}) for reason, count in dropped.items()]
+        return [
+            *(_family(list(series.values())) for series in families.values()),
+            Family.of(CUSTOM_SERIES_DROPPED, points),
+        ]
 
+    def _reason(
+        self,
+        sample: MetricSample,
+        series: Mapping[tuple[tuple[str, str], ...], MetricSample],
+        labels: tuple[tuple[str, str], ...],
+    ) -> str:
+        """Return why a sample is omitted, empty if it is not."""
+        if not is_metric_name(sample.family) or sample.family in self._reserved:
+            return "name"
+        if series and next(iter(series.values())).kind != sample.kind:
+            return "kind"
+        if labels in series or not all(map(is_label_name, sample.labels)):
+            return "labels"
+        return "limit" if len(series) >= MAX_SERIES else ""
 
-def _has_valid_names(sample: MetricSample) -> bool:
-    return is_metric_name(sample.family) and all(map(is_label_name, sample.labels))
+    def _report(self, sample: MetricSample, reason: str) -> None:
+        if (sample.family, reason) not in self._reported and len(self._reported) < _MAX_REPORTS:
+            self._reported.add((sample.family, reason))
+            _log.warning('custom metric "%s" is not exported with all series: %s', sample.family, _REASONS[reason])
 
 
 def _family(samples: list[MetricSample]) -> Family:

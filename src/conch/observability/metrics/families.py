@@ -4,23 +4,26 @@ The request path only adds integers (see `statistics`). Names, kinds and help ar
 """
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import accumulate, chain
 from math import inf
+from time import monotonic_ns
 from typing import TypeAlias
 
 from conch.metric_catalog import server, triton
 from conch.metric_catalog.catalog import all_metrics
 from conch.metric_catalog.metric import MetricDefinition
-from conch.observability.metrics.custom import MetricSample, custom_families, label_name
+from conch.observability.metrics.custom import CustomMetrics, MetricSample, label_name
 from conch.observability.metrics.exposition import Buckets, Family, Labels, Quantiles, pieces, render
 from conch.observability.metrics.generation_families import generation_families
 from conch.observability.metrics.host import HostMeter, HostUsage
 from conch.observability.metrics.loop_lag import LoopLag, lag_families
+from conch.observability.metrics.processes import ProcessMeter, server_families
 from conch.observability.metrics.reading import LabelledReading, Reading, read, read_one
-from conch.observability.metrics.statistics import CacheStatistics, Duration, Histogram, ModelStatistics
+from conch.observability.metrics.statistics import CacheStatistics, Duration, Histogram, ModelState, ModelStatistics
 from conch.observability.metrics.summaries import LatencySummaries, Summary
 from conch.options.server_options import ServerOptions
 
@@ -83,6 +86,34 @@ STATES: tuple[Reading[ModelStatistics], ...] = (
     Reading(triton.MODEL_CACHE_MISSES, lambda s: s.cache_miss.count if s.cached else None),
     Reading(triton.MODEL_CACHE_MISS_DURATION, lambda s: _us(s.cache_miss) if s.cached else None),
 )
+_SECOND_NS = 1_000_000_000
+
+
+def _batch_sizes(model: ModelStatistics) -> Buckets:
+    bounds = model.batch_size_bounds
+    counts = [0] * (len(bounds) + 1)
+    for size, batch in model.batches.items():
+        counts[bisect_left(bounds, size)] += batch.compute_infer.count
+    total = sum(size * batch.compute_infer.count for size, batch in model.batches.items())
+    return Buckets((*bounds, inf), list(accumulate(counts)), total)
+
+
+HISTOGRAMS: tuple[Reading[ModelStatistics], ...] = (
+    Reading(server.REQUEST_DURATION, lambda s: _buckets(s.request_duration, _SECOND_NS)),
+    Reading(server.QUEUE_DURATION, lambda s: _buckets(s.queue_duration, _SECOND_NS)),
+    Reading(server.BATCH_SIZE, _batch_sizes),
+)
+LIVE: tuple[Reading[ModelState], ...] = (
+    Reading(server.MODEL_READY, lambda s: int(s.ready)),
+    Reading(server.INSTANCES, lambda s: s.instances or None),
+    Reading(server.INSTANCE_BUSY, lambda s: s.busy_ns / _SECOND_NS if s.instances else None),
+    Reading(server.QUEUE_DEPTH, lambda s: s.queued if s.instances else None),
+    Reading(
+        server.QUEUE_OLDEST,
+        lambda s: ((monotonic_ns() - s.oldest_ns) / _SECOND_NS if s.oldest_ns else 0) if s.instances else None,
+    ),
+    Reading(server.PROCESS_RESTARTS, lambda s: s.restarts if s.instances else None),
+)
 SUMMARIES: tuple[tuple[MetricDefinition, Callable[[LatencySummaries], Summary]], ...] = (
     (triton.REQUEST_SUMMARY, lambda s: s.success),
     (triton.QUEUE_SUMMARY, lambda s: s.queue),
@@ -116,12 +147,28 @@ REQUEST_MEMORY: tuple[Reading[RequestMemory], ...] = (
 )
 
 
+def _of_processes(meter: ProcessMeter) -> tuple[LabelledReading[ModelState], ...]:
+    usage = meter.usage
+    return (
+        LabelledReading(
+            server.PROCESS_CPU,
+            "instance",
+            lambda s: [(name, usage[pid].cpu_s) for name, pid in s.processes if pid in usage],
+        ),
+        LabelledReading(
+            server.PROCESS_MEMORY,
+            "instance",
+            lambda s: [(name, usage[pid].resident_bytes) for name, pid in s.processes if pid in usage],
+        ),
+    )
+
+
 class Metrics:
     """The metrics of one server.
 
     `statistics` returns those of all model versions, `samples` the custom metrics of models. `cache` has those of the
     response cache, `request_memory` returns those of the memory for request bodies, and `lag` has those of the event
-    loop; each is None if there is none. `collectors` yield the families of other parts.
+    loop; `meter` samples processes. Each is None if there is none. `collectors` yield the families of other parts.
     """
 
     def __init__(
@@ -133,6 +180,7 @@ class Metrics:
         cache: CacheStatistics | None = None,
         request_memory: Callable[[], RequestMemory] | None = None,
         lag: LoopLag | None = None,
+        meter: ProcessMeter | None = None,
         collectors: Sequence[Collector] = (),
     ) -> None:
         self._statistics = statistics
@@ -142,6 +190,8 @@ class Metrics:
         self._request_memory = request_memory
         self._lag = lag
         self._host = HostMeter(options.metrics_interval_ms / 1000) if options.allow_cpu_metrics else None
+        self._meter = meter
+        self._custom = CustomMetrics(all_metrics())
         self._collectors = collectors
 
     def render(self) -> bytes:
@@ -159,10 +209,11 @@ class Metrics:
         yield from read_one(SERVER_CACHE, self._cache)
         yield from read_one(HOST, self._host.usage() if self._host else None)
         yield from read_one(REQUEST_MEMORY, self._request_memory() if self._request_memory else None)
+        yield from () if self._meter is None else server_families(self._meter)
         yield from () if self._lag is None else lag_families(self._lag)
         for collector in self._collectors:
             yield from _collected(collector)
-        yield from custom_families(self._samples(), reserved=all_metrics())
+        yield from self._custom.families(self._samples())
 
     def _of_models(self) -> Iterator[Family]:
         models = [(_labels(model), model) for model in self._statistics()]
@@ -173,8 +224,13 @@ class Metrics:
             FIRST_RESPONSES if options.histogram_latencies else (),
             _summaries(options.summary_quantiles) if options.summary_latencies else (),
             STATES,
+            HISTOGRAMS,
         )
         yield from read(list(tables), models)
+        states = [(labels, model.state()) for labels, model in models if model.state is not None]
+        yield from read(LIVE, states)
+        if self._meter is not None:
+            yield from read(_of_processes(self._meter), states)
         yield from generation_families(model.generation for _, model in models if model.generation is not None)
 
 

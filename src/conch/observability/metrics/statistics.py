@@ -5,9 +5,10 @@ compute durations do not, `inference_count` sums batch sizes and `execution_coun
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import time_ns
+from typing import NamedTuple
 
 from conch.errors import FailureReason
 from conch.observability.metrics.generation import GenerationStatistics
@@ -36,6 +37,12 @@ class Duration:
 
 # Upper bounds of the first-response histogram, as in Triton.
 FIRST_RESPONSE_BOUNDS_MS = (100, 500, 2000, 5000)
+# Upper bounds of the durations of requests and of their wait in the queue.
+DURATION_BOUNDS_MS = (
+    *(1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0),
+    *(1000.0, 2500.0, 5000.0, 10_000.0, 30_000.0, 60_000.0),
+)
+BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Histogram:
@@ -43,8 +50,8 @@ class Histogram:
 
     __slots__ = ("bounds_ns", "counts", "ns")
 
-    def __init__(self, bounds_ms: Sequence[int]) -> None:
-        self.bounds_ns = tuple([bound * 1_000_000 for bound in bounds_ms])
+    def __init__(self, bounds_ms: Sequence[float]) -> None:
+        self.bounds_ns = tuple([int(bound * 1_000_000) for bound in bounds_ms])
         self.counts = [0] * (len(bounds_ms) + 1)  # the last for infinity
         self.ns = 0
 
@@ -92,6 +99,18 @@ class CacheStatistics:
     insertion_ns: int = 0
 
 
+class ModelState(NamedTuple):
+    """A model version at this moment."""
+
+    ready: bool
+    instances: int = 0  # 0 for ensembles
+    queued: int = 0  # requests that no instance holds
+    oldest_ns: int = 0  # monotonic time at which the oldest of them was queued
+    busy_ns: int = 0  # time in which instances have held batches, summed over the instances
+    restarts: int = 0  # attempts to replace a process that had exited
+    processes: tuple[tuple[str, int], ...] = ()  # names of instances, and the ids of their processes
+
+
 @dataclass(slots=True)
 class ModelStatistics:
     """Statistics of one version of one model."""
@@ -118,6 +137,10 @@ class ModelStatistics:
     pending: int = 0  # admitted, not yet executing
     load_duration_s: float = 0.0
     generation: GenerationStatistics | None = None  # of a language model
+    state: Callable[[], ModelState] | None = None  # set by the model
+    request_duration: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
+    queue_duration: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
+    batch_size_bounds: tuple[int, ...] = BATCH_SIZE_BOUNDS
     # Time to the first response, of decoupled models and ensembles.
     first_response: Histogram | None = None
     summaries: LatencySummaries | None = None  # with --metrics-config=summary_latencies=true
@@ -130,6 +153,8 @@ class ModelStatistics:
         self.inference_count += batch_size
         self.success.add(total)
         self.queue.add(queue)
+        self.request_duration.add(total)
+        self.queue_duration.add(queue)
         self.compute_input.add(compute_input)
         self.compute_infer.add(compute_infer)
         self.compute_output.add(compute_output)
@@ -145,6 +170,8 @@ class ModelStatistics:
         self.last_inference_ms = time_ns() // 1_000_000
         self.success.add(total)
         self.queue.add(0)
+        self.request_duration.add(total)
+        self.queue_duration.add(0)
         self.cache_hit.add(lookup)
         if self.first_response is not None:
             self.first_response.add(total)

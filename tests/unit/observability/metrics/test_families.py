@@ -1,6 +1,7 @@
 """Families of `/metrics`: names, labels, what exists from the start, and agreement with the statistics."""
 
 import math
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -8,9 +9,15 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from conch.errors import FailureReason
-from conch.observability.metrics.custom import MetricSample
+from conch.observability.metrics.custom import MAX_SERIES, MetricSample
 from conch.observability.metrics.families import Metrics
-from conch.observability.metrics.statistics import FIRST_RESPONSE_BOUNDS_MS, CacheStatistics, Histogram, ModelStatistics
+from conch.observability.metrics.statistics import (
+    FIRST_RESPONSE_BOUNDS_MS,
+    CacheStatistics,
+    Histogram,
+    ModelState,
+    ModelStatistics,
+)
 from conch.options.server_options import ServerOptions
 
 MS = 1_000_000
@@ -32,6 +39,11 @@ TRITONS = {
     "nv_cpu_memory_total_bytes": "gauge",
     "nv_cpu_memory_used_bytes": "gauge",
 }
+OF_SERVER = {
+    "conch_request_duration_seconds": "histogram",
+    "conch_queue_duration_seconds": "histogram",
+    "conch_batch_size": "histogram",
+}
 
 
 def scrape(
@@ -41,7 +53,8 @@ def scrape(
 ) -> dict[str, Metric]:
     """Render and read back; families by the name in their TYPE line."""
     metrics = Metrics(statistics=lambda: models, samples=lambda: samples, options=options or ServerOptions())
-    return {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {family.name: family for family in families if family.name != "conch_custom_series_dropped"}
 
 
 def value(families: dict[str, Metric], name: str, **labels: str) -> float:
@@ -69,14 +82,14 @@ def busy(name: str = "m", version: int = 3) -> ModelStatistics:
 
 def test_names_and_types_are_tritons() -> None:
     families = scrape([ModelStatistics("m", 1)])
-    assert {name: family.type for name, family in families.items()} == TRITONS
+    assert {name: family.type for name, family in families.items()} == TRITONS | OF_SERVER
 
 
 def test_series_exist_from_the_start_with_integral_values() -> None:
     metrics = Metrics(
         statistics=lambda: [ModelStatistics("m", 1)], samples=list, options=ServerOptions(allow_cpu_metrics=False)
     )
-    lines = [line for line in metrics.render().decode().splitlines() if not line.startswith("#")]
+    lines = [line for line in metrics.render().decode().splitlines() if line.startswith("nv_")]
     per_model = [name for name in TRITONS if not name.startswith("nv_cpu")]
     assert [line for line in lines if "reason" not in line] == [
         f'{name}{{model="m",version="1"}} 0' for name in per_model if name != "nv_inference_request_failure"
@@ -177,7 +190,7 @@ def test_series_vanish_with_their_model() -> None:
     metrics = Metrics(statistics=lambda: models, samples=list, options=ServerOptions(allow_cpu_metrics=False))
     assert b'model="m"' in metrics.render()
     models.clear()
-    assert metrics.render() == b""
+    assert b'model="m"' not in metrics.render()
 
 
 def test_latency_counters_can_be_switched_off() -> None:
@@ -249,6 +262,62 @@ def test_a_custom_histogram_has_its_buckets() -> None:
 )
 def test_a_sample_that_would_spoil_the_scrape_is_left_out(bad: MetricSample) -> None:
     families = scrape([busy()], [sample("good"), bad])
-    assert set(families) == {*TRITONS, "good"}
+    assert set(families) == {*TRITONS, *OF_SERVER, "good"}
     assert [found.value for found in families["good"].samples] == [1]
     assert value(families, "nv_inference_count", model="m", version="3") == 9
+
+
+def dropped(metrics: Metrics) -> dict[str, float]:
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {
+        sample.labels["reason"]: sample.value
+        for family in families
+        for sample in family.samples
+        if family.name == "conch_custom_series_dropped"
+    }
+
+
+def test_ten_thousand_label_values_are_bounded_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    samples = [sample("users", user=str(number)) for number in range(10_000)]
+    metrics = Metrics(statistics=list, samples=lambda: samples, options=ServerOptions(allow_cpu_metrics=False))
+    for _ in range(2):
+        text = metrics.render().decode()
+    assert text.count("\nusers{") == MAX_SERIES
+    assert dropped(metrics) == {"name": 0, "kind": 0, "labels": 0, "limit": 10_000 - MAX_SERIES}
+    assert len([one for one in caplog.messages if "more than 1000 combinations" in one]) == 1
+
+
+def test_clashes_are_reported_by_reason(caplog: pytest.LogCaptureFixture) -> None:
+    samples = [sample("nv_inference_count"), sample("a"), sample("a", "gauge", x="y"), sample("a", x="1"), sample("a")]
+    metrics = Metrics(statistics=list, samples=lambda: samples, options=ServerOptions(allow_cpu_metrics=False))
+    assert dropped(metrics) == {"name": 1, "kind": 1, "labels": 1, "limit": 0}
+    assert sorted(one.split('"')[1] for one in caplog.messages) == ["a", "a", "nv_inference_count"]
+
+
+# ---- the state of models ---------------------------------------------------------------------------------------------
+
+
+def test_the_state_of_a_model() -> None:
+    model, ensemble = busy(), ModelStatistics("e", 1)
+    now = time.monotonic_ns()
+    model.state = lambda: ModelState(True, 2, 7, now - 3_000_000_000, 1_500_000_000, 4)
+    ensemble.state = lambda: ModelState(False)
+    families = scrape([model, ensemble])
+    labels = {"model": "m", "version": "3"}
+    assert value(families, "conch_instances", **labels) == 2
+    assert value(families, "conch_queue_depth", **labels) == 7
+    assert value(families, "conch_queue_oldest_request_seconds", **labels) >= 3
+    assert value(families, "conch_instance_busy_seconds", **labels) == 1.5
+    assert value(families, "conch_process_restarts", **labels) == 4
+    assert [found.value for found in families["conch_model_ready"].samples] == [1, 0]
+    assert {found.labels["model"] for found in families["conch_queue_depth"].samples} == {"m"}
+
+
+def test_histograms_of_durations_and_batch_sizes() -> None:
+    families = scrape([busy()])
+    labels = {"model": "m", "version": "3"}
+    assert value(families, "conch_request_duration_seconds_count", **labels) == 2
+    assert value(families, "conch_request_duration_seconds_bucket", le="0.001", **labels) == 2
+    assert value(families, "conch_batch_size_bucket", le="8", **labels) == 0
+    assert value(families, "conch_batch_size_bucket", le="16", **labels) == 1
+    assert value(families, "conch_batch_size_sum", **labels) == 9

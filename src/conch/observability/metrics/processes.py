@@ -19,7 +19,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessUsage:
+class ProcessTreeUsage:
     """CPU seconds and resident bytes of a process with its descendants."""
 
     cpu_s: float
@@ -45,7 +45,7 @@ class ProcessMeter:
     """
 
     def __init__(self, pids: Callable[[], Iterable[int]], interval_s: float, proc: Path = Path("/proc")) -> None:
-        self.usage: dict[int, ProcessUsage] = {}
+        self.usage: dict[int, ProcessTreeUsage] = {}
         self.server: ServerUsage | None = None
         self._pids = pids
         self._interval_s = interval_s
@@ -59,7 +59,7 @@ class ProcessMeter:
 
     def sample(self, pids: Iterable[int]) -> None:
         """Sample the server and other processes. Those that have ended are omitted."""
-        found: dict[int, ProcessUsage] = {}
+        found: dict[int, ProcessTreeUsage] = {}
         for pid in pids:
             with suppress(OSError, ValueError, IndexError):
                 found[pid] = self._tree(pid)
@@ -67,16 +67,16 @@ class ProcessMeter:
         with suppress(OSError, ValueError, IndexError):
             self.server = self._server()
 
-    def _tree(self, pid: int) -> ProcessUsage:
+    def _tree(self, pid: int) -> ProcessTreeUsage:
         """Return the usage of a process and its descendants, also of those that have ended and were waited for."""
         stat = self._stat(pid)
         ticks = sum(int(stat[field]) for field in (_UTIME, _STIME, _CUTIME, _CSTIME))
         pages = int(stat[_RSS])
-        usage = ProcessUsage(ticks / _TICKS_PER_S, pages * _PAGE_BYTES)
+        usage = ProcessTreeUsage(ticks / _TICKS_PER_S, pages * _PAGE_BYTES)
         for child in self._children(pid):
             with suppress(OSError, ValueError, IndexError):
                 more = self._tree(child)
-                usage = ProcessUsage(usage.cpu_s + more.cpu_s, usage.resident_bytes + more.resident_bytes)
+                usage = ProcessTreeUsage(usage.cpu_s + more.cpu_s, usage.resident_bytes + more.resident_bytes)
         return usage
 
     def _stat(self, pid: int | str) -> list[str]:

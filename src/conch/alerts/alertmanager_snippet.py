@@ -1,0 +1,38 @@
+"""The receiver as Alertmanager's configuration has it."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from conch.alerts.configuration import ReceiverConfig
+from conch.alerts.secret import Secret
+from conch.errors import ConfigError
+
+
+def alertmanager_snippet(config: ReceiverConfig, url: str) -> str:
+    """Return YAML for alertmanager.yml. Credentials are referred to by files. Raises ConfigError for an invalid URL."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"--url '{url}' is not valid; it must begin with http:// or https:// and a host name")
+    webhook: dict[str, Any] = {"url": url, "send_resolved": True}
+    if config.bearer is not None:
+        file = _file(config.bearer, "receiver-token")
+        webhook["http_config"] = {"authorization": {"type": "Bearer", "credentials_file": file}}
+    if config.basic is not None:
+        file = _file(config.basic.password, "receiver-password")
+        webhook["http_config"] = {"basic_auth": {"username": config.basic.username, "password_file": file}}
+    document = {
+        "route": {
+            "receiver": "conch",
+            "group_by": ["alertname", "model"],
+            "group_wait": "30s",
+            "repeat_interval": "4h",
+        },
+        "receivers": [{"name": "conch", "webhook_configs": [webhook]}],
+    }
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def _file(secret: Secret, name: str) -> str:
+    return str(secret.file.resolve()) if secret.file else f"/etc/alertmanager/{name}"

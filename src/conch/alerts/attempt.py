@@ -1,0 +1,32 @@
+"""One attempt to deliver a message."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from conch.alerts.configuration import Target
+from conch.alerts.http_post import Unanswered
+from conch.alerts.message import TemplateFailed
+from conch.alerts.notification import Alert
+from conch.alerts.posting import build_post
+from conch.alerts.secret import redact
+from conch.alerts.services.service import DeliveryOutcome, OutgoingPost, PostReply, Verdict
+
+
+def attempt(
+    target: Target,
+    alerts: Sequence[Alert],
+    send: Callable[[OutgoingPost], PostReply],
+    now: Callable[[], float] = time.time,
+) -> DeliveryOutcome:
+    """Build, sign and send the message of alerts; return the outcome, whose reason has no secrets."""
+    try:
+        post = build_post(target, alerts, now())
+        outcome = target.service.outcome(send(post), now())
+    except TemplateFailed as error:
+        outcome = DeliveryOutcome(Verdict.MESSAGE_REJECTED, str(error))
+    except Unanswered as error:
+        outcome = DeliveryOutcome(Verdict.TARGET_FAILED, str(error))
+    except OSError as error:  # of a secret
+        outcome = DeliveryOutcome(Verdict.TARGET_FAILED, error.strerror or str(error))
+    return replace(outcome, reason=redact(outcome.reason, target.secrets())) if outcome.reason else outcome

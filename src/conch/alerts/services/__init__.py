@@ -1,0 +1,1 @@
+"""Services that messages are posted to: format, signature, limits, and what their replies mean. Pure."""

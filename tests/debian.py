@@ -48,6 +48,22 @@ def debian_tool(name: str) -> Path:
     return found
 
 
+def debian_command(name: str) -> list[str]:
+    """Return the command of a program that reads files below /usr/share, as prometheus-alertmanager does.
+
+    An unpacked one runs in a mount namespace with the unpacked /usr/share. Skips the test where that is not permitted.
+    """
+    path = debian_tool(name)
+    if not path.is_relative_to(_FOLDER):
+        return [str(path)]
+    as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    script = f'mount --bind "{_FOLDER}/root/usr/share" /usr/share && exec "$@"'
+    command = ["unshare", "--mount", *as_root, "sh", "-c", script, "sh"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{name} is not installed, and a mount namespace for it is not permitted")
+    return [*command, str(path)]
+
+
 def debian_environment() -> dict[str, str]:
     """Return this process's environment, with the libraries of unpacked packages."""
     libraries = [str(each.parent) for each in sorted(_FOLDER.glob("root/**/*.so.*"))]

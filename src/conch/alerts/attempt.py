@@ -27,6 +27,6 @@ def attempt(
         outcome = DeliveryOutcome(Verdict.MESSAGE_REJECTED, str(error))
     except Unanswered as error:
         outcome = DeliveryOutcome(Verdict.TARGET_FAILED, str(error))
-    except OSError as error:  # of a secret
-        outcome = DeliveryOutcome(Verdict.TARGET_FAILED, error.strerror or str(error))
+    except OSError as error:
+        outcome = DeliveryOutcome(Verdict.TARGET_FAILED, f"a secret cannot be read: {error}")
     return replace(outcome, reason=redact(outcome.reason, target.secrets())) if outcome.reason else outcome

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
-from jinja2 import ChainableUndefined, TemplateError, TemplateSyntaxError, meta
+from jinja2 import ChainableUndefined, TemplateSyntaxError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.alerts.notification import Alert, common
@@ -85,19 +86,22 @@ def check_template(source: str) -> str:
         _environment.from_string(source)
     except TemplateSyntaxError as error:
         return f"line {error.lineno} of the template: {error.message}"
-    except TemplateError as error:  # an unknown filter or test
-        return f"{error.message}"
     if unknown:
         return f"unknown variable '{min(unknown)}'; the variables are {', '.join(sorted(VARIABLES))}"
     return ""
 
 
-def render(source: str, variables: Mapping[str, Any]) -> str:
-    """Render a template. Raises TemplateFailed."""
+def render(source: str, variables: Mapping[str, Any], escapes: Mapping[int, str] | None = None) -> str:
+    """Render a template, with values escaped for the markup (a table of `str.translate`). Raises TemplateFailed."""
+    environment = _environment.overlay(finalize=partial(_escaped, escapes)) if escapes else _environment
     try:
-        return _environment.from_string(source).render(variables)
+        return environment.from_string(source).render(variables)
     except Exception as error:  # whatever an expression of the template raises
         raise TemplateFailed(f"the template cannot be rendered: {type(error).__name__}: {error}") from None
+
+
+def _escaped(escapes: Mapping[int, str], value: object) -> object:
+    return value.translate(escapes) if isinstance(value, str) else value
 
 
 # Names of Alertmanager's payload, and the title.
@@ -106,8 +110,13 @@ VARIABLES = frozenset(
 )
 
 
-def compose(alerts: Sequence[Alert], templates: MessageTemplates, detail: Detail = DETAILS[0]) -> Message:
-    """Compose the message of at least one alert. Raises TemplateFailed."""
+def compose(
+    alerts: Sequence[Alert],
+    templates: MessageTemplates,
+    detail: Detail = DETAILS[0],
+    escapes: Mapping[int, str] | None = None,
+) -> Message:
+    """Compose the message of at least one alert. Only the text of a template is escaped. Raises TemplateFailed."""
     firing = [alert for alert in alerts if alert.status == "firing"]
     resolved = [alert for alert in alerts if alert.status != "firing"]
     variables: dict[str, Any] = {
@@ -128,7 +137,7 @@ def compose(alerts: Sequence[Alert], templates: MessageTemplates, detail: Detail
         title,
         bool(firing),
         tuple(_section(alert, detail) for alert in alerts),
-        shortened(render(templates.text, variables).strip(), detail.text) if templates.text else "",
+        shortened(render(templates.text, variables, escapes).strip(), detail.text) if templates.text else "",
         alerts[0].external_url,
         variables,
     )

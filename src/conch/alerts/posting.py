@@ -45,7 +45,7 @@ def idempotency_key(target: Target, alerts: Sequence[Alert]) -> str:
 
 
 def _document(target: Target, alerts: Sequence[Alert], detail: Detail) -> Any:
-    message = compose(alerts, target.templates, detail)
+    message = compose(alerts, target.templates, detail, target.service.escapes)
     return body_of_template(target.body, message) if target.body else target.service.document(message)
 
 

@@ -50,8 +50,15 @@ async def _run(config: ReceiverConfig, options: ReceiverOptions) -> None:
     executor = ThreadPoolExecutor(1, thread_name_prefix="conch-alerts-queue")
     deliveries = [thread.delivery for thread in threads.values()]
     receiver = WebhookReceiver(config, queue, deliveries, lambda name: threads[name].wake(), executor)
-    limits = HttpLimits(connections=_MAX_CONNECTIONS, body_bytes=_MAX_BODY_BYTES)
-    server = HttpServer(receiver, options.address, options.port, limits=limits, refusal=receiver.refusal)
+    limits = HttpLimits(connections=_MAX_CONNECTIONS)
+    server = HttpServer(
+        receiver,
+        options.address,
+        options.port,
+        limits=limits,
+        body_limit=lambda _: _MAX_BODY_BYTES,
+        refusal=receiver.refusal,
+    )
     stopping = stop_signals()
     await server.start()
     _report_start(config, options, queue, server.port)

@@ -45,4 +45,6 @@ def _outcome(reply: PostReply, now: float) -> DeliveryOutcome:
     return coded_outcome(reply, now, ("errcode",), "errmsg", _TARGET_CODES)
 
 
-DINGTALK = TargetService("dingtalk", _document, _outcome, max_size=20_000, burst=5, per_minute=15, sign=_sign)
+DINGTALK = TargetService(
+    "dingtalk", _document, _outcome, max_size=20_000, burst=5, per_minute=15, escapes=_ESCAPES, sign=_sign
+)

@@ -52,4 +52,6 @@ def _outcome(reply: PostReply, now: float) -> DeliveryOutcome:
     return coded_outcome(reply, now, ("code", "StatusCode"), "msg", _TARGET_CODES)
 
 
-FEISHU = TargetService("feishu", _document, _outcome, max_size=19_500, burst=3, per_minute=90, sign=_sign)
+FEISHU = TargetService(
+    "feishu", _document, _outcome, max_size=19_500, burst=3, per_minute=90, escapes=_ESCAPES, sign=_sign
+)

@@ -66,6 +66,7 @@ class TargetService:
     # A robot's rate limit: `burst` messages, then `per_minute`. Together at most what the service allows per minute.
     burst: int
     per_minute: float
+    escapes: Mapping[int, str] | None = None  # of values in the service's markup; a table of `str.translate`
     size: Callable[[dict[str, Any], bytes], int] = lambda _document, body: len(body)
     sign: Callable[[str, dict[str, Any], str, float], tuple[str, dict[str, Any]]] | None = None
     max_alerts: int = 20

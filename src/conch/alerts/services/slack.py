@@ -37,4 +37,6 @@ def _size(document: dict[str, Any], _body: bytes) -> int:
     return max(len(block["text"]["text"]) for block in document["blocks"])
 
 
-SLACK = TargetService("slack", _document, http_outcome, max_size=3000, burst=1, per_minute=55, size=_size)
+SLACK = TargetService(
+    "slack", _document, http_outcome, max_size=3000, burst=1, per_minute=55, escapes=_ESCAPES, size=_size
+)

@@ -38,4 +38,4 @@ def _outcome(reply: PostReply, now: float) -> DeliveryOutcome:
     return coded_outcome(reply, now, ("errcode",), "errmsg", _TARGET_CODES)
 
 
-WECOM = TargetService("wecom", _document, _outcome, max_size=4096, burst=5, per_minute=15, size=_size)
+WECOM = TargetService("wecom", _document, _outcome, max_size=4096, burst=5, per_minute=15, escapes=_ESCAPES, size=_size)

@@ -215,7 +215,7 @@ def test_the_http_side(tmp_path: Path) -> None:
         exposed = {line.split()[2] for line in running.get("/metrics")[1].splitlines() if line.startswith("# TYPE")}
         assert exposed == {metric.name for metric in METRICS}
         assert running.stop() == 0
-        assert r'no route matches 1 alert(s), such as \"Unrouted\"' in running.log
+        assert r"no route matches 1 alert(s), such as \"Unrouted\"" in running.log
 
 
 def test_start_failures(tmp_path: Path) -> None:

@@ -42,12 +42,8 @@ OPTIONAL = {
     "grpc": {"accelerators/attribution/kubelet.py", "cli/clients/triton_stream.py"},
     "huggingface_hub": {"cli/repository/hub_download.py"},
     "obstore": {"repository/remote/object_store.py"},
-<<<<<<< HEAD
     "promql_parser": {"monitoring/promql.py"},
-    "urllib3": {"repository/remote/http_client.py"},
-=======
     "urllib3": {"repository/remote/http_client.py", "alerts/http_post.py"},
->>>>>>> 8971b78 (Add a webhook receiver for Alertmanager with a durable queue)
     "zstandard": {"archives/zstd.py"},
 }
 

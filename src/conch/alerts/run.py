@@ -19,7 +19,7 @@ from conch.stop_signals import stop_signals
 
 _log = logging.getLogger(__name__)
 
-_USUAL_BODY_BYTES = 2**20  # larger ones have the limit below, whose message names no flag of conch serve
+_DEFAULT_BODY_BYTES = 2**20  # larger ones have the limit below, whose message names no flag of conch serve
 _MAX_BODY_BYTES = 16 * 2**20
 _MAX_CONNECTIONS = 256
 _STOP_S = 25.0  # longer than an attempt usually takes
@@ -51,7 +51,7 @@ async def _run(config: ReceiverConfig, options: ReceiverOptions) -> None:
     executor = ThreadPoolExecutor(1, thread_name_prefix="conch-alerts-queue")
     deliveries = [thread.delivery for thread in threads.values()]
     receiver = WebhookReceiver(config, queue, deliveries, lambda name: threads[name].wake(), executor)
-    limits = HttpLimits(connections=_MAX_CONNECTIONS, body_bytes=_USUAL_BODY_BYTES)
+    limits = HttpLimits(connections=_MAX_CONNECTIONS, body_bytes=_DEFAULT_BODY_BYTES)
     server = HttpServer(
         receiver,
         options.address,

@@ -79,7 +79,7 @@ class EngineProcess:
     @property
     def alive(self) -> bool:
         """Whether the process is running."""
-        return self._child.exit is None and self._child.pid != 0
+        return self._child.alive
 
     async def start(self, launcher: Launcher, driver: str, options: Mapping[str, Any], timeout_s: float) -> EngineInfo:
         """Start the process and load the model. Raises ModelLoadError with the cause."""

@@ -54,6 +54,7 @@ class ChildProcess:
         on_exit: Callable[[Exit], None],
     ) -> None:
         self.name = name
+        self.alive = False  # from the launch until the exit is reported
         self.exit: Exit | None = None
         self._on_message = on_message
         self._on_exit = on_exit
@@ -205,6 +206,7 @@ class ChildProcess:
                 raise ModelLoadError(text, Code.UNAVAILABLE) from error
             raise
         self._process = process
+        self.alive = True
         loop.add_reader(self._pidfd, self._process_ended)
         if self._killed:
             self.kill()
@@ -242,6 +244,7 @@ class ChildProcess:
         if self._timer is not None:
             self._timer.cancel()
         self.exit = Exit(self._status)
+        self.alive = False
         for stream in list(self._streams):
             stream.close()
         self._on_exit(self.exit)

@@ -49,7 +49,8 @@ class PythonInstance(Instance):
     @property
     def ready(self) -> bool:
         """Whether the process runs and its model is initialized."""
-        return self._processes.ready
+        process = self._processes.current  # not through the supervisor: it is asked for every request
+        return process is not None and process.alive
 
     async def start(self) -> None:
         """Start the process and initialize the model. Raises ModelLoadError with the model's error."""

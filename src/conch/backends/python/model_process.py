@@ -74,7 +74,7 @@ class ModelProcess:
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._child.exit is None and self._child.pid != 0
+        return self._child.alive
 
     @property
     def pid(self) -> int:

@@ -6,16 +6,13 @@ nothing of the protocols above it. A handler is called with a request and the re
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
+from conch.frontends.http.budgeted_handler import BudgetedHandler
 from conch.frontends.http.connection import HttpConnection
 from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
-from conch.frontends.http.reply import HttpReply
-from conch.frontends.http.sender import handle
 from conch.frontends.http.server_context import Handler
 from conch.frontends.listener import Listener
-from conch.frontends.loop_budget import LoopBudget
 
 
 class HttpServer(Listener[HttpConnection]):
@@ -40,7 +37,7 @@ class HttpServer(Listener[HttpConnection]):
         """
         self.limits = limits or HttpLimits()
         super().__init__(host, port, connections=self.limits.connections, reuse_port=reuse_port)
-        self.handler: Handler = _BudgetedHandler(handler)
+        self.handler: Handler = BudgetedHandler(handler)
         self.body_limit = body_limit
         self.refusal = refusal
         self.budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
@@ -54,21 +51,3 @@ class HttpServer(Listener[HttpConnection]):
 
     def _accept(self) -> asyncio.BaseProtocol:
         return HttpConnection(self).protocol
-
-
-class _BudgetedHandler:
-    """Calls another handler, at once or, when this turn of the event loop is used up, in a later one."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-        self._loop_budget = LoopBudget()
-
-    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
-        if self._loop_budget.acquire():
-            self._handler(request, reply)
-        else:
-            self._loop_budget.postpone(partial(self._handle_later, request, reply))
-
-    def _handle_later(self, request: HttpRequest, reply: HttpReply) -> None:
-        if reply.open:
-            handle(self._handler, request, reply)

@@ -68,9 +68,10 @@ class HttpInferEndpoint:
         self._regions = regions
         self._pool = pool
         self._requests = JsonRequestCache(regions)
-        self._forwarded = ForwardedHeaders(
+        forwarded = ForwardedHeaders(
             header_forward_pattern, _is_reserved, flag="--http-header-forward-pattern", secret=secret_headers
         )
+        self._forwarded = forwarded or None
 
     def body_limit(self, request: HttpRequest) -> int:
         """Return the limit for a body; that for JSON is lower, because its parsed form takes many times its size."""
@@ -97,7 +98,7 @@ class HttpInferEndpoint:
             raise
 
     def _admit(self, call: InFlight, infer_request: InferRequest, options: OutputOptions) -> None:
-        if self._forwarded:
+        if self._forwarded is not None:
             fields = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.request.fields)
             self._forwarded.add(infer_request.parameters, fields)
         call.admit(self._inference, infer_request, _Response(call, options, self._pool).respond)

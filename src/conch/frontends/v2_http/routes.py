@@ -110,7 +110,7 @@ class V2Http:
         self._generate = GenerateEndpoints(inference, observer, pool)
         self._shared_memory = SharedMemoryEndpoints(shared_memory)
         self._repository = RepositoryEndpoints(control, self._tasks, pool)
-        self._access = access or Access()
+        self._access = access or None
         self._metadata = documents.server_metadata(
             server_name, conch.__version__, shared_memory=shared_memory is not None
         )
@@ -166,9 +166,10 @@ class V2Http:
 
     def _denied(self, endpoint: _Endpoint | _ModelEndpoint, request: HttpRequest) -> HttpRefusal | None:
         """Return why this client may not call this endpoint with this method, None if it may."""
-        refusal = access_refusal(self._access, endpoint.category, request)
-        if refusal is not None:
-            return refusal
+        if self._access is not None:
+            refusal = access_refusal(self._access, endpoint.category, request)
+            if refusal is not None:
+                return refusal
         if request.method not in endpoint.methods:
             return wrong_method()
         if len(request.body) > MAX_INLINE_BYTES and not endpoint.large:

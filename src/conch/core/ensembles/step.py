@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, MutableMapping
 from time import monotonic_ns
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from conch.errors import ConchError, InvalidRequest
 from conch.model_config import EnsembleStep, ModelConfig
@@ -42,21 +42,30 @@ class StepTimes:
         self.output += timeline.done - timeline.infer_done
 
 
-class SequencePosition(NamedTuple):
+# Several of these are made for each step of a request: plain classes, which cost less than tuples with names.
+
+
+class SequencePosition:
     """The sequence that a request belongs to, and flags that say whether it starts or ends it."""
 
-    correlation_id: int | str
-    flags: int
+    __slots__ = ("correlation_id", "flags")
+
+    def __init__(self, correlation_id: int | str, flags: int) -> None:
+        self.correlation_id = correlation_id
+        self.flags = flags
 
 
-class StageTensor(NamedTuple):
+class StageTensor:
     """A tensor between steps: None where an optional input or an output was omitted.
 
     The output of a step carries the position in the sequence, which the steps that read it take over.
     """
 
-    tensor: Tensor | None
-    position: SequencePosition | None = None
+    __slots__ = ("position", "tensor")
+
+    def __init__(self, tensor: Tensor | None, position: SequencePosition | None = None) -> None:
+        self.tensor = tensor
+        self.position = position
 
 
 Stage: TypeAlias = MutableMapping[str, StageTensor]
@@ -111,12 +120,13 @@ def take_outputs(step: EnsembleStep, answer: InferResponse, position: SequencePo
     """
     if answer.parameters:
         position = _moved_position(position, answer.parameters)
-    for tensor in step.output_map.values():
-        tensors[tensor] = StageTensor(None, position)
     for output in answer.outputs:
         name = step.output_map.get(output.name)
         if name is not None:
             tensors[name] = StageTensor(output.renamed(name), position)
+    for name in step.output_map.values():
+        if name not in tensors:
+            tensors[name] = StageTensor(None, position)
 
 
 def ensemble_response(request: InferRequest, config: ModelConfig, version: int, tensors: Stage) -> InferResponse:

@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from conch.accelerators.nvidia import NvmlFault, installed_gpus
+from conch.accelerators.nvidia.nvml import NvmlFault, installed_gpus
 from conch.accelerators.visible import visible_gpus
 from conch.errors import InvalidRequest
 

@@ -1,0 +1,201 @@
+"""Supervise the process that samples the accelerators of one vendor."""
+
+import asyncio
+import logging
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from time import monotonic
+
+from conch.accelerators.base import CollectorError, CollectorStatus, DeviceIdentity, VendorSample, sample_from_json
+from conch.accelerators.sampling_process import ABSENT, ERROR, SAMPLE
+
+_log = logging.getLogger(__name__)
+
+# A driver takes a few seconds to start a GPU for its first user.
+_START_TIMEOUT_S = 30.0
+_MIN_TIMEOUT_S = 5.0
+_TIMEOUT_INTERVALS = 3
+_KILL_TIMEOUT_S = 1.0
+_RETRY_ABSENT_S = 300.0
+_FIRST_DELAY_S, _MAX_DELAY_S = 1.0, 60.0
+_STABLE_S = 60.0  # a process that lived that long is restarted after the first delay
+_MAX_LINE_BYTES = 1 << 20
+_MAX_FIELDS = 512  # names of unsupported fields
+
+
+class Sampler:
+    """Samples of one vendor, taken every `interval_s` by a separate process. Life: `start` → `stop`.
+
+    A process that fails, or that is silent for `timeout_s`, is killed and restarted with backoff; meanwhile there is no
+    sample. While the vendor is absent, the process is started again every few minutes.
+    """
+
+    def __init__(
+        self,
+        vendor: str,
+        interval_s: float,
+        *,
+        timeout_s: float | None = None,
+        start_timeout_s: float = _START_TIMEOUT_S,
+        first_delay_s: float = _FIRST_DELAY_S,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.vendor = vendor
+        self.sample: VendorSample | None = None  # the last one; None while the collector is down
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s or max(_MIN_TIMEOUT_S, _TIMEOUT_INTERVALS * interval_s)
+        self._start_timeout_s = max(start_timeout_s, self._timeout_s) if timeout_s is None else self._timeout_s
+        self._first_delay_s = first_delay_s
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._process: Process | None = None
+        self._failures = 0
+        self._error = ""
+        self._absent = True  # until the collector has started or failed
+        self._duration_s: float | None = None
+        self._sampled_at: float | None = None
+        self._unsupported: dict[str, int] = {}
+        self._devices: dict[tuple[str, str], DeviceIdentity] = {}  # all that were ever sampled, by index and parent
+
+    def start(self) -> None:
+        """Start sampling."""
+        self._task = asyncio.create_task(self._supervise())
+
+    async def stop(self) -> None:
+        """Kill the process and stop."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def status(self) -> CollectorStatus | None:
+        """Return the state of the collector, None if the vendor is absent."""
+        if self._absent and self._sampled_at is None:
+            return None
+        age = None if self._sampled_at is None else self._clock() - self._sampled_at
+        return CollectorStatus(
+            self.vendor, self.sample is not None, self._duration_s, age, self._unsupported, self._error
+        )
+
+    def devices(self) -> Iterator[tuple[DeviceIdentity, bool]]:
+        """Yield the devices that were sampled at any time, and whether the last sample has values of each.
+
+        While the collector is down, nothing is known of the devices and none is returned.
+        """
+        if self.sample is None:
+            return
+        answering = {_key(each.device) for each in self.sample.devices if "lost" not in each.attributes}
+        for key, device in self._devices.items():
+            yield device, key in answering
+
+    async def _supervise(self) -> None:
+        while True:
+            began = self._clock()
+            try:
+                absent = await self._run()
+            finally:
+                self.sample = None
+                await self._kill()
+            if absent:
+                self._absent = True
+                await asyncio.sleep(_RETRY_ABSENT_S)
+                continue
+            self._absent = False
+            if self._clock() - began >= _STABLE_S:
+                self._failures = 0
+            delay = min(self._first_delay_s * 2.0**self._failures, _MAX_DELAY_S)
+            self._failures += 1
+            _log.warning(
+                "the collector of %s accelerators failed: %s; restarting in %g s", self.vendor, self._error, delay
+            )
+            await asyncio.sleep(delay)
+
+    async def _run(self) -> bool:
+        """Run one process until it ends or must be killed. Returns whether the vendor is absent."""
+        command = [sys.executable, "-m", "conch.accelerators.sampling_process", self.vendor, repr(self._interval_s)]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=_MAX_LINE_BYTES, start_new_session=True
+        )
+        self._process = process
+        assert process.stdout is not None
+        assert process.stderr is not None
+        last_words = asyncio.create_task(_last_line(process.stderr))
+        try:
+            return await self._read(process.stdout)
+        except TimeoutError:
+            self._error = "it does not respond; the driver or tool hangs"
+        except CollectorError as error:
+            self._error = str(error)
+        except EOFError:
+            with suppress(TimeoutError):
+                status = await asyncio.wait_for(process.wait(), _KILL_TIMEOUT_S)
+                words = await asyncio.wait_for(last_words, _KILL_TIMEOUT_S)
+                if status != 1 or not self._error:
+                    self._error = f"its process exited with status {status}" + (f": {words}" if words else "")
+        finally:
+            last_words.cancel()
+        return False
+
+    async def _read(self, lines: asyncio.StreamReader) -> bool:
+        """Read lines until the vendor is absent. Raises TimeoutError, EOFError, CollectorError."""
+        timeout_s = self._start_timeout_s
+        self._error = ""
+        while True:
+            try:
+                line = await asyncio.wait_for(lines.readline(), timeout_s)
+            except ValueError as error:
+                raise CollectorError(f"its sample exceeds {_MAX_LINE_BYTES} bytes") from error
+            if not line.endswith(b"\n"):
+                raise EOFError
+            kind, _, content = line.rstrip().partition(b" ")
+            if kind == ABSENT:
+                return True
+            self._absent = False
+            if kind == SAMPLE:
+                self._accept(content)
+                timeout_s = self._timeout_s
+            elif kind == ERROR:
+                self.sample = None
+                self._error = content.decode(errors="replace")
+            else:
+                raise CollectorError(f"malformed line {line[:80]!r}")
+
+    def _accept(self, content: bytes) -> None:
+        duration, _, document = content.partition(b" ")
+        sample = sample_from_json(document)
+        self._duration_s = float(duration)
+        self._sampled_at = self._clock()
+        self._error = ""
+        self.sample = sample
+        for each in sample.devices:
+            if each.device.uuid or _key(each.device) not in self._devices:
+                self._devices[_key(each.device)] = each.device
+            for name in each.unsupported:
+                if name in self._unsupported or len(self._unsupported) < _MAX_FIELDS:
+                    self._unsupported[name] = self._unsupported.get(name, 0) + 1
+
+    async def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            process.kill()
+        # A process that hangs in the driver exits only when the driver returns; it is not waited for.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _KILL_TIMEOUT_S)
+
+
+def _key(device: DeviceIdentity) -> tuple[str, str]:
+    return device.index, device.parent_uuid
+
+
+async def _last_line(stream: asyncio.StreamReader) -> str:
+    """Read a stream to its end and return its last line, shortened."""
+    kept = b""
+    while chunk := await stream.read(1 << 16):
+        kept = (kept + chunk)[-1000:]
+    lines = kept.decode(errors="replace").strip().splitlines()
+    return lines[-1][:200] if lines else ""

@@ -20,6 +20,7 @@ BUILT_IN: Mapping[str, str] = {
     "cambricon": "conch.accelerators.vendors.cambricon:CambriconCollector",
     "intel": "conch.accelerators.vendors.intel:IntelCollector",
     "neuron": "conch.accelerators.vendors.neuron:NeuronCollector",
+    "nvidia": "conch.accelerators.nvidia.collector:NvidiaCollector",
 }
 
 

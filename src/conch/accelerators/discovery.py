@@ -1,7 +1,6 @@
 """Discover the GPUs that this server can use; a driver that hangs or crashes cannot harm the server."""
 
 import asyncio
-import ctypes
 import json
 import os
 import sys
@@ -9,11 +8,11 @@ from collections.abc import Mapping
 from logging import getLogger
 
 from conch.accelerators.gpu import Gpu, InstalledGpu
+from conch.accelerators.nvidia.driver import has_nvidia_driver
 from conch.accelerators.visible import visible_gpus
 
 _log = getLogger(__name__)
 
-_LIBRARY = "libnvidia-ml.so.1"
 # A driver takes a few seconds to start a GPU for its first user.
 _TIMEOUT_S = 30.0
 
@@ -24,7 +23,7 @@ async def discover_gpus(min_capability: tuple[int, int], environment: Mapping[st
     GPUs below `min_capability` are left out, with a warning. Without a driver the list is empty and nothing is logged.
     NVML runs in a separate process; if that fails, crashes or hangs, the list is empty and a warning is logged.
     """
-    if not _has_driver():
+    if not has_nvidia_driver():
         return []
     command = [sys.executable, "-m", "conch.accelerators.nvidia"]
     process = await asyncio.create_subprocess_exec(
@@ -50,14 +49,6 @@ async def discover_gpus(min_capability: tuple[int, int], environment: Mapping[st
             _log.info("%s", gpu)
             usable.append(gpu)
     return usable
-
-
-def _has_driver() -> bool:
-    try:
-        ctypes.CDLL(_LIBRARY)
-    except OSError:
-        return False
-    return True
 
 
 def _installed(row: Mapping[str, object]) -> InstalledGpu:

@@ -28,8 +28,9 @@ _MAX_FIELDS = 512  # names of unsupported fields
 class Sampler:
     """Samples of one vendor, taken every `interval_s` by a separate process. Life: `start` → `stop`.
 
-    A process that fails, or that is silent for `timeout_s`, is killed and restarted with backoff; meanwhile there is no
-    sample. While the vendor is absent, the process is started again every few minutes.
+    `on_sample` is called with every sample. A process that fails, or that is silent for `timeout_s`, is killed and
+    restarted with backoff; meanwhile there is no sample. While the vendor is absent, the process is started again every
+    few minutes.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Sampler:
         timeout_s: float | None = None,
         start_timeout_s: float = _START_TIMEOUT_S,
         first_delay_s: float = _FIRST_DELAY_S,
+        on_sample: Callable[[VendorSample], None] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.vendor = vendor
@@ -48,6 +50,7 @@ class Sampler:
         self._timeout_s = timeout_s or max(_MIN_TIMEOUT_S, _TIMEOUT_INTERVALS * interval_s)
         self._start_timeout_s = max(start_timeout_s, self._timeout_s) if timeout_s is None else self._timeout_s
         self._first_delay_s = first_delay_s
+        self._on_sample = on_sample
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._process: Process | None = None
@@ -170,6 +173,8 @@ class Sampler:
         self._sampled_at = self._clock()
         self._error = ""
         self.sample = sample
+        if self._on_sample is not None:
+            self._on_sample(sample)
         for each in sample.devices:
             if each.device.uuid or _key(each.device) not in self._devices:
                 self._devices[_key(each.device)] = each.device

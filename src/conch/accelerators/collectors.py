@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
+from shutil import which
 
 from conch.accelerators.base import Collector, CollectorError
+from conch.accelerators.nvidia.driver import has_nvidia_driver
 
 ENTRY_POINTS = "conch.accelerators"
 
@@ -22,6 +24,22 @@ BUILT_IN: Mapping[str, str] = {
     "neuron": "conch.accelerators.vendors.neuron:NeuronCollector",
     "nvidia": "conch.accelerators.nvidia.collector:NvidiaCollector",
 }
+
+# Vendor → the program that its collector runs.
+_PROGRAMS: Mapping[str, str] = {
+    "amd": "amd-smi",
+    "ascend": "npu-smi",
+    "cambricon": "cnmon",
+    "intel": "xpu-smi",
+    "neuron": "neuron-monitor",
+}
+
+
+def present_vendors() -> Sequence[str]:
+    """Return the vendors whose driver or tool is installed, and those of installed packages. Nothing is started."""
+    programs = {vendor for vendor, program in _PROGRAMS.items() if which(program) is not None}
+    nvidia = {"nvidia"} if has_nvidia_driver() else set()
+    return sorted({*programs, *nvidia, *(set(vendors()) - set(BUILT_IN))})
 
 
 def vendors() -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""The `conch` command. Each sub-command is a function of its name, whose module is imported when it runs."""
+"""The `conch` command. Each sub-command is a function of its name, with `_` for `-`, imported when it runs."""
 
 import sys
 from codecs import lookup
@@ -12,6 +12,7 @@ _COMMANDS = {
     "check": ("check", "check a model repository for errors without starting a server"),
     "client": ("client", "send a file of prompts to a server; see conch client --help"),
     "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
+    "gpu-exporter": ("gpu_exporter", "export metrics of GPUs and other accelerators; see conch gpu-exporter --help"),
     "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),
     "rules": ("rules.command", "write alerting rules and routes; see conch rules --help"),
     "serve": ("serve", "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"),
@@ -29,7 +30,7 @@ def main() -> None:
     if arguments and arguments[0] in _COMMANDS:
         name = arguments[0]
         module, _ = _COMMANDS[name]
-        sys.exit(getattr(import_module(f"conch.cli.{module}"), name)(arguments[1:]))
+        sys.exit(getattr(import_module(f"conch.cli.{module}"), name.replace("-", "_"))(arguments[1:]))
     _without_command(arguments or ["--help"])
 
 

@@ -227,6 +227,15 @@ class ServerOptions:
 
     allow_metrics: bool = _flag(True, "Metrics", "Serve metrics for Prometheus.", BOOLEAN)
     allow_cpu_metrics: bool = _flag(True, "Metrics", "Export metrics of the CPU and its memory.", BOOLEAN)
+    allow_gpu_metrics: bool = _flag(
+        True, "Metrics", "Export metrics of GPUs and other accelerators, where there are any.", BOOLEAN
+    )
+    dcgm_names: str = _flag(
+        "off",
+        "Metrics",
+        "Export metrics of NVIDIA GPUs under DCGM's names too: those before DCGM 4.7 (legacy), those since, or both.",
+        choice("off", "legacy", "4.7", "both"),
+    )
     metrics_address: str = _flag("", "Metrics", "Address to listen on; --http-address if not given.", TEXT)
     metrics_port: int = _flag(8002, "Metrics", "Port to listen on; 0 for any free port.", PORT)
     metrics_interval_ms: int = _flag(

@@ -42,7 +42,6 @@ TRITON_ONLY_FLAGS: tuple[Flag, ...] = (
     _ignored("grpc-infer-thread-count", "gRPC", integer("threads", 1), 2, _ONE_LOOP),
     _ignored("grpc-infer-allocation-pool-size", "gRPC", COUNT, 8, _NO_POOL),
     _ignored("grpc-max-response-pool-size", "gRPC", COUNT, 2**31 - 1, _NO_POOL),
-    _ignored("allow-gpu-metrics", "Metrics", BOOLEAN, True, "GPU metrics are not implemented"),
     _ignored("cache-directory", _CACHE, PATH, "/opt/tritonserver/caches", "the cache is part of the server"),
     _ignored("pinned-memory-pool-byte-size", _MEMORY, BYTES, 268435456, _NO_GPU_POOL),
     _ignored("cuda-memory-pool-byte-size", _MEMORY, TEXT, "", _NO_GPU_POOL, repeatable=True),

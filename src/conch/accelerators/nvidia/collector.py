@@ -1,7 +1,8 @@
 """The collector of NVIDIA GPUs and their MIG slices.
 
 A sample's native values have the names and units of DCGM 4.7; `dcgm_view` renames them. Values of the whole GPU are in
-the sample of the GPU. A MIG slice has a sample with the values that exist for slices: memory, activity, processes.
+the sample of the GPU. A MIG slice has a sample with the values that exist for slices: memory, activity, processes. A GPU
+with slices has none of these, so that sums over all samples are right.
 """
 
 from collections.abc import Callable
@@ -31,6 +32,7 @@ _READINGS = {
     "temperature_celsius": dcgm.GPU_TEMPERATURE,
     "clock_hertz": dcgm.SM_CLOCK,
 }
+_OF_DIVIDED = tuple(reader for reader in nvml.READERS if reader is not nvml.MEMORY)
 _FACTORS = {nvml.NVLINK_SENT_KIB: 1024, nvml.NVLINK_RECEIVED_KIB: 1024}
 _PCIE = ((dcgm.PCIE_SENT, nvml.PCIE_SENT_BYTES), (dcgm.PCIE_RECEIVED, nvml.PCIE_RECEIVED_BYTES))
 
@@ -58,7 +60,8 @@ class NvidiaCollector:
         if not found and not self._unreachable:
             raise AcceleratorAbsent("NVML lists no GPU")
         self._events = nvml.XidEvents()
-        self._gpus = [_GpuState(gpu, driver, self._clock) for gpu in found]
+        divided = {gpu.index for gpu in found if gpu.parent is not None}
+        self._gpus = [_GpuState(gpu, driver, self._clock, divided=gpu.index in divided) for gpu in found]
         for state in self._gpus:
             state.start(self._events)
 
@@ -90,10 +93,12 @@ class NvidiaCollector:
 class _GpuState:
     """One GPU or slice, with what must be remembered between samples."""
 
-    def __init__(self, gpu: nvml.GpuHandle, driver: str, clock: Callable[[], float]) -> None:
+    def __init__(self, gpu: nvml.GpuHandle, driver: str, clock: Callable[[], float], *, divided: bool) -> None:
+        """Assign. `divided` is whether the GPU has slices."""
         self.gpu = gpu
         index = str(gpu.index) if gpu.parent is None else f"{gpu.index}/{gpu.gpu_instance}"
         self._is_slice = gpu.parent is not None
+        self._is_divided = divided and not self._is_slice
         self._identity = DeviceIdentity(
             "nvidia", index, gpu.uuid, gpu.name, gpu.pci_bus_id, gpu.parent_uuid, _aliases(gpu)
         )
@@ -112,7 +117,7 @@ class _GpuState:
     def start(self, events: nvml.XidEvents) -> None:
         """Register for events and prepare the reading of activity."""
         try:
-            self._gpm = nvml.gpm_reader(self.gpu)
+            self._gpm = None if self._is_divided else nvml.gpm_reader(self.gpu)
             self._reports_xids = not self._is_slice and events.register(self.gpu)
         except nvml.GpuLost:
             return  # so says the first sample
@@ -155,7 +160,7 @@ class _GpuState:
 
     def _of_gpu(self) -> tuple[dict[str, float], list[str]]:
         handle = self.gpu.handle
-        values, absent = nvml.read(handle, nvml.READERS)
+        values, absent = nvml.read(handle, _OF_DIVIDED if self._is_divided else nvml.READERS)
         fields, counters = nvml.read_fields(handle)
         absent += [name for name in nvml.FIELD_NAMES if name not in fields]
         rates = self._rates(counters)
@@ -171,10 +176,11 @@ class _GpuState:
 
     def _activity(self, absent: list[str]) -> dict[str, float]:
         """Return what GPM measured since the last sample; without GPM its fields are absent."""
-        if self._gpm is None:
+        if self._gpm is not None:
+            return self._gpm.read()
+        if not self._is_divided:
             absent += nvml.GPM_NAMES
-            return {}
-        return self._gpm.read()
+        return {}
 
     def _rates(self, counters: dict[int, float]) -> dict[int, float]:
         """Return the increase per second of counters since the last sample."""
@@ -202,7 +208,7 @@ class _GpuState:
         return nvml.pcie_throughput(self.gpu.handle)
 
     def _processes(self) -> tuple[ProcessUsage, ...]:
-        memory = nvml.process_memory(self.gpu.handle)
+        memory = {} if self._is_divided else nvml.process_memory(self.gpu.handle)
         if not memory:
             return ()
         shares, self._utilization_us = nvml.process_utilization(self.gpu.handle, self._utilization_us)

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 import uvloop
 
 from conch.accelerators.discovery import discover_gpus
+from conch.accelerators.monitor import AcceleratorMonitor, server_monitor
 from conch.backends.child.conch_child.ipc import heap
 from conch.backends.engines.free_memory import default_request_memory, worker_memory
 from conch.backends.engines.memory import EngineMemory
@@ -119,6 +120,7 @@ class Server:
             load_retries=options.model_load_retry_count,
         )
         self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
+        self._accelerators: AcceleratorMonitor | None = None
         self._watchers: list[asyncio.Task[None]] = []
         self._services: list[Service] = []  # that listen
         self.ports: dict[str, int] = {}  # of the services: "http", "openai", "grpc", "metrics"
@@ -131,6 +133,9 @@ class Server:
             self._keys.load()
             self._watchers.append(asyncio.create_task(self._keys.watch()))
         self._lag.start()
+        self._accelerators = server_monitor(self._options)
+        if self._accelerators is not None:
+            self._accelerators.start()
         parts = Parts(
             self._options,
             self.inference,
@@ -215,6 +220,8 @@ class Server:
             in_time = False
         await self._backends.stop()
         self._lag.stop()
+        if self._accelerators is not None:
+            await self._accelerators.stop()
         await self._codecs.stop()
         await self._prompts.stop()
         await self._observer.close()
@@ -251,11 +258,14 @@ class Server:
             request_memory=self._request_memory,
             lag=self._lag,
             meter=meter,
-            collectors=[self._of_listeners],
+            collectors=[self._of_listeners, self._of_accelerators],
         )
 
     def _of_listeners(self) -> Iterator[Family]:
         return listener_families({service.flags: service.listener for service in self._services})
+
+    def _of_accelerators(self) -> Iterator[Family]:
+        return iter(()) if self._accelerators is None else self._accelerators.families()
 
     def _pids(self) -> list[int]:
         return [pid for model in self.inference.models() for _, pid in model.state().processes]

@@ -288,12 +288,12 @@ def test_a_flag(row: Row) -> None:
 
 @pytest.mark.parametrize("row", named(ROWS["Metrics"]))
 def test_a_metric(row: Row) -> None:
-    source = "\n".join(path.read_text() for path in (SOURCE / "observability").rglob("*.py"))
+    source = "\n".join(path.read_text() for path in (SOURCE / "metric_catalog").rglob("*.py"))
     assert (f'"{row.name}"' in source) == (row.standing in SERVED)
 
 
 def test_every_metric_under_tritons_names_has_a_row() -> None:
-    source = "\n".join(path.read_text() for path in (SOURCE / "observability").rglob("*.py"))
+    source = "\n".join(path.read_text() for path in (SOURCE / "metric_catalog").rglob("*.py"))
     assert set(re.findall(r'"(nv_\w+)"', source)) - {row.name for row in ROWS["Metrics"]} == set()
 
 

@@ -1,16 +1,20 @@
 """The accelerators of a machine: one sampler for each vendor, and the metric families of their last samples."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import cast
 
 from conch.accelerators.base import VendorSample
+from conch.accelerators.collectors import present_vendors
 from conch.accelerators.families import Containers, device_labels, native_families, sample_families, status_families
-from conch.accelerators.nvidia.dcgm_view import DcgmView
+from conch.accelerators.nvidia.dcgm_view import DcgmNames, DcgmView
 from conch.accelerators.nvidia.triton_view import TritonView
 from conch.accelerators.sampler import Sampler
 from conch.metric_catalog.catalog import all_metrics
 from conch.metric_catalog.gpu import DEVICE_UP
 from conch.observability.metrics.exposition import Family, Point
+from conch.options.server_options import ServerOptions
 
 NVIDIA = "nvidia"
 
@@ -95,3 +99,15 @@ class AcceleratorMonitor:
     def _observe(self, sample: VendorSample) -> None:
         if self._triton is not None and sample.vendor == NVIDIA:
             self._triton.observe(sample)
+
+
+def server_monitor(options: ServerOptions) -> AcceleratorMonitor | None:
+    """Return the monitor of a server's metrics; None if there is nothing to sample, or they are disabled."""
+    if not (options.allow_metrics and options.allow_gpu_metrics):
+        return None
+    present = present_vendors()
+    if not present:
+        return None
+    names = options.dcgm_names
+    view = None if names == "off" else DcgmView(cast("DcgmNames", names), socket.gethostname())
+    return AcceleratorMonitor(present, options.metrics_interval_ms / 1000, dcgm=view, triton_names=True)

@@ -94,6 +94,7 @@ COMPUTE_CAPABILITY = ValueKind("major.minor", "a compute capability such as 7.5"
 LOG_FORMAT = choice("default", "ISO8601", "json")
 LOG_REQUESTS = choice("off", "errors", "all")
 RATE_LIMIT = choice("off", "execution_count")
+DCGM_NAMES = choice("off", "legacy", "4.7", "both")
 CONTROL_MODE = choice("none", "poll", "explicit")
 COMPRESSION_LEVEL = choice("none", "low", "medium", "high")
 

@@ -19,6 +19,7 @@ from conch.options.flag_values import (
     COMPUTE_CAPABILITY,
     CONTROL_MODE,
     COUNT,
+    DCGM_NAMES,
     KEY,
     LEVEL,
     LOG_FORMAT,
@@ -234,7 +235,7 @@ class ServerOptions:
         "off",
         "Metrics",
         "Export metrics of NVIDIA GPUs under DCGM's names too: those before DCGM 4.7 (legacy), those since, or both.",
-        choice("off", "legacy", "4.7", "both"),
+        DCGM_NAMES,
     )
     metrics_address: str = _flag("", "Metrics", "Address to listen on; --http-address if not given.", TEXT)
     metrics_port: int = _flag(8002, "Metrics", "Port to listen on; 0 for any free port.", PORT)

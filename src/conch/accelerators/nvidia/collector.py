@@ -1,8 +1,8 @@
 """The collector of NVIDIA GPUs and their MIG slices.
 
 A sample's native values have the names and units of DCGM 4.7; `dcgm_view` renames them. Values of the whole GPU are in
-the sample of the GPU. A MIG slice has a sample with the values that exist for slices: memory, activity, processes. A GPU
-with slices has none of these, so that sums over all samples are right.
+the sample of the GPU. A MIG slice has a sample with the values that exist for slices: memory, activity, processes. A
+GPU with slices has none of these, so that sums over all samples are right.
 """
 
 from collections.abc import Callable

@@ -63,6 +63,8 @@ class Server:
     `fork_server` is one that is already running; `log` are the settings of this process's log.
     """
 
+    _accelerators: AcceleratorMonitor | None = None
+
     def __init__(
         self,
         options: ServerOptions,
@@ -120,7 +122,6 @@ class Server:
             load_retries=options.model_load_retry_count,
         )
         self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
-        self._accelerators: AcceleratorMonitor | None = None
         self._watchers: list[asyncio.Task[None]] = []
         self._services: list[Service] = []  # that listen
         self.ports: dict[str, int] = {}  # of the services: "http", "openai", "grpc", "metrics"

@@ -1,6 +1,5 @@
 """A machine with fake GPUs: `libnvidia-ml.so.1` compiled from `fake_nvml.c`."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -73,7 +72,7 @@ def write_trace(folder: Path, *lines: str) -> Path:
     trace = folder / "gpus.txt"
     new = folder / "gpus.new"
     new.write_text("".join(f"{line}\n" for line in lines))
-    os.replace(new, trace)
+    new.replace(trace)
     return trace
 
 

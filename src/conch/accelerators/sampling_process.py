@@ -16,7 +16,7 @@ from conch.accelerators.collectors import create_collector
 
 # Kinds of lines. A sample is its duration in seconds, a blank, and its JSON; the others are messages.
 SAMPLE, ERROR, ABSENT = b"sample", b"error", b"absent"
-# Errors in sequence after which the process exits, so that the collector starts anew.
+# Errors in sequence after which the process exits, so that the collector restarts.
 _MAX_ERRORS = 3
 _PR_SET_PDEATHSIG = 1
 

@@ -14,7 +14,7 @@ _COMMANDS = {
     "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
     "gpu-exporter": ("gpu_exporter", "export metrics of GPUs and other accelerators; see conch gpu-exporter --help"),
     "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),
-    "rules": ("rules.command", "write alerting rules and routes; see conch rules --help"),
+    "rules": ("rules.command", "write alerting rules, and find alerts that can never fire; see conch rules --help"),
     "serve": ("serve", "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"),
     "translate": ("translate", "rewrite dashboards and rules for other metric names; see conch translate --help"),
     "tunnel": ("tunnel", "forward a metrics port over SSH, supervised; see conch tunnel --help"),

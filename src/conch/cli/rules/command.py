@@ -1,4 +1,4 @@
-"""`conch rules`: write rules for Prometheus and Alertmanager, and list them."""
+"""`conch rules`: write rules for Prometheus and Alertmanager, list them, and prove those of users."""
 
 import sys
 from argparse import ArgumentTypeError, Namespace
@@ -11,12 +11,21 @@ from conch.monitoring.rules.thresholds import Thresholds
 _FAILURE = 1
 _DEFAULT_JOBS = "conch|triton|gpu-exporter"
 _DEFAULT_WEBHOOK = "http://127.0.0.1:9099/"
+_PROVE = """\
+Find alerts that can never fire, and say why: unknown metrics, labels that no series has, rates of gauges, raw
+counters, thresholds out of reach. For the others, find series that make them fire; this needs promtool.
+The exit status is 1 if an alert can never fire or a rule is wrong.
+"""
 
 
 def rules(arguments: Sequence[str]) -> int:
     """Run a sub-command; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
     given = _parser().parse_args(arguments)
     try:
+        if given.command == "prove":
+            from conch.cli.rules.prove import prove
+
+            return prove(given)
         text = _document(given)
     except ModuleNotFoundError as error:
         print(f"conch rules: {error.name} is not installed; pip install 'conch-server[monitoring]'", file=sys.stderr)
@@ -56,7 +65,7 @@ _RELEASE = [("release", "kube-prometheus-stack")]
 def _parser() -> CommandParser:
     parser = CommandParser(
         "conch rules",
-        description="Write recording rules, alerts and Alertmanager routes.",
+        description="Write recording rules, alerts and Alertmanager routes; find alerts that can never fire.",
     )
     commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
     prometheus = commands.add_parser("prometheus", help="write a rule file for Prometheus")
@@ -79,6 +88,11 @@ def _parser() -> CommandParser:
     )
     listing = commands.add_parser("list", help="list the rules with their thresholds and proofs")
     listing.add_argument("--json", action="store_true", help="print JSON")
+    proving = commands.add_parser("prove", help="find alerts that can never fire", description=_PROVE)
+    proving.add_argument("files", metavar="FILE", nargs="+", type=Path, help="rule file or PrometheusRule, in YAML")
+    proving.add_argument("--json", action="store_true", help="print JSON")
+    proving.add_argument("--scrape-interval", metavar="SECONDS", type=_seconds, default=15.0, help="default: 15")
+    proving.add_argument("--no-search", action="store_true", help="do not search for series that fire the alerts")
     for command in (prometheus, operator, listing):
         command.add_argument(
             "--jobs", metavar="REGEX", default=_DEFAULT_JOBS, help="scrape jobs of Conch (default: %(default)s)"
@@ -105,6 +119,12 @@ def _positive(text: str) -> float:
         value = -1
     if not 0 <= value < float("inf"):
         raise ArgumentTypeError(f"'{text}' is not a number of 0 or more")
+    return value
+
+
+def _seconds(text: str) -> float:
+    if (value := _positive(text)) == 0:
+        raise ArgumentTypeError("must be more than 0 seconds")
     return value
 
 

@@ -72,7 +72,7 @@ def proof_file(alert: AlertingRule, rules_path: str) -> dict[str, Any]:
     """Return the proofs of an alert as a test file of promtool. `rules_path` is the file with its rules."""
     return {
         "rule_files": [rules_path],
-        "evaluation_interval": "15s" if all(proof.interval_s == 15 for proof in alert.proofs) else "1m",
+        "evaluation_interval": duration(max(proof.interval_s for proof in alert.proofs)),
         "tests": [
             {
                 "name": f"{alert.name}: {proof.what}",

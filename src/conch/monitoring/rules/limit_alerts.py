@@ -19,7 +19,7 @@ def limit_alerts() -> RuleGroup:
             AlertingRule(
                 "ConchRequestsRejectedByLimit",
                 "warning",
-                'sum by (model, version, tenant) (rate(conch_limit_exceeded_total{enforced="true"}[1m])) > 0',
+                'sum by (model, version, tenant) (rate(conch_limit_exceeded_total{enforced="true"}[2m])) > 0',
                 60,
                 f"Requests of {_OF} are rejected: {{{{ $value | humanize }}}} a second.",
                 "Raise the limit, or ask the tenant to send less.",

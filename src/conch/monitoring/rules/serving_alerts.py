@@ -140,7 +140,10 @@ def _burn(
 ) -> AlertingRule:
     budget = 1 - limits.objective
     limit = min(factor * budget, 0.99)
-    failing = _failing("BACKEND", min(limit * 1.2, 1), long_s * 1.2, 60)
+    interval_s = 300 if long_s > 86400 else 60
+    failing = _failing("BACKEND", min(limit * 1.2, 1), long_s * 1.2, interval_s)
+    nearly = _failing("BACKEND", limit * 0.95, long_s * 1.2, interval_s)
+    ended_s = long_s + short_s * 2 + 180
     long, short = failure_ratio(long_s), failure_ratio(short_s)
     return AlertingRule(
         name,
@@ -151,26 +154,23 @@ def _burn(
         f" of the requests of the last {duration(long_s)} failed.",
         f"The objective is {limits.objective * 100:g} % of successful requests in 30 days.",
         (
-            Proof("failing", failing, long_s * 1.1, 1, 60),
-            Proof("just under the rate", _failing("BACKEND", limit * 0.95, long_s * 1.2, 60), long_s * 1.1, 0, 60),
-            Proof("over: the short window is clean", _ended(limit, long_s, short_s), long_s + short_s * 2 + 180, 0, 60),
+            Proof("failing", failing, long_s * 1.1, 1, interval_s),
+            Proof("just under the rate", nearly, long_s * 1.1, 0, interval_s),
+            Proof(
+                "over: the short window is clean", _ended(limit, long_s, short_s, interval_s), ended_s, 0, interval_s
+            ),
         ),
     )
 
 
-def _ended(limit: float, long_s: int, short_s: int) -> tuple[InputSeries, ...]:
-    """Failures at a rate that the long window still shows after the short window has no more of them."""
+def _ended(limit: float, long_s: int, short_s: int, interval_s: int) -> tuple[InputSeries, ...]:
+    """Return failures at a rate that the long window still shows after the short window has no more of them."""
     after = short_s * 2 + 300
     share = min(limit * 3, 1)
+    failed = {**M, "reason": "BACKEND"}
     return (
-        counter("nv_inference_request_success", M, (10 * (1 - share), long_s), (10, after), interval_s=60),
-        counter(
-            "nv_inference_request_failure",
-            {**M, "reason": "BACKEND"},
-            (10 * share, long_s),
-            (0, after),
-            interval_s=60,
-        ),
+        counter("nv_inference_request_success", M, (10 * (1 - share), long_s), (10, after), interval_s=interval_s),
+        counter("nv_inference_request_failure", failed, (10 * share, long_s), (0, after), interval_s=interval_s),
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.monitoring.rules.documents import prometheus_rule, proof_file, rule_file, rules_of
+from conch.monitoring.rules.documents import alertmanager_file, prometheus_rule, proof_file, rule_file, rules_of
 from conch.monitoring.rules.groups import rule_groups
 from conch.monitoring.rules.rule import AlertingRule
 from conch.monitoring.rules.thresholds import Thresholds
@@ -32,6 +32,7 @@ def run_proofs(alert: AlertingRule, thresholds: Thresholds, folder: Path) -> str
     return "" if result.returncode == 0 else f"{alert.expr}\n{result.stdout}{result.stderr}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("alert", "thresholds"), ALERTS, ids=[f"{a.name}-{'default' if t == Thresholds() else 'strict'}" for a, t in ALERTS]
 )
@@ -79,3 +80,10 @@ def test_an_alert_that_does_not_fire_fails_its_proof(tmp_path: Path) -> None:
         alert.proofs,
     )
     assert "FAILED" in run_proofs(broken, Thresholds(), tmp_path)
+
+
+def test_amtool_accepts_the_routes(tmp_path: Path) -> None:
+    path = tmp_path / "alertmanager.yml"
+    path.write_text(dump_documents([alertmanager_file("http://127.0.0.1:9099/")]))
+    result = subprocess.run([debian_tool("amtool"), "check-config", path], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,108 @@
+"""What is known about a metric that a query selects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from conch.metric_catalog.metric import MetricDefinition
+
+# Labels that Prometheus, its operator and usual scrape configurations add.
+TARGET_LABELS = frozenset(
+    {"job", "instance", "namespace", "pod", "container", "service", "endpoint", "node", "cluster", "prometheus"}
+    | {"region", "zone", "env", "environment", "severity", "replica", "app", "release"}
+)
+# Labels that every scraped series has.
+_ALWAYS = frozenset({"job", "instance"})
+_OWN_PREFIXES = ("conch_", "nv_", "vllm:", "DCGM_FI_", "conch:", "triton:")
+_MIN_SIMILARITY = 0.75
+_OF_PROMETHEUS = {
+    "up": MetricDefinition("up", "gauge", "1 if the last scrape of the target succeeded.", unit="ratio"),
+    **{
+        name: MetricDefinition(name, "gauge", "Of the last scrape.")
+        for name in ("scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling")
+    },
+    "ALERTS": MetricDefinition("ALERTS", "gauge", "Pending and firing alerts.", ("alertname", "alertstate")),
+}
+# Names in articles that no exporter has.
+_NOT_EXPORTED = {
+    "kube_annotations": "kube-state-metrics has kube_deployment_annotations, kube_pod_annotations and the like, with"
+    " the annotations that --metric-annotations-allowlist names",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMetric:
+    """A metric as queries see it. `part` is the suffix of a histogram's or summary's series, "" for others."""
+
+    definition: MetricDefinition
+    part: str = ""
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether the series only grow."""
+        return self.definition.kind == "counter" or self.part != ""
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """Labels that every series has, with those of its target."""
+        extra = {"le"} if self.part == "_bucket" else set[str]()
+        if self.definition.kind == "summary" and not self.part:
+            extra = {"quantile"}
+        return frozenset(self.definition.labels) | _ALWAYS | extra
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Smallest and largest value."""
+        definition = self.definition
+        if definition.kind == "gauge":
+            if definition.unit == "ratio" or definition.name.endswith(("_up", "_ready")):
+                return 0, 1
+            if definition.unit == "percent":
+                return 0, 100
+            if definition.unit == "celsius":
+                return -273.15, float("inf")
+            if definition.name.startswith("DCGM_FI_DEV_") and "TEMP" in definition.name:
+                return -273.15, float("inf")
+        return 0, float("inf")
+
+
+class MetricTable:
+    """The metrics that rules can use: those of the catalogue, and of Prometheus itself."""
+
+    def __init__(self, catalog: Mapping[str, MetricDefinition], target_labels: frozenset[str] = TARGET_LABELS) -> None:
+        self._catalog = {**_OF_PROMETHEUS, **catalog}
+        self.target_labels = target_labels
+
+    def find(self, name: str) -> KnownMetric | None:
+        """Return a metric by the name of its series; None if it is unknown."""
+        if definition := self._catalog.get(name):
+            return KnownMetric(definition)
+        for suffix in ("_bucket", "_sum", "_count"):
+            definition = self._catalog.get(name.removesuffix(suffix)) if name.endswith(suffix) else None
+            if definition and (
+                definition.kind == "histogram" or (definition.kind == "summary" and suffix != "_bucket")
+            ):
+                return KnownMetric(definition, suffix)
+        # OpenMetrics adds the suffix to counters whose names lack it.
+        definition = self._catalog.get(name.removesuffix("_total"))
+        return KnownMetric(definition) if definition and definition.kind == "counter" else None
+
+    def is_own(self, name: str) -> bool:
+        """Return whether a name is one that the catalogue would have if it existed."""
+        return name.startswith(_OWN_PREFIXES)
+
+    def suggestion(self, name: str) -> str:
+        """Return a hint at a metric that is meant, or ""."""
+        if name in _NOT_EXPORTED:
+            return f"; {_NOT_EXPORTED[name]}"
+        names = [
+            f"{metric.name}{suffix}"
+            for metric in self._catalog.values()
+            for suffix in (("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",))
+        ]
+        near = get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
+        return f"; did you mean '{near[0]}'?" if near else ""
+
+    def is_absent_everywhere(self, name: str) -> bool:
+        """Return whether no exporter has a metric of this name."""
+        return name in _NOT_EXPORTED

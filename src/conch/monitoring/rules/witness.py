@@ -1,0 +1,219 @@
+"""Series that may make an alert fire: candidates by kind and unit, tried by promtool."""
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from conch.monitoring.promql import (
+    Aggregation,
+    Binary,
+    Call,
+    LabelMatcher,
+    Node,
+    Number,
+    Selector,
+    Subquery,
+    Text,
+    duration,
+    render,
+    rewrite,
+    walk,
+)
+from conch.monitoring.rules.known_metrics import KnownMetric, MetricTable
+from conch.monitoring.rules.rule import InputSeries, counter, gauge
+
+_MAX_CANDIDATES = 150
+_MAX_EVALUATIONS = 20_000
+_STEPS = 100
+_MAX_STEPS = 1500
+_SAMPLES = {"version": "1", "job": "conch", "instance": "a:8002", "quantile": "0.99", "reason": "BACKEND"}
+_EDGES = ("0.001", "0.1", "1", "10", "100", "10000", "+Inf")
+_HIGH = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessSearch:
+    """A test file of promtool in which the candidate that fires the alert is the test that fails."""
+
+    document: dict[str, Any]
+    candidates: tuple[tuple[InputSeries, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    interval_s: int
+    end_s: float
+
+
+def expand_records(tree: Node, recorded: Mapping[str, Node], depth: int = 0) -> Node:
+    """Return an expression whose records are replaced by their expressions."""
+
+    def expanded(node: Node) -> Node:
+        if isinstance(node, Selector) and node.metric in recorded and depth < 8:
+            return _restricted(expand_records(recorded[node.metric or ""], recorded, depth + 1), node.matchers)
+        return node
+
+    return rewrite(tree, expanded)
+
+
+def _restricted(tree: Node, matchers: tuple[LabelMatcher, ...]) -> Node:
+    """Return an expression whose selectors also fulfil the conditions on a record's labels."""
+
+    def restricted(node: Node) -> Node:
+        return replace(node, matchers=(*node.matchers, *matchers)) if isinstance(node, Selector) else node
+
+    return rewrite(tree, restricted) if matchers else tree
+
+
+def witness_search(name: str, tree: Node, for_s: float, table: MetricTable, rules_path: str) -> WitnessSearch | None:
+    """Return a search for series that fire an alert whose records are expanded; None if there are no metrics."""
+    selectors = _distinct(tree)
+    if not selectors:
+        return None
+    clock = _clock(tree, for_s)
+    steps = max(int(clock.end_s / clock.interval_s), 1)
+    limit = max(min(_MAX_CANDIDATES, _MAX_EVALUATIONS // steps), 8)
+    labels = _mentioned(tree)
+    constants = {abs(each.value) for each, _ in walk(tree) if isinstance(each, Number)}
+    numbers = sorted(each for each in constants if each < _HIGH)
+    may_be_absent = any(
+        (isinstance(each, Call) and each.function.startswith("absent"))
+        or (isinstance(each, Binary) and each.operator == "unless")
+        for each, _ in walk(tree)
+    )
+    shapes = [_shapes(each, table.find(each.metric or ""), labels, numbers, clock) for each in selectors]
+    if may_be_absent:
+        shapes = [[*each, ()] for each in shapes]
+    candidates = tuple(_combinations(shapes, limit))
+    window = duration(clock.end_s)
+    tests = [
+        {
+            "interval": duration(clock.interval_s),
+            "input_series": [{"series": each.series, "values": each.values} for each in series],
+            "promql_expr_test": [
+                {
+                    # The number of the candidate is part of the query, which promtool prints.
+                    "expr": f'sum(count_over_time(ALERTS{{alertname="{name}", alertstate="firing"}}[{window}]))'
+                    f" + 0 * {index}",
+                    "eval_time": window,
+                    "exp_samples": [],
+                }
+            ],
+        }
+        for index, series in enumerate(candidates)
+    ]
+    document = {"rule_files": [rules_path], "evaluation_interval": duration(clock.interval_s), "tests": tests}
+    return WitnessSearch(document, candidates)
+
+
+def _clock(tree: Node, for_s: float) -> _Clock:
+    ranges = [each.range_s for each, _ in walk(tree) if isinstance(each, Selector | Subquery) and each.range_s]
+    offsets = [abs(each.offset_s) for each, _ in walk(tree) if isinstance(each, Selector | Subquery) and each.offset_s]
+    end_s = max(for_s * 1.5 + sum(sorted(ranges)[-2:]) + max(offsets, default=0) * 1.2, 300)
+    interval_s = max(end_s / _STEPS, 15)
+    if ranges:
+        interval_s = min(interval_s, max(min(ranges) / 4, 1))
+    if for_s:
+        interval_s = min(interval_s, max(for_s / 3, 1))
+    interval_s = max(interval_s, end_s / _MAX_STEPS, 1)
+    return _Clock(int(interval_s), end_s)
+
+
+def _distinct(tree: Node) -> list[Selector]:
+    """Return the selectors of different series, without ranges and offsets."""
+    found: dict[str, Selector] = {}
+    for each, _ in walk(tree):
+        if isinstance(each, Selector):
+            bare = replace(each, range_s=None, offset_s=None, at=None)
+            found.setdefault(render(bare), bare)
+    return list(found.values())
+
+
+def _mentioned(tree: Node) -> frozenset[str]:
+    """Return the labels that an expression uses: series of unknown metrics have all of them."""
+    found = set[str]()
+    for each, _ in walk(tree):
+        if isinstance(each, Aggregation) and each.grouping == "by":
+            found |= {*each.labels}
+        elif isinstance(each, Binary):
+            found |= {*each.labels, *each.group_labels} if each.matching == "on" else set()
+        elif isinstance(each, Call) and each.function == "label_replace" and isinstance(each.arguments[3], Text):
+            found.add(each.arguments[3].value)
+    return frozenset(found - {"le"})
+
+
+def _shapes(
+    selector: Selector, metric: KnownMetric | None, mentioned: frozenset[str], numbers: Sequence[float], clock: _Clock
+) -> list[tuple[InputSeries, ...]]:
+    """Return ways in which the series of a selector can develop."""
+    name = selector.metric or "unnamed"
+    names = (metric.labels if metric else mentioned | {"job", "instance"}) - {"le"}
+    labels = {each: _SAMPLES.get(each, "x") for each in sorted(names)}
+    for matcher in selector.matchers:
+        if matcher.label not in ("__name__", "le") and (value := _sample(matcher)):
+            labels[matcher.label] = value
+    if name.endswith("_bucket"):
+        return [_histogram(name, labels, edge, clock) for edge in _EDGES]
+    end, step = clock.end_s, clock.interval_s
+    if metric.is_counter if metric else name.endswith("_total"):
+        rates = [0.0, 1.0, *(each * factor for each in numbers[-3:] for factor in (0.5, 1.1)), 1e6]
+        even = [(counter(name, labels, (rate, end), interval_s=step),) for rate in dict.fromkeys(rates)]
+        jump = counter(name, labels, (0, end / 2), (1000 / step, step), (0, end / 2), interval_s=step)
+        late = gauge(name, labels, (None, end / 2), (1, end / 2), interval_s=step)
+        faster = counter(name, labels, *((i / 20, end / 20) for i in range(21)), interval_s=step)
+        return [*even, (jump,), (late,), (faster,)]
+    low, high = metric.range if metric else (-_HIGH, _HIGH)
+    low, high = max(low, -_HIGH), min(high, _HIGH)
+    near = [value for each in numbers[-3:] for value in (each * 1.02, each, each * 0.98) if low <= value <= high]
+    levels = [high, low, *near, (low + high) / 2]
+    even = [(gauge(name, labels, (level, end), interval_s=step),) for level in dict.fromkeys(levels)]
+    rise = gauge(name, labels, *((low + (high - low) * i / 10, end / 10) for i in range(11)), interval_s=step)
+    fall = gauge(name, labels, *((high - (high - low) * i / 10, end / 10) for i in range(11)), interval_s=step)
+    return [*even, (rise,), (fall,)]
+
+
+def _histogram(name: str, labels: Mapping[str, str], edge: str, clock: _Clock) -> tuple[InputSeries, ...]:
+    """Return the buckets of a histogram whose observations are all below one edge."""
+    first = _EDGES.index(edge)
+    return tuple(
+        counter(name, {**labels, "le": each}, (10.0 * (index >= first), clock.end_s), interval_s=clock.interval_s)
+        for index, each in enumerate(_EDGES)
+    )
+
+
+def _sample(matcher: LabelMatcher) -> str:
+    """Return a value that fulfils a condition, or "" if none is found."""
+    plain = matcher.value.replace(".*", "").replace(".+", "x").replace("\\", "").strip("^$()?")
+    for value in (_SAMPLES.get(matcher.label, "x"), matcher.value, *plain.split("|"), plain, "y", "1", "/"):
+        try:
+            if value and matcher.matches(value):
+                return value
+        except re.error:  # RE2 knows expressions that Python does not
+            continue
+    return ""
+
+
+def _combinations(shapes: list[list[tuple[InputSeries, ...]]], limit: int) -> Iterator[tuple[InputSeries, ...]]:
+    total = 1
+    for each in shapes:
+        total *= len(each)
+    if total <= limit:
+        combinations: Iterator[tuple[tuple[InputSeries, ...], ...]] = product(*shapes)
+    else:
+        chosen = random.Random(0)  # noqa: S311  # reproducible, not secret
+        combinations = (tuple(map(chosen.choice, shapes)) for _ in range(limit))
+    for combination in combinations:
+        yield tuple({each.series: each for series in combination for each in series}.values())
+
+
+def first_witness(search: WitnessSearch, output: str) -> tuple[InputSeries, ...] | None:
+    """Return the series of the first candidate that fired, by what promtool printed."""
+    fired = sorted(
+        int(line.rpartition("+ 0 * ")[2].partition('"')[0])
+        for line in output.splitlines()
+        if "+ 0 * " in line and "expr:" in line
+    )
+    return search.candidates[fired[0]] if fired else None

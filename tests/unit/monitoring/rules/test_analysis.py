@@ -66,7 +66,7 @@ def test_problems_have_a_place() -> None:
         ("rate(nv_inference_pending_request_count[1m]) > 5", ("wrong", "rate-of-gauge")),
         ("nv_inference_request_sucess > 1", ("never", "unknown-metric")),
         ("conch_queue_dept > 1", ("never", "unknown-metric")),
-        ('conch_queue_depth{modle="m"} > 1', ("never", "unknown-label")),
+        ('conch_queue_depth{modes="m"} > 1', ("never", "unknown-label")),
         ('conch_queue_depth{model="a", model=~"b|c"} > 1', ("never", "contradiction")),
         ("conch_accelerator_utilization_ratio > 30", ("never", "impossible-threshold")),
         ("avg by (uuid) (conch_accelerator_utilization_ratio) * 100 > 100", ("never", "impossible-threshold")),
@@ -92,7 +92,7 @@ def test_problems_have_a_place() -> None:
         ("conch_queue_depth", ("wrong", "always-fires")),
         ("conch_request_rate >", ("never", "syntax")),
         ('label_replace(conch_queue_depth, "a", "$1", "b", "(.+)") > 1', ("wrong", "label-replace")),
-        ("sum by (modell) (conch_queue_depth) > 1", ("doubtful", "unknown-label")),
+        ("sum by (models) (conch_queue_depth) > 1", ("doubtful", "unknown-label")),
         ("absent(conch_modelready)", ("wrong", "unknown-metric")),
     ],
 )

@@ -50,6 +50,10 @@ class Span(Protocol):
         """The W3C trace context for work on this request, as a JSON object; "" for none."""
 
     @property
+    def trace_id(self) -> str:
+        """The trace that is exported, for exemplars of metrics; "" for none."""
+
+    @property
     def notes_tensors(self) -> bool:
         """Whether it records the bytes of inputs and outputs."""
 

@@ -147,7 +147,7 @@ class Server:
             self._budget,
             self._codecs,
             self._prompts,
-            self._start_metrics().pieces,
+            self._start_metrics(),
             self._keys,
         )
         for service in services(parts):

@@ -7,8 +7,10 @@ from conch.frontends.http.errors import access_refusal, not_found, send_refusal,
 from conch.frontends.http.message import HttpRefusal, HttpRequest, content_type
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.sliced_reply import send_in_slices
+from conch.observability.metrics.openmetrics import CONTENT_TYPE, is_preferred
 
 _EXPOSITION = content_type(b"text/plain; version=0.0.4; charset=utf-8")
+_OPENMETRICS = content_type(CONTENT_TYPE)
 _HTML = content_type(b"text/html; charset=utf-8")
 _PATHS = ("/metrics", "/metrics/")
 _PAGE = b"""<!DOCTYPE html>
@@ -22,8 +24,14 @@ _PAGE = b"""<!DOCTYPE html>
 class MetricsHttp:
     """Handler of the metrics port."""
 
-    def __init__(self, exposition: Callable[[], Iterator[bytes]], access: Access | None = None) -> None:
-        """Assign. `exposition` yields the text of a scrape (exposition format 0.0.4) in pieces."""
+    def __init__(
+        self,
+        exposition: Callable[[], Iterator[bytes]],
+        access: Access | None = None,
+        openmetrics: Callable[[], Iterator[bytes]] | None = None,
+    ) -> None:
+        """Assign. `exposition` yields the text of a scrape (format 0.0.4) in pieces, `openmetrics` in OpenMetrics."""
+        self._openmetrics = openmetrics
         self._access = access or Access()
         self._exposition = exposition
 
@@ -41,7 +49,9 @@ class MetricsHttp:
         refusal = self.refusal(request)
         if refusal is not None:
             send_refusal(reply, refusal)
-        elif request.path in _PATHS:
-            send_in_slices(reply, _EXPOSITION, self._exposition())
-        else:
+        elif request.path not in _PATHS:
             reply.send(200, _HTML, _PAGE)
+        elif self._openmetrics is not None and is_preferred(request.headers.get(b"accept", b"").decode("latin-1")):
+            send_in_slices(reply, _OPENMETRICS, self._openmetrics())
+        else:
+            send_in_slices(reply, _EXPOSITION, self._exposition())

@@ -1,6 +1,6 @@
 """The listeners of the server: one service for each port that the options enable."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from conch.core.inference import Inference
@@ -21,6 +21,7 @@ from conch.frontends.restrictions import http_restrictions, secret_headers
 from conch.frontends.router import HttpRouter
 from conch.frontends.v2_http.routes import V2Http
 from conch.observability.logs import LogSettings
+from conch.observability.metrics.families import Metrics
 from conch.observability.tracing.observer import Observer
 from conch.options.server_options import ServerOptions
 
@@ -39,7 +40,7 @@ class Parts(NamedTuple):
     """Parts of the server that services need.
 
     `codecs` are worker processes that read and write large messages, `prompts` those that render chat templates;
-    `exposition` makes the text of a scrape, piece by piece.
+    `metrics` are those of the server.
     """
 
     options: ServerOptions
@@ -51,7 +52,7 @@ class Parts(NamedTuple):
     budget: BodyBudget
     codecs: OffloadPool
     prompts: ChatPrompts
-    exposition: Callable[[], Iterator[bytes]]
+    metrics: Metrics
     keys: ApiKeys
 
 
@@ -60,7 +61,9 @@ def services(parts: Parts) -> Iterator[Service]:
     options = parts.options
     access = Access(http_restrictions(options), parts.keys)
     limits = HttpLimits(body_bytes=options.http_max_input_size)
-    metrics = MetricsHttp(parts.exposition, Access(keys=parts.keys)) if options.allow_metrics else None
+    metrics = None
+    if options.allow_metrics:
+        metrics = MetricsHttp(parts.metrics.pieces, Access(keys=parts.keys), parts.metrics.openmetrics_pieces)
     openai = OpenAiHttp(
         parts.inference,
         parts.control,

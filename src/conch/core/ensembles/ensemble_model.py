@@ -127,6 +127,7 @@ class EnsembleModel(ServedModel):
             compute_input=times.input,
             compute_infer=times.infer,
             compute_output=times.output,
+            span=pending.request.span,
         )
         if self.statistics.first_response is not None:
             self.statistics.first_response.add((pending.first_response or timeline.done) - timeline.received)

@@ -159,6 +159,7 @@ class GenerativeModel(ServedModel):
             compute_input=0,
             compute_infer=now - first,
             compute_output=0,
+            span=live.request.span,
         )
         self.statistics.count_execution(1, first, first, now, now)
         if self.statistics.first_response is not None:

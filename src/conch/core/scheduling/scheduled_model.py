@@ -349,6 +349,7 @@ class ScheduledModel(ServedModel):
             compute_input=timeline.input_done - timeline.started,
             compute_infer=timeline.infer_done - timeline.input_done,
             compute_output=done - timeline.infer_done,
+            span=request.span,
         )
         if self.statistics.first_response is not None:
             self.statistics.first_response.add((pending.first_response or done) - timeline.received)

@@ -14,9 +14,9 @@ from typing import NamedTuple, TypeAlias
 
 from conch.metric_catalog.metric import Kind, MetricDefinition
 
-_PIECE_POINTS = 32
+PIECE_POINTS = 32
 _LABEL_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -27,15 +27,27 @@ class Labels(dict[str, str]):
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         super().__init__(labels)
-        self.text = _text(labels)
+        self.text = label_text(labels)
+
+
+class Exemplar(NamedTuple):
+    """A traced request in a bucket: its trace, its value and the time since the epoch."""
+
+    trace_id: str
+    value: float
+    time_s: float
 
 
 class Buckets(NamedTuple):
-    """The value of a histogram: upper bounds, the last being infinity, their cumulative counts, and the sum."""
+    """The value of a histogram: upper bounds, the last being infinity, their cumulative counts, and the sum.
+
+    `exemplars` are by the index of their bucket; only OpenMetrics and OTLP have them.
+    """
 
     bounds: tuple[float, ...]
     counts: Sequence[float]
     total: float
+    exemplars: Mapping[int, Exemplar] | None = None
 
 
 class Quantiles(NamedTuple):
@@ -79,42 +91,43 @@ def render(families: Iterable[Family]) -> bytes:
 def pieces(family: Family) -> Iterator[bytes]:
     """Render a family in pieces of 32 points; without points there are none."""
     name = family.name
-    head = f"# HELP {name} {family.help.translate(_HELP_ESCAPES)}\n# TYPE {name} {family.kind}\n"
+    head = f"# HELP {name} {family.help.translate(HELP_ESCAPES)}\n# TYPE {name} {family.kind}\n"
     points = iter(family.points)
-    while some := list(islice(points, _PIECE_POINTS)):
+    while some := list(islice(points, PIECE_POINTS)):
         yield (head + "".join([_lines(name, point) for point in some])).encode()
         head = ""
 
 
 def _lines(name: str, point: Point) -> str:
     value, labels = point
-    text = labels.text if isinstance(labels, Labels) else _text(labels)
+    text = labels.text if isinstance(labels, Labels) else label_text(labels)
+    braces = f"{{{text}}}" if text else ""
+    more = f"{text}," if text else ""
     if isinstance(value, Buckets):
-        prefix = f"{name}_bucket{{{text},le=" if text else f"{name}_bucket{{le="
-        buckets = zip(_bounds(value.bounds), value.counts, strict=True)
-        lines = "".join([f"{prefix}{bound}}} {_number(count)}\n" for bound, count in buckets])
-        braces = f"{{{text}}}" if text else ""
+        bounds = zip(_bounds(value.bounds), value.counts, strict=True)
+        lines = [f"{name}_bucket{{{more}le={bound}}} {number_text(count)}\n" for bound, count in bounds]
         count = value.counts[-1] if value.counts else 0
-        return f"{lines}{name}_sum{braces} {_number(value.total)}\n{name}_count{braces} {_number(count)}\n"
-    if isinstance(value, Quantiles):
-        prefix = f"{name}{{{text},quantile=" if text else f"{name}{{quantile="
-        lines = "".join([f'{prefix}"{_number(quantile)}"}} {_number(found)}\n' for quantile, found in value.values])
-        braces = f"{{{text}}}" if text else ""
-        return f"{lines}{name}_count{braces} {value.number}\n{name}_sum{braces} {_number(value.total)}\n"
-    return f"{name}{{{text}}} {_number(value)}\n" if text else f"{name} {_number(value)}\n"
+        lines += [f"{name}_sum{braces} {number_text(value.total)}\n", f"{name}_count{braces} {number_text(count)}\n"]
+    elif isinstance(value, Quantiles):
+        pairs = [(number_text(quantile), number_text(found)) for quantile, found in value.values]
+        lines = [f'{name}{{{more}quantile="{quantile}"}} {found}\n' for quantile, found in pairs]
+        lines += [f"{name}_count{braces} {value.number}\n", f"{name}_sum{braces} {number_text(value.total)}\n"]
+    else:
+        return f"{name}{braces} {number_text(value)}\n"
+    return "".join(lines)
 
 
 @lru_cache(maxsize=256)
 def _bounds(bounds: tuple[float, ...]) -> list[str]:
-    return [f'"{_number(bound)}"' for bound in bounds]
+    return [f'"{number_text(bound)}"' for bound in bounds]
 
 
-def _text(labels: Mapping[str, str]) -> str:
+def label_text(labels: Mapping[str, str]) -> str:
     """Return labels without braces, sorted by name as in Triton."""
     return ",".join([f'{name}="{labels[name].translate(_LABEL_ESCAPES)}"' for name in sorted(labels)])
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
     """Return a number, without a fraction if it is integral."""
     if isinstance(value, int):
         return str(int(value))

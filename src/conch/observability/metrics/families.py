@@ -17,10 +17,11 @@ from conch.metric_catalog import server, triton
 from conch.metric_catalog.catalog import all_metrics
 from conch.metric_catalog.metric import MetricDefinition
 from conch.observability.metrics.custom import CustomMetrics, MetricSample, label_name
-from conch.observability.metrics.exposition import Buckets, Family, Labels, Quantiles, pieces, render
+from conch.observability.metrics.exposition import Buckets, Exemplar, Family, Labels, Quantiles, pieces, render
 from conch.observability.metrics.generation_families import generation_families
 from conch.observability.metrics.host import HostMeter, HostUsage
 from conch.observability.metrics.loop_lag import LoopLag, lag_families
+from conch.observability.metrics.openmetrics import openmetrics_pieces
 from conch.observability.metrics.processes import ProcessMeter, server_families
 from conch.observability.metrics.reading import LabelledReading, Reading, read, read_one
 from conch.observability.metrics.statistics import CacheStatistics, Duration, Histogram, ModelState, ModelStatistics
@@ -43,6 +44,9 @@ class RequestMemory:
     evicted: int
 
 
+_SECOND_NS = 1_000_000_000
+
+
 def _us(duration: Duration) -> int:
     return duration.ns // 1000
 
@@ -51,7 +55,11 @@ def _buckets(histogram: Histogram | None, unit_ns: int) -> Buckets | None:
     if histogram is None:
         return None
     counts = list(accumulate(histogram.counts))
-    return Buckets(_bounds(histogram.bounds_ns, unit_ns), counts, histogram.ns / unit_ns)
+    exemplars = {
+        bucket: Exemplar(trace_id, ns / unit_ns, time / _SECOND_NS)
+        for bucket, (trace_id, ns, time) in histogram.examples.items()
+    }
+    return Buckets(_bounds(histogram.bounds_ns, unit_ns), counts, histogram.ns / unit_ns, exemplars)
 
 
 @cache
@@ -86,7 +94,6 @@ STATES: tuple[Reading[ModelStatistics], ...] = (
     Reading(triton.MODEL_CACHE_MISSES, lambda s: s.cache_miss.count if s.cached else None),
     Reading(triton.MODEL_CACHE_MISS_DURATION, lambda s: _us(s.cache_miss) if s.cached else None),
 )
-_SECOND_NS = 1_000_000_000
 
 
 def _batch_sizes(model: ModelStatistics) -> Buckets:
@@ -202,6 +209,10 @@ class Metrics:
         """Return the text of a scrape in pieces."""
         for family in self.families():
             yield from pieces(family)
+
+    def openmetrics_pieces(self) -> Iterator[bytes]:
+        """Return the text of a scrape in OpenMetrics, in pieces."""
+        return openmetrics_pieces(self.families())
 
     def families(self) -> Iterator[Family]:
         """Yield all families. Custom metrics with the names of the catalogue are omitted."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from conch.errors import FailureReason
 from conch.observability.metrics.generation import GenerationStatistics
 from conch.observability.metrics.summaries import LatencySummaries
+from conch.request import Span
 
 
 class Duration:
@@ -46,14 +47,18 @@ BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Histogram:
-    """Histogram of durations by upper bounds, and their sum in nanoseconds. `counts` are not cumulative."""
+    """Histogram of durations by upper bounds, and their sum in nanoseconds. `counts` are not cumulative.
 
-    __slots__ = ("bounds_ns", "counts", "ns")
+    `examples` has the latest traced request of each bucket: its trace, duration and time (ns since the epoch).
+    """
+
+    __slots__ = ("bounds_ns", "counts", "examples", "ns")
 
     def __init__(self, bounds_ms: Sequence[float]) -> None:
         self.bounds_ns = tuple([int(bound * 1_000_000) for bound in bounds_ms])
         self.counts = [0] * (len(bounds_ms) + 1)  # the last for infinity
         self.ns = 0
+        self.examples: dict[int, tuple[str, int, int]] = {}
 
     def __repr__(self) -> str:
         return f"Histogram({self.counts})"
@@ -62,6 +67,10 @@ class Histogram:
         """Add a duration. Bounds are inclusive."""
         self.counts[bisect_left(self.bounds_ns, ns)] += 1
         self.ns += max(ns, 0)
+
+    def exemplify(self, ns: int, trace_id: str, now_ns: int) -> None:
+        """Keep a duration that was added, of a traced request, as an example."""
+        self.examples[bisect_left(self.bounds_ns, ns)] = (trace_id, ns, now_ns)
 
 
 @dataclass(slots=True)
@@ -146,9 +155,21 @@ class ModelStatistics:
     summaries: LatencySummaries | None = None  # with --metrics-config=summary_latencies=true
 
     def count_success(
-        self, batch_size: int, *, total: int, queue: int, compute_input: int, compute_infer: int, compute_output: int
+        self,
+        batch_size: int,
+        *,
+        total: int,
+        queue: int,
+        compute_input: int,
+        compute_infer: int,
+        compute_output: int,
+        span: Span | None = None,
     ) -> None:
         """Count one successful request. Times are nanoseconds; an ensemble's are the sums over its steps."""
+        if span is not None and span.trace_id:
+            now_ns = time_ns()
+            self.request_duration.exemplify(total, span.trace_id, now_ns)
+            self.queue_duration.exemplify(queue, span.trace_id, now_ns)
         self.last_inference_ms = time_ns() // 1_000_000
         self.inference_count += batch_size
         self.success.add(total)

@@ -210,6 +210,14 @@ class ModelSpan:
         trace.opened(self)
 
     @property
+    def trace_id(self) -> str:
+        """The trace that is exported: its id in hexadecimal digits, or the number of its root in a trace file."""
+        trace = self._trace
+        if trace is None or trace.rules is None:
+            return ""
+        return f"{trace.trace_id:032x}" if trace.distributed else str(trace.root.number)
+
+    @property
     def context(self) -> str:
         """The W3C trace context for work on this request, as a JSON object; "" for none."""
         trace = self._trace

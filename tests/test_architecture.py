@@ -43,6 +43,7 @@ OPTIONAL = {
     "huggingface_hub": {"cli/repository/hub_download.py"},
     "obstore": {"repository/remote/object_store.py"},
     "promql_parser": {"monitoring/promql.py"},
+    "grafana_foundation_sdk": {"monitoring/dashboards/grafana.py"},
     "urllib3": {"repository/remote/http_client.py", "alerts/http_post.py"},
     "zstandard": {"archives/zstd.py"},
 }

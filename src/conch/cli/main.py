@@ -11,6 +11,7 @@ _COMMANDS = {
     "chat": ("chat", "chat with a language model in the terminal over the OpenAI API"),
     "check": ("check", "check a model repository for errors without starting a server"),
     "client": ("client", "send a file of prompts to a server; see conch client --help"),
+    "dashboards": ("dashboards", "write Grafana dashboards; see conch dashboards --help"),
     "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
     "gpu-exporter": ("gpu_exporter", "export metrics of GPUs and other accelerators; see conch gpu-exporter --help"),
     "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),

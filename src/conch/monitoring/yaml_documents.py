@@ -63,6 +63,14 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    """Return a text of several lines as a block."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def _lines(node: yaml.Node, path: YamlPath, above: tuple[int, ...]) -> Iterator[tuple[YamlPath, int]]:
     # The text of a block begins on the line after its indicator.
     block = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")

@@ -1,0 +1,183 @@
+"""Every query of every panel has data, from a real Prometheus that scrapes a real server under load."""
+
+import json
+import math
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+
+from conch.metric_catalog import accelerators, dcgm, vllm
+from conch.metric_catalog.gpu import GPU_METRICS
+from conch.monitoring.dashboards.catalog import all_dashboards
+from conch.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard, PanelQuery
+from tests.backends.onnxruntime.onnx_models import FP32
+from tests.backends.onnxruntime.onnx_models import write_identity as write_onnx
+from tests.prometheus import Prometheus, Value
+from tests.server.exporters import exporter
+from tests.server.models import ECHO, tensor, write_ensemble, write_identity, write_python, write_scripted
+from tests.server.process import ConchProcess
+from tests.server.third_party_dashboards import DASHBOARDS, ForeignPanel
+
+pytestmark = [pytest.mark.slow]
+
+VARIABLES = {"__rate_interval": "10s", "__interval": "10s", "__range": "1m", "datasource": "prometheus"}
+_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+_LEGEND_LABEL = re.compile(r"\{\{(\w+)\}\}")
+DATA_TIMEOUT_S = 90.0
+FLAKY = (
+    """
+if request.inputs()[0].as_numpy()[0] % 3 == 0:
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError("every third fails"))
+"""
+    + ECHO
+)
+NUMBERS = f"input {tensor('INPUT0', 'FP32', 1)} output {tensor('OUTPUT0', 'FP32', 1)}"
+
+
+def repository(root: Path) -> Path:
+    """Write models of each kind."""
+    batching = "dynamic_batching { max_queue_delay_microseconds: 2000 }"
+    write_identity(root, "plain", "FP32", 1, batch=8, extra=batching)
+    write_identity(root, "cached", "FP32", 1, extra="response_cache { enable: true }")
+    write_onnx(root / "onnx", FP32, [1])
+    write_python(root, "flaky", NUMBERS, FLAKY)
+    write_python(root, "slow", NUMBERS, f"time.sleep(0.01)\n{ECHO}")
+    write_ensemble(
+        root,
+        "pipeline",
+        f"input {tensor('INPUT0', 'FP32', 1)}",
+        f"output {tensor('OUTPUT0', 'FP32', 1)}",
+        ("slow", {"INPUT0": "INPUT0"}, {"OUTPUT0": "between"}),
+        ("onnx", {"IN": "between"}, {"OUT": "OUTPUT0"}),
+    )
+    write_scripted(root, "words", {"reply": "one two three four five", "step_ms": 2})
+    return root
+
+
+@contextmanager
+def load(conch: ConchProcess) -> Iterator[None]:
+    """Send requests of all kinds until the end."""
+    stopping = threading.Event()
+    threads = [threading.Thread(target=_client, args=(conch, stopping, index)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join()
+
+
+def _client(conch: ConchProcess, stopping: threading.Event, index: int) -> None:
+    number = 0
+    with triton_grpc.InferenceServerClient(conch.grpc) as grpc:
+        while not stopping.is_set():
+            number += 1
+            _post(conch, "/v2/models/plain/infer", _inference("INPUT0", number, 1, 1))
+            for model in ("flaky", "pipeline", "slow", "cached"):
+                value = number % 2 if model == "cached" else number
+                _post(conch, f"/v2/models/{model}/infer", _inference("INPUT0", value, 1))
+            _post(conch, "/v2/models/onnx/infer", _inference("IN", number, 1))
+            _post(conch, "/v2/models/plain/infer", {"inputs": [{"name": "INPUT0", "shape": [-1]}]})
+            body = {"model": "words", "prompt": f"{number} {index}", "max_tokens": 5, "n": 1}
+            _post(conch, "/v1/completions", body)
+            sent = triton_grpc.InferInput("INPUT0", [1, 1], "FP32")
+            sent.set_data_from_numpy(np.array([[number]], np.float32))
+            grpc.infer("plain", [sent])
+
+
+def _inference(name: str, value: float, *shape: int) -> dict[str, object]:
+    return {"inputs": [{"name": name, "datatype": "FP32", "shape": list(shape), "data": [value]}]}
+
+
+def _post(conch: ConchProcess, path: str, body: dict[str, object]) -> None:
+    request = urllib.request.Request(f"http://{conch.http}{path}", json.dumps(body).encode())
+    with suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=30) as response:
+        response.read()
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    folder = tmp_path_factory.mktemp("dashboards")
+    flags = ("--cache-config=local,size=1000000", "--metrics-interval-ms=500")
+    conch = ConchProcess(repository(folder / "models"), *flags, log=folder / "conch.log")
+    gpu = (*accelerators.ACCELERATOR_METRICS, *dcgm.DCGM_METRICS, *GPU_METRICS)
+    prefix_cache = (vllm.PREFIX_CACHE_QUERIES, vllm.PREFIX_CACHE_HITS)  # of the engines, only vLLM has one
+    with conch, exporter(*gpu) as gpu_port, exporter(*prefix_cache) as vllm_port:
+        ports = {"conch": conch.ports["metrics"], "gpu-exporter": gpu_port, "vllm": vllm_port}
+        jobs = [
+            {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for name, port in ports.items()
+        ]
+        with Prometheus(folder / "prometheus", jobs=jobs) as server, load(conch):
+            server.until("rate(vllm:generation_tokens_total[10s]) > 0", DATA_TIMEOUT_S)
+            yield server
+
+
+def evaluated(query: str) -> str:
+    """Return a query as Grafana sends it, with all values of the variables chosen."""
+    return _VARIABLE.sub(lambda found: VARIABLES.get(found[1], ".*"), query)
+
+
+def problem(panel: DashboardPanel, query: PanelQuery, found: list[Value]) -> str:
+    """Return what is wrong with a result, "" if nothing is."""
+    if not found:
+        return "no data"
+    least, greatest = panel.bounds
+    for each in found:
+        if math.isnan(each.value):
+            return f"NaN for {each.labels}"
+        if not least <= each.value <= (math.inf if greatest is None else greatest):
+            return f"{each.value} for {each.labels} is not within {panel.bounds}"
+        if missing := set(_LEGEND_LABEL.findall(query.legend)) - set(each.labels):
+            return f"no label {missing} for the legend in {each.labels}"
+    return ""
+
+
+PANELS = [
+    pytest.param(panel, id=f"{dashboard.uid}/{panel.title}")
+    for names in ("legacy", "4.7")
+    for dashboard in all_dashboards(names)  # type: ignore[arg-type]
+    if names == "legacy" or dashboard.uid == "conch-gpu"
+    for panel in dashboard.panels
+]
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_every_query_of_a_panel_has_data_in_range(prometheus: Prometheus, panel: DashboardPanel) -> None:
+    for query in panel.queries:
+        text = evaluated(query.measure.expr)
+        deadline = time.monotonic() + DATA_TIMEOUT_S
+        while wrong := problem(panel, query, prometheus.query(text)):
+            assert time.monotonic() < deadline, f"{text}: {wrong}"
+            time.sleep(0.5)
+
+
+@pytest.mark.parametrize("dashboard", all_dashboards(), ids=lambda each: each.uid)
+def test_variables_have_values(prometheus: Prometheus, dashboard: GrafanaDashboard) -> None:
+    for name, _, query in dashboard.variables:
+        series, _, label = evaluated(query).removeprefix("label_values(").removesuffix(")").rpartition(", ")
+        assert prometheus.get(f"label/{label}/values", **{"match[]": series}), name
+
+
+FOREIGN = [
+    pytest.param(panel, id=f"{dashboard}/{panel.title}") for dashboard, panels in DASHBOARDS.items() for panel in panels
+]
+
+
+@pytest.mark.parametrize("panel", FOREIGN)
+def test_panels_of_other_dashboards_have_data_as_documented(prometheus: Prometheus, panel: ForeignPanel) -> None:
+    for metric in panel.metrics:
+        if panel.empty:
+            assert prometheus.query(metric) == []
+        else:
+            assert prometheus.until(metric, DATA_TIMEOUT_S)

@@ -1,0 +1,127 @@
+"""Dashboards as values and as JSON."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from conch.cli.dashboards import dashboards
+from conch.metric_catalog.catalog import all_metrics
+from conch.monitoring import promql
+from conch.monitoring.dashboards import configmap
+from conch.monitoring.dashboards.catalog import all_dashboards
+from conch.monitoring.dashboards.grafana import dashboard_json, dashboard_object
+from conch.monitoring.dashboards.panel import GrafanaDashboard
+from conch.monitoring.translate.variables import parse_template
+from conch.monitoring.yaml_documents import load_documents
+
+ALL = [*all_dashboards(), all_dashboards("4.7")[4]]
+_VARIABLE = re.compile(r"\$(\w+)")
+_BUILT_IN = {"__rate_interval", "__interval", "__range"}
+_SUFFIX = re.compile(r"_(bucket|sum|count)$")
+
+each_dashboard = pytest.mark.parametrize("dashboard", ALL, ids=lambda each: f"{each.uid} {each.description[-8:]}")
+
+
+@each_dashboard
+def test_queries_name_metrics_of_the_catalogue(dashboard: GrafanaDashboard) -> None:
+    for panel in dashboard.panels:
+        for query in panel.queries:
+            for name in promql.metric_names(parse_template(query.measure.expr).tree):
+                assert name in all_metrics() or all_metrics()[_SUFFIX.sub("", name)].kind == "histogram", name
+
+
+@each_dashboard
+def test_panels_have_one_unit_and_are_described(dashboard: GrafanaDashboard) -> None:
+    titles = Counter((row.title, panel.title) for row in dashboard.rows for panel in row.panels)
+    assert set(titles.values()) == {1}
+    for panel in dashboard.panels:
+        assert {query.measure.unit for query in panel.queries} == {panel.unit}, panel.title
+        assert panel.description.endswith("."), panel.title
+        assert all(query.legend for query in panel.queries)
+        legends = [query.legend for query in panel.queries]
+        assert len(set(legends)) == len(legends), panel.title
+    for row in dashboard.rows:
+        for panel in row.panels:
+            assert panel.width in (6, 8, 12, 16, 24)
+
+
+@each_dashboard
+def test_variables_are_defined(dashboard: GrafanaDashboard) -> None:
+    text = dashboard_json(dashboard)
+    defined = {each["name"] for each in json.loads(text)["templating"]["list"]}
+    assert set(_VARIABLE.findall(text)) - _BUILT_IN - {"__all"} <= defined
+
+
+@each_dashboard
+def test_json_is_stable_and_valid(dashboard: GrafanaDashboard) -> None:
+    text = dashboard_json(dashboard)
+    assert text == dashboard_json(dashboard)
+    plain = json.loads(text)
+    register_default_plugins()
+    assert Dashboard.from_json(plain).uid == dashboard.uid
+    assert plain["schemaVersion"] >= 36
+    ids = [panel["id"] for panel in plain["panels"]]
+    assert len(set(ids)) == len(ids)
+    places = Counter(_cell(panel, x, y) for panel in plain["panels"] for x, y in _cells(panel))
+    assert max(places.values()) == 1, "panels overlap"
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in plain["panels"])
+
+
+def _cells(panel: dict[str, Any]) -> list[tuple[int, int]]:
+    place = panel["gridPos"]
+    return [(x, y) for x in range(place["w"]) for y in range(place["h"])]
+
+
+def _cell(panel: dict[str, Any], x: int, y: int) -> tuple[int, int]:
+    return panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y
+
+
+def test_ids_are_unique() -> None:
+    found = [each.uid for each in all_dashboards()]
+    assert len(set(found)) == len(found)
+    assert all(re.fullmatch(r"conch-[a-z-]{1,34}", uid) for uid in found)  # Grafana allows 40 characters
+
+
+def test_the_gpu_dashboard_follows_the_names_of_dcgm() -> None:
+    legacy, new = (json.dumps(dashboard_object(all_dashboards(names)[4])) for names in ("legacy", "4.7"))  # type: ignore[arg-type]
+    assert "DCGM_FI_DEV_FB_USED{" in legacy
+    assert "DCGM_FI_DEV_FB_USED_BYTES{" in new
+    assert '"mbytes"' in legacy
+    assert '"mbytes"' not in new
+
+
+def test_config_maps_carry_the_label_of_the_sidecar(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dashboards(["--configmaps", "--namespace", "monitoring", "--folder", "Conch"]) == 0
+    documents = [each.value for each in load_documents(capsys.readouterr().out)]
+    assert len(documents) == len(all_dashboards())
+    for each, dashboard in zip(documents, all_dashboards(), strict=True):
+        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert each["metadata"]["annotations"] == {"grafana_folder": "Conch"}
+        assert each["metadata"]["namespace"] == "monitoring"
+        assert each["data"] == {f"{dashboard.uid}.json": dashboard_json(dashboard)}
+
+
+def test_a_config_map_is_not_larger_than_kubectl_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configmap, "MAX_BYTES", 100)
+    with pytest.raises(ValueError, match="more than 100 bytes"):
+        configmap.config_map(all_dashboards()[0])
+
+
+def test_the_command_writes_files_and_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dashboards(["--output", str(tmp_path / "new")]) == 0
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {f"{each.uid}.json" for each in all_dashboards()}
+    capsys.readouterr()
+    assert dashboards(["--list"]) == 0
+    assert "Conch / Overview and SLO" in capsys.readouterr().out
+    assert dashboards(["--list", "--json"]) == 0
+    assert [each["uid"] for each in json.loads(capsys.readouterr().out)] == [each.uid for each in all_dashboards()]
+    (tmp_path / "file").touch()
+    assert dashboards(["--output", str(tmp_path / "file")]) == 1
+    with pytest.raises(SystemExit):
+        dashboards(["--configmaps", "--label", "x"])

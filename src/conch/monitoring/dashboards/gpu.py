@@ -169,6 +169,13 @@ class DcgmPanels:
                     (line(increase(self.metric(dcgm.ENERGY), *self.device, window="1h")),),
                 ),
                 self.panel("Last XID", "Code of the last XID error; 0 if there was none.", (dcgm.LAST_XID, "")),
+                self.panel(
+                    "Row remapping failed",
+                    "1 if a memory row could not be remapped: replace the GPU.",
+                    (dcgm.ROWS_FAILED, ""),
+                    range=(0, 1),
+                    steps=((0, "green"), (1, "red")),
+                ),
                 DashboardPanel(
                     "Links and rows",
                     "Retransmissions on PCIe and remapped rows in an hour.",
@@ -180,14 +187,7 @@ class DcgmPanels:
                             (dcgm.ROWS_UNCORRECTABLE, "rows, uncorrectable"),
                         )
                     ),
-                    width=16,
-                ),
-                self.panel(
-                    "Row remapping failed",
-                    "1 if a memory row could not be remapped: replace the GPU.",
-                    (dcgm.ROWS_FAILED, ""),
-                    range=(0, 1),
-                    steps=((0, "green"), (1, "red")),
+                    width=24,
                 ),
             ),
         )

@@ -261,6 +261,8 @@ class ModelConfig:
     cc_model_filenames: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
+    # Family of a histogram → its upper bounds, in the unit of the family.
+    histogram_buckets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     warmups: tuple[Warmup, ...] = ()
     batch_inputs: tuple[BatchInput, ...] = ()
     batch_outputs: tuple[BatchOutput, ...] = ()

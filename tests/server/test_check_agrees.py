@@ -43,6 +43,8 @@ PARTS = (
     "parameters { key: 'a' value: 'b' }",
     "model_warmup { name: 'w' batch_size: 0 }",
     "metric_tags { key: 'a' value: 'b' }",
+    "model_metrics { metric_control { metric_identifier { family: 'conch_batch_size' } histogram_options { } } }",
+    "model_metrics { metric_control { metric_identifier { family: 'x' } histogram_options { buckets: 1 } } }",
     "max_batchsize: 2",
     "name: 'another'",
     "runtime: 'x'",

@@ -24,6 +24,14 @@ IO = f"input [{tensor('INPUT0', 'FP32', -1)}] output [{tensor('OUTPUT0', 'FP32',
 SLOW = "time.sleep(float(request.inputs()[0].as_numpy()[0]))\n" + ECHO
 LEAKING = "self.leak = getattr(self, 'leak', []) + [b'x' * 20_000_000]\n" + ECHO
 DYING = "os.kill(os.getpid(), 9)"
+BUCKETS = """
+model_metrics {
+  metric_control {
+    metric_identifier { family: "conch_request_duration_seconds" }
+    histogram_options { buckets: [ 0.5, 7 ] }
+  }
+}
+"""
 # Labels that any series may have, besides those of its definition.
 OF_PARTS = {"le", "quantile"}
 
@@ -32,7 +40,7 @@ OF_PARTS = {"le", "quantile"}
 def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
     root = tmp_path_factory.mktemp("metrics")
     models = root / "models"
-    write_identity(models, "copy", extra="metric_tags { key: 'team' value: 'a' }")
+    write_identity(models, "copy", extra="metric_tags { key: 'team' value: 'a' }" + BUCKETS)
     write_python(models, "cached", f"response_cache {{ enable: true }} {IO}", ECHO)
     write_python(models, "slow", IO, SLOW)
     write_python(models, "leaking", IO, LEAKING)
@@ -174,3 +182,13 @@ def test_restarts_of_processes_are_counted(conch: ConchProcess) -> None:
     assert value(conch, "conch_process_restarts_total", model="copy") == 0
     assert value(conch, "conch_instances", model="talker") == 1
     assert value(conch, "conch_process_resident_memory_bytes", model="talker", instance="engine") > 0
+
+
+def test_the_configuration_sets_buckets(conch: ConchProcess) -> None:
+    (family,) = [one for name, one in families(conch).items() if name == "conch_request_duration_seconds"]
+    bounds = {
+        model: [one.labels["le"] for one in family.samples if "le" in one.labels and one.labels["model"] == model]
+        for model in ("copy", "cached")
+    }
+    assert bounds["copy"] == ["0.5", "7", "+Inf"]
+    assert len(bounds["cached"]) == 16

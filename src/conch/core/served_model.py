@@ -9,7 +9,7 @@ from conch.core.model_cache import ModelCache
 from conch.core.pending import Pending
 from conch.errors import ConchError, QueueFull
 from conch.model_config import ModelConfig
-from conch.observability.metrics.statistics import FIRST_RESPONSE_BOUNDS_MS, Histogram, ModelState, ModelStatistics
+from conch.observability.metrics.statistics import ModelState, ModelStatistics
 from conch.repository.namespaces import ModelId
 from conch.request import InferRequest, Respond, Span, Timeline
 
@@ -22,8 +22,7 @@ class ServedModel(ABC):
         self.version = version
         self.labels = labels  # output name → lines of its label file
         self.statistics = ModelStatistics(config.name, version, dict(config.metric_tags))
-        if config.decoupled or config.is_ensemble:
-            self.statistics.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
+        self.statistics.set_buckets(config.histogram_buckets, first_response=config.decoupled or config.is_ensemble)
         self.statistics.state = self.state
         self.cache: ModelCache | None = None  # set by the builder where the model has one
         self._in_flight = 0

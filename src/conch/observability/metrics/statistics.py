@@ -5,12 +5,13 @@ compute durations do not, `inference_count` sums batch sizes and `execution_coun
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time_ns
 from typing import NamedTuple
 
 from conch.errors import FailureReason
+from conch.metric_catalog import server, triton
 from conch.observability.metrics.generation import GenerationStatistics
 from conch.observability.metrics.summaries import LatencySummaries
 from conch.request import Span
@@ -36,27 +37,31 @@ class Duration:
             self.ns += ns
 
 
-# Upper bounds of the first-response histogram, as in Triton.
-FIRST_RESPONSE_BOUNDS_MS = (100, 500, 2000, 5000)
-# Upper bounds of the durations of requests and of their wait in the queue.
-DURATION_BOUNDS_MS = (
-    *(1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0),
-    *(1000.0, 2500.0, 5000.0, 10_000.0, 30_000.0, 60_000.0),
-)
-BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_MS = 1_000_000
+_SECOND = 1_000_000_000
+_DURATIONS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+# Upper bounds of the histograms, in the units of their families; `model_metrics` of a configuration may replace them.
+DEFAULT_BUCKETS: Mapping[str, tuple[float, ...]] = {
+    triton.FIRST_RESPONSE.name: (100.0, 500.0, 2000.0, 5000.0),  # as in Triton
+    server.REQUEST_DURATION.name: _DURATIONS_S,
+    server.QUEUE_DURATION.name: _DURATIONS_S,
+    server.BATCH_SIZE.name: (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0),
+}
 
 
 class Histogram:
     """Histogram of durations by upper bounds, and their sum in nanoseconds. `counts` are not cumulative.
+
+    `unit_ns` is the unit of the bounds that it is given.
 
     `examples` has the latest traced request of each bucket: its trace, duration and time (ns since the epoch).
     """
 
     __slots__ = ("bounds_ns", "counts", "examples", "ns")
 
-    def __init__(self, bounds_ms: Sequence[float]) -> None:
-        self.bounds_ns = tuple([int(bound * 1_000_000) for bound in bounds_ms])
-        self.counts = [0] * (len(bounds_ms) + 1)  # the last for infinity
+    def __init__(self, bounds: Sequence[float], unit_ns: int) -> None:
+        self.bounds_ns = tuple([round(bound * unit_ns) for bound in bounds])
+        self.counts = [0] * (len(bounds) + 1)  # the last for infinity
         self.ns = 0
         self.examples: dict[int, tuple[str, int, int]] = {}
 
@@ -147,12 +152,24 @@ class ModelStatistics:
     load_duration_s: float = 0.0
     generation: GenerationStatistics | None = None  # of a language model
     state: Callable[[], ModelState] | None = None  # set by the model
-    request_duration: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
-    queue_duration: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_MS))
-    batch_size_bounds: tuple[int, ...] = BATCH_SIZE_BOUNDS
+    request_duration: Histogram = field(default_factory=lambda: Histogram(_DURATIONS_S, _SECOND))
+    queue_duration: Histogram = field(default_factory=lambda: Histogram(_DURATIONS_S, _SECOND))
+    batch_size_bounds: tuple[float, ...] = DEFAULT_BUCKETS[server.BATCH_SIZE.name]
     # Time to the first response, of decoupled models and ensembles.
     first_response: Histogram | None = None
     summaries: LatencySummaries | None = None  # with --metrics-config=summary_latencies=true
+
+    def set_buckets(self, chosen: Mapping[str, Sequence[float]], *, first_response: bool) -> None:
+        """Replace the histograms by those with the buckets of the configuration, before the first request.
+
+        `first_response`: whether the model has that histogram.
+        """
+        buckets = {**DEFAULT_BUCKETS, **chosen}
+        self.request_duration = Histogram(buckets[server.REQUEST_DURATION.name], _SECOND)
+        self.queue_duration = Histogram(buckets[server.QUEUE_DURATION.name], _SECOND)
+        self.batch_size_bounds = tuple(buckets[server.BATCH_SIZE.name])
+        if first_response:
+            self.first_response = Histogram(buckets[triton.FIRST_RESPONSE.name], _MS)
 
     def count_success(
         self,

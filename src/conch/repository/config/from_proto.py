@@ -55,6 +55,10 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
         cc_model_filenames=dict(message.cc_model_filenames),
         parameters={key: value.string_value for key, value in message.parameters.items()},
         metric_tags=dict(message.metric_tags),
+        histogram_buckets={
+            control.metric_identifier.family: tuple(control.histogram_options.buckets)
+            for control in message.model_metrics.metric_control
+        },
         warmups=tuple(_warmup(each) for each in message.model_warmup),
         batch_inputs=tuple(_batch_input(each) for each in message.batch_input),
         batch_outputs=tuple(_batch_output(each) for each in message.batch_output),

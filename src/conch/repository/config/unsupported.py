@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from conch.errors import ConfigError
+from conch.metric_catalog.triton import FIRST_RESPONSE
 from conch.model_config import ENSEMBLE_PLATFORM
 from conch.triton_messages import ModelConfig as ConfigMessage
 
@@ -62,8 +63,10 @@ def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
         yield "dynamic_batching", "the engine batches; default_queue_policy.max_queue_size limits its queue"
     if message.backend == "vllm":
         yield from _vllm_parameters(message)
-    if message.HasField("model_metrics"):
-        yield "model_metrics", "the server defines the histogram buckets"
+    if not (message.model_transaction_policy.decoupled or message.platform == ENSEMBLE_PLATFORM):
+        for index, control in enumerate(message.model_metrics.metric_control):
+            if control.metric_identifier.family == FIRST_RESPONSE.name:
+                yield f"model_metrics.metric_control[{index}]", "only decoupled models and ensembles have the metric"
     if message.model_operations.op_library_filename and message.backend != "onnxruntime":
         yield "model_operations", f"backend '{message.backend}' has no custom operations"
 

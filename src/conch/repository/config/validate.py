@@ -7,18 +7,22 @@ auto-completion (Triton checks these while loading).
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from math import prod
+from itertools import pairwise
+from math import isfinite, prod
 from pathlib import PurePosixPath
 from typing import Any
 
 from conch.errors import ConfigError
 from conch.model_config import ENSEMBLE_PLATFORM
+from conch.observability.metrics.statistics import DEFAULT_BUCKETS
 from conch.repository.config.validate_batch import validate_batch_tensors
 from conch.repository.config.validate_ensemble import validate_ensemble
 from conch.repository.config.validate_sequence import validate_sequence_batching
 from conch.triton_messages import ModelConfig as ConfigMessage
 from conch.triton_messages import ModelInput, ModelInstanceGroup, ModelQueuePolicy
 
+# Each bucket is a series of the model.
+_MAX_BUCKETS = 100
 _TENSORRT = "tensorrt_plan"
 
 
@@ -155,6 +159,17 @@ def _validate_metrics(metrics: Any, name: str) -> None:
             raise ConfigError(f"metric control must specify 'histogram_options' {at}")
         if not control.histogram_options.buckets:
             raise ConfigError(f"histogram options must specify non-empty 'buckets' {at}")
+        _validate_buckets(control.metric_identifier.family, control.histogram_options.buckets, at)
+
+
+def _validate_buckets(family: str, buckets: Sequence[float], at: str) -> None:
+    if family not in DEFAULT_BUCKETS:
+        known = ", ".join(DEFAULT_BUCKETS)
+        raise ConfigError(f"family '{family}' has no buckets to configure {at}; those that have are {known}")
+    if len(buckets) > _MAX_BUCKETS:
+        raise ConfigError(f"histogram options specify {len(buckets)} 'buckets' {at}; the limit is {_MAX_BUCKETS}")
+    if not all(map(isfinite, buckets)) or any(bound <= below for below, bound in pairwise((0.0, *buckets))):
+        raise ConfigError(f"'buckets' must be finite, positive and ascending {at}; they are {list(buckets)}")
 
 
 def _validate_tensor(tensor: Any, at: str, message: ConfigMessage) -> None:

@@ -12,9 +12,7 @@ from conch.errors import FailureReason
 from conch.observability.metrics.custom import MAX_SERIES, MetricSample
 from conch.observability.metrics.families import Metrics
 from conch.observability.metrics.statistics import (
-    FIRST_RESPONSE_BOUNDS_MS,
     CacheStatistics,
-    Histogram,
     ModelState,
     ModelStatistics,
 )
@@ -207,7 +205,8 @@ def test_metrics_of_the_machine_can_be_switched_off() -> None:
 
 def test_first_responses_are_asked_for_and_of_the_models_that_keep_them() -> None:
     decoupled, plain = ModelStatistics("d", 1), ModelStatistics("p", 1)
-    decoupled.first_response = Histogram(FIRST_RESPONSE_BOUNDS_MS)
+    decoupled.set_buckets({}, first_response=True)
+    assert decoupled.first_response is not None
     for milliseconds in (1, 100, 101, 7000):
         decoupled.first_response.add(milliseconds * MS)
     name = "nv_inference_first_response_histogram_ms"

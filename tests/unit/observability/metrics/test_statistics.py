@@ -44,7 +44,7 @@ def test_executions_are_kept_by_batch_size() -> None:
 
 
 def test_a_histogram_counts_a_bound_below_itself() -> None:
-    histogram = Histogram((1, 2))
+    histogram = Histogram((1, 2), 1_000_000)
     for ns in (0, 1_000_000, 1_000_001, 2_000_000, 2_000_001, -5):
         histogram.add(ns)
     assert histogram.counts == [3, 2, 1]

@@ -3,6 +3,7 @@
 import pytest
 
 from conch.errors import ConfigError
+from conch.metric_catalog.triton import FIRST_RESPONSE
 from conch.repository.config.pbtxt import parse_pbtxt
 from conch.repository.config.unsupported import refuse_namespaces, refuse_unsupported, unsupported_notices
 
@@ -56,7 +57,10 @@ def test_nothing_to_refuse(text: str) -> None:
         ("batch_input { kind: BATCH_ELEMENT_COUNT }", "batch_input"),
         ("batch_output { }", "batch_output"),
         ('runtime: "libtriton_python.so"', "runtime"),
-        ("model_metrics { }", "model_metrics"),
+        (
+            f"model_metrics {{ metric_control {{ metric_identifier {{ family: '{FIRST_RESPONSE.name}' }} }} }}",
+            "model_metrics.metric_control[0]",
+        ),
     ],
 )
 def test_accepted_with_a_notice(text: str, what: str) -> None:

@@ -8,6 +8,8 @@ from conch.repository.config.validate import validate_configuration, validate_te
 
 TENSORS = 'input { name: "a" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "b" data_type: TYPE_FP32 dims: [ 4 ] }'
 
+METRICS = 'model_metrics { metric_control { metric_identifier { family: "%s" } histogram_options { %s } } }'
+
 
 def check(text: str) -> None:
     message = parse_pbtxt(f'name: "m" {text}', "f")
@@ -45,7 +47,7 @@ def batching(text: str) -> str:
         "dynamic_batching { }",
         "instance_group { kind: KIND_CPU } instance_group { kind: KIND_GPU gpus: 0 }",
         'model_warmup { name: "w" batch_size: 1 inputs { key: "a" value { dims: 3 zero_data: true } } }',
-        'model_metrics { metric_control { metric_identifier { family: "f" } histogram_options { buckets: 1 } } }',
+        METRICS % ("conch_batch_size", "buckets: [ 1, 3 ]"),
         'default_model_filename: "model.onnx"',
     ],
 )
@@ -191,6 +193,14 @@ def test_valid_configurations(text: str) -> None:
             'model_metrics { metric_control { metric_identifier { family: "f" } histogram_options { } } }',
             "histogram options must specify non-empty 'buckets'",
         ),
+        (
+            METRICS % ("nv_inference_count", "buckets: 1"),
+            "family 'nv_inference_count' has no buckets to configure for m: model_metrics.metric_control[0]; those",
+        ),
+        (METRICS % ("conch_batch_size", "buckets: [ 2, 1 ]"), "must be finite, positive and ascending"),
+        (METRICS % ("conch_batch_size", "buckets: 0"), "must be finite, positive and ascending"),
+        (METRICS % ("conch_batch_size", "buckets: nan"), "must be finite, positive and ascending"),
+        (METRICS % ("conch_batch_size", f"buckets: {list(range(1, 102))}"), "the limit is 100"),
     ],
 )
 def test_invalid_configurations_are_named(text: str, said: str) -> None:

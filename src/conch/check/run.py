@@ -14,6 +14,7 @@ from conch.check.files.labels import check_labels
 from conch.check.files.model_files import check_files
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
+from conch.check.monitoring.check import check_monitoring
 from conch.check.python.models import check_other_python, check_python_model
 from conch.check.rules import repository as rules
 from conch.check.source import SourceFile
@@ -116,10 +117,13 @@ def _check_files(paths: Sequence[Path]) -> Iterator[Finding]:
         if source.path.suffix == ".py":
             yield from check_other_python(source.path)
             continue
+        if source.path.suffix == ".json":
+            continue
         yield from check_command_lines(source)
         if source.path.suffix != ".md":
             yield from check_shm_variable(source)
         together[source.path.parent].append(source)
+    yield from check_monitoring(sources)
     for directory, here in together.items():
         # A text describes the files beside it and in folders below, such as the README of a chart or project.
         texts = [each for each in sources if each.path.suffix == ".md" and directory.is_relative_to(each.path.parent)]
@@ -175,4 +179,4 @@ def _is_searched(path: Path) -> bool:
 
 
 def _is_checked(name: str) -> bool:
-    return not name.startswith(".") and (name.endswith((*_COMMANDS, ".py")) or name.startswith(_DOCKERFILES))
+    return not name.startswith(".") and (name.endswith((*_COMMANDS, ".json", ".py")) or name.startswith(_DOCKERFILES))

@@ -28,6 +28,30 @@ ROWS = TENSORS.replace("[ 4 ]", "[ 9, 85 ]", 1)
 LAST = TENSORS.replace("output [", 'output [ { name: "LAST" data_type: TYPE_BOOL dims: 1 },')
 ENVIRONMENT = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "$$TRITON_MODEL_DIRECTORY/e" } }'
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+LABELLESS_SERVICE = """
+apiVersion: v1
+kind: Service
+metadata: {name: gpu, namespace: monitoring}
+spec: {clusterIP: None, ports: [{port: 9400}]}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: ServiceMonitor
+metadata: {name: gpu, namespace: monitoring}
+spec:
+  selector: {matchLabels: {app: gpu}}
+  endpoints: [{port: metrics}]
+"""
+AUTOSCALER = """
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: triton-hpa}
+spec:
+  metrics:
+    - type: Pods
+      pods:
+        metric: {name: nv_inference_request_success}
+        target: {type: AverageValue, averageValue: 1000}
+"""
 SENDS = "for request in requests:\n    request.get_response_sender().send(requests[0])"
 EIGHT = "max_batch_size: 8" + TENSORS
 
@@ -196,6 +220,15 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("flag-refused", text("serve.sh", "tritonserver --model-repository=/m --allow-sagemaker=true\n")),
     ("flag-no-effect", text("serve.sh", "tritonserver --model-repository=/m --http-thread-count=4 && echo --none\n")),
     ("image-tag", lambda root: (write(root / "a.yaml", "image: r.io/a/b:2\n"), write(root / "a.md", "`r.io/a/b:1`\n"))),
+    ("alert-never-fires", text("rules.yaml", "groups:\n- rules:\n  - {alert: A, expr: conch_nothing > 1}\n")),
+    ("alert-wrong", text("rules.yml", "- {alert: A, expr: nv_inference_request_success > 9}\n")),
+    ("query-no-data", text("rules.yml", "- {record: 'a:b', expr: sum(conch_nothing)}\n")),
+    ("query-no-data", text("board.json", '{"panels": [{"targets": [{"expr": "nv_inference_cuont"}]}]}')),
+    ("query-wrong", text("board.json", '{"panels": [{"targets": [{"expr": "rate(conch_queue_depth[$__range])"}]}]}')),
+    ("monitor-selects-nothing", text("gpu.yaml", LABELLESS_SERVICE)),
+    ("monitor-port", text("gpu.yaml", LABELLESS_SERVICE.replace("{name: gpu,", "{name: gpu, labels: {app: gpu},"))),
+    ("autoscaler-counter", text("hpa.yaml", AUTOSCALER)),
+    ("autoscaler-metric", text("hpa.yaml", AUTOSCALER.replace("request_success", "request_succes"))),
     ("shm-variable", text("values.yaml", "env:\n  shm-size: 5g\n")),
 ]
 
@@ -208,6 +241,7 @@ def test_a_broken_rule(rule: str, build: Callable[[Path], object], tmp_path: Pat
 
 def test_every_rule_is_tested() -> None:
     elsewhere = {"model-duplicate", "ensemble-unchecked", "python-output", "file-unreadable", "backend-not-installed"}
+    elsewhere.add("monitoring-unchecked")
     assert {rule.id for rule in RULES} - elsewhere == {rule for rule, _ in BROKEN}
 
 

@@ -3,6 +3,7 @@
 from conch.check.finding import Rule
 from conch.check.rules import deployment as deployment_rules
 from conch.check.rules import language as language_rules
+from conch.check.rules import monitoring as monitoring_rules
 from conch.check.rules import python as python_rules
 from conch.check.rules import repository as repository_rules
 
@@ -11,5 +12,6 @@ FAMILIES: dict[str, tuple[Rule, ...]] = {
     "Python models": python_rules.RULES,
     "Language models": language_rules.RULES,
     "Scripts, images and charts beside a repository": deployment_rules.RULES,
+    "Alerts, dashboards, monitors and autoscalers beside a repository": monitoring_rules.RULES,
 }
 RULES: tuple[Rule, ...] = tuple(rule for rules in FAMILIES.values() for rule in rules)

@@ -10,7 +10,7 @@ from conch.monitoring.rules.thresholds import Thresholds
 
 _FAILURE = 1
 _DEFAULT_JOBS = "conch|triton|gpu-exporter"
-_DEFAULT_WEBHOOK = "http://127.0.0.1:9099/"
+_DEFAULT_WEBHOOK = "http://127.0.0.1:9096/"
 _PROVE = """\
 Find alerts that can never fire, and say why: unknown metrics, labels that no series has, rates of gauges, raw
 counters, thresholds out of reach. For the others, find series that make them fire; this needs promtool.

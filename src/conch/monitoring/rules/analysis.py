@@ -76,9 +76,9 @@ def analyse_rules(rules: Sequence[UserRule], table: MetricTable, scrape_interval
     return [analysis.analyse(rule) for rule in rules]
 
 
-def expression_problems(tree: Node, table: MetricTable, scrape_interval_s: float = 15) -> list[RuleProblem]:
+def expression_problems(tree: Node, table: MetricTable, recorded: Mapping[str, Node]) -> list[RuleProblem]:
     """Return what is wrong with a query that is not a rule, such as one of a dashboard."""
-    return _Analysis(table, {}, {}, scrape_interval_s).problems_of(tree)
+    return _Analysis(table, recorded, {}, 1).problems_of(tree)
 
 
 class _Analysis:

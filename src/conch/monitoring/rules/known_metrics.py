@@ -13,7 +13,7 @@ TARGET_LABELS = frozenset(
 )
 # Labels that every scraped series has.
 _ALWAYS = frozenset({"job", "instance"})
-_OWN_PREFIXES = ("conch_", "nv_", "vllm:", "DCGM_FI_", "conch:", "triton:")
+_OWN_PREFIXES = ("conch_", "nv_", "vllm:", "DCGM_FI_")
 _MIN_SIMILARITY = 0.75
 _OF_PROMETHEUS = {
     "up": MetricDefinition("up", "gauge", "1 if the last scrape of the target succeeded.", unit="ratio"),

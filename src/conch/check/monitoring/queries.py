@@ -1,0 +1,120 @@
+"""Check the queries of alerting rules, recording rules and dashboards against the metrics that exist."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from conch.check.finding import Finding, Place
+from conch.check.monitoring.objects import MonitoringObject, mapping
+from conch.check.rules import monitoring as rules
+from conch.check.source import SourceFile
+from conch.metric_catalog.catalog import all_metrics
+from conch.monitoring.promql import Node, PromqlError
+from conch.monitoring.rules.analysis import AnalysedRule, RuleProblem, analyse_rules, expression_problems
+from conch.monitoring.rules.known_metrics import MetricTable
+from conch.monitoring.rules.user_rules import read_rules
+from conch.monitoring.translate.variables import parse_template
+from conch.monitoring.yaml_documents import YamlDocument
+
+# Mistakes that a dashboard's query has whatever its variables are.
+_NO_DATA = ("unknown-metric", "unknown-label", "histogram-name", "no-buckets", "label-mismatch", "label-replace")
+_WRONG = ("rate-of-gauge", "quantile")
+
+
+def check_queries(objects: Sequence[MonitoringObject]) -> tuple[dict[str, Node], list[Finding]]:
+    """Check all queries; return the recorded expressions and the findings."""
+    table = MetricTable(all_metrics())
+    rules_found = [(each, rule) for each in objects for rule in read_rules(_document_of(each))]
+    analysed = analyse_rules([rule for _, rule in rules_found], table)
+    recorded = {each.rule.name: each.tree for each in analysed if not each.rule.is_alert and each.tree is not None}
+    findings = [
+        finding
+        for (source, _), each in zip(rules_found, analysed, strict=True)
+        for finding in _of_rule(source.source, each)
+    ]
+    for each in objects:
+        findings += _of_dashboards(each, table, recorded)
+    return recorded, findings
+
+
+def _document_of(each: MonitoringObject) -> YamlDocument:
+    """Return an object as a document, with the lines of its parts."""
+    length = len(each.path)
+    lines = {path[length:]: line for path, line in each.document.lines.items() if path[:length] == each.path}
+    if isinstance(each.document.value, list):  # a list of rules, which stands below "rules" in the object
+        lines = {("rules", *path): line for path, line in lines.items()}
+    return YamlDocument(each.value, lines)
+
+
+def _of_rule(source: SourceFile, analysed: AnalysedRule) -> Iterator[Finding]:
+    rule = analysed.rule
+    for message, problem in {each.message: each for each in reversed(analysed.problems)}.items():
+        place = Place(source.path, rule.line + rule.expr[: problem.offset].count("\n"), 1)
+        what = f"alert '{rule.name}'" if rule.is_alert else f"record '{rule.name}'"
+        if problem.verdict == "never":
+            found = rules.ALERT_NEVER_FIRES if rule.is_alert else rules.QUERY_NO_DATA
+            yield Finding(found, place, f"{what}: {message}")
+        elif problem.verdict == "wrong":
+            yield Finding(rules.ALERT_WRONG, place, f"{what}: {message}")
+
+
+def _of_dashboards(each: MonitoringObject, table: MetricTable, recorded: dict[str, Node]) -> Iterator[Finding]:
+    if each.kind == "ConfigMap":
+        for name, text in mapping(each.value, "data").items():
+            if isinstance(text, str) and str(name).endswith(".json"):
+                try:
+                    dashboard = json.loads(text)
+                except ValueError:
+                    continue
+                yield from _of_dashboard(each, dashboard, each.place("data", str(name)), table, recorded)
+    elif each.source.path.suffix == ".json":
+        yield from _of_dashboard(each, each.value, None, table, recorded)
+
+
+def _of_dashboard(
+    each: MonitoringObject, dashboard: Any, place: Place | None, table: MetricTable, recorded: dict[str, Node]
+) -> Iterator[Finding]:
+    for panel, text in dict.fromkeys(_panel_queries(dashboard, "")):
+        for problem in _problems(text, table, recorded):
+            where = place or each.source.at(max(each.source.text.find(json.dumps(text, ensure_ascii=False)), 0))
+            rule = rules.QUERY_NO_DATA if problem.code in (*_NO_DATA, "syntax") else rules.QUERY_WRONG
+            yield Finding(rule, where, f"panel '{panel}': {problem.message}")
+
+
+def _problems(text: str, table: MetricTable, recorded: dict[str, Node]) -> list[RuleProblem]:
+    try:
+        tree = parse_template(text).tree
+    except PromqlError as error:
+        # A variable can stand for a part that no placeholder replaces.
+        return [] if "$" in text else [RuleProblem("never", "syntax", str(error), error.offset)]
+    return [
+        problem
+        for problem in expression_problems(tree, table, recorded)
+        if (problem.verdict == "never" and problem.code in _NO_DATA)
+        or (problem.verdict == "wrong" and problem.code in _WRONG)
+    ]
+
+
+def _panel_queries(value: Any, panel: str) -> Iterator[tuple[str, str]]:
+    """Yield the titles of panels and their queries in PromQL."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _panel_queries(each, panel)
+    elif isinstance(value, dict):
+        if isinstance(value.get("targets"), list):
+            panel = str(value.get("title") or panel)
+            for target in value["targets"]:
+                text = target.get("expr") if isinstance(target, dict) and _is_prometheus(target, value) else None
+                if isinstance(text, str) and text.strip():
+                    yield panel, text
+        for key in ("panels", "rows", "dashboard"):
+            yield from _panel_queries(value.get(key), panel)
+
+
+def _is_prometheus(target: dict[str, Any], panel: dict[str, Any]) -> bool:
+    """Return whether the query is for Prometheus, as far as the dashboard says: Loki's are named expr, too."""
+    for each in (target, panel):
+        kind = mapping(each, "datasource").get("type")
+        if kind and kind != "datasource":
+            return bool(kind == "prometheus")
+    return True

@@ -179,7 +179,6 @@ def dashboard(*queries: str) -> str:
 
 
 def test_queries_of_dashboards_are_checked_with_variables(tmp_path: Path) -> None:
-    templated = 'conch_queue_depth{a="$a"} $op 1'
     sound = 'sum by (model) (rate(nv_inference_request_success{model=~"$model"}[$__rate_interval]))'
     write(
         tmp_path / "sound.json",

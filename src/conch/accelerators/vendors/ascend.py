@@ -5,8 +5,10 @@ both. `npu-smi info -t common` adds the clock and `-t board` the die's id, where
 """
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import ClassVar
 
 from conch.accelerators.base import (
@@ -28,6 +30,7 @@ _INFO = "npu-smi info"
 _CARD_ROW = re.compile(r"(\d+)\s+(\S*[A-Za-z]\S*)")
 _CHIP_ROW = re.compile(r"(\d+)(?:\s+(\d+))?")
 _PAIR = re.compile(r"(\d+)\s*/\s*(\d+)")
+_CLOCKS_BUDGET_S = 1.0
 _FREQUENCY = "Aicore curFreq(MHZ)"
 
 
@@ -50,12 +53,17 @@ class Chip:
 
 
 class AscendCollector(Collector):
-    """Runs `npu-smi info` for all chips, then `npu-smi info -t common` for each card, in each sample."""
+    """Runs `npu-smi info` for all chips in each sample, then `npu-smi info -t common` for cards in turn.
+
+    The second takes up to a second for a card, so that a sample reads as many clocks as its budget allows.
+    """
 
     vendor: ClassVar[str] = "ascend"
 
     def __init__(self) -> None:
         self._dies: dict[tuple[int, int], str] = {}
+        self._cards = deque[int]()  # the next to read the clocks of comes first
+        self._clocks: dict[tuple[int, int], float] = {}
 
     def start(self) -> None:
         chips = parse_info(run_tool(_TOOL, "info"))
@@ -71,14 +79,23 @@ class AscendCollector(Collector):
 
     def sample(self) -> VendorSample:
         chips = parse_info(run_tool(_TOOL, "info"))
-        clocks: dict[tuple[int, int], float] = {}
-        for card in sorted({chip.card for chip in chips}):
-            try:
-                common = run_tool(_TOOL, "info", "-t", "common", "-i", str(card))
-            except CollectorError:
-                continue  # the clock is then unsupported
-            clocks |= {(card, chip): clock for chip, clock in parse_clocks(common).items()}
-        return ascend_sample(chips, clocks, self._dies)
+        self._cards += sorted({chip.card for chip in chips} - set(self._cards))
+        deadline = monotonic() + _CLOCKS_BUDGET_S
+        for _ in range(len(self._cards)):
+            self._read_clocks(self._cards[0])
+            self._cards.rotate(-1)
+            if monotonic() > deadline:
+                break
+        return ascend_sample(chips, self._clocks, self._dies)
+
+    def _read_clocks(self, card: int) -> None:
+        """Read the clocks of a card's chips; a card that does not report them has none."""
+        try:
+            found = parse_clocks(run_tool(_TOOL, "info", "-t", "common", "-i", str(card)))
+        except CollectorError:
+            found = {}
+        kept = {key: clock for key, clock in self._clocks.items() if key[0] != card}
+        self._clocks = kept | {(card, chip): clock for chip, clock in found.items()}
 
     def close(self) -> None:
         pass

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import uvloop
 
+from conch.accelerators.attribution.models import AttributedProcess, server_process
 from conch.accelerators.discovery import discover_gpus
 from conch.accelerators.monitor import AcceleratorMonitor, server_monitor
 from conch.backends.child.conch_child.ipc import heap
@@ -134,7 +135,7 @@ class Server:
             self._keys.load()
             self._watchers.append(asyncio.create_task(self._keys.watch()))
         self._lag.start()
-        self._accelerators = server_monitor(self._options)
+        self._accelerators = server_monitor(self._options, self._model_processes)
         if self._accelerators is not None:
             self._accelerators.start()
         parts = Parts(
@@ -270,6 +271,17 @@ class Server:
 
     def _pids(self) -> list[int]:
         return [pid for model in self.inference.models() for _, pid in model.state().processes]
+
+    def _model_processes(self) -> list[AttributedProcess]:
+        """Return the processes of models, and the server's, in which the others run."""
+        found: list[AttributedProcess] = []
+        in_process: list[tuple[str, str]] = []
+        for model in self.inference.models():
+            name, version, state = model.config.name, str(model.version), model.state()
+            found += [AttributedProcess(pid, name, version, instance) for instance, pid in state.processes]
+            if state.instances > len(state.processes):
+                in_process.append((name, version))
+        return [*found, server_process(os.getpid(), in_process)]
 
     def _request_memory(self) -> RequestMemory:
         budget = self._budget

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.accelerators.kubelet import Kubelet
 from tests.accelerators.nvml import compile_library
 from tests.accelerators.tools import ToolFolder
 
@@ -21,3 +22,8 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToolFolder:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return ToolFolder(folder)
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path) -> Kubelet:
+    return Kubelet(tmp_path / "kubelet.sock")

@@ -2,19 +2,15 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
-from conch.accelerators.attribution.kubelet import PodResources, message_class
+from conch.accelerators.attribution.kubelet import PodResources
 from conch.accelerators.attribution.pods import Allocation, assign, unmatched
 from conch.accelerators.base import CollectorError, DeviceIdentity
 from conch.accelerators.families import PodContainer
+from tests.accelerators.kubelet import Kubelet
 
 POD = PodContainer("ml", "triton-0", "server")
 OTHER = PodContainer("ml", "triton-1", "server")
@@ -71,63 +67,6 @@ def test_forms_of_device_ids(resource: str, device_id: str, uuids: list[str]) ->
 def test_a_shared_device_has_several_containers() -> None:
     shares = [Allocation("nvidia.com/gpu", f"GPU-8f6d::{n}", pod) for n, pod in enumerate((POD, OTHER, POD))]
     assert assign(DEVICES, shares) == {"GPU-8f6d": (POD, OTHER)}
-
-
-class Kubelet:
-    """A PodResources service with one pod that has a GPU. `before` runs before each answer."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.before: Callable[[], None] = lambda: None
-        self.pods = 1
-
-    def list(self, _request: Any, _context: grpc.ServicerContext) -> Any:
-        self.before()
-        response = message_class("ListPodResourcesResponse")()
-        for number in range(self.pods):
-            pod = response.pod_resources.add(name=f"triton-{number}", namespace="ml")
-            container = pod.containers.add(name="server")
-            container.devices.add(resource_name="nvidia.com/gpu", device_ids=[f"GPU-{number}"])
-        return response
-
-    def allocatable(self, _request: Any, _context: grpc.ServicerContext) -> Any:
-        response = message_class("AllocatableResourcesResponse")()
-        response.devices.add(resource_name="nvidia.com/gpu", device_ids=["GPU-0", "GPU-1"])
-        return response
-
-    @contextmanager
-    def serve(self) -> Iterator[None]:
-        self.path.unlink(missing_ok=True)
-        methods = {
-            name: grpc.unary_unary_rpc_method_handler(
-                answer,
-                request_deserializer=message_class(request).FromString,
-                response_serializer=message_class(response).SerializeToString,
-            )
-            for name, answer, request, response in (
-                ("List", self.list, "ListPodResourcesRequest", "ListPodResourcesResponse"),
-                (
-                    "GetAllocatableResources",
-                    self.allocatable,
-                    "AllocatableResourcesRequest",
-                    "AllocatableResourcesResponse",
-                ),
-            )
-        }
-        with ThreadPoolExecutor(2) as threads:
-            server = grpc.server(threads)
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),))
-            server.add_insecure_port(f"unix://{self.path}")
-            server.start()
-            try:
-                yield
-            finally:
-                server.stop(None).wait()
-
-
-@pytest.fixture
-def kubelet(tmp_path: Path) -> Kubelet:
-    return Kubelet(tmp_path / "kubelet.sock")
 
 
 def test_the_kubelet_lists_pods_and_devices(kubelet: Kubelet) -> None:

@@ -2,12 +2,23 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
+from conch.accelerators.attribution.model_attribution import ModelAttribution
+from conch.accelerators.attribution.models import AttributedProcess
+from conch.accelerators.attribution.pod_attribution import PodAttribution
 from conch.accelerators.base import VendorSample
 from conch.accelerators.collectors import present_vendors
-from conch.accelerators.families import Containers, device_labels, native_families, sample_families, status_families
+from conch.accelerators.families import (
+    device_labels,
+    model_families,
+    native_families,
+    sample_families,
+    status_families,
+)
 from conch.accelerators.nvidia.dcgm_view import DcgmNames, DcgmView
 from conch.accelerators.nvidia.triton_view import TritonView
 from conch.accelerators.sampler import Sampler
@@ -19,16 +30,11 @@ from conch.options.server_options import ServerOptions
 NVIDIA = "nvidia"
 
 
-def no_containers() -> Containers:
-    """Return that no device is allocated to a container."""
-    return {}
-
-
 class AcceleratorMonitor:
     """Samples accelerators and exposes them. Life: `start` → `stop`. A scrape reads no driver.
 
-    `dcgm` exposes NVIDIA GPUs under DCGM's names, and `triton_names` those under Triton's. `containers` returns the
-    containers of the devices; `native_names` is whether vendors' own names are exposed beside the normal form.
+    `dcgm` exposes NVIDIA GPUs under DCGM's names, and `triton_names` those under Triton's. `pods` and `models`
+    attribute devices, if given; `native_names` is whether vendors' own names are exposed beside the normal form.
     """
 
     def __init__(
@@ -39,13 +45,16 @@ class AcceleratorMonitor:
         dcgm: DcgmView | None = None,
         triton_names: bool = False,
         native_names: bool = True,
-        containers: Callable[[], Containers] = no_containers,
+        pods: PodAttribution | None = None,
+        models: ModelAttribution | None = None,
         timeout_s: float | None = None,
     ) -> None:
         self._triton = TritonView() if triton_names else None
         self._dcgm = dcgm
         self._native_names = native_names
-        self._containers = containers
+        self._pods = pods
+        self._models = models
+        self._tasks: list[asyncio.Task[None]] = []
         self._samplers: Mapping[str, Sampler] = {
             vendor: Sampler(vendor, interval_s, timeout_s=timeout_s, on_sample=self._observe) for vendor in vendors
         }
@@ -54,9 +63,17 @@ class AcceleratorMonitor:
         """Start the samplers; they find out whether their vendors are present."""
         for sampler in self._samplers.values():
             sampler.start()
+        if self._pods is not None:
+            self._tasks.append(asyncio.create_task(self._pods.run()))
+        if self._models is not None:
+            self._tasks.append(asyncio.create_task(self._models.run(lambda: self.samples)))
 
     async def stop(self) -> None:
         """Stop the samplers."""
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
         await asyncio.gather(*(sampler.stop() for sampler in self._samplers.values()))
 
     @property
@@ -72,7 +89,9 @@ class AcceleratorMonitor:
 
     def families(self) -> Iterator[Family]:
         """Yield all families."""
-        samples, containers = self.samples, self._containers()
+        samples = self.samples
+        devices = [device.device for sample in samples for device in sample.devices]
+        containers = {} if self._pods is None else self._pods.containers(devices)
         if self._dcgm is not None:
             yield from self._dcgm.families(samples, containers)
         if self._triton is not None:
@@ -81,9 +100,12 @@ class AcceleratorMonitor:
         if self._native_names:
             others = [sample for sample in samples if sample.vendor != NVIDIA]
             yield from native_families(others, containers, all_metrics())
+        yield from model_families(() if self._models is None else self._models.usage)
         yield self._devices_up()
-        statuses = (sampler.status() for sampler in self._samplers.values())
-        yield from status_families([status for status in statuses if status is not None])
+        statuses = [status for sampler in self._samplers.values() if (status := sampler.status()) is not None]
+        if self._pods is not None:
+            statuses.append(self._pods.status())
+        yield from status_families(statuses)
 
     def _devices_up(self) -> Family:
         return Family.of(
@@ -101,8 +123,13 @@ class AcceleratorMonitor:
             self._triton.observe(sample)
 
 
-def server_monitor(options: ServerOptions) -> AcceleratorMonitor | None:
-    """Return the monitor of a server's metrics; None if there is nothing to sample, or they are disabled."""
+def server_monitor(
+    options: ServerOptions, processes: Callable[[], Sequence[AttributedProcess]]
+) -> AcceleratorMonitor | None:
+    """Return the monitor of a server's metrics; None if there is nothing to sample, or they are disabled.
+
+    `processes` returns those of the server and its models.
+    """
     if not (options.allow_metrics and options.allow_gpu_metrics):
         return None
     present = present_vendors()
@@ -110,4 +137,6 @@ def server_monitor(options: ServerOptions) -> AcceleratorMonitor | None:
         return None
     names = options.dcgm_names
     view = None if names == "off" else DcgmView(cast("DcgmNames", names), socket.gethostname())
-    return AcceleratorMonitor(present, options.metrics_interval_ms / 1000, dcgm=view, triton_names=True)
+    interval_s = options.metrics_interval_ms / 1000
+    models = ModelAttribution(processes, interval_s, Path(options.host_proc) if options.host_proc else None)
+    return AcceleratorMonitor(present, interval_s, dcgm=view, triton_names=True, models=models)

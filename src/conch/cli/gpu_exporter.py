@@ -15,11 +15,15 @@ from conch.cli.command_parser import CommandParser
 from conch.errors import ConfigError
 
 if TYPE_CHECKING:
+    from conch.accelerators.attribution.pod_attribution import PodAttribution
     from conch.accelerators.monitor import AcceleratorMonitor
 
 _USAGE_ERROR = 2
 _START_FAILURE = 1
 _PORT = 9400
+_KUBELET_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+# Between questions to the kubelet: a pod has its labels that long after it got its device.
+_KUBELET_INTERVAL_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 _TRUE = frozenset({"1", "t", "true", "yes"})
 _log = logging.getLogger(__name__)
@@ -83,6 +87,7 @@ def _parser(environment: Mapping[str, str]) -> CommandParser:
         default=_is_true(environment.get("DCGM_EXPORTER_NO_HOSTNAME")),
         help="omit the label of the host's name",
     )
+    _add_kubernetes(parser, environment)
     parser.add_argument(
         "--vendor",
         action="append",
@@ -97,6 +102,23 @@ def _parser(environment: Mapping[str, str]) -> CommandParser:
         "(default: three intervals, at least 5000)",
     )
     return parser
+
+
+def _add_kubernetes(parser: CommandParser, environment: Mapping[str, str]) -> None:
+    parser.add_argument(
+        "-k",
+        "--kubernetes",
+        action="store_true",
+        default=_is_true(environment.get("DCGM_EXPORTER_KUBERNETES")),
+        help="label metrics with the pod that has the device, from the kubelet",
+    )
+    parser.add_argument(
+        "--pod-resources-kubelet-socket",
+        type=Path,
+        default=environment.get("DCGM_POD_RESOURCES_KUBELET_SOCKET") or _KUBELET_SOCKET,
+        metavar="PATH",
+        help=f"socket of the kubelet's PodResources service (default: {_KUBELET_SOCKET})",
+    )
 
 
 def _monitor(options: Namespace, environment: Mapping[str, str]) -> "AcceleratorMonitor":
@@ -115,7 +137,19 @@ def _monitor(options: Namespace, environment: Mapping[str, str]) -> "Accelerator
         options.collect_interval / 1000,
         dcgm=DcgmView(options.dcgm_names, hostname, counters),
         timeout_s=None if options.sample_timeout is None else options.sample_timeout / 1000,
+        pods=_pods(Path(options.pod_resources_kubelet_socket)) if options.kubernetes else None,
     )
+
+
+def _pods(socket_path: Path) -> "PodAttribution":
+    """Return the attribution to pods. Raises ConfigError if grpcio is not installed."""
+    from conch.accelerators.attribution.pod_attribution import PodAttribution
+
+    try:
+        from conch.accelerators.attribution.kubelet import PodResources
+    except ModuleNotFoundError as error:
+        raise ConfigError("--kubernetes needs grpcio: pip install 'conch-server[kubernetes]'") from error
+    return PodAttribution(PodResources(socket_path), _KUBELET_INTERVAL_S)
 
 
 async def _serve(monitor: "AcceleratorMonitor", host: str, port: int) -> int:

@@ -237,6 +237,12 @@ class ServerOptions:
         "Export metrics of NVIDIA GPUs under DCGM's names too: those before DCGM 4.7 (legacy), those since, or both.",
         DCGM_NAMES,
     )
+    host_proc: str = _flag(
+        "",
+        "Metrics",
+        "Folder with /proc of the machine, for accelerator metrics by model in a container with its own process ids.",
+        PATH,
+    )
     metrics_address: str = _flag("", "Metrics", "Address to listen on; --http-address if not given.", TEXT)
     metrics_port: int = _flag(8002, "Metrics", "Port to listen on; 0 for any free port.", PORT)
     metrics_interval_ms: int = _flag(

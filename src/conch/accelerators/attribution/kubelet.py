@@ -19,7 +19,6 @@ from conch.accelerators.attribution.pods import Allocation
 from conch.accelerators.base import CollectorError
 from conch.accelerators.families import PodContainer
 
-DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 DEFAULT_TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 16 << 20
 
@@ -43,7 +42,7 @@ _MESSAGES: Mapping[str, tuple[tuple[str, int, str, bool], ...]] = {
 class PodResources:
     """A client of the kubelet. Each call connects again: the socket is another one after the kubelet restarted."""
 
-    def __init__(self, path: Path = DEFAULT_SOCKET, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(self, path: Path, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self.path = path
         self._timeout_s = timeout_s
 

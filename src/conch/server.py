@@ -40,7 +40,7 @@ from conch.frontends.openai.chat_prompt import ChatPrompts
 from conch.frontends.services import Parts, Service, services
 from conch.observability import logs
 from conch.observability.metrics.exposition import Family
-from conch.observability.metrics.families import Metrics, RequestMemory
+from conch.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
 from conch.observability.metrics.loop_lag import LoopLag
 from conch.observability.metrics.model_table import ModelRow, model_table
 from conch.observability.metrics.processes import ProcessMeter
@@ -249,10 +249,11 @@ class Server:
 
     def _start_metrics(self) -> Metrics:
         meter = None
-        if self._options.allow_metrics:
-            meter = ProcessMeter(self._pids, self._options.metrics_interval_ms / 1000)
+        options = self._options
+        if options.allow_metrics or options.otlp_endpoint:
+            meter = ProcessMeter(self._pids, options.metrics_interval_ms / 1000)
             self._watchers.append(asyncio.create_task(meter.run()))
-        return Metrics(
+        metrics = Metrics(
             statistics=self.inference.statistics,
             samples=lambda: [sample for backend in self._backends for sample in backend.custom_metrics()],
             options=self._options,
@@ -262,6 +263,10 @@ class Server:
             meter=meter,
             collectors=[self._of_listeners, self._of_accelerators],
         )
+        exporter = otlp_exporter(options, metrics)
+        if exporter is not None:
+            self._watchers.append(asyncio.create_task(exporter.run()))
+        return metrics
 
     def _of_listeners(self) -> Iterator[Family]:
         return listener_families({service.flags: service.listener for service in self._services})

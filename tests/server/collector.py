@@ -1,10 +1,12 @@
 """A collector of OpenTelemetry spans: OTLP over HTTP, decoded."""
 
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 TIMEOUT_S = 60
@@ -30,13 +32,18 @@ class Collector:
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
+        self.metrics: dict[str, Any] = {}  # the latest `Metric` of each name
+        self.resource: dict[str, Any] = {}  # of the metrics
         self._came = threading.Condition()
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.take(body, self.headers.get("Content-Encoding", ""))
+                if self.path == "/v1/metrics":
+                    collector.take_metrics(body)
+                else:
+                    collector.take(body, self.headers.get("Content-Encoding", ""))
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -81,6 +88,19 @@ class Collector:
         with self._came:
             self.spans += spans
             self._came.notify_all()
+
+    def take_metrics(self, body: bytes) -> None:
+        """Decode metrics that were sent."""
+        with self._came:
+            for group in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                self.resource = _attributes(group.resource.attributes)
+                self.metrics |= {metric.name: metric for scope in group.scope_metrics for metric in scope.metrics}
+            self._came.notify_all()
+
+    def until_metric(self, condition: Callable[[dict[str, Any]], bool]) -> None:
+        """Return when the latest metrics fulfil a condition."""
+        with self._came:
+            assert self._came.wait_for(lambda: condition(self.metrics), TIMEOUT_S), self.metrics.keys()
 
     def until(self, number: int) -> list[Span]:
         """Return the spans when there are `count`."""

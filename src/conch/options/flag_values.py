@@ -6,6 +6,7 @@ The values of some flags have a form such as `<backend>,<key>=<value>`. It is pa
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from conch.header_patterns import compile_pattern
 
@@ -120,10 +121,18 @@ def _read_backend_setting(text: str) -> BackendSetting:
     return BackendSetting(backend, *_key_and_value(rest))
 
 
-def _read_metrics_setting(text: str) -> tuple[str, bool | tuple[float, ...]]:
+# A setting of `--metrics-config`.
+MetricsValue: TypeAlias = bool | int | str | tuple[float, ...]
+
+
+def _read_metrics_setting(text: str) -> tuple[str, MetricsValue]:
     key, value = _key_and_value(text)
     if key == "summary_quantiles":
         return key, tuple(_read_quantile(pair) for pair in value.split(","))
+    if key == "otlp_endpoint" and value:
+        return key, value
+    if key == "otlp_interval_ms" and int(value) > 0:
+        return key, int(value)
     if key not in ("counter_latencies", "histogram_latencies", "summary_latencies"):
         raise ValueError(text)
     return key, _read_boolean(value)
@@ -192,7 +201,10 @@ def _form(form: str, read: Callable[[str], object], *, secret: bool = False) -> 
 
 
 BACKEND_SETTING = _form("<backend>,<key>=<value>", _read_backend_setting)
-METRICS_SETTING = _form("<kind>_latencies=<true|false>|summary_quantiles=<q>:<error>,…", _read_metrics_setting)
+METRICS_SETTING = _form(
+    "<kind>_latencies=<true|false>|summary_quantiles=<q>:<error>,…|otlp_endpoint=<url>|otlp_interval_ms=<ms>",
+    _read_metrics_setting,
+)
 CACHE = ValueKind(
     "local,size=<bytes>",
     f"the form local,size=<bytes>, {_MIN_CACHE_BYTES} or more; the local cache is the only one",

@@ -38,6 +38,7 @@ from conch.options.flag_values import (
     SECONDS_ABOVE_ZERO,
     TEXT,
     BackendSetting,
+    MetricsValue,
     ResourceLimit,
 )
 from conch.options.flags import Flag
@@ -248,8 +249,12 @@ class ServerOptions:
     metrics_interval_ms: int = _flag(
         2000, "Metrics", "Milliseconds between measurements of the machine.", MILLISECONDS_ABOVE_ZERO
     )
-    metrics_config: tuple[tuple[str, bool | tuple[float, ...]], ...] = _flag(
-        (), "Metrics", "Kinds of latency metrics, and quantiles of summaries.", METRICS_SETTING, repeatable=True
+    metrics_config: tuple[tuple[str, MetricsValue], ...] = _flag(
+        (),
+        "Metrics",
+        "Kinds of latency metrics, quantiles of summaries, and export to an OpenTelemetry collector.",
+        METRICS_SETTING,
+        repeatable=True,
     )
 
     model_env_allow: tuple[str, ...] = _flag(
@@ -363,6 +368,17 @@ class ServerOptions:
     def counter_latencies(self) -> bool:
         """Whether latencies are exported as counters."""
         return bool(dict(self.metrics_config).get("counter_latencies", True))
+
+    @property
+    def otlp_endpoint(self) -> str:
+        """URL of the collector to which metrics are sent, "" for none."""
+        return str(dict(self.metrics_config).get("otlp_endpoint", ""))
+
+    @property
+    def otlp_interval_ms(self) -> int:
+        """Milliseconds between exports to the collector."""
+        chosen = dict(self.metrics_config).get("otlp_interval_ms", 60_000)
+        return chosen if isinstance(chosen, int) else 60_000
 
     @property
     def histogram_latencies(self) -> bool:

@@ -8,11 +8,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
 from itertools import accumulate, chain
 from math import inf
 from time import monotonic_ns
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
+from conch.errors import ConfigError
 from conch.metric_catalog import server, triton
 from conch.metric_catalog.catalog import all_metrics
 from conch.metric_catalog.metric import MetricDefinition
@@ -243,6 +245,32 @@ class Metrics:
         if self._meter is not None:
             yield from read(_of_processes(self._meter), states)
         yield from generation_families(model.generation for _, model in models if model.generation is not None)
+
+
+class Exporter(Protocol):
+    """Sends metrics elsewhere."""
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+
+
+def otlp_exporter(options: ServerOptions, metrics: Metrics) -> Exporter | None:
+    """Return the exporter to the collector of the options, None without one.
+
+    Raises ConfigError if the packages of OpenTelemetry are missing.
+    """
+    if not options.otlp_endpoint:
+        return None
+    try:
+        module = import_module("conch.observability.metrics.otlp")
+    except ImportError as error:
+        raise ConfigError(
+            "--metrics-config=otlp_endpoint=<url> needs the packages of OpenTelemetry: "
+            f"pip install 'conch-server[opentelemetry]' ({error})"
+        ) from error
+    interval_s = options.otlp_interval_ms / 1000
+    exporter: Exporter = module.MetricsExporter(options.otlp_endpoint, interval_s, metrics.families)
+    return exporter
 
 
 def _collected(collector: Collector) -> list[Family]:

@@ -1,16 +1,18 @@
 """Families of `/metrics`: names, labels, what exists from the start, and agreement with the statistics."""
 
 import math
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from conch.errors import FailureReason
+from conch.errors import ConfigError, FailureReason
 from conch.observability.metrics.custom import MAX_SERIES, MetricSample
-from conch.observability.metrics.families import Metrics
+from conch.observability.metrics.exposition import Family, Point
+from conch.observability.metrics.families import Metrics, otlp_exporter
 from conch.observability.metrics.statistics import (
     CacheStatistics,
     ModelState,
@@ -320,3 +322,24 @@ def test_histograms_of_durations_and_batch_sizes() -> None:
     assert value(families, "conch_batch_size_bucket", le="8", **labels) == 0
     assert value(families, "conch_batch_size_bucket", le="16", **labels) == 1
     assert value(families, "conch_batch_size_sum", **labels) == 9
+
+
+def test_export_without_the_packages_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "conch.observability.metrics.otlp", None)
+    options = ServerOptions(metrics_config=(("otlp_endpoint", "http://collector:4318/v1/metrics"),))
+    metrics = Metrics(statistics=list, samples=list, options=options)
+    with pytest.raises(ConfigError, match=r"pip install 'conch-server\[opentelemetry\]'"):
+        otlp_exporter(options, metrics)
+
+
+def test_a_collector_that_raises_costs_its_own_metrics_only(caplog: pytest.LogCaptureFixture) -> None:
+    def failing() -> Iterator[Family]:
+        raise OSError("the driver is gone")
+        yield
+
+    good = Family("good", "gauge", "A gauge.", [Point(1)])
+    metrics = Metrics(statistics=list, samples=list, options=ServerOptions(), collectors=[failing, lambda: [good]])
+    text = metrics.render().decode()
+    assert "good 1" in text
+    assert "conch_custom_series_dropped" in text
+    assert "a metrics collector failed" in caplog.text

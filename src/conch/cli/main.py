@@ -17,6 +17,7 @@ _COMMANDS = {
     "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),
     "rules": ("rules.command", "write alerting rules, and find alerts that can never fire; see conch rules --help"),
     "serve": ("serve", "serve a model repository over HTTP and gRPC; conch serve --help lists the flags"),
+    "trace": ("trace", "show recorded traces of requests as waterfalls; see conch trace view --help"),
     "translate": ("translate", "rewrite dashboards and rules for other metric names; see conch translate --help"),
     "tunnel": ("tunnel", "forward a metrics port over SSH, supervised; see conch tunnel --help"),
 }

@@ -1,0 +1,149 @@
+"""Spans of recorded requests, and the phases of which they consist."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+# `steps` is the time of an ensemble, `other` what no pair of timestamps explains.
+Phase: TypeAlias = Literal["receive", "queue", "input", "infer", "output", "send", "steps", "other"]
+
+
+class Segment(NamedTuple):
+    """A phase of a span; times are nanoseconds."""
+
+    phase: Phase
+    start: int
+    end: int
+
+    @property
+    def ns(self) -> int:
+        """The duration."""
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class RecordedSpan:
+    """The execution of one request by one model. `marks` are names and times (ns) of Triton's activities.
+
+    The root of a request also has the marks of receiving it and of sending its responses.
+    """
+
+    id: str
+    parent: str = ""
+    model: str = ""
+    version: str = ""
+    request_id: str = ""
+    trace_id: str = ""  # W3C, hexadecimal
+    error: str = ""
+    marks: list[tuple[str, int]] = field(default_factory=list)
+    children: list["RecordedSpan"] = field(default_factory=list)
+
+    @property
+    def start(self) -> int:
+        """The time of the first mark."""
+        return min((at for name, at in self.marks if name not in _IGNORED), default=self.end)
+
+    @property
+    def end(self) -> int:
+        """The time of the last mark."""
+        return max((at for _, at in self.marks), default=0)
+
+    @property
+    def ns(self) -> int:
+        """The duration."""
+        return max(self.end - self.start, 0)
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, "RecordedSpan"]]:
+        """Yield this span and those below it, with their depths, parents first, siblings by time."""
+        yield depth, self
+        for child in sorted(self.children, key=lambda each: each.start):
+            yield from child.walk(depth + 1)
+
+    def segments(self) -> list[Segment]:
+        """Return the phases in chronological order, without gaps."""
+        known = sorted(self._known_segments(), key=lambda each: (each.start, each.end))
+        found, at = list[Segment](), self.start
+        for segment in known:
+            if segment.start > at:
+                found.append(Segment("other", at, segment.start))
+            start = max(segment.start, at)  # sending overlaps the execution of a decoupled model
+            if segment.end > start:
+                found.append(Segment(segment.phase, start, segment.end))
+                at = segment.end
+        if self.end > at:
+            found.append(Segment("other", at, self.end))
+        return found
+
+    def own_ns(self) -> list[tuple[Phase, int]]:
+        """Return phases with their times, without the time in which children run."""
+        busy = union([(child.start, child.end) for child in self.children])
+        return [(each.phase, each.ns - overlap(each, busy)) for each in self.segments()]
+
+    def _known_segments(self) -> Iterator[Segment]:
+        times = dict(self.marks)
+        done = times.get("REQUEST_END", self.end)
+        for phase, begin, end in _PAIRS:
+            if begin in times and end in times:
+                yield Segment(phase, times[begin], times[end])
+        if "QUEUE_START" in times and "COMPUTE_START" not in times:
+            # An ensemble, else a request that was not executed: answered from the cache, or refused.
+            yield Segment("steps" if self.children else "queue", times["QUEUE_START"], done)
+        yield from self._sends()
+
+    def _sends(self) -> Iterator[Segment]:
+        """Yield one segment for each response."""
+        begun = 0
+        for name, at in sorted(self.marks, key=lambda mark: (mark[1], mark[0].endswith("_START"))):
+            if name in ("HTTP_SEND_START", "GRPC_SEND_START"):
+                begun = at
+            elif name in ("HTTP_SEND_END", "GRPC_SEND_END") and begun:
+                yield Segment("send", begun, at)
+                begun = 0
+
+
+_PAIRS: tuple[tuple[Phase, str, str], ...] = (
+    ("receive", "HTTP_RECV_START", "HTTP_RECV_END"),
+    ("queue", "QUEUE_START", "COMPUTE_START"),
+    ("input", "COMPUTE_START", "COMPUTE_INPUT_END"),
+    ("infer", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START"),
+    ("output", "COMPUTE_OUTPUT_START", "COMPUTE_END"),
+)
+# Triton begins to wait for the next gRPC request at this time, which may be long before it is sent.
+_IGNORED = ("GRPC_WAITREAD_START",)
+_MAX_DEPTH = 100
+
+
+def union(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return disjoint intervals, sorted, that cover the same times."""
+    found = list[tuple[int, int]]()
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def overlap(segment: Segment, intervals: Sequence[tuple[int, int]]) -> int:
+    """Return the nanoseconds of a segment that disjoint intervals cover."""
+    return sum(max(min(segment.end, end) - max(segment.start, start), 0) for start, end in intervals)
+
+
+def link(spans: Sequence[RecordedSpan]) -> list[RecordedSpan]:
+    """Attach spans to their parents; return the roots.
+
+    A span is also a root if its parent is not recorded or is below it, or if it is deeper than any real one.
+    """
+    known = {span.id: span for span in spans}
+    parents = {span.id: span.parent for span in spans}
+    roots = list[RecordedSpan]()
+    for span in spans:
+        above, seen = span.parent, {span.id}
+        while above in parents and above not in seen and len(seen) < _MAX_DEPTH:
+            seen.add(above)
+            above = parents[above]
+        if span.parent in known and above not in seen and len(seen) < _MAX_DEPTH:
+            known[span.parent].children.append(span)
+        else:
+            roots.append(span)
+    return roots

@@ -25,7 +25,7 @@ from tests.prometheus import Prometheus, Value
 from tests.server.exporters import exporter
 from tests.server.models import ECHO, tensor, write_ensemble, write_identity, write_python, write_scripted
 from tests.server.process import ConchProcess
-from tests.server.third_party_dashboards import DASHBOARDS, ForeignPanel
+from tests.server.third_party_dashboards import DASHBOARDS, PAGE, ForeignPanel, page
 
 pytestmark = [pytest.mark.slow]
 
@@ -181,3 +181,7 @@ def test_panels_of_other_dashboards_have_data_as_documented(prometheus: Promethe
             assert prometheus.query(metric) == []
         else:
             assert prometheus.until(metric, DATA_TIMEOUT_S)
+
+
+def test_the_page_lists_them() -> None:
+    assert PAGE.read_text() == page(), "run python -m tests.server.third_party_dashboards"

@@ -1,20 +1,27 @@
-"""Which metrics well-known dashboards of others query, panel by panel. Names are facts; their JSON is not here."""
+"""Which metrics well-known dashboards of others query, panel by panel. Names are facts; their JSON is not here.
 
+`python -m tests.server.third_party_dashboards` writes the table of docs/observability/dashboards.md.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
 class ForeignPanel:
-    """A panel: its title, the metrics of its queries, and why it shows no data, if so."""
+    """A panel: its title, the metrics of its queries, and why it shows no data, if so. `only`: where it has data."""
 
     title: str
     metrics: tuple[str, ...]
     empty: str = ""
+    only: str = ""
 
 
 TRITON = "Triton's `deploy/k8s-onprem/dashboard.json`"
 DCGM = "DCGM exporter, grafana.com 12239"
 VLLM = "vLLM's `grafana.json`"
+_HOPPER = "on GPUs since Hopper"
 _RENAMED = "newer releases of vLLM have another name; `conch translate --from vllm-v0 --to vllm-v1`"
 
 DASHBOARDS: dict[str, tuple[ForeignPanel, ...]] = {
@@ -33,8 +40,8 @@ DASHBOARDS: dict[str, tuple[ForeignPanel, ...]] = {
         ForeignPanel("GPU Power Usage", ("DCGM_FI_DEV_POWER_USAGE",)),
         ForeignPanel("GPU Power Total", ("DCGM_FI_DEV_POWER_USAGE",)),
         ForeignPanel("GPU SM Clocks", ("DCGM_FI_DEV_SM_CLOCK",)),
-        ForeignPanel("GPU Utilization", ("DCGM_FI_PROF_GR_ENGINE_ACTIVE",)),
-        ForeignPanel("Tensor Core Utilization", ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",)),
+        ForeignPanel("GPU Utilization", ("DCGM_FI_PROF_GR_ENGINE_ACTIVE",), only=_HOPPER),
+        ForeignPanel("Tensor Core Utilization", ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",), only=_HOPPER),
         ForeignPanel("GPU Framebuffer Mem Used", ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE")),
     ),
     VLLM: (
@@ -59,3 +66,28 @@ DASHBOARDS: dict[str, tuple[ForeignPanel, ...]] = {
         ),
     ),
 }
+
+PAGE = Path(__file__).parents[2] / "docs" / "observability" / "dashboards.md"
+_BEGIN, _END = "<!-- third-party dashboards -->\n", "<!-- end of third-party dashboards -->"
+
+
+def page() -> str:
+    """Return the page with the table."""
+    before, _, rest = PAGE.read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n{chr(10).join(_rows())}\n\n{_END}{after}"
+
+
+def _rows() -> Iterator[str]:
+    yield "| dashboard | panels with data | panels without data |"
+    yield "| --- | --- | --- |"
+    for dashboard, panels in DASHBOARDS.items():
+        full = ", ".join(
+            f"{each.title} ({each.only})" if each.only else each.title for each in panels if not each.empty
+        )
+        empty = "; ".join(f"{panel.title} ({panel.empty})" for panel in panels if panel.empty) or "none"
+        yield f"| {dashboard} | {full} | {empty} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -95,7 +95,7 @@ def _panel(panel: DashboardPanel) -> PanelBuilder:
     else:
         builder = _lines(panel)
     least, greatest = panel.bounds
-    builder.unit(UNITS[panel.unit].grafana or "none").min(least)
+    builder.unit(UNITS[panel.unit].grafana).min(least)
     if greatest is not None and panel.unit in ("ratio", "percent") and greatest in (1, 100):
         builder.max(greatest)
     if panel.steps:
@@ -124,7 +124,7 @@ def _lines(panel: DashboardPanel) -> timeseries.Panel:
 
 def _heatmap(panel: DashboardPanel) -> heatmap.Panel:
     of_buckets = panel.queries[0].measure.labels == ("le",)
-    values = UNITS[panel.unit].grafana or "none"
+    values = UNITS[panel.unit].grafana
     builder = (
         heatmap.Panel()
         .calculate(False)
@@ -134,7 +134,7 @@ def _heatmap(panel: DashboardPanel) -> heatmap.Panel:
         .show_legend()
     )
     if of_buckets:
-        builder.y_axis(heatmap.YAxisConfig().unit(UNITS[panel.bucket_unit].grafana or "none"))
+        builder.y_axis(heatmap.YAxisConfig().unit(UNITS[panel.bucket_unit].grafana))
     _describe(builder, panel)
     return builder
 

@@ -1,8 +1,10 @@
 """Queries of panels, built from the definitions of metrics, with the unit of their values."""
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from conch.metric_catalog.metric import MetricDefinition, Unit
+from conch.monitoring.units import UNITS
 
 _WINDOW = "$__rate_interval"
 # Labels that dashboards have a variable for.
@@ -35,9 +37,16 @@ class Measure:
     unit: Unit
     labels: tuple[str, ...] = ()
 
-    def times(self, factor: float, unit: Unit) -> "Measure":
+    def times(self, factor: Fraction, unit: Unit) -> "Measure":
         """Return the values in another unit."""
-        return replace(self, expr=f"{self.expr} * {factor:.15g}", unit=unit)
+        constant = f"/ {factor.denominator}" if factor.numerator == 1 else f"* {float(factor):.15g}"
+        return self if factor == 1 else replace(self, expr=f"{self.expr} {constant}", unit=unit)
+
+    def displayable(self) -> "Measure":
+        """Return the values in base units if Grafana does not have theirs."""
+        form = UNITS[self.unit]
+        base = next(unit for unit, each in UNITS.items() if each.dimension == form.dimension and each.factor == 1)
+        return self if form.grafana else self.times(form.factor, base)
 
 
 def selector(metric: MetricDefinition, suffix: str = "", where: str = "") -> str:
@@ -58,7 +67,8 @@ def gauge(
 ) -> Measure:
     """Return the value of a gauge, aggregated by labels: by default those of the model or device."""
     labels = by or subjects(metric)
-    return Measure(_aggregated(operator, labels, selector(metric, where=where)), _or(unit, metric.unit), labels)
+    expr = _aggregated(operator, labels, selector(metric, where=where))
+    return Measure(expr, _or(unit, metric.unit), labels).displayable()
 
 
 def rate(
@@ -74,7 +84,7 @@ def increase(metric: MetricDefinition, *by: str, window: str = _WINDOW, where: s
     """Return the increase of a counter in a window."""
     labels = by or subjects(metric)
     inner = f"increase({selector(metric, suffix, where)}[{window}])"
-    return Measure(_aggregated("sum", labels, inner), metric.unit, labels)
+    return Measure(_aggregated("sum", labels, inner), metric.unit, labels).displayable()
 
 
 def quantile(level: float, metric: MetricDefinition, *by: str, window: str = _WINDOW) -> Measure:

@@ -16,6 +16,7 @@ from conch.monitoring.dashboards.measure import (
     total,
 )
 from conch.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard, PanelRow, line
+from conch.monitoring.units import conversion
 
 MODEL_VARIABLES = (
     ("model", "Model", f'label_values({triton.REQUEST_SUCCESS.name}{{job=~"$job", instance=~"$instance"}}, model)'),
@@ -227,7 +228,7 @@ STAGES = GrafanaDashboard(
                     "Time of all requests by phase",
                     "Seconds of requests per second: how many requests are in each phase on average.",
                     tuple(
-                        line(rate(metric, "").times(1e-6, ""), name)
+                        line(rate(metric, "").times(conversion(metric.unit, "seconds"), ""), name)
                         for metric, name in (
                             (triton.QUEUE_DURATION, "queue"),
                             (triton.COMPUTE_INPUT_DURATION, "input"),

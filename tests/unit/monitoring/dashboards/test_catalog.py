@@ -17,7 +17,9 @@ from conch.monitoring.dashboards import configmap
 from conch.monitoring.dashboards.catalog import all_dashboards
 from conch.monitoring.dashboards.grafana import dashboard_json, dashboard_object
 from conch.monitoring.dashboards.panel import GrafanaDashboard
+from conch.monitoring.translate.document import Translator
 from conch.monitoring.translate.variables import parse_template
+from conch.monitoring.units import UNITS
 from conch.monitoring.yaml_documents import load_documents
 
 ALL = [*all_dashboards(), all_dashboards("4.7")[4]]
@@ -42,6 +44,7 @@ def test_panels_have_one_unit_and_are_described(dashboard: GrafanaDashboard) -> 
     assert set(titles.values()) == {1}
     for panel in dashboard.panels:
         assert {query.measure.unit for query in panel.queries} == {panel.unit}, panel.title
+        assert UNITS[panel.unit].grafana, panel.title
         assert panel.description.endswith("."), panel.title
         assert all(query.legend for query in panel.queries)
         legends = [query.legend for query in panel.queries]
@@ -94,6 +97,15 @@ def test_the_gpu_dashboard_follows_the_names_of_dcgm() -> None:
     assert "DCGM_FI_DEV_FB_USED_BYTES{" in new
     assert '"mbytes"' in legacy
     assert '"mbytes"' not in new
+
+
+def test_a_translated_dashboard_of_legacy_names_is_that_of_new_names() -> None:
+    legacy, new = (dashboard_object(all_dashboards(names)[4]) for names in ("legacy", "4.7"))  # type: ignore[arg-type]
+    translator = Translator("dcgm-legacy", "dcgm-4.7")
+    translator.translate(legacy)
+    for old_panel, new_panel in zip(legacy["panels"], new["panels"], strict=True):
+        for key in ("targets", "fieldConfig"):
+            assert old_panel.get(key) == new_panel.get(key), old_panel["title"]
 
 
 def test_config_maps_carry_the_label_of_the_sidecar(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import uvloop
 
@@ -39,6 +40,8 @@ from conch.frontends.offload.pool import MAX_WORKER_MEMORY_BYTES, OffloadPool, d
 from conch.frontends.openai.chat_prompt import ChatPrompts
 from conch.frontends.services import Parts, Service, services
 from conch.observability import logs
+from conch.observability.metrics.custom import MetricSample
+from conch.observability.metrics.declared.request_metrics import DeclaredMetrics
 from conch.observability.metrics.exposition import Family
 from conch.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
 from conch.observability.metrics.loop_lag import LoopLag
@@ -101,6 +104,7 @@ class Server:
             }
         )
         repositories = Repositories(_repositories(options))
+        self._declared = _declared_metrics(options)
         self._builder = ModelBuilder(
             self._backends,
             self._catalog,
@@ -112,6 +116,7 @@ class Server:
             limiter=_limiter(options),
             allow_native_extensions=options.allow_native_extensions,
             summaries=options.summary_latencies,
+            declared=self._declared,
             suggestion=repositories.suggestion,
         )
         self.control = ModelManager(
@@ -255,13 +260,13 @@ class Server:
             self._watchers.append(asyncio.create_task(meter.run()))
         metrics = Metrics(
             statistics=self.inference.statistics,
-            samples=lambda: [sample for backend in self._backends for sample in backend.custom_metrics()],
+            samples=self._samples,
             options=self._options,
             cache=None if self._cache is None else self._cache.statistics,
             request_memory=self._request_memory,
             lag=self._lag,
             meter=meter,
-            collectors=[self._of_listeners, self._of_accelerators],
+            collectors=[self._of_listeners, self._of_accelerators, self._of_file],
         )
         exporter = otlp_exporter(options, metrics)
         if exporter is not None:
@@ -287,6 +292,15 @@ class Server:
             if state.instances > len(state.processes):
                 in_process.append((name, version))
         return [*found, server_process(os.getpid(), in_process)]
+
+    def _of_file(self) -> Iterator[Family]:
+        return iter(()) if self._declared is None else self._declared.families()
+
+    def _samples(self) -> list[MetricSample]:
+        """Return the custom metrics of models. Those of a file have precedence over others of their names."""
+        taken = frozenset() if self._declared is None else self._declared.names
+        samples = (sample for backend in self._backends for sample in backend.custom_metrics())
+        return [sample for sample in samples if sample.family not in taken]
 
     def _request_memory(self) -> RequestMemory:
         budget = self._budget
@@ -319,6 +333,15 @@ def _repositories(options: ServerOptions) -> Iterator[Repository]:
             auto_complete=not options.disable_auto_complete_config,
             namespace=namespace,
         )
+
+
+def _declared_metrics(options: ServerOptions) -> DeclaredMetrics | None:
+    """Return the metrics that a file declares, None without one. Raises ConfigError, Unavailable."""
+    if not options.custom_metrics:
+        return None
+    from conch.observability.metrics.declared.declaration import read_declarations  # imports a library
+
+    return DeclaredMetrics(read_declarations(Path(options.custom_metrics)))
 
 
 def _limiter(options: ServerOptions) -> RateLimiter | None:

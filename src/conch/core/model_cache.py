@@ -72,6 +72,8 @@ class ModelCache:
             self._statistics.count_failure(total, answer.reason)
         else:
             self._statistics.count_hit(total, timeline.started - timeline.queued)
+        if self._statistics.declared is not None:
+            self._statistics.declared.end(pending.request, answer, None, cache_hit=True)
 
     def forget(self) -> None:
         """Drop all responses, because the model has changed. Responses to requests in flight are not stored either."""

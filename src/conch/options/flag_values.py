@@ -129,7 +129,7 @@ def _read_metrics_setting(text: str) -> tuple[str, MetricsValue]:
     key, value = _key_and_value(text)
     if key == "summary_quantiles":
         return key, tuple(_read_quantile(pair) for pair in value.split(","))
-    if key == "otlp_endpoint" and value:
+    if key in ("otlp_endpoint", "custom_metrics") and value:
         return key, value
     if key == "otlp_interval_ms" and int(value) > 0:
         return key, int(value)
@@ -202,7 +202,8 @@ def _form(form: str, read: Callable[[str], object], *, secret: bool = False) -> 
 
 BACKEND_SETTING = _form("<backend>,<key>=<value>", _read_backend_setting)
 METRICS_SETTING = _form(
-    "<kind>_latencies=<true|false>|summary_quantiles=<q>:<error>,…|otlp_endpoint=<url>|otlp_interval_ms=<ms>",
+    "<kind>_latencies=<true|false>|summary_quantiles=<q>:<error>,…|otlp_endpoint=<url>|otlp_interval_ms=<ms>"
+    "|custom_metrics=<file>",
     _read_metrics_setting,
 )
 CACHE = ValueKind(

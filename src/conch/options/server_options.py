@@ -252,7 +252,8 @@ class ServerOptions:
     metrics_config: tuple[tuple[str, MetricsValue], ...] = _flag(
         (),
         "Metrics",
-        "Kinds of latency metrics, quantiles of summaries, and export to an OpenTelemetry collector.",
+        "Kinds of latency metrics, quantiles of summaries, export to an OpenTelemetry collector, and a file that declares "
+        "metrics.",
         METRICS_SETTING,
         repeatable=True,
     )
@@ -389,6 +390,11 @@ class ServerOptions:
     def summary_latencies(self) -> bool:
         """Whether quantiles of latencies are exported."""
         return bool(dict(self.metrics_config).get("summary_latencies", False))
+
+    @property
+    def custom_metrics(self) -> str:
+        """Path of the file that declares metrics, "" for none."""
+        return str(dict(self.metrics_config).get("custom_metrics", ""))
 
     @property
     def summary_quantiles(self) -> tuple[float, ...]:

@@ -90,6 +90,8 @@ class EnsembleModel(ServedModel):
         self.enter()
         for model in models:
             model.enter()
+        if self.statistics.declared is not None:
+            self.statistics.declared.begin(request)
         run: EnsembleRun
         if self._is_stream:
             # Writing the first response may overwrite inputs that later steps still read.
@@ -114,6 +116,8 @@ class EnsembleModel(ServedModel):
     def _count(self, pending: Pending, times: StepTimes, answer: InferResponse | ConchError | None) -> None:
         """Count a request that has ended: its compute times are the sums over its steps."""
         self.leave()
+        if self.statistics.declared is not None:
+            self.statistics.declared.end(pending.request, answer, pending.failure, pending.first_response)
         timeline = pending.request.timeline
         total = timeline.done - timeline.received
         if isinstance(answer, ConchError):

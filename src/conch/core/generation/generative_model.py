@@ -94,6 +94,8 @@ class GenerativeModel(ServedModel):
         self._held += request.params.n
         self.enter()
         self.statistics.pending += 1
+        if self.statistics.declared is not None:
+            self.statistics.declared.begin_generation(request)
         try:
             live.generation = self.engine.generate(request, live.on_deltas)
         except BaseException:
@@ -101,6 +103,8 @@ class GenerativeModel(ServedModel):
             self._held -= request.params.n
             self.leave()
             self.statistics.pending -= 1
+            if self.statistics.declared is not None:
+                self.statistics.declared.withdraw(request)
             raise
         return live
 
@@ -147,9 +151,13 @@ class GenerativeModel(ServedModel):
         timeline.done = now = monotonic_ns()
         if isinstance(end, ConchError):
             self.statistics.count_failure(now - timeline.received, end.reason)
+            if self.statistics.declared is not None:
+                self.statistics.declared.end_generation(live.request, end)
             return
         first = timeline.started = timeline.input_done = timeline.started or now
         timeline.infer_done = now
+        if self.statistics.declared is not None:
+            self.statistics.declared.end_generation(live.request, end)
         if live.request.span is not None:
             live.request.span.generated(timeline, end.prompt_tokens, end.completion_tokens)
         self.statistics.count_success(

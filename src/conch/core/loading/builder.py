@@ -31,6 +31,7 @@ from conch.core.sequences.tensors import instance_config
 from conch.core.served_model import ServedModel
 from conch.errors import ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
 from conch.model_config import InstanceKind, ModelConfig
+from conch.observability.metrics.declared.request_metrics import DeclaredMetrics, RequestMetrics
 from conch.repository.config.resolve import resolve
 from conch.repository.labels import read_labels
 from conch.repository.namespaces import ModelId
@@ -67,7 +68,8 @@ class ModelBuilder:
     `cache` is for the models whose configuration enables it, None if the server has none;
     `limiter` admits each execution, None without --rate-limit;
     `allow_native_extensions`: whether configurations may name libraries for the server's process;
-    `summaries`: whether latency quantiles are kept.
+    `summaries`: whether latency quantiles are kept;
+    `declared` are the metrics that a file declares, None without one.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class ModelBuilder:
         limiter: RateLimiter | None = None,
         allow_native_extensions: bool = False,
         summaries: bool = False,
+        declared: DeclaredMetrics | None = None,
         suggestion: Callable[[str], str] = lambda _name: "",
     ) -> None:
         self._backends = backends
@@ -96,6 +99,7 @@ class ModelBuilder:
         self._limiter = limiter
         self._allow_native_extensions = allow_native_extensions
         self._summaries = summaries
+        self._declared = declared
         self._suggestion = suggestion
 
     @property
@@ -240,6 +244,8 @@ class ModelBuilder:
                 from conch.observability.metrics.summaries import LatencySummaries  # imports a library
 
                 served.statistics.summaries = LatencySummaries()
+            if self._declared is not None:
+                served.statistics.declared = RequestMetrics(self._declared, config.name, files.namespace, version)
             if self._cache is not None and config.response_cache:
                 served.cache = ModelCache(self._cache, served.statistics)
             await served.start()

@@ -75,6 +75,8 @@ class BatchingModel(ScheduledModel):
             pending.respond = self._order.enter(respond)
         self.enter()
         self.statistics.pending += 1
+        if self.statistics.declared is not None:
+            self.statistics.declared.begin(request)
         if self._idle:
             self._dispatch()
         else:

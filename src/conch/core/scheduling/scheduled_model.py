@@ -213,6 +213,8 @@ class ScheduledModel(ServedModel):
             self.statistics.count_failure(timeline.done - timeline.received, error.reason)
         else:
             self._count_success(pending)
+        if self.statistics.declared is not None:
+            self.statistics.declared.end(pending.request, answer, pending.failure, pending.first_response)
         # Breaks the cycle of batch and request, so that large tensors are freed with the last response.
         pending.batch = None
 

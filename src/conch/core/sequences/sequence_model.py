@@ -140,6 +140,8 @@ class SequenceModel(ScheduledModel):
         self._slots.add(pending, end=bool(request.flags & SEQUENCE_END), expires=expires)
         self.enter()
         self.statistics.pending += 1
+        if self.statistics.declared is not None:
+            self.statistics.declared.begin(request)
         if self._idle:
             self._dispatch()
         else:

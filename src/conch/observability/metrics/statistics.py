@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from conch.errors import FailureReason
 from conch.metric_catalog import server, triton
+from conch.observability.metrics.declared.request_metrics import RequestMetrics
 from conch.observability.metrics.generation import GenerationStatistics
 from conch.observability.metrics.summaries import LatencySummaries
 from conch.request import Span
@@ -158,6 +159,7 @@ class ModelStatistics:
     # Time to the first response, of decoupled models and ensembles.
     first_response: Histogram | None = None
     summaries: LatencySummaries | None = None  # with --metrics-config=summary_latencies=true
+    declared: RequestMetrics | None = None  # with --metrics-config=custom_metrics=FILE
 
     def set_buckets(self, chosen: Mapping[str, Sequence[float]], *, first_response: bool) -> None:
         """Replace the histograms by those with the buckets of the configuration, before the first request.

@@ -1,1 +1,1 @@
-"""Metrics that a file declares: families with expressions over each request (`--metrics-config=custom_metrics=FILE`)."""
+"""Metrics that the file of `--metrics-config=custom_metrics=FILE` declares: expressions over each request."""

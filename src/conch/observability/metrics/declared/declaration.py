@@ -2,48 +2,28 @@
 
 import runpy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from conch.errors import ConfigError, Unavailable
 from conch.metric_catalog.catalog import all_metrics
 from conch.observability.metrics.custom import is_label_name, is_metric_name
-from conch.observability.metrics.declared.expression import Evaluate, ExpressionError, compile_expression
+from conch.observability.metrics.declared.expression import ExpressionError, compile_expression
 from conch.observability.metrics.declared.facts import AT_BEGIN, AT_END, Type
+from conch.observability.metrics.declared.family import DEFAULT_MAX_SERIES, DeclaredFamily, Evaluate
 
 MAX_FAMILIES = 200
 MAX_LABELS = 20
 MAX_BUCKETS = 100
 MAX_SERIES = 100_000
-DEFAULT_MAX_SERIES = 1000
 _DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _KINDS = ("counter", "gauge", "histogram")
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
 _KEYS = ("name", "kind", "help", "labels", "expression", "where", "in_flight", "buckets", "max_series")
 
-DeclaredKind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Where: TypeAlias = tuple[str | int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredFamily:
-    """One family: what is added to a counter, observed by a histogram, or set to a gauge for each request.
-
-    `in_flight`: the gauge is increased when a request begins and decreased by the same amount when it ends.
-    """
-
-    name: str
-    kind: DeclaredKind
-    help: str
-    value: Evaluate
-    where: Evaluate | None = None  # only requests for which it is true
-    labels: Mapping[str, Evaluate] = field(default_factory=dict)
-    in_flight: bool = False
-    buckets: tuple[float, ...] = ()  # upper bounds, the last being infinity
-    max_series: int = DEFAULT_MAX_SERIES
 
 
 def read_declarations(path: Path) -> list[DeclaredFamily]:

@@ -8,11 +8,10 @@ that an expression cannot reach anything but the request. Products are of number
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeAlias
+from typing import Any
 
 from conch.observability.metrics.declared.facts import RequestFacts, Type
-
-Evaluate: TypeAlias = Callable[[RequestFacts], Any]
+from conch.observability.metrics.declared.family import Evaluate
 
 MAX_CHARACTERS = 1000
 _REQUEST = "request"
@@ -58,7 +57,9 @@ def compile_expression(text: str, names: Mapping[str, Type], wanted: Type | None
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        raise ExpressionError(f"syntax error at column {error.offset or 1}: {error.msg}") from None
+        raise ExpressionError(
+            f"syntax error at column {error.offset or 1}: {error.msg}; in YAML, quote an expression with commas"
+        ) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"cannot be parsed: {error}") from None
     try:
@@ -202,10 +203,10 @@ class _Checker:
 class _Binder(ast.NodeTransformer):
     """Turns names into attributes of the request, and calls into those of the table."""
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802 - ast's name
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.Attribute(ast.Name(_REQUEST, ast.Load()), node.id, ast.Load())
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802 - ast's name
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         assert isinstance(node.func, ast.Name)
         arguments = [self.visit(each) for each in node.args]
         if node.func.id == "parameter":

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from conch.errors import ConchError
 from conch.generation import GenerationRequest, Usage
 from conch.metric_catalog.custom import CUSTOM_ERRORS, CUSTOM_OVERFLOWS
-from conch.observability.metrics.declared.declaration import DeclaredFamily
 from conch.observability.metrics.declared.facts import RequestFacts
+from conch.observability.metrics.declared.family import DeclaredFamily
 from conch.observability.metrics.exposition import Buckets, Family, Labels, Point
 from conch.request import InferRequest, InferResponse
 
@@ -50,7 +50,7 @@ class _Collected:
                 return None
             value = float(family.value(request))
             if not isfinite(value) or (value < 0 and family.kind == "counter"):
-                raise ValueError(f"the value {value} cannot be added to a {family.kind}")  # noqa: TRY301
+                raise ValueError(f"the value {value} cannot be added to a {family.kind}")
             series = self._find(tuple([_label(label(request)) for label in family.labels.values()]))
         except Exception as error:  # also of an operator's function
             self.errors += 1
@@ -129,10 +129,14 @@ class DeclaredMetrics:
 
     def end(self, key: int, request: RequestFacts) -> None:
         """Take a request back from the gauges of requests in flight, and add it to the other families."""
-        for series, value in self._held.pop(key, ()):
-            series.value -= value
+        self.withdraw(key)
         for each in self._at_end:
             each.add(request)
+
+    def withdraw(self, key: int) -> None:
+        """Take a request back from the gauges of requests in flight."""
+        for series, value in self._held.pop(key, ()):
+            series.value -= value
 
     @property
     def needs_begin(self) -> bool:
@@ -201,6 +205,10 @@ class RequestMetrics:
     def end_generation(self, request: GenerationRequest, end: Usage | ConchError) -> None:
         """Count the end of an admitted prompt."""
         self._metrics.end(id(request), self._generation(request, end))
+
+    def withdraw(self, request: GenerationRequest) -> None:
+        """Take back the begin of a prompt that was not admitted after all."""
+        self._metrics.withdraw(id(request))
 
     def _generation(self, request: GenerationRequest, end: Usage | ConchError | None) -> RequestFacts:
         return RequestFacts(

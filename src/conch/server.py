@@ -94,15 +94,7 @@ class Server:
         )
         # BLS calls need the model manager, which needs the backends, which need the calls; hence the lambda.
         calls = BlsCalls(self._catalog, self.inference, lambda: self.control, started=lambda: self._accepting)
-        forks = {"fork_server": fork_server}
-        python, engines = {**forks, "calls": calls}, {**forks, "memory": EngineMemory()}
-        self._backends = BackendRegistry(
-            {
-                **dict.fromkeys(("python", "pytorch"), python),
-                **dict.fromkeys(("openvino_genai", "vllm"), engines),
-                **dict.fromkeys(("scripted", "tensorrtllm"), forks),
-            }
-        )
+        self._backends = _backend_registry(fork_server, calls)
         repositories = Repositories(_repositories(options))
         self._declared = _declared_metrics(options)
         self._builder = ModelBuilder(
@@ -333,6 +325,18 @@ def _repositories(options: ServerOptions) -> Iterator[Repository]:
             auto_complete=not options.disable_auto_complete_config,
             namespace=namespace,
         )
+
+
+def _backend_registry(fork_server: ForkServer | None, calls: BlsCalls) -> BackendRegistry:
+    forks = {"fork_server": fork_server}
+    python, engines = {**forks, "calls": calls}, {**forks, "memory": EngineMemory()}
+    return BackendRegistry(
+        {
+            **dict.fromkeys(("python", "pytorch"), python),
+            **dict.fromkeys(("openvino_genai", "vllm"), engines),
+            **dict.fromkeys(("scripted", "tensorrtllm"), forks),
+        }
+    )
 
 
 def _declared_metrics(options: ServerOptions) -> DeclaredMetrics | None:

@@ -205,7 +205,7 @@ def _write_manifests(arguments: Sequence[str]) -> int:
     parser = _manifests_parser()
     given = parser.parse_args(arguments)
     try:
-        import yaml
+        from conch.monitoring.yaml_documents import dump_documents
     except ModuleNotFoundError:
         print("conch tunnel: PyYAML is missing: pip install 'conch-server[monitoring]'", file=sys.stderr)
         return _FAILURE
@@ -224,7 +224,7 @@ def _write_manifests(arguments: Sequence[str]) -> int:
         objects = manifests(scraped)
     except ValueError as error:
         parser.error(str(error))
-    text = yaml.safe_dump_all(objects, sort_keys=False)
+    text = dump_documents(objects)
     if given.output is None:
         print(text, end="")
     else:

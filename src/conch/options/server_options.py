@@ -252,8 +252,8 @@ class ServerOptions:
     metrics_config: tuple[tuple[str, MetricsValue], ...] = _flag(
         (),
         "Metrics",
-        "Kinds of latency metrics, quantiles of summaries, export to an OpenTelemetry collector, and a file that declares "
-        "metrics.",
+        "Kinds of latency metrics, quantiles of summaries, export to an OpenTelemetry collector, and a file of "
+        "declared metrics.",
         METRICS_SETTING,
         repeatable=True,
     )

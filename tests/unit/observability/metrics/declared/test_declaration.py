@@ -131,3 +131,8 @@ def test_other_files_are_refused(tmp_path: Path, name: str, text: str, message: 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConchError, match="cannot read the file"):
         read_declarations(tmp_path / "missing.yaml")
+
+
+def test_the_example_is_valid() -> None:
+    example = Path(__file__).parents[5] / "examples" / "metrics" / "custom_metrics.yaml"
+    assert len(read_declarations(example)) == 4

@@ -177,7 +177,9 @@ class _GpuState:
     def _activity(self, absent: list[str]) -> dict[str, float]:
         """Return what GPM measured since the last sample; without GPM its fields are absent."""
         if self._gpm is not None:
-            return self._gpm.read()
+            activity = self._gpm.read()
+            absent += [name for name in nvml.GPM_NAMES if activity and name not in activity]
+            return activity
         if not self._is_divided:
             absent += nvml.GPM_NAMES
         return {}

@@ -229,7 +229,7 @@ def test_processes_have_memory_and_time(library: Path, tmp_path: Path) -> None:
     assert [each.utilization_ratio for each in device.processes] == [None, None]
 
 
-def test_slices_have_memory_and_activity_of_their_own(library: Path, tmp_path: Path) -> None:
+def test_slices_have_separate_memory_and_activity(library: Path, tmp_path: Path) -> None:
     of_slices = [
         *(f"slice 0 {name} {value}" for name, value in {"gpu_instance": 7, "memory_used": 3 * MIB, **GPM}.items()),
         *(f"slice 1 {name} {value}" for name, value in {"gpu_instance": 9, "gpm_1": 12}.items()),
@@ -262,7 +262,7 @@ def test_a_gpu_that_falls_off_the_bus_has_no_values(library: Path, tmp_path: Pat
             good, bad = samples.next().devices
     assert bad.device.uuid.startswith("GPU-bbbbbbbb")
     assert (bad.readings, bad.native, bad.processes) == ({}, (), ())
-    assert bad.errors == {"79": 1}  # the error that tells of it
+    assert bad.errors == {"79": 1}  # the error that reports it
     assert good.readings["power_watts"] == pytest.approx(245.678)
 
 

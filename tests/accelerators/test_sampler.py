@@ -166,7 +166,7 @@ async def test_a_collector_that_hangs_is_killed_and_restarted(acme: Callable[[st
         await until(lambda: starts() == 3 and is_up(sampler))
 
 
-async def test_what_a_driver_prints_is_no_sample(acme: Callable[[str], None]) -> None:
+async def test_output_of_a_driver_is_ignored(acme: Callable[[str], None]) -> None:
     acme(PRINTS)
     async with sampled() as sampler:
         await until(lambda: is_up(sampler))

@@ -24,9 +24,13 @@ class Recorded:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     generation: Generation | None = None
+    abort_at_first: bool = False  # within the call that brings the first deltas: a later one may bring the end
 
     def on_deltas(self, deltas: Any, end: Usage | ConchError | None) -> None:
         self.deltas += deltas
+        if self.abort_at_first and not self.begun.is_set() and end is None:
+            assert self.generation is not None
+            self.generation.abort()
         self.begun.set()
         if end is not None:
             self.ends.append(end)

@@ -136,9 +136,9 @@ async def test_invalid_requests_are_refused_and_harm_no_other(engine: Engine) ->
 
 async def test_an_aborted_request_frees_its_place(engine: Engine) -> None:
     got = begin(engine, PROMPT, max_tokens=CONTEXT - 100, ignore_eos=True)
+    got.abort_at_first = True
     await asyncio.wait_for(got.begun.wait(), 60)
     assert got.generation is not None
-    got.generation.abort()
     got.generation.abort()
     assert isinstance(got.end, Cancelled)
     # The engine reports its load without another request.

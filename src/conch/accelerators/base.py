@@ -5,6 +5,8 @@ pipe as JSON. Readings have base units: one threshold means the same for every v
 driver or the tool does not provide is missing from the sample and named in `unsupported`; it is never 0.
 """
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -13,6 +15,11 @@ import orjson
 
 from conch.metric_catalog.accelerators import READINGS
 from conch.metric_catalog.metric import Kind
+
+# Names of metrics that a collector may not use; DCGM's are NVIDIA's.
+_RESERVED = ("conch_", "nv_", "process_", "vllm:")
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class CollectorError(Exception):
@@ -130,28 +137,73 @@ def device_sample(device: DeviceIdentity, readings: Mapping[str, float | None], 
 
 
 def sample_from_json(line: bytes) -> VendorSample:
-    """Return the sample of `VendorSample.to_json`. Raises CollectorError for anything else."""
+    """Return the sample of `VendorSample.to_json`. Raises CollectorError for anything that cannot be exposed."""
     try:
         document = orjson.loads(line)
-        devices = tuple(_device_from(each) for each in document["devices"])
-        return VendorSample(document["vendor"], devices, _natives(document["native"]))
+        vendor = _text(document["vendor"])
+        devices = tuple(_device_from(each, vendor) for each in document["devices"])
+        return VendorSample(vendor, devices, _natives(document["native"], vendor))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CollectorError(f"malformed sample {line[:80]!r}: {error}") from error
+        raise CollectorError(f"malformed sample {line[:80]!r}: {error!r}") from error
 
 
-def _device_from(document: Mapping[str, Any]) -> DeviceSample:
-    device = dict(document["device"])
-    device["aliases"] = tuple(device["aliases"])
+def _device_from(document: Mapping[str, Any], vendor: str) -> DeviceSample:
+    identity: dict[str, Any] = dict(document["device"])
+    aliases = _texts(identity.pop("aliases"))
+    for value in identity.values():
+        _text(value)
+    readings = _numbers(document["readings"])
+    if unknown := readings.keys() - READINGS.keys():
+        raise ValueError(f"unknown reading '{unknown.pop()}'; readings are {', '.join(READINGS)}")
     return DeviceSample(
-        DeviceIdentity(**device),
-        document["readings"],
-        document["errors"],
-        _natives(document["native"]),
-        tuple(ProcessUsage(**each) for each in document["processes"]),
-        tuple(document["unsupported"]),
-        document["attributes"],
+        DeviceIdentity(**identity, aliases=aliases),
+        readings,
+        _numbers(document["errors"]),
+        _natives(document["native"], vendor),
+        tuple(_process(**each) for each in document["processes"]),
+        _texts(document["unsupported"]),
+        {name: _text(value) for name, value in document["attributes"].items()},
     )
 
 
-def _natives(documents: list[dict[str, Any]]) -> tuple[NativeValue, ...]:
-    return tuple(NativeValue(**each) for each in documents)
+def _natives(documents: list[dict[str, Any]], vendor: str) -> tuple[NativeValue, ...]:
+    return tuple(_native(vendor, **each) for each in documents)
+
+
+def _native(vendor: str, name: str, value: float, labels: Mapping[str, str], kind: Kind) -> NativeValue:
+    if not _METRIC_NAME.fullmatch(name):
+        raise ValueError(f"'{name}' is not a valid name of a metric")
+    if name.startswith(_RESERVED) or (name.startswith("DCGM_") and vendor != "nvidia"):
+        raise ValueError(f"the metric name '{name}' is reserved")
+    if kind not in ("counter", "gauge"):
+        raise ValueError(f"the metric '{name}' is a {kind}; a native value is a counter or a gauge")
+    for label in labels:
+        if not _LABEL_NAME.fullmatch(label):
+            raise ValueError(f"'{label}' is not a valid name of a label")
+    return NativeValue(name, _number(value), {label: _text(text) for label, text in labels.items()}, kind)
+
+
+def _process(pid: int, memory_bytes: float | None, utilization_ratio: float | None) -> ProcessUsage:
+    values = [None if value is None else _number(value) for value in (memory_bytes, utilization_ratio)]
+    return ProcessUsage(int(_number(pid)), *values)
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _number(value: object) -> float:
+    # JSON has no NaN and no infinity: they arrive as null.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a finite number")
+    return value
+
+
+def _texts(values: list[object]) -> tuple[str, ...]:
+    return tuple(_text(value) for value in values)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text")
+    return value

@@ -1,6 +1,7 @@
 """Samples cross a pipe unchanged, and become families."""
 
 import pickle
+import re
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -56,6 +57,29 @@ def test_a_sample_crosses_a_process_boundary() -> None:
 def test_anything_else_is_refused(line: bytes) -> None:
     with pytest.raises(CollectorError, match="malformed sample"):
         sample_from_json(line)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        (b'"utilization_ratio":0.5', b'"utilization_ratio":"high"', "'high' is not a finite number"),
+        (b'"utilization_ratio":0.5', b'"utilization_ratio":null', "None is not a finite number"),
+        (b'"utilization_ratio":0.5', b'"utilisation":0.5', "unknown reading 'utilisation'; readings are utilization_"),
+        (b'"acme_util_percent"', b'"acme util"', "'acme util' is not a valid name of a metric"),
+        (b'"acme_util_percent"', b'"nv_gpu_utilization"', "the metric name 'nv_gpu_utilization' is reserved"),
+        (b'"acme_util_percent"', b'"DCGM_FI_DEV_GPU_UTIL"', "is reserved"),
+        (b'"card":"0"', b'"card":0', "0 is not text"),
+        (b'"card":"0"', b'"__card":"0"', "'__card' is not a valid name of a label"),
+        (b'"gauge"', b'"histogram"', "is a histogram"),
+        (b'"uuid":"ACME-1"', b'"uuid":7', "7 is not text"),
+        (b'"pid":42', b'"pid":"42"', "'42' is not a finite number"),
+    ],
+)
+def test_a_sample_that_cannot_be_exposed_is_refused_with_the_reason(old: bytes, new: bytes, complaint: str) -> None:
+    line = SAMPLE.to_json()
+    assert old in line
+    with pytest.raises(CollectorError, match=re.escape(complaint)):
+        sample_from_json(line.replace(old, new))
 
 
 def test_a_value_that_is_missing_is_unsupported() -> None:

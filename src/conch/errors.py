@@ -7,6 +7,7 @@
     ├── Unavailable                 temporary
     │   ├── QueueFull               refused on arrival
     │   ├── QueueTimeout            queued for longer than the queue policy allows
+    │   ├── LimitExceeded           over an enforced limit of requests or tokens per second
     │   └── Exhausted               out of memory
     ├── Cancelled                   by the caller, or because it disconnected
     ├── BackendError                a model failed during the execution
@@ -94,6 +95,17 @@ class QueueTimeout(Unavailable):
     """The request waited in the queue for longer than its policy allows."""
 
     reason = FailureReason.REJECTED
+
+
+class LimitExceeded(Unavailable):
+    """An enforced limit of requests or tokens per second: 429 over HTTP, RESOURCE_EXHAUSTED over gRPC."""
+
+    reason = FailureReason.REJECTED
+
+    def __init__(self, message: str, *, retry_after_s: float, quantity: str) -> None:
+        """Create an error. `quantity` is "requests" or "tokens"."""
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.quantity = quantity
 
 
 class Exhausted(Unavailable):

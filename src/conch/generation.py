@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Literal, Protocol, TypeAlias
 
 from conch.errors import ConchError, InvalidRequest
-from conch.request import Span, Timeline
+from conch.request import Span, Timeline, TokenMeter
 
 # Bounds of parameters that cost memory per request.
 MAX_N = 128
@@ -224,6 +224,7 @@ class GenerationRequest:
     prompt_only: bool = False  # return the prompt without generating
     timeline: Timeline = field(default_factory=Timeline)
     span: Span | None = None  # of the trace
+    meter: TokenMeter | None = None  # counts its tokens
 
 
 # Callback for the deltas of a request, on the event loop: called with (deltas, None) zero or more times, then exactly

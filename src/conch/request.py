@@ -84,6 +84,13 @@ class Span(Protocol):
         """
 
 
+class TokenMeter(Protocol):
+    """Counts the tokens of a request towards limits and rates."""
+
+    def add_tokens(self, count: int, now: int) -> None:
+        """Count tokens of the prompt or the answer; `now` is of the clock of timelines."""
+
+
 class Admitted(Protocol):
     """An admitted request, for the frontend that submitted it."""
 
@@ -102,7 +109,7 @@ class InferRequest:
     model's default. `correlation_id` 0 or "" means that the request is not part of a sequence.
     `batch_size` is set by validation: the first dimension for batching models, else 1. `caller` is the BLS call that
     made the request, None for a client's. `span` records it for traces, None for none. `destinations` are the client's
-    shared memory for outputs, to which a backend may write directly.
+    shared memory for outputs, to which a backend may write directly. `meter` counts its tokens, None if nothing does.
     """
 
     # Whether it is part of an admitted request, so that a full queue must not refuse it.
@@ -116,6 +123,7 @@ class InferRequest:
         "flags",
         "id",
         "inputs",
+        "meter",
         "model_name",
         "outputs",
         "parameters",
@@ -155,6 +163,7 @@ class InferRequest:
         self.caller: Caller | None = None
         self.destinations: Mapping[str, Destination] | None = None
         self.span: Span | None = None
+        self.meter: TokenMeter | None = None
         self.timeline = timeline or Timeline()
 
     def __repr__(self) -> str:

@@ -28,6 +28,7 @@ from conch.core.generation.generative_model import GenerativeModel
 from conch.core.inference import Inference
 from conch.core.loading.builder import ModelBuilder
 from conch.core.loading.model_manager import ALL_MODELS, ModelManager, StartReport
+from conch.core.request_limits import limit_manager, limit_metrics
 from conch.core.response_cache import ResponseCache
 from conch.core.scheduling.rate_limiter import RateLimiter
 from conch.core.shared_memory.regions import SharedMemory
@@ -111,7 +112,16 @@ class Server:
             declared=self._declared,
             suggestion=repositories.suggestion,
         )
-        self.control = ModelManager(
+        self.control = self._model_manager(repositories)
+        self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
+        self._limits = limit_manager(options, self.inference)
+        self._watchers: list[asyncio.Task[None]] = []
+        self._services: list[Service] = []  # that listen
+        self.ports: dict[str, int] = {}  # of the services: "http", "openai", "grpc", "metrics"
+
+    def _model_manager(self, repositories: Repositories) -> ModelManager:
+        options = self._options
+        return ModelManager(
             repositories,
             self._builder,
             self._catalog,
@@ -119,10 +129,6 @@ class Server:
             load_threads=options.model_load_thread_count,
             load_retries=options.model_load_retry_count,
         )
-        self._keys = ApiKeys(options.api_key_file, options.openai_api_key, options.openai_api_key_file)
-        self._watchers: list[asyncio.Task[None]] = []
-        self._services: list[Service] = []  # that listen
-        self.ports: dict[str, int] = {}  # of the services: "http", "openai", "grpc", "metrics"
 
     async def start(self) -> None:
         """Listen on all ports. The server is live, but not ready. Raises ConfigError."""
@@ -131,6 +137,7 @@ class Server:
         if self._keys:
             self._keys.load()
             self._watchers.append(asyncio.create_task(self._keys.watch()))
+        await self._limits.start()
         self._lag.start()
         self._accelerators = server_monitor(self._options, self._model_processes)
         if self._accelerators is not None:
@@ -147,6 +154,7 @@ class Server:
             self._prompts,
             self._start_metrics(),
             self._keys,
+            self._limits,
         )
         for service in services(parts):
             with _naming_flags(service):
@@ -217,6 +225,7 @@ class Server:
             )
             await self.control.abandon()
             in_time = False
+        await self._limits.stop()
         await self._backends.stop()
         self._lag.stop()
         if self._accelerators is not None:
@@ -258,12 +267,15 @@ class Server:
             request_memory=self._request_memory,
             lag=self._lag,
             meter=meter,
-            collectors=[self._of_listeners, self._of_accelerators, self._of_file],
+            collectors=[self._of_listeners, self._of_accelerators, self._of_file, self._of_limits],
         )
         exporter = otlp_exporter(options, metrics)
         if exporter is not None:
             self._watchers.append(asyncio.create_task(exporter.run()))
         return metrics
+
+    def _of_limits(self) -> Iterator[Family]:
+        return limit_metrics(self._limits, self.inference)
 
     def _of_listeners(self) -> Iterator[Family]:
         return listener_families({service.flags: service.listener for service in self._services})

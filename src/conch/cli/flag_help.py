@@ -20,6 +20,7 @@ _GROUPS = (
     "Metrics",
     "Logging",
     "Backends",
+    "Limits",
     "Tracing",
     "Response cache",
     "Rate limiter",

@@ -8,6 +8,7 @@ from io import TextIOWrapper
 # Sub-command → its module in conch.cli, and its help. It parses its arguments and returns the exit status.
 _COMMANDS = {
     "alerts": ("alerts", "receive alerts of Alertmanager and send them to chat services; see conch alerts --help"),
+    "audit": ("audit", "verify the audit log of limits; see conch audit verify --help"),
     "chat": ("chat", "chat with a language model in the terminal over the OpenAI API"),
     "check": ("check", "check a model repository for errors without starting a server"),
     "client": ("client", "send a file of prompts to a server; see conch client --help"),

@@ -3,13 +3,16 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from time import monotonic_ns
 
 from conch.core.catalog import Catalog
+from conch.core.ensembles.stages import StageRequests, stage_requests
 from conch.core.served_model import ServedModel
 from conch.core.shared_memory import copies as region_copies
 from conch.errors import ConchError, InvalidRequest, NotFound, Unavailable
+from conch.limits.limiter import Limiter, Meter, ModelMeters
 from conch.observability.metrics.statistics import ModelStatistics
-from conch.request import SEQUENCE_START, Admitted, InferRequest, Respond
+from conch.request import SEQUENCE_START, Admitted, InferRequest, Respond, Timeline
 
 _STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
 
@@ -22,6 +25,42 @@ class Inference:
         self._strict_readiness = strict_readiness
         self._stopping = False
         self._started = started  # whether the load at start has ended and no stop has begun
+        self.limiter: Limiter | None = None  # of requests and tokens per second; None while there are no limits
+
+    def admit(self, model: ServedModel, timeline: Timeline, tenant: str) -> Meter | None:
+        """Count a client's request towards the limits of a model and a tenant, before any work is done for it.
+
+        Returns where its tokens count, None if the server has no limits. Raises LimitExceeded.
+        """
+        limiter = self.limiter
+        if limiter is None:
+            return None
+        meters = model.meters
+        if meters is None or meters.generation != limiter.generation:
+            meters = model.meters = self._meters(limiter, model)
+        meter = meters.by_tenant.get(tenant)
+        if meter is None:
+            meter = limiter.meter(meters, tenant, timeline.received)
+        model.refuse_for(meter.admit(timeline.received), timeline)
+        return meter
+
+    def stages(self, model: ServedModel) -> dict[ServedModel, StageRequests]:
+        """Return the models below an ensemble, with the requests of each that one of the ensemble causes."""
+        return stage_requests(model, self._catalog.of_step)
+
+    def measure(self, limiter: Limiter) -> None:
+        """Measure every served model version, also those without requests so far."""
+        now = monotonic_ns()
+        for model in self._catalog:
+            if model.meters is None or model.meters.generation != limiter.generation:
+                model.meters = self._meters(limiter, model)
+                limiter.meter(model.meters, "", now)
+
+    def _meters(self, limiter: Limiter, model: ServedModel) -> ModelMeters:
+        stages = {
+            (stage.config.name, str(stage.version)): requests.number for stage, requests in self.stages(model).items()
+        }
+        return limiter.models_of(model.config.name, str(model.version), stages)
 
     def infer(self, request: InferRequest, respond: Respond) -> Admitted:
         """Admit a request; `respond` is called with its responses and, exactly once, with its end.

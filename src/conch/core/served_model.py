@@ -7,7 +7,8 @@ from time import monotonic_ns
 
 from conch.core.model_cache import ModelCache
 from conch.core.pending import Pending
-from conch.errors import ConchError, QueueFull
+from conch.errors import ConchError, QueueFull, Unavailable
+from conch.limits.limiter import ModelMeters
 from conch.model_config import ModelConfig
 from conch.observability.metrics.statistics import ModelState, ModelStatistics
 from conch.repository.namespaces import ModelId
@@ -25,6 +26,7 @@ class ServedModel(ABC):
         self.statistics.set_buckets(config.histogram_buckets, first_response=config.decoupled or config.is_ensemble)
         self.statistics.state = self.state
         self.cache: ModelCache | None = None  # set by the builder where the model has one
+        self.meters: ModelMeters | None = None  # of its requests per second, where the server has limits
         self._in_flight = 0
         self._drained = asyncio.Event()
 
@@ -88,7 +90,7 @@ class ServedModel(ABC):
         """Raise QueueFull if there is no room for a request that must be executed."""
         self.refuse_for(self.refusal(timeline.received), timeline)
 
-    def refuse_for(self, error: QueueFull | None, timeline: Timeline) -> None:
+    def refuse_for(self, error: Unavailable | None, timeline: Timeline) -> None:
         """Count and raise a rejection, if there is one."""
         if error is None:
             return

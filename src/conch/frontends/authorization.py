@@ -22,6 +22,7 @@ _SCOPES = {
     "model-repository": MANAGE,
     "trace": MANAGE,
     "logging": MANAGE,
+    "limits": MANAGE,
     "metrics": METRICS,
 }
 _AUTHORIZATION = "authorization"
@@ -61,6 +62,12 @@ class Access:
     def version(self) -> int:
         """Changes when keys are reloaded, which invalidates earlier decisions."""
         return 0 if self._keys is None else self._keys.version
+
+    def protects(self, category: str) -> bool:
+        """Whether clients need a key or a restricted header for a category."""
+        if self._keys is not None and self._keys.scoped and category in _SCOPES:
+            return True
+        return self._restrictions is not None and self._restrictions.restricts(category)
 
     def denied(self, category: str, values_of: HeaderValues, *, openai: bool = False) -> Denied | None:
         """Return why a client may not call a category, None if it may. `openai`: the path belongs to the OpenAI API."""

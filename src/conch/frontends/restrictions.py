@@ -21,6 +21,7 @@ CATEGORIES = frozenset(
         "statistics",
         "trace",
         "logging",
+        "limits",
     }
 )
 
@@ -47,6 +48,10 @@ class Restrictions:
     def headers(self) -> frozenset[str]:
         """The names of the secret headers on the wire, in lower case."""
         return frozenset(secret.key for secret in self._secrets.values())
+
+    def restricts(self, category: str) -> bool:
+        """Whether a category requires a header."""
+        return category in self._secrets
 
     def _add(self, text: str, flag: str, prefix: str) -> None:
         # The value is a secret, and is not repeated in messages.

@@ -19,7 +19,9 @@ from conch.frontends.openai.routes import OpenAiHttp
 from conch.frontends.openai.server_routes import OpenAiServerRoutes
 from conch.frontends.restrictions import http_restrictions, secret_headers
 from conch.frontends.router import HttpRouter
+from conch.frontends.tenants import Tenants
 from conch.frontends.v2_http.routes import V2Http
+from conch.limits.manager import LimitManager
 from conch.observability.logs import LogSettings
 from conch.observability.metrics.families import Metrics
 from conch.observability.tracing.observer import Observer
@@ -54,6 +56,7 @@ class Parts(NamedTuple):
     prompts: ChatPrompts
     metrics: Metrics
     keys: ApiKeys
+    limits: LimitManager
 
 
 def services(parts: Parts) -> Iterator[Service]:
@@ -64,6 +67,7 @@ def services(parts: Parts) -> Iterator[Service]:
     metrics = None
     if options.allow_metrics:
         metrics = MetricsHttp(parts.metrics.pieces, Access(keys=parts.keys), parts.metrics.openmetrics_pieces)
+    tenants = _tenants(parts)
     openai = OpenAiHttp(
         parts.inference,
         parts.control,
@@ -72,23 +76,29 @@ def services(parts: Parts) -> Iterator[Service]:
         observer=parts.observer,
         pool=parts.codecs,
         prompts=parts.prompts,
+        tenants=tenants,
     )
     if options.allow_http:
-        yield _http(parts, access, limits, openai)
+        yield _http(parts, access, limits, openai, tenants)
     if options.openai_port >= 0:
         address, port = options.openai_address or options.http_address, options.openai_port
         handler = OpenAiServerRoutes(parts.inference, openai, metrics)
         listener = HttpServer(handler, address, port, limits=limits, refusal=handler.refusal, budget=parts.budget)
         yield Service("openai", "OpenAI Service", address, port, listener)
     if options.allow_grpc:
-        yield _grpc(parts)
+        yield _grpc(parts, tenants)
     if metrics is not None:
         address, port = options.metrics_address, options.metrics_port
         listener = HttpServer(metrics, address, port, refusal=metrics.refusal, budget=parts.budget)
         yield Service("metrics", "Metrics Service", address, port, listener)
 
 
-def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp) -> Service:
+def _tenants(parts: Parts) -> Tenants:
+    options = parts.options
+    return Tenants(options.limits_tenant_header, parts.keys, secret_headers(options))
+
+
+def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp, tenants: Tenants) -> Service:
     options = parts.options
     v2 = V2Http(
         parts.inference,
@@ -103,6 +113,9 @@ def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp) 
         log=parts.log,
         budget=parts.budget,
         pool=parts.codecs,
+        tenants=tenants,
+        limits=parts.limits,
+        limits_remote=options.limits_admin_remote,
     )
     router = HttpRouter(v2, OpenAiServerRoutes(parts.inference, openai, None))
     listener = HttpServer(
@@ -118,7 +131,7 @@ def _http(parts: Parts, access: Access, limits: HttpLimits, openai: OpenAiHttp) 
     return Service("http", "HTTPService", options.http_address, options.http_port, listener)
 
 
-def _grpc(parts: Parts) -> Service:
+def _grpc(parts: Parts, tenants: Tenants) -> Service:
     options = parts.options
     listener = GrpcFrontend(
         parts.inference,
@@ -130,5 +143,6 @@ def _grpc(parts: Parts) -> Service:
         parts.budget,
         parts.codecs,
         parts.keys,
+        tenants,
     )
     return Service("grpc", "GRPCInferenceService", options.grpc_address, options.grpc_port, listener)

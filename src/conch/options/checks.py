@@ -17,6 +17,7 @@ def check_options(options: ServerOptions) -> list[str]:
         *_check_ports(options),
         *_check_tls(options),
         *_check_log_file(options),
+        *_check_limits(options),
         *_check_cache(options),
         *check_trace_settings(options.trace_config),
     ]
@@ -86,6 +87,13 @@ def _check_tls(options: ServerOptions) -> Iterable[str]:
 def _check_log_file(options: ServerOptions) -> Iterable[str]:
     if options.log_file and not Path(options.log_file).parent.is_dir():
         yield f"--log-file: there is no directory '{Path(options.log_file).parent}'"
+
+
+def _check_limits(options: ServerOptions) -> Iterable[str]:
+    if options.limits_file and not Path(options.limits_file).is_file():
+        yield f"--limits-file: there is no file '{options.limits_file}'"
+    if options.limits_audit_log and not Path(options.limits_audit_log).absolute().parent.is_dir():
+        yield f"--limits-audit-log: there is no directory '{Path(options.limits_audit_log).parent}'"
 
 
 def _check_cache(options: ServerOptions) -> Iterable[str]:

@@ -19,6 +19,7 @@ from conch.options.flag_values import (
     COMPUTE_CAPABILITY,
     CONTROL_MODE,
     COUNT,
+    DAYS_ABOVE_ZERO,
     DCGM_NAMES,
     KEY,
     LEVEL,
@@ -256,6 +257,35 @@ class ServerOptions:
         "declared metrics.",
         METRICS_SETTING,
         repeatable=True,
+    )
+
+    limits_file: str = _flag(
+        "",
+        "Limits",
+        "YAML file of limits of requests and tokens per second; read again within 2 seconds of a change.",
+        PATH,
+    )
+    limits_tenant_header: str = _flag(
+        "",
+        "Limits",
+        "Header, or gRPC metadata, with the tenant of a request; set by a trusted proxy. Without it the tenant is the "
+        "name of the API key.",
+        TEXT,
+    )
+    limits_admin_remote: bool = _flag(
+        False,
+        "Limits",
+        "Allow clients on other machines to call /v2/limits where neither API keys nor a restriction protect it.",
+        BOOLEAN,
+    )
+    limits_audit_log: str = _flag(
+        "", "Limits", "File to which changes of limits are appended as hash-chained JSON lines.", PATH
+    )
+    limits_audit_retention_days: int = _flag(
+        180, "Limits", "Days to keep rotated files of --limits-audit-log.", DAYS_ABOVE_ZERO
+    )
+    limits_measure: bool = _flag(
+        False, "Limits", "Measure requests and tokens per second also while there are no limits.", BOOLEAN
     )
 
     model_env_allow: tuple[str, ...] = _flag(

@@ -111,6 +111,7 @@ class GenerativeModel(ServedModel):
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         """Admit a request in tensor form, as Triton's vLLM backend takes it. Raises as `generate` does."""
         form = TensorForm.of(request, self.version)
+        form.request.meter = request.meter
         pending = Pending(request, respond, self)
         request.timeline.queued = pending.queued = monotonic_ns()
         pending.state = State.EXECUTING
@@ -239,13 +240,19 @@ class _LiveRequest:
             else:
                 model.stats.next_tokens(now - self.last_token)
             self.last_token = now
+            tokens = 0
             for delta in deltas:
-                model.stats.generation_tokens += len(delta.token_ids)
+                tokens += len(delta.token_ids)
                 if delta.finish_reason is not None:
                     self.finished.append(delta.finish_reason)
+            model.stats.generation_tokens += tokens
+            if self.request.meter is not None:
+                self.request.meter.add_tokens(tokens, now)
         if end is not None:
             self._model = None
             model.ended(self, end)
+            if isinstance(end, Usage) and self.request.meter is not None:
+                self.request.meter.add_tokens(end.prompt_tokens, self.request.timeline.done)
             if isinstance(end, Usage) and not self.request.prompt_only:
                 model.stats.ended(self.request.timeline, end, self.finished, self.request.params)
             elif isinstance(end, Cancelled):

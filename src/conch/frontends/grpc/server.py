@@ -14,6 +14,7 @@ from conch.frontends.grpc.options import http2_limits, tls_context
 from conch.frontends.http2.server import Http2Server
 from conch.frontends.offload.pool import OffloadPool
 from conch.frontends.restrictions import grpc_restrictions, secret_headers
+from conch.frontends.tenants import Tenants
 from conch.frontends.traffic import Traffic
 from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.frontends.v2_grpc.service import InferenceService
@@ -38,8 +39,10 @@ class GrpcFrontend:
         budget: BodyBudget | None = None,
         pool: OffloadPool | None = None,
         keys: ApiKeys | None = None,
+        tenants: Tenants | None = None,
     ) -> None:
         self._keys = keys
+        self._tenants = tenants
         self._budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
         self._options = options
         self._pool = pool
@@ -73,6 +76,7 @@ class GrpcFrontend:
                 self._observer,
                 self._pool,
                 self._budget,
+                self._tenants,
             ),
             Access(
                 grpc_restrictions(options),

@@ -3,7 +3,7 @@
 from enum import IntEnum
 from math import ceil
 
-from conch.errors import Code, ConchError, Exhausted
+from conch.errors import Code, ConchError, Exhausted, LimitExceeded
 from conch.frontends.http2.headers import response_block, trailers_block
 
 
@@ -79,7 +79,7 @@ def refusal_reason(error: ConchError | GrpcError) -> str:
 def _status(error: ConchError | GrpcError) -> Status:
     if isinstance(error, GrpcError):
         return error.status
-    return Status.RESOURCE_EXHAUSTED if isinstance(error, Exhausted) else STATUS_CODES[error.code]
+    return Status.RESOURCE_EXHAUSTED if isinstance(error, Exhausted | LimitExceeded) else STATUS_CODES[error.code]
 
 
 def error_fields(error: ConchError | GrpcError) -> list[tuple[bytes, bytes]]:

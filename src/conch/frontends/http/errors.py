@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from conch.errors import Code, ConchError
+from conch.errors import Code, ConchError, LimitExceeded
 from conch.frontends.authorization import Access, Denial
 from conch.frontends.http.message import HttpRefusal, HttpRequest, content_type, header
 from conch.frontends.http.reply import HttpReply
@@ -25,12 +25,17 @@ STATUS = {
 }
 
 
+def status_of(error: ConchError) -> int:
+    """Return the status of an error."""
+    return 429 if isinstance(error, LimitExceeded) else STATUS[error.code]
+
+
 def send_error(reply: HttpReply, error: ConchError) -> None:
     """Answer with an error, with `Retry-After` where it is known, and the codings that an unknown one could be."""
     headers = JSON + retry_after(error)
     if isinstance(error, UnknownCoding):
         headers += _KNOWN_CODINGS
-    reply.send(STATUS[error.code], headers, documents.error(error.message))
+    reply.send(status_of(error), headers, documents.error(error.message))
 
 
 def retry_after(error: ConchError) -> bytes:

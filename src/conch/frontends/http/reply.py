@@ -16,6 +16,10 @@ class ReplyChannel(Protocol):
     ending: bool  # whether the connection closes after this answer, whatever the client wants
 
     @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+
+    @property
     def writable(self) -> bool:
         """Whether the client keeps up with what is written."""
 
@@ -57,6 +61,11 @@ class HttpReply:
     def open(self) -> bool:
         """Whether an answer can be sent: none was completed, and the client is connected."""
         return self._channel is not None
+
+    @property
+    def peer(self) -> str:
+        """The address of the client's end of the connection; "" for a Unix socket or after a disconnect."""
+        return "" if self._channel is None else self._channel.peer
 
     @property
     def begun(self) -> bool:

@@ -55,6 +55,12 @@ class HttpSender:
         self._source = source
 
     @property
+    def peer(self) -> str:
+        """The address of the client, "" for a Unix socket."""
+        name = self._transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) and name else ""
+
+    @property
     def busy(self) -> bool:
         """Whether any request is being answered or waits for that."""
         return self._reply is not None or bool(self.waiting)

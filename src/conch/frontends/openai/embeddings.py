@@ -15,6 +15,7 @@ from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.trace import begin_trace
 from conch.frontends.offload.pool import OffloadPool, Outcome
 from conch.frontends.openai.errors import JSON, send_error
+from conch.frontends.tenants import Tenants
 from conch.llm.embedding_form import TOKEN_IDS_MODEL, EmbeddingForm
 from conch.observability.tracing.observer import Observer
 from conch.observability.tracing.request_trace import Trace
@@ -43,8 +44,9 @@ def makes_embeddings(model: ServedModel) -> bool:
 class EmbeddingsEndpoint:
     """Serves `/v1/embeddings`."""
 
-    def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool) -> None:
+    def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool, tenants: Tenants) -> None:
         self._inference = inference
+        self._tenants = tenants
         self._pool = pool
         self._observer = observer
 
@@ -74,6 +76,8 @@ class EmbeddingsEndpoint:
             model = self._find(call.model)
             model, form = self._form(model, call)
             _check_dimensions(form, call)
+            if self._inference.limiter is not None:
+                self._inference.admit(model, timeline, self._tenants.of_http(request))
             requests = form.requests(
                 call.inputs, model.version, timeline, truncate=call.truncate, keep_last=call.keep_last
             )

@@ -1,15 +1,12 @@
 """Errors as the OpenAI API answers them."""
 
 from conch.errors import Code, ConchError
-from conch.frontends.http.errors import JSON, STATUS, retry_after, send_refusal
+from conch.frontends.http.errors import JSON, retry_after, send_refusal, status_of
 from conch.frontends.http.message import HttpRefusal
 from conch.frontends.http.reply import HttpReply
 from conch.protocol.openai import replies as openai_replies
 
 __all__ = ["JSON", "refusal_of", "send_error", "send_refusal"]
-
-# Where they differ from Triton's: what an engine cannot do is the request's fault.
-_STATUS = {**STATUS, Code.UNSUPPORTED: 400}
 
 
 def send_error(reply: HttpReply, error: ConchError, status: int | None = None, code: str | None = None) -> None:
@@ -20,4 +17,6 @@ def send_error(reply: HttpReply, error: ConchError, status: int | None = None, c
 def refusal_of(error: ConchError, status: int | None = None, code: str | None = None) -> HttpRefusal:
     """Return the answer to a request that is refused with an error."""
     body = openai_replies.error(error, code=code)
-    return HttpRefusal(status or _STATUS[error.code], error.message, JSON + retry_after(error), body)
+    # Unlike in Triton, what an engine cannot do is the request's fault.
+    usual = 400 if error.code is Code.UNSUPPORTED else status_of(error)
+    return HttpRefusal(status or usual, error.message, JSON + retry_after(error), body)

@@ -27,6 +27,7 @@ from conch.frontends.openai.forms import ChatForm, CompletionForm
 from conch.frontends.openai.models import PATH as MODELS
 from conch.frontends.openai.models import OpenAiModels
 from conch.frontends.openai.tokens import TokensEndpoint
+from conch.frontends.tenants import Tenants
 from conch.generation import DeltaCallback, Generation, GenerationRequest
 from conch.llm.chat_prompt import HERMES
 from conch.llm.output import OutputParser, PlainOutput
@@ -36,7 +37,7 @@ from conch.protocol.openai.large import join_prompts
 from conch.protocol.openai.replies import ChatReplies, CompletionReplies, ReplyOptions
 from conch.protocol.openai.requests import ChatCall, CompletionCall, GenerationCall, read_chat, read_completion
 from conch.protocol.v2_json.large import MAX_INLINE_BYTES
-from conch.request import Span, Timeline
+from conch.request import Span, Timeline, TokenMeter
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -68,9 +69,12 @@ class OpenAiHttp:
         observer: Observer | None = None,
         pool: OffloadPool | None = None,
         prompts: ChatPrompts | None = None,
+        tenants: Tenants | None = None,
     ) -> None:
         """Assign. The `pool` decodes large bodies."""
         self._models = OpenAiModels(inference, control, lora_separator, int(time.time()))
+        self._inference = inference
+        self._tenants = tenants or Tenants()
         self._access = access or Access()
         self._observer = observer or Observer()
         self._pool = pool or OffloadPool("codec")
@@ -79,7 +83,7 @@ class OpenAiHttp:
         self._posts: dict[str, Callable[[HttpRequest, HttpReply], None]] = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
-            "/v1/embeddings": EmbeddingsEndpoint(inference, self._observer, self._pool),
+            "/v1/embeddings": EmbeddingsEndpoint(inference, self._observer, self._pool, self._tenants),
             TOKENIZE: tokens.tokenize,
             DETOKENIZE: tokens.detokenize,
         }
@@ -140,9 +144,10 @@ class OpenAiHttp:
         trace = self._begin_trace(request, call, timeline)
         with _refusals(trace):
             model, adapter = self._models.find(call.model)
+            meter = self._admit(request, model, timeline)
 
             def begin(prompt: ChatPrompt) -> None:
-                self._begin_chat(reply, call, _call_id(request, call), model, adapter, prompt, timeline, trace)
+                self._begin_chat(reply, call, _call_id(request, call), model, adapter, prompt, timeline, trace, meter)
 
             def rendered(found: ChatPrompt | ConchError) -> None:
                 if trace is not None and not isinstance(found, ChatPrompt):
@@ -163,6 +168,7 @@ class OpenAiHttp:
         prompt: ChatPrompt,
         timeline: Timeline,
         trace: Trace | None,
+        meter: TokenMeter | None,
     ) -> None:
         with _refusals(trace):
             replies = ChatReplies(f"chatcmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
@@ -172,7 +178,7 @@ class OpenAiHttp:
             exchange = self._exchange(reply, ChatForm(replies, prompt.echoed), call, 1, parser, trace)
             span = None if trace is None else trace.began(model.version)
             special = call.add_special_tokens
-            exchange.begin([self._start(model, adapter, call, prompt.text, timeline, span, special=special)])
+            exchange.begin([self._start(model, adapter, call, prompt.text, timeline, span, meter, special=special)])
 
     def _completion(self, request: HttpRequest, reply: HttpReply) -> None:
         timeline = Timeline()
@@ -193,6 +199,7 @@ class OpenAiHttp:
         trace = self._begin_trace(request, call, timeline)
         with _refusals(trace):
             model, adapter = self._models.find(call.model)
+            meter = self._admit(request, model, timeline)
             call_id = _call_id(request, call)
             replies = CompletionReplies(f"cmpl-{call_id}", call.model, int(time.time()), _reply_options(call))
             form = CompletionForm(replies, echo=call.echo)
@@ -200,7 +207,7 @@ class OpenAiHttp:
             span = None if trace is None else trace.began(model.version)
             exchange.begin(
                 [
-                    self._start(model, adapter, call, prompt, timeline, span, special=call.add_special_tokens)
+                    self._start(model, adapter, call, prompt, timeline, span, meter, special=call.add_special_tokens)
                     for prompt in call.prompts
                 ]
             )
@@ -222,6 +229,12 @@ class OpenAiHttp:
         except Exception:
             _log.exception("a request of the OpenAI API failed unexpectedly")
             send_error(reply, ConchError("internal error"))
+
+    def _admit(self, request: HttpRequest, model: GenerativeModel, timeline: Timeline) -> TokenMeter | None:
+        """Count a request towards the limits of its model and tenant. Raises LimitExceeded."""
+        if self._inference.limiter is None:
+            return None
+        return self._inference.admit(model, timeline, self._tenants.of_http(request))
 
     def _begin_trace(self, request: HttpRequest, call: GenerationCall, timeline: Timeline) -> Trace | None:
         return begin_trace(self._observer, request, call.model, timeline) if self._observer.on else None
@@ -254,6 +267,7 @@ class OpenAiHttp:
         prompt: str | Sequence[int],
         timeline: Timeline,
         span: Span | None,
+        meter: TokenMeter | None,
         *,
         special: bool,
     ) -> Callable[[DeltaCallback], Generation]:
@@ -271,6 +285,7 @@ class OpenAiHttp:
             prompt_only=call.prompt_only,
             timeline=Timeline(timeline.received),
             span=span,
+            meter=meter,
         )
         return partial(model.generate, request)
 

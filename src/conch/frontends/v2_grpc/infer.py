@@ -12,6 +12,7 @@ from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.grpc.framing import Compressed
 from conch.frontends.grpc.status import no_memory
 from conch.frontends.offload.pool import Job, OffloadPool, Outcome
+from conch.frontends.tenants import Tenants
 from conch.observability.tracing.observer import Observer
 from conch.observability.tracing.request_trace import Trace
 from conch.protocol.classification import classify
@@ -20,7 +21,7 @@ from conch.protocol.v2_json.large import MAX_INLINE_BYTES
 from conch.protocol.v2_proto.inference import InferMessage, ResponseOptions, split_fields
 from conch.protocol.v2_proto.large import is_large
 from conch.protocol.v2_proto.request_cache import ProtoRequestCache, ProtoResponseCache, RequestMessage
-from conch.request import Admitted, InferRequest, InferResponse, Timeline
+from conch.request import Admitted, InferRequest, InferResponse, Timeline, TokenMeter
 from conch.tensor import BYTES, Buffer, Tensor
 from conch.triton_messages import service_pb2
 
@@ -68,9 +69,11 @@ class GrpcInferEndpoint:
         observer: Observer | None = None,
         pool: OffloadPool | None = None,
         budget: BodyBudget | None = None,
+        tenants: Tenants | None = None,
     ) -> None:
         self.inference = inference
         self.observer = observer or Observer()
+        self._tenants = tenants or Tenants()
         self._forwarded = forwarded
         self._regions = regions
         self._pool = pool or OffloadPool("codec")
@@ -81,6 +84,10 @@ class GrpcInferEndpoint:
     def read(self, data: Buffer) -> RequestMessage:
         """Read a serialized request. Raises InvalidRequest if it is malformed."""
         return self._requests.read(data)
+
+    def admit(self, model: ServedModel, metadata: Metadata, timeline: Timeline) -> TokenMeter | None:
+        """Count a request towards the limits of its model and tenant. Raises LimitExceeded."""
+        return self.inference.admit(model, timeline, self._tenants.of_grpc(metadata))
 
     def decode(
         self, message: RequestMessage, metadata: Metadata, timeline: Timeline
@@ -182,7 +189,9 @@ class GrpcInferEndpoint:
         if model.config.decoupled:
             raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
         model.check_room(timeline)
+        meter = None if self.inference.limiter is None else self.admit(model, metadata, timeline)
         request, options = self.decode(message, metadata, timeline)
+        request.meter = meter
         respond = partial(self._respond, reply, model, options)
         if trace is None:
             return self.inference.infer(request, respond)

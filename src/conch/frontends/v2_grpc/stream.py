@@ -214,7 +214,11 @@ class InferStream:
         exchange.model = self.endpoint.inference.model(message.model_name, message.version())
         exchange.decoupled = exchange.model.config.decoupled
         exchange.model.check_room(timeline)
+        meter = None
+        if self.endpoint.inference.limiter is not None:
+            meter = self.endpoint.admit(exchange.model, self._metadata, timeline)
         request, exchange.options = self.endpoint.decode(message, self._metadata, timeline)
+        request.meter = meter
         if exchange.trace is not None:
             exchange.trace.read(request, exchange.model.version)
         return request

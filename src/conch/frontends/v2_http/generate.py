@@ -6,11 +6,12 @@ from functools import partial
 
 from conch.core.inference import Inference
 from conch.errors import Cancelled, ConchError, InvalidRequest
-from conch.frontends.http.errors import JSON, STATUS, send_error
+from conch.frontends.http.errors import JSON, send_error, status_of
 from conch.frontends.http.message import HttpRequest, content_type, header
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.trace import begin_trace
 from conch.frontends.offload.pool import Done, OffloadPool, Outcome
+from conch.frontends.tenants import Tenants
 from conch.frontends.v2_http.in_flight import InFlight
 from conch.observability.tracing.observer import Observer
 from conch.protocol.v2_json import documents, generate
@@ -31,8 +32,9 @@ _NOT_ONE = (
 class GenerateEndpoints:
     """Serves `generate` and `generate_stream` for models of every kind."""
 
-    def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool) -> None:
+    def __init__(self, inference: Inference, observer: Observer, pool: OffloadPool, tenants: Tenants) -> None:
         self._inference = inference
+        self._tenants = tenants
         self._pool = pool
         self._observer = observer
 
@@ -52,7 +54,10 @@ class GenerateEndpoints:
             if request.headers.get(b"content-encoding", b"identity") != b"identity":
                 raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
             model.check_room(timeline)
-            call = InFlight(request, reply, model, version, timeline, trace)
+            meter = None
+            if self._inference.limiter is not None:
+                meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
+            call = InFlight(request, reply, model, version, timeline, trace, meter)
             if len(request.body) > MAX_INLINE_BYTES:
                 described = generate.describe_model(model.config)
                 admit = partial(self._admit_decoded, call, respond)
@@ -171,7 +176,7 @@ class _EventStream(_OrderedEncoder):
         status, event = 200, b""
         if isinstance(document, ConchError):
             # The first response decides the status, as in Triton.
-            status = STATUS[document.code] if document.by_server else _MODEL_FAILED
+            status = status_of(document) if document.by_server else _MODEL_FAILED
             event = _event(documents.error(document.message))
         elif document is not None:
             event = _event(document)

@@ -13,7 +13,7 @@ from conch.frontends.http.message import HttpRequest
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.offload.pool import OffloadPool, Outcome
 from conch.observability.tracing.request_trace import Trace
-from conch.request import Admitted, InferRequest, Respond, Timeline
+from conch.request import Admitted, InferRequest, Respond, Timeline, TokenMeter
 from conch.tensor import Buffer
 
 _log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class InFlight:
     """One request in flight. `version` is the one in the path, None where it has none."""
 
-    __slots__ = ("model", "reply", "request", "timeline", "trace", "version")
+    __slots__ = ("meter", "model", "reply", "request", "timeline", "trace", "version")
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class InFlight:
         version: int | None,
         timeline: Timeline,
         trace: Trace | None,
+        meter: TokenMeter | None,
     ) -> None:
         self.request = request
         self.reply = reply
@@ -39,6 +40,7 @@ class InFlight:
         self.version = version
         self.timeline = timeline
         self.trace = trace
+        self.meter = meter
 
     def decode(
         self,
@@ -59,6 +61,7 @@ class InFlight:
         if self.trace is not None:
             self.trace.read(request, self.model.version)
             respond = self.trace.relay(respond)
+        request.meter = self.meter
         admitted = inference.infer(request, respond)
         if self.reply.open:
             self.reply.on_disconnect = admitted.cancel

@@ -12,6 +12,7 @@ from conch.frontends.http.message import HttpRequest, content_type, header, no_m
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.trace import begin_trace
 from conch.frontends.offload.pool import OffloadPool, Outcome
+from conch.frontends.tenants import Tenants
 from conch.frontends.v2_http.in_flight import InFlight
 from conch.observability.tracing.observer import Observer
 from conch.protocol.classification import classify
@@ -53,6 +54,7 @@ class HttpInferEndpoint:
         observer: Observer,
         budget: BodyBudget,
         pool: OffloadPool,
+        tenants: Tenants,
     ) -> None:
         """Assign. Large JSON is decoded and encoded by the `pool`.
 
@@ -67,6 +69,7 @@ class HttpInferEndpoint:
         self._max_input_bytes = max_input_bytes
         self._regions = regions
         self._pool = pool
+        self._tenants = tenants
         self._requests = JsonRequestCache(regions)
         forwarded = ForwardedHeaders(
             header_forward_pattern, _is_reserved, flag="--http-header-forward-pattern", secret=secret_headers
@@ -86,7 +89,10 @@ class HttpInferEndpoint:
             if model.config.decoupled:
                 raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
             model.check_room(timeline)
-            call = InFlight(request, reply, model, version, timeline, trace)
+            meter = None
+            if self._inference.limiter is not None:
+                meter = self._inference.admit(model, timeline, self._tenants.of_http(request))
+            call = InFlight(request, reply, model, version, timeline, trace, meter)
             decoded = self._decode(call)
             if decoded is None:
                 self._decode_large(call)

@@ -30,11 +30,15 @@ from conch.frontends.http.reply import HttpReply
 from conch.frontends.http.sliced_reply import send_in_slices
 from conch.frontends.http.tasks import ReplyTasks
 from conch.frontends.offload.pool import OffloadPool
+from conch.frontends.tenants import Tenants
 from conch.frontends.v2_http.generate import GenerateEndpoints
 from conch.frontends.v2_http.infer import HttpInferEndpoint
+from conch.frontends.v2_http.limits import PATH as LIMITS
+from conch.frontends.v2_http.limits import ROLL_BACK, LimitsEndpoints
 from conch.frontends.v2_http.repository import RepositoryEndpoints
 from conch.frontends.v2_http.settings import SettingsEndpoints
 from conch.frontends.v2_http.shared_memory import SharedMemoryEndpoints
+from conch.limits.manager import LimitManager
 from conch.observability.logs import LogSettings
 from conch.observability.tracing.observer import Observer
 from conch.protocol.regions import NO_REGIONS
@@ -90,11 +94,15 @@ class V2Http:
         log: LogSettings | None = None,
         budget: BodyBudget | None = None,
         pool: OffloadPool | None = None,
+        tenants: Tenants | None = None,
+        limits: LimitManager | None = None,
+        limits_remote: bool = False,
     ) -> None:
         """Assign. `max_input_bytes` bounds JSON and decompressed bodies; binary tensors may be larger."""
         self._inference = inference
         observer = observer or Observer()
         pool = pool or OffloadPool("codec")
+        tenants = tenants or Tenants()
         self._settings = SettingsEndpoints(inference, observer, log or LogSettings())
         self._tasks = ReplyTasks()
         self._infer = HttpInferEndpoint(
@@ -106,11 +114,15 @@ class V2Http:
             observer=observer,
             budget=budget or BodyBudget(DEFAULT_LIMIT_BYTES),
             pool=pool,
+            tenants=tenants,
         )
-        self._generate = GenerateEndpoints(inference, observer, pool)
+        self._generate = GenerateEndpoints(inference, observer, pool, tenants)
         self._shared_memory = SharedMemoryEndpoints(shared_memory)
         self._repository = RepositoryEndpoints(control, self._tasks, pool)
         self._access = access or None
+        self._limits = LimitsEndpoints(
+            inference, limits, self._tasks, self._access or Access(), tenants, remote=limits_remote
+        )
         self._metadata = documents.server_metadata(
             server_name, conch.__version__, shared_memory=shared_memory is not None
         )
@@ -184,6 +196,8 @@ class V2Http:
             "/v2/health/ready": _Endpoint(_GET, "health", self._ready),
             "/v2/models/stats": _Endpoint(_GET, "statistics", self._all_statistics),
             "/v2/trace/setting": _Endpoint(_EITHER, "trace", self._settings.trace),
+            LIMITS: _Endpoint((b"GET", b"PUT", b"DELETE"), "limits", self._limits.answer),
+            ROLL_BACK: _Endpoint(_POST, "limits", self._limits.roll_back),
             "/v2/logging": _Endpoint(_EITHER, "logging", self._settings.logging),
         }
 

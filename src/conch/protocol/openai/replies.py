@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from conch.errors import Code, ConchError
+from conch.errors import Code, ConchError, LimitExceeded
 from conch.generation import Delta, FinishReason, InvalidParameter, PromptTokens, TokenLogprob, Usage
 from conch.llm.output import Part, ToolCall
 from conch.protocol.openai.fields import InvalidField
@@ -45,9 +45,12 @@ def event(document: bytes) -> bytes:
 
 def error(cause: ConchError, *, code: str | None = None) -> bytes:
     """Encode an error: message, type, the invalid parameter and a code, if any."""
+    kind = _KINDS.get(cause.code, "server_error")
+    if isinstance(cause, LimitExceeded):
+        kind, code = cause.quantity, "rate_limit_exceeded"
     document = {
         "message": cause.message,
-        "type": _KINDS.get(cause.code, "server_error"),
+        "type": kind,
         "param": cause.param if isinstance(cause, InvalidField | InvalidParameter) else None,
         "code": code or ("model_not_found" if cause.code is Code.NOT_FOUND else None),
     }

@@ -73,6 +73,7 @@ def _refuse_by(error: ConchError | None) -> None:
 class FakeInference:
     """Models by name, each one version (1) and one behaviour; remembers what was admitted."""
 
+    limiter = None
     behaviours: dict[str, Behaviour] = field(default_factory=dict)
     models: dict[str, SimpleNamespace] = field(default_factory=dict)
     admitted: list[FakePending] = field(default_factory=list)

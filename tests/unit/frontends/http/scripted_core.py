@@ -77,6 +77,8 @@ def model(
 class ScriptedInference:
     """Stands in for `core.inference.Inference`."""
 
+    limiter = None
+
     def __init__(self, *models: ScriptedModel) -> None:
         self.models = {model.config.name: model for model in models}
         self.admitted: list[Admitted] = []

@@ -1,0 +1,42 @@
+"""`conch audit`: check the audit log of limits."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from conch.cli.command_parser import CommandParser
+
+_INTACT, _DAMAGED, _UNREADABLE = 0, 1, 2
+
+
+def audit(arguments: Sequence[str]) -> int:
+    """Run a command on audit logs, and return the exit status."""
+    parser = CommandParser("conch audit", description="Work with the audit log of limits (--limits-audit-log).")
+    commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
+    text = "find records that were changed, removed or moved; exit status 1 if there are any"
+    verify = commands.add_parser("verify", help=text, description=text)
+    verify.add_argument(
+        "files", metavar="FILE", nargs="+", type=Path, help="the log and its rotated files, in any order: audit.jsonl*"
+    )
+    return _verify(parser.parse_args(arguments).files)
+
+
+def _verify(files: Sequence[Path]) -> int:
+    from conch.limits.audit_log import verify
+
+    try:
+        chain = verify(files)
+    except OSError as error:
+        print(f"conch audit: cannot read '{error.filename}': {error.strerror}", file=sys.stderr)
+        return _UNREADABLE
+    for finding in chain.findings:
+        print(finding)
+    if chain.findings:
+        print(f"damaged: {len(chain.findings)} findings in {chain.records} records", file=sys.stderr)
+        return _DAMAGED
+    if not chain.records:
+        print("conch audit: the files contain no records", file=sys.stderr)
+        return _UNREADABLE
+    earlier = "" if chain.first_seq == 1 else f"; earlier records than {chain.first_seq} are not in these files"
+    print(f"intact: records {chain.first_seq} to {chain.seq}, hash {chain.hash}{earlier}")
+    return _INTACT

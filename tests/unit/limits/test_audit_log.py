@@ -1,0 +1,195 @@
+"""The audit log: what a change, a truncation, a move and a crash leave behind, and rotation."""
+
+import json
+import os
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from conch.cli.audit import audit
+from conch.errors import ConfigError
+from conch.limits.audit_log import AuditLog, log_files, verify
+
+
+def write(path: Path, number: int = 8) -> None:
+    log = AuditLog(path)
+    log.open()
+    for each in range(number):
+        log.append({"what": "limits set", "who": "key:ops", "source": "admin", "before": [], "after": [each]})
+    log.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write(tmp_path / "audit.jsonl")
+    return tmp_path / "audit.jsonl"
+
+
+def findings(*paths: Path) -> list[tuple[int, str]]:
+    return [(finding.line, finding.text) for finding in verify(paths).findings]
+
+
+def test_an_untouched_log_is_intact(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(["verify", str(path)]) == 0
+    chain = verify([path])
+    assert capsys.readouterr().out == f"intact: records 1 to 8, hash {chain.hash}\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(f"{path}.head").stat().st_mode) == 0o600
+    record = json.loads(path.read_text().splitlines()[2])
+    assert {"what", "who", "source", "before", "after", "time", "seq", "previous", "hash"} == set(record)
+
+
+@pytest.mark.slow
+def test_every_changed_byte_is_found_with_its_line(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    intact = path.read_bytes()
+    lines = intact.splitlines(keepends=True)
+    starts = [sum(map(len, lines[:index])) for index in range(len(lines))]
+    for line in (0, 3):
+        for offset in range(len(lines[line]) - 1):
+            at = starts[line] + offset
+            path.write_bytes(intact[:at] + bytes([intact[at] ^ 1]) + intact[at + 1 :])
+            # A byte that becomes a line feed makes two lines of one.
+            found = findings(path)
+            assert found, f"byte {offset} of line {line + 1}"
+            assert found[0][0] == line + 1, f"byte {offset} of line {line + 1}: {found}"
+    path.write_bytes(intact.replace(b'"after":[4]', b'"after":[9]'))
+    assert audit(["verify", str(path)]) == 1
+    assert capsys.readouterr().out == f"{path}:5: record 5 was changed\n"
+
+
+def test_records_that_are_removed_moved_or_repeated_are_found_with_their_line(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    for changed, line in (
+        ([*lines[:3], *lines[4:]], 4),
+        ([*lines[:2], lines[3], lines[2], *lines[4:]], 3),
+        ([*lines[:4], lines[3], *lines[4:]], 5),
+    ):
+        path.write_bytes(b"".join(changed))
+        found = findings(path)
+        assert found[0][0] == line
+        assert "missing or out of order" in found[0][1]
+
+
+def test_truncation_is_found_by_the_head(path: Path) -> None:
+    intact = path.read_bytes()
+    lines = intact.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:5]))
+    assert findings(path) == [(0, "records 6 to 8 are missing at the end: the file was truncated")]
+    path.write_bytes(intact[:-20])
+    found = findings(path)
+    assert found[0] == (8, "the record is incomplete: a crash while it was written, or the file was truncated")
+    assert "missing at the end" in found[1][1]
+
+
+def test_another_log_in_its_place_is_found(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    write(other, 8)
+    path.write_bytes(other.read_bytes().replace(b"x", b"x"))
+    assert "is not the one that was written last" in findings(path)[0][1]
+
+
+def test_a_crash_in_a_record_is_repaired_and_reported(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with path.open("ab") as file:
+        file.write(b'{"after":[],"before"')
+    assert findings(path)[0][0] == 9
+    log = AuditLog(path)
+    log.open()
+    log.append({"what": "limits set", "who": "me"})
+    log.close()
+    assert "dropped an incomplete record of 20 bytes" in caplog.text
+    assert findings(path) == []
+    assert json.loads(path.read_text().splitlines()[8])["what"] == "incomplete record dropped"
+    assert verify([path]).seq == 10
+
+
+def test_damage_is_recorded_at_the_start_and_stays_visible(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:5]))
+    for _ in range(3):
+        log = AuditLog(path)
+        log.open()
+        log.close()
+    assert "records 6 to 8 are missing at the end" in caplog.text
+    found = [text for _, text in findings(path)]
+    assert any("the server found at its start: audit.jsonl: records 6 to 8 are missing" in text for text in found)
+    assert "record 9 follows record 5: records are missing or out of order" in found
+    path.unlink()
+    log = AuditLog(path)
+    log.open()
+    log.close()
+    assert any("missing at the end" in text for _, text in findings(path))
+
+
+def test_two_servers_cannot_write_to_one_log(path: Path) -> None:
+    first, second = AuditLog(path), AuditLog(path)
+    first.open()
+    with pytest.raises(ConfigError, match="another server writes to"):
+        second.open()
+    first.close()
+    second.open()
+    second.close()
+
+
+def test_an_unwritable_place_is_an_error_of_the_start(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").mkdir()
+    with pytest.raises(ConfigError, match="cannot write"):
+        AuditLog(tmp_path / "audit.jsonl").open()
+
+
+def test_rotation_keeps_the_chain_and_retention_deletes_old_files(tmp_path: Path) -> None:
+    path, now = tmp_path / "audit.jsonl", datetime(2026, 1, 1, tzinfo=UTC)
+    clock = [now]
+    log = AuditLog(path, max_bytes=1000, now=lambda: clock[0])
+    log.carried = lambda: {"source": "admin", "after": ["x"]}
+    log.open()
+    for number in range(20):
+        clock[0] += timedelta(days=1)
+        log.append({"what": "limits set", "who": "me", "after": [number]})
+        for file in log_files(path):
+            os.utime(file, (clock[0].timestamp(), clock[0].timestamp())) if file == path else None
+    files = log_files(path)
+    assert len(files) > 3
+    assert findings(*files) == []
+    assert findings(*reversed(files)) == []
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
+    assert json.loads(files[1].read_text().splitlines()[0])["after"] == ["x"]
+    # A file in between that is missing breaks the chain at the first line of the next one.
+    (found,) = verify([files[0], *files[2:]]).findings
+    assert (found.file, found.line) == (str(files[2]), 1)
+    last = verify(files).seq
+    clock[0] += timedelta(days=185)
+    log.append({"what": "limits set", "who": "me"})
+    kept = log_files(path)
+    assert 0 < len(kept) < len(files)
+    chain = verify(kept)
+    assert chain.findings == []
+    assert chain.first_seq > 1
+    assert chain.seq == last + 2
+    log.close()
+    again = AuditLog(path)
+    assert again.open()[0]["after"] == ["x"]
+    again.close()
+
+
+def test_a_full_disk_leaves_the_log_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = AuditLog(path)
+    log.open()
+    before = path.read_bytes()
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:10]))
+    with pytest.raises(OSError, match="No space left"):
+        log.append({"what": "limits set", "who": "me"})
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    log.append({"what": "limits set", "who": "me"})
+    log.close()
+    assert findings(path) == []
+
+
+def test_files_without_records_and_missing_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").touch()
+    assert audit(["verify", str(tmp_path / "empty")]) == 2
+    assert audit(["verify", str(tmp_path / "missing")]) == 2
+    assert "cannot read" in capsys.readouterr().err

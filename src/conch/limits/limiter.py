@@ -68,8 +68,8 @@ class Bucket:
         limit = self.requests_enforced
         if requests.advance(now) + count > limit:
             self.exceeded_enforced += 1
-            # More than the limit at once never fit.
-            wait_s = _REFUSED_ALL_RETRY_S if count > limit else requests.wait_for(count, limit) / 1e9
+            # More than the limit at once never fit. Retry-After has whole seconds, rounded up.
+            wait_s = _REFUSED_ALL_RETRY_S if count > limit else min(requests.wait_for(count, limit) / 1e9, 1.0)
             return LimitExceeded(self._text(limit, "requests"), retry_after_s=wait_s, quantity="requests")
         limit = self.tokens_enforced
         if limit < UNLIMITED:

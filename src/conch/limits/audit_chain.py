@@ -18,7 +18,7 @@ FOUND_AT_START = "the server found at its start:"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ChainFinding:
     """Something that is wrong with an audit log, and where; line 0 is the whole file."""
 
     file: str
@@ -41,7 +41,7 @@ class Chain:
     known: bool = False
     records: int = 0
     first_seq: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ChainFinding] = field(default_factory=list)
 
 
 def seal(record: Mapping[str, Any], seq: int, previous: str) -> tuple[bytes, str]:
@@ -70,22 +70,22 @@ def follow(chain: Chain, name: str, lines: Iterable[bytes]) -> Iterator[dict[str
     for number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
             text = "the record is incomplete: a crash while it was written, or the file was truncated"
-            chain.findings.append(Finding(name, number, text))
+            chain.findings.append(ChainFinding(name, number, text))
             continue
         record = read_record(line)
         if record is None or not _intact(record, line):
             chain.seq += 1
             chain.hash = ""
-            chain.findings.append(Finding(name, number, f"record {chain.seq or '?'} was changed"))
+            chain.findings.append(ChainFinding(name, number, f"record {chain.seq or '?'} was changed"))
             continue
         if text := _misplaced(chain, record):
-            chain.findings.append(Finding(name, number, text))
+            chain.findings.append(ChainFinding(name, number, text))
         chain.seq, chain.hash, chain.known = record["seq"], record["hash"], True
         chain.first_seq = chain.first_seq or chain.seq
         chain.records += 1
         if record.get("what") == DAMAGE:
             for found in record.get("findings", ()):
-                chain.findings.append(Finding(name, number, f"{FOUND_AT_START} {found}"))
+                chain.findings.append(ChainFinding(name, number, f"{FOUND_AT_START} {found}"))
         yield record
 
 
@@ -113,9 +113,9 @@ def check_head(chain: Chain, name: str, head: tuple[int, str] | None) -> None:
     seq, digest = head
     if chain.seq < seq:
         missing = f"record {seq} is" if chain.seq + 1 == seq else f"records {chain.seq + 1} to {seq} are"
-        chain.findings.append(Finding(name, 0, f"{missing} missing at the end: the file was truncated"))
+        chain.findings.append(ChainFinding(name, 0, f"{missing} missing at the end: the file was truncated"))
     elif chain.seq == seq and chain.hash != digest:
-        chain.findings.append(Finding(name, 0, f"the last record, {seq}, is not the one that was written last"))
+        chain.findings.append(ChainFinding(name, 0, f"the last record, {seq}, is not the one that was written last"))
 
 
 def _digest(body: Mapping[str, Any]) -> str:

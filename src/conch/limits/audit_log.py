@@ -24,7 +24,7 @@ from conch.limits.audit_chain import (
     GENESIS,
     MAX_LINE_BYTES,
     Chain,
-    Finding,
+    ChainFinding,
     check_head,
     follow,
     seal,
@@ -82,7 +82,7 @@ class AuditLog:
             chain, records = self._read_newest()
             check_head(chain, self.path.name, head)
             if head is None and os.fstat(self._head).st_size:
-                chain.findings.append(Finding(f"{self.path.name}{_HEAD}", 0, "the head was changed"))
+                chain.findings.append(ChainFinding(f"{self.path.name}{_HEAD}", 0, "the head was changed"))
             self._open_file()
             self.seq, self._hash = chain.seq, chain.hash or GENESIS
             self._begun = _time_of(records[0]) if records and self._size else None
@@ -228,7 +228,7 @@ def verify(paths: Sequence[Path]) -> Chain:
             with head.open("rb") as file:
                 found = _read_head(file.fileno())
             if found is None:
-                chain.findings.append(Finding(str(head), 0, "the head was changed"))
+                chain.findings.append(ChainFinding(str(head), 0, "the head was changed"))
             check_head(chain, str(path), found)
     return chain
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from conch.errors import LimitExceeded
 from conch.limits.limit import UNLIMITED, Quantity
-from conch.limits.table import ALL, LimitTable, Shape
+from conch.limits.table import ALL, LimitTable, SubjectShape
 from conch.limits.windows import WINDOW_NS, RateWindow
 
-# Tenants with windows of their own, besides those that limits name; the others share one.
+# Tenants with separate windows, besides those that limits name; the others share one.
 MAX_TENANTS = 1000
 OTHER_TENANTS = "_other"
 # Rates of a tenant without requests for so long are dropped if another tenant needs the room.
@@ -159,7 +159,7 @@ class Limiter:
     def __init__(self) -> None:
         self.generation = 0  # changes when meters are no longer valid
         self.table = LimitTable()
-        self.overflowed = 0  # requests of tenants without windows of their own
+        self.overflowed = 0  # requests of tenants without separate windows
         self._buckets: dict[tuple[str, str, str], Bucket] = {}
         self._tenants: dict[str, int] = {}  # when they were seen, monotonic ns
         self._swept = 0
@@ -171,7 +171,7 @@ class Limiter:
 
     @property
     def tenants(self) -> int:
-        """How many tenants have windows of their own, besides those that limits name."""
+        """How many tenants have separate windows, besides those that limits name."""
         return len(self._tenants)
 
     def rate(self, model: str, version: str, now: int) -> int:
@@ -186,7 +186,7 @@ class Limiter:
         """Replace the limits. What the windows have counted remains."""
         self.table = table
         for key, bucket in list(self._buckets.items()):
-            if ALL in key and Shape(*(name != ALL for name in key)) not in table.shapes:
+            if ALL in key and SubjectShape(*(name != ALL for name in key)) not in table.shapes:
                 del self._buckets[key]
             else:
                 bucket.set_limits(table)
@@ -224,7 +224,7 @@ class Limiter:
 
     def _of(self, model: str, version: str, tenant: str, now: int) -> Iterator[Bucket]:
         """Yield the buckets of a request: its own, and one for each other shape that has a limit."""
-        own = Shape(model=True, version=True, tenant=True)
+        own = SubjectShape(model=True, version=True, tenant=True)
         for shape in (own, *(self.table.shapes - {own})):
             names = shape.names(model, version, tenant)
             bucket = self._buckets.get(names)

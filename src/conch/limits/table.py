@@ -23,7 +23,7 @@ class EffectiveLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SubjectShape:
     """Which parts of a subject are given: limits of different shapes hold together."""
 
     model: bool
@@ -31,7 +31,7 @@ class Shape:
     tenant: bool
 
     @classmethod
-    def of(cls, subject: Subject) -> "Shape":
+    def of(cls, subject: Subject) -> "SubjectShape":
         """Return the shape of a subject."""
         return cls(*map(bool, subject.parts))
 
@@ -56,7 +56,7 @@ class LimitTable:
             source, value = next(iter(values.items()))
             lower = {name: each for name, each in values.items() if name != source}
             self.effective[key] = EffectiveLimit(key, value, source, lower)
-        self.shapes = frozenset(Shape.of(key.subject) for key in self.effective)
+        self.shapes = frozenset(SubjectShape.of(key.subject) for key in self.effective)
         self.tenants = frozenset(key.subject.tenant for key in self.effective) - {"", EACH}
 
     def __bool__(self) -> bool:

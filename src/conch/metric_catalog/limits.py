@@ -56,7 +56,7 @@ LIMIT_EXCEEDED = MetricDefinition(
 LIMIT_TENANTS = MetricDefinition(
     "conch_limit_tenants",
     "gauge",
-    "Tenants with rates of their own, besides those that limits name.",
+    "Tenants with separate rates, besides those that limits name.",
 )
 LIMIT_TENANTS_OVERFLOW = MetricDefinition(
     "conch_limit_tenants_overflow_total",

@@ -1,10 +1,13 @@
 """A translated query has the values of the original: both are evaluated by a real Prometheus."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from conch.monitoring import promql
 from conch.monitoring.translate.dialects import DIALECTS, SERIES, Correspondence, Dialect
@@ -162,3 +165,49 @@ CASES = [
 def test_nested_expressions_keep_their_values(prometheus: Prometheus, case: Case) -> None:
     for target in case.targets:
         check(prometheus, case.query, case.source, target)
+
+
+_METRICS = ("GPU_UTIL", "FB_USED", "GPU_TEMP", "SM_CLOCK", "POWER_USAGE", "MEM_COPY_UTIL")
+_NUMBERS = st.sampled_from(("0", "0.5", "2", "30", "100", "1000", "1024", "22000", "1e6"))
+_LEAVES = st.builds("DCGM_FI_DEV_{}{}".format, st.sampled_from(_METRICS), st.sampled_from(("", " offset 5m")))
+_WINDOWED = st.builds(
+    "{}(DCGM_FI_DEV_{}[5m])".format,
+    st.sampled_from(("avg_over_time", "delta", "deriv", "max_over_time", "count_over_time")),
+    st.sampled_from(_METRICS),
+)
+
+
+def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Return expressions of expressions. Those that are discontinuous in rounding errors are not among them."""
+    unary = "({})", "-({})", "abs({})", "sqrt({})", "ln({})", "max_over_time(({})[5m:30s])", "topk(5, {})", "sgn({})"
+    aggregated = st.sampled_from(("sum", "avg", "max", "min", "count", "group"))
+    grouping = st.sampled_from(("", " by (gpu)", " by (Hostname, UUID)", " without (Hostname)"))
+    arithmetic = st.sampled_from(("+", "-", "*", "/"))
+    compared = st.sampled_from((">", "<=", "> bool", "< bool"))
+    both = st.sampled_from(("+", "-", "*", "/", ">", "and", "or", "unless", "atan2"))
+    return st.one_of(
+        st.builds(lambda form, one: form.format(one), st.sampled_from(unary), inner),
+        st.builds("{}{} ({})".format, aggregated, grouping, inner),
+        st.builds("({}) {} {}".format, inner, arithmetic, _NUMBERS),
+        st.builds("{} {} ({})".format, _NUMBERS, arithmetic, inner),
+        st.builds("({}) {} {}".format, inner, compared, _NUMBERS),
+        st.builds("({}) {} ({})".format, inner, both, inner),
+        st.builds("clamp_min({}, {})".format, inner, _NUMBERS),
+        st.builds("({}) ^ {}".format, inner, st.sampled_from(("0.5", "2"))),
+    )
+
+
+@given(query=st.recursive(st.one_of(_LEAVES, _WINDOWED), _nested, max_leaves=6))
+@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_any_expression_keeps_its_values(prometheus: Prometheus, query: str) -> None:
+    before = promql.parse(query)
+    part = Rewriter("dcgm-legacy", "dcgm-4.7").rewrite(before)
+    old = prometheus.query(promql.render(in_job(before, "dcgm-legacy")), AT)
+    for node, scale in ((part.node, float(part.scale)), (original_unit(part), 1.0)):
+        text = promql.render(in_job(node, "dcgm-4.7"))
+        new = prometheus.query(text, AT)
+        assert len(new) == len(old), f"{query} → {text}"
+        left = {_key(each, "dcgm-legacy", "dcgm-4.7"): each.value * scale for each in old}
+        right = {_key(each, "dcgm-4.7", "dcgm-legacy"): each.value for each in new}
+        size = max([abs(value) for value in left.values() if math.isfinite(value)], default=0)
+        assert right == pytest.approx(left, rel=1e-6, abs=1e-9 * size, nan_ok=True), f"{query} → {text}"

@@ -48,8 +48,14 @@ if arguments[:2] == ["discovery", "-d"]:
     print('{"memory_physical_size_byte": "51539607552"}')
 elif arguments[0] == "ps":
     print('{"device_util_by_proc_list": []}')
+elif arguments[0] == "discovery":
+    recorded("intel_discovery.json")
 else:
-    recorded("intel_discovery.json" if arguments[0] == "discovery" else "intel_dump.txt")
+    recorded("intel_dump.txt")
+    sys.stdout.flush()
+    while True:
+        time.sleep(0.05)
+        print("15:44:37.481,    0, 15.47, 2450, 2.03, 82.44", flush=True)
 """,
     ),
     "neuron": (

@@ -28,6 +28,10 @@ from conch.observability.metrics.exposition import Family, Point
 from conch.options.server_options import ServerOptions
 
 NVIDIA = "nvidia"
+# Vendors other than NVIDIA are read by their tools, which take seconds; collectors have shorter timeouts for each.
+_TOOL_TIMEOUT_S = 30.0
+# In a server, tools leave the processors to models.
+_TOOL_INTERVAL_S = 5.0
 
 
 class AcceleratorMonitor:
@@ -35,6 +39,7 @@ class AcceleratorMonitor:
 
     `dcgm` exposes NVIDIA GPUs under DCGM's names, and `triton_names` those under Triton's. `pods` and `models`
     attribute devices, if given; `native_names` is whether vendors' own names are exposed beside the normal form.
+    Vendors that are read by a tool are sampled every `tool_interval_s` at most.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class AcceleratorMonitor:
         pods: PodAttribution | None = None,
         models: ModelAttribution | None = None,
         timeout_s: float | None = None,
+        tool_interval_s: float = 0.0,
     ) -> None:
         self._triton = TritonView() if triton_names else None
         self._dcgm = dcgm
@@ -56,7 +62,13 @@ class AcceleratorMonitor:
         self._models = models
         self._tasks: list[asyncio.Task[None]] = []
         self._samplers: Mapping[str, Sampler] = {
-            vendor: Sampler(vendor, interval_s, timeout_s=timeout_s, on_sample=self._observe) for vendor in vendors
+            vendor: Sampler(
+                vendor,
+                interval_s if vendor == NVIDIA else max(interval_s, tool_interval_s),
+                timeout_s=timeout_s or (None if vendor == NVIDIA else max(_TOOL_TIMEOUT_S, 3 * interval_s)),
+                on_sample=self._observe,
+            )
+            for vendor in vendors
         }
 
     def start(self) -> None:
@@ -139,4 +151,6 @@ def server_monitor(
     view = None if names == "off" else DcgmView(cast("DcgmNames", names), socket.gethostname())
     interval_s = options.metrics_interval_ms / 1000
     models = ModelAttribution(processes, interval_s, Path(options.host_proc) if options.host_proc else None)
-    return AcceleratorMonitor(present, interval_s, dcgm=view, triton_names=True, models=models)
+    return AcceleratorMonitor(
+        present, interval_s, dcgm=view, triton_names=True, models=models, tool_interval_s=_TOOL_INTERVAL_S
+    )

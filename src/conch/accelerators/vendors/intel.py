@@ -17,7 +17,7 @@ from conch.accelerators.base import (
     VendorSample,
     device_sample,
 )
-from conch.accelerators.vendors.tool import run_tool
+from conch.accelerators.vendors.tool import ToolStream, run_tool
 from conch.accelerators.vendors.values import (
     MEBIBYTE,
     MEGAHERTZ,
@@ -31,6 +31,8 @@ from conch.accelerators.vendors.values import (
 
 _TOOL = "xpu-smi"
 _DUMP = "xpu-smi dump"
+_TIMEOUT_S = 15.0  # for the first row
+_PROCESSES_TIMEOUT_S = 5.0
 # Utilization, power, frequency, core temperature, memory utilization, energy, memory used.
 _METRICS = "0,1,2,3,5,8,18"
 # Reading, the beginnings of its column's name in versions of the tool, factor to the base unit.
@@ -56,12 +58,15 @@ _NATIVE: tuple[tuple[str, str, float, Mapping[str, str]], ...] = (
 
 
 class IntelCollector(Collector):
-    """Runs `xpu-smi dump` once for all GPUs in each sample; it measures for a second."""
+    """Reads the rows of one `xpu-smi dump` that runs as long as the collector; starting one takes seconds."""
 
     vendor: ClassVar[str] = "intel"
 
     def __init__(self) -> None:
         self._devices: Mapping[int, Mapping[str, Any]] = {}
+        # Its interval is a second. Versions 1 and 2 have different names for it, and for the number of rows.
+        self._stream = ToolStream(_TOOL, "dump", "-d", "-1", "--metrics", _METRICS)
+        self._header = b""
 
     def start(self) -> None:
         listed = parse_discovery(run_tool(_TOOL, "discovery", "-j"))
@@ -74,15 +79,21 @@ class IntelCollector(Collector):
         }
 
     def sample(self) -> VendorSample:
-        dump = run_tool(_TOOL, "dump", "-d", "-1", "-m", _METRICS, "-n", "1")
+        rows: dict[bytes, bytes] = {}  # the last of each GPU
+        while not rows:
+            for line in self._stream.lines(_TIMEOUT_S):
+                if line.startswith(b"Timestamp"):
+                    self._header = line
+                else:
+                    rows[line.partition(b",")[2].partition(b",")[0].strip()] = line
         try:
-            processes = run_tool(_TOOL, "ps", "-j")
+            processes = run_tool(_TOOL, "ps", "-j", timeout_s=_PROCESSES_TIMEOUT_S)
         except CollectorError:
             processes = b""
-        return parse_intel(self._devices, dump, processes)
+        return parse_intel(self._devices, b"\n".join((self._header, *rows.values())), processes)
 
     def close(self) -> None:
-        pass
+        self._stream.close()
 
 
 def parse_discovery(output: bytes) -> dict[int, Mapping[str, Any]]:

@@ -229,3 +229,30 @@ def test_start_failures(tmp_path: Path) -> None:
         assert (busy.returncode, "cannot listen on 127.0.0.1" in busy.stderr) == (1, True)
     missing = conch_alerts("receive", "--config", str(tmp_path / "gone.yaml"), environment=debian_environment())
     assert (missing.returncode, "gone.yaml: No such file" in missing.stderr) == (2, True)
+
+
+def test_alertmanager_and_outages_of_receiver_and_target(tmp_path: Path) -> None:
+    """The target is down, the receiver dies, Alertmanager has a further alert, then both return."""
+    server = ChatServer("generic")
+    server._server.server_close()
+    config = f"targets: {{hook: {{type: generic, url: '{server.url}'}}}}\n"
+    (tmp_path / "receiver.yaml").write_text(config)
+    with ExitStack() as stack:
+        first = stack.enter_context(receiver(tmp_path, config))
+        snippet = (
+            "route: {receiver: conch, group_by: [alertname], group_wait: 0s, group_interval: 1s, repeat_interval: 1s}\n"
+            f"receivers: [{{name: conch, webhook_configs: [{{url: '{first.url}'}}]}}]\n"
+        )
+        post = stack.enter_context(alertmanager(tmp_path, snippet))
+        post([{"labels": {"alertname": "A"}}])
+        until(lambda: first.metric("conch_alerts_queued", target="hook") == 1)
+        first.kill()
+        post([{"labels": {"alertname": "B"}}])
+        second = stack.enter_context(receiver(tmp_path, config, port=first.port))
+        until(lambda: second.metric("conch_alerts_queued", target="hook") == 2)
+        server = stack.enter_context(ChatServer("generic", server.port))
+        server.wait(lambda server: sum(delivered(server).values()) >= 2)
+        # Alertmanager repeats both each second.
+        until(lambda: (second.metric("conch_alerts_duplicates_total", target="hook") or 0) >= 4)
+        until(lambda: second.metric("conch_alerts_queued", target="hook") == 0)
+        assert delivered(server) == Counter({"A:firing": 1, "B:firing": 1})

@@ -153,7 +153,7 @@ class TargetDelivery:
 
 
 class DeliveryThread:
-    """Runs a delivery in a thread. Life: `start` → `wake` for new alerts → `stop`."""
+    """Runs a delivery in a thread. Life: `start` → `wake` for new alerts → `stop` → `join`."""
 
     def __init__(self, delivery: TargetDelivery) -> None:
         self.delivery = delivery
@@ -169,11 +169,14 @@ class DeliveryThread:
         """Look at the queue again: it has new alerts."""
         self._wake.set()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Stop after the message that is being sent; return whether it ended in time."""
+    def stop(self) -> None:
+        """Stop after the message that is being sent."""
         self._stopping = True
         self._wake.set()
-        self._thread.join(timeout_s)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until the thread has ended; return whether it did in time."""
+        self._thread.join(max(timeout_s, 0.0))
         return not self._thread.is_alive()
 
     def _run(self) -> None:

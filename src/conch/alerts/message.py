@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from jinja2 import ChainableUndefined, TemplateSyntaxError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -169,8 +170,13 @@ def _section(alert: Alert, detail: Detail) -> AlertSection:
         shortened(f"{alert.status.upper()} {alert.name}", _MAX_TITLE),
         shortened(text, detail.value),
         tuple(labels[: detail.labels] + (more if detail.labels else [])) + tuple(times),
-        alert.generator_url if len(alert.generator_url) <= detail.value else "",
+        _link(alert.generator_url) if len(alert.generator_url) <= detail.value else "",
     )
+
+
+def _link(url: str) -> str:
+    """Return a URL without characters that end a link in Markdown or Slack's markup; "" if it is not one."""
+    return quote(url, safe="/:?#[]@!$&'*+,;=%~") if url.startswith(("http://", "https://")) else ""
 
 
 def shortened(text: str, characters: int) -> str:

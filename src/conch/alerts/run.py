@@ -22,7 +22,8 @@ _log = logging.getLogger(__name__)
 _DEFAULT_BODY_BYTES = 2**20  # larger ones have the limit below, whose message names no flag of conch serve
 _MAX_BODY_BYTES = 16 * 2**20
 _MAX_CONNECTIONS = 256
-_STOP_S = 25.0  # longer than an attempt usually takes
+_CLOSE_S = 5.0
+_STOP_S = 20.0  # longer than an attempt usually takes
 
 
 class ReceiverOptions(NamedTuple):
@@ -67,8 +68,11 @@ async def _run(config: ReceiverConfig, options: ReceiverOptions) -> None:
         thread.start()
     await stopping.wait()
     _log.info("stopping; queued alerts are delivered after the next start")
-    await server.stop(_STOP_S)
-    ended = [await asyncio.to_thread(thread.stop, _STOP_S) for thread in threads.values()]
+    await server.stop(_CLOSE_S)
+    for thread in threads.values():
+        thread.stop()
+    deadline = time.monotonic() + _STOP_S
+    ended = [await asyncio.to_thread(thread.join, deadline - time.monotonic()) for thread in threads.values()]
     executor.shutdown()
     if all(ended):
         queue.close()

@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 _TEXT = content_type(b"text/plain; charset=utf-8")
 _EXPOSITION = content_type(b"text/plain; version=0.0.4; charset=utf-8")
 _RETRY_AFTER = header(b"Retry-After", b"30")
+_REASONS = ("unauthorized", "malformed", "queue_full", "storage")
 _HEALTH = ("/-/healthy", "/-/ready")
 
 
@@ -48,7 +49,7 @@ class WebhookReceiver:
         self._executor = executor
         self._received = self._unrouted = 0
         self._duplicates = Counter[str]()
-        self._refused = Counter[str]()
+        self._refused = Counter(dict.fromkeys(_REASONS, 0))
         self._tasks = set[asyncio.Task[None]]()
 
     def refusal(self, request: HttpRequest) -> HttpRefusal | None:

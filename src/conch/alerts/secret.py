@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 _MAX_BYTES = 65_536
-_MIN_REDACTED_CHARACTERS = 4
+_MIN_PART_CHARACTERS = 9  # of a URL; shorter ones are words such as "services"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,4 +58,4 @@ def _parts(secret: str) -> Iterable[str]:
         # Of a URL, its path and the values of its parameters are secret.
         path, _, query = secret.partition("://")[2].partition("/")[2].partition("?")
         values = [path, *path.split("/"), query, *(value.partition("=")[2] for value in query.split("&"))]
-        yield from (value for value in values if len(value) > 2 * _MIN_REDACTED_CHARACTERS)
+        yield from (value for value in values if len(value) >= _MIN_PART_CHARACTERS)

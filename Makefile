@@ -46,6 +46,7 @@ format: .venv/.dev ## Format the code and fix what the linter can
 bench: .venv/.dev ## Compare with Triton on the same models (ARGS go to the benchmark)
 	$(BIN)/python -m benchmarks.run $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.remote)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.gpu_sampling)
 
 bench-llm: vllm ## Compare served language models with their engines and with vLLM's server (ARGS go to it)
 	$(BIN)/python -m benchmarks.llm $(ARGS)

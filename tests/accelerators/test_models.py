@@ -1,5 +1,6 @@
 """Attribution of device memory and time to model processes: real processes, descendants and namespaces."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from conch.accelerators.attribution.model_attribution import ModelAttribution
 from conch.accelerators.attribution.models import (
     OWN_PROC,
     AttributedProcess,
@@ -173,3 +175,32 @@ def test_allocations_outlive_a_restart_of_the_kubelet_for_a_minute(caplog: pytes
         "the kubelet offers acme.com/card 'ACME-1', which is not among the sampled devices",
         "no socket; GPU metrics have no pod labels until it answers",
     ]
+
+
+async def test_a_failure_of_attribution_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
+    answers = [RuntimeError("no models"), [AttributedProcess(os.getpid(), "m", "1", "m_0")]]
+
+    def processes() -> list[AttributedProcess]:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    attribution = ModelAttribution(processes, 0.01, OWN_PROC)
+    task = asyncio.create_task(attribution.run(lambda: [sample(ProcessUsage(os.getpid(), 7.0))]))
+    async with asyncio.timeout(60):
+        while not attribution.usage:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    assert attribution.usage == [ModelUsage("m", "1", "m_0", "ACME-0", 7.0, None)]
+    assert "could not be attributed" in caplog.text
+
+
+def test_the_exporter_names_the_extra_that_pod_labels_need() -> None:
+    script = (
+        "import sys; sys.modules['grpc'] = None\n"
+        "from conch.cli.gpu_exporter import gpu_exporter; sys.exit(gpu_exporter(['--kubernetes']))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 2
+    assert result.stderr == ("conch gpu-exporter: --kubernetes needs grpcio: pip install 'conch-server[kubernetes]'\n")

@@ -27,9 +27,13 @@ class ModelAttribution:
     async def run(self, samples: Callable[[], Sequence[VendorSample]]) -> None:
         """Attribute until cancelled; files of processes are read in a thread."""
         while True:
-            present = samples()
-            self._report(present)
-            self.usage = await asyncio.to_thread(model_usage, present, self._processes(), self._ids)
+            try:
+                present = samples()
+                self._report(present)
+                self.usage = await asyncio.to_thread(model_usage, present, self._processes(), self._ids)
+            except Exception:
+                self.usage = []
+                _log.exception("accelerators could not be attributed to models")
             await asyncio.sleep(self._interval_s)
 
     def _report(self, samples: Sequence[VendorSample]) -> None:

@@ -57,10 +57,11 @@ class PodAttribution:
         try:
             allocations = self._source.allocations()
             offered = self._source.allocatable() if not self._offered else self._offered
-        except CollectorError as error:
-            if str(error) != self._error:
-                _log.warning("%s; GPU metrics have no pod labels until it answers", error)
-            self._error = str(error)
+        except Exception as error:
+            text = str(error) if isinstance(error, CollectorError) else repr(error)
+            if text != self._error:
+                _log.warning("%s; GPU metrics have no pod labels until it answers", text)
+            self._error = text
             return
         if self._error:
             _log.info("the kubelet answers again")

@@ -7,6 +7,8 @@ from pathlib import Path
 from conch.core.inference import Inference
 from conch.limits.audit_log import AuditLog
 from conch.limits.families import StageCount, limit_families
+from conch.limits.kubernetes_api import KubernetesApi, PodIdentity
+from conch.limits.kubernetes_source import KubernetesSource
 from conch.limits.limiter import Limiter
 from conch.limits.manager import LimitManager
 from conch.observability.metrics.exposition import Family
@@ -14,16 +16,20 @@ from conch.options.server_options import ServerOptions
 
 
 def limit_manager(options: ServerOptions, inference: Inference) -> LimitManager:
-    """Return the manager of the limits that requests to `inference` are admitted by."""
+    """Return the manager of the limits that requests to `inference` are admitted by. Raises ConfigError."""
     audit = None
     if options.limits_audit_log:
         audit = AuditLog(Path(options.limits_audit_log), retention_days=options.limits_audit_retention_days)
+    kubernetes = None
+    if options.limits_kubernetes:
+        kubernetes = KubernetesSource(KubernetesApi(PodIdentity.of_this_pod()))
     return LimitManager(
         install=partial(_install, inference),
         served=lambda: ((id(each), each.config.name, str(each.version)) for each in inference.models()),
         file=options.limits_file,
         audit=audit,
         measure=options.limits_measure,
+        kubernetes=None if kubernetes is None else kubernetes.watch,
     )
 
 

@@ -265,6 +265,12 @@ class ServerOptions:
         "YAML file of limits of requests and tokens per second; read again within 2 seconds of a change.",
         PATH,
     )
+    limits_kubernetes: bool = _flag(
+        False,
+        "Limits",
+        "Read limits from annotations (max_qps, conch.ai/...) of the Deployment or other object that owns this pod.",
+        BOOLEAN,
+    )
     limits_tenant_header: str = _flag(
         "",
         "Limits",

@@ -95,7 +95,7 @@ class GenerativeModel(ServedModel):
         self.enter()
         self.statistics.pending += 1
         if self.statistics.declared is not None:
-            self.statistics.declared.begin_generation(request)
+            self.statistics.declared.begin_prompt(request)
         try:
             live.generation = self.engine.generate(request, live.on_deltas)
         except BaseException:
@@ -153,12 +153,12 @@ class GenerativeModel(ServedModel):
         if isinstance(end, ConchError):
             self.statistics.count_failure(now - timeline.received, end.reason)
             if self.statistics.declared is not None:
-                self.statistics.declared.end_generation(live.request, end)
+                self.statistics.declared.end_prompt(live.request, end)
             return
         first = timeline.started = timeline.input_done = timeline.started or now
         timeline.infer_done = now
         if self.statistics.declared is not None:
-            self.statistics.declared.end_generation(live.request, end)
+            self.statistics.declared.end_prompt(live.request, end)
         if live.request.span is not None:
             live.request.span.generated(timeline, end.prompt_tokens, end.completion_tokens)
         self.statistics.count_success(

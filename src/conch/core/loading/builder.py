@@ -31,6 +31,7 @@ from conch.core.sequences.tensors import instance_config
 from conch.core.served_model import ServedModel
 from conch.errors import ConchError, ConfigError, InvalidRequest, ModelLoadError, NotFound
 from conch.model_config import InstanceKind, ModelConfig
+from conch.observability.metrics.declared.facts import ModelIdentity
 from conch.observability.metrics.declared.request_metrics import DeclaredMetrics, RequestMetrics
 from conch.repository.config.resolve import resolve
 from conch.repository.labels import read_labels
@@ -245,7 +246,9 @@ class ModelBuilder:
 
                 served.statistics.summaries = LatencySummaries()
             if self._declared is not None:
-                served.statistics.declared = RequestMetrics(self._declared, config.name, files.namespace, version)
+                served.statistics.declared = RequestMetrics(
+                    self._declared, ModelIdentity(config.name, files.namespace, version)
+                )
             if self._cache is not None and config.response_cache:
                 served.cache = ModelCache(self._cache, served.statistics)
             await served.start()

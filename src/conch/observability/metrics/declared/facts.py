@@ -1,68 +1,83 @@
 """What is known of a request, by the names that expressions use."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from conch.errors import ConchError
-from conch.generation import SamplingParams, Usage
-from conch.request import ParameterValue, Timeline
-from conch.tensor import Tensor
+from conch.generation import GenerationRequest, SamplingParams, Usage
+from conch.request import InferRequest, InferResponse, ParameterValue, Timeline
 
 Type: TypeAlias = Literal["number", "text", "boolean"]
 
-_NO_TENSORS: list[Tensor] = []
 _SECOND_NS = 1_000_000_000
 
 
-class RequestFacts:
-    """One request of one model version. Properties are computed when an expression asks for them."""
+class ModelIdentity(NamedTuple):
+    """A model version, for the facts of its requests."""
 
-    __slots__ = (
-        "_first_response",
-        "_usage",
-        "batch_size",
-        "cache_hit",
-        "error",
-        "inputs",
-        "model",
-        "namespace",
-        "outputs",
-        "parameters",
-        "priority",
-        "timeline",
-        "version",
-    )
+    model: str
+    namespace: str
+    version: int
+
+
+class RequestFacts:
+    """One inference request of one model version. Properties are computed when an expression asks for them.
+
+    `failure` is the first error before the final response; `first_response` is its time, monotonic ns, 0 for none.
+    """
+
+    __slots__ = ("_answer", "_first_response", "_of", "_request", "cache_hit", "error")
 
     def __init__(
         self,
-        model: str,
-        namespace: str,
-        version: int,
-        timeline: Timeline,
-        parameters: Mapping[str, ParameterValue] | SamplingParams,
-        *,
-        batch_size: int = 1,
-        priority: int = 0,
-        inputs: list[Tensor] = _NO_TENSORS,
-        outputs: list[Tensor] = _NO_TENSORS,
-        error: ConchError | None = None,
-        usage: Usage | None = None,
+        of: ModelIdentity,
+        request: InferRequest,
+        answer: InferResponse | ConchError | None = None,
+        failure: ConchError | None = None,
         first_response: int = 0,
         cache_hit: bool = False,
     ) -> None:
-        self.model = model
-        self.namespace = namespace
-        self.version = version
-        self.timeline = timeline
-        self.parameters = parameters
-        self.batch_size = batch_size
-        self.priority = priority
-        self.inputs = inputs
-        self.outputs = outputs
-        self.error = error
-        self.cache_hit = cache_hit
-        self._usage = usage
+        self._of = of
+        self._request = request
+        self._answer = answer
         self._first_response = first_response
+        self.error = answer if isinstance(answer, ConchError) else failure
+        self.cache_hit = cache_hit
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self._of.model
+
+    @property
+    def namespace(self) -> str:
+        """Repository of the model, "" without namespaces."""
+        return self._of.namespace
+
+    @property
+    def version(self) -> int:
+        """Version of the model."""
+        return self._of.version
+
+    @property
+    def timeline(self) -> Timeline:
+        """Times of the request."""
+        return self._request.timeline
+
+    @property
+    def parameters(self) -> Mapping[str, ParameterValue] | SamplingParams:
+        """Parameters of the request."""
+        return self._request.parameters
+
+    @property
+    def batch_size(self) -> int:
+        """Inferences of the request."""
+        return self._request.batch_size
+
+    @property
+    def priority(self) -> int:
+        """Priority of the request."""
+        return self._request.priority
 
     @property
     def success(self) -> bool:
@@ -77,27 +92,28 @@ class RequestFacts:
     @property
     def input_bytes(self) -> int:
         """Bytes of all inputs."""
-        return sum([tensor.nbytes for tensor in self.inputs])
+        return sum([tensor.nbytes for tensor in self._request.inputs])
 
     @property
     def output_bytes(self) -> int:
         """Bytes of the outputs of the last response."""
-        return sum([tensor.nbytes for tensor in self.outputs])
+        answer = self._answer
+        return sum([tensor.nbytes for tensor in answer.outputs]) if isinstance(answer, InferResponse) else 0
 
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt of a language model."""
-        return 0 if self._usage is None else self._usage.prompt_tokens
+        return 0
 
     @property
     def completion_tokens(self) -> int:
         """Tokens that a language model generated."""
-        return 0 if self._usage is None else self._usage.completion_tokens
+        return 0
 
     @property
     def cached_tokens(self) -> int:
         """Tokens of the prompt from the prefix cache."""
-        return 0 if self._usage is None else self._usage.cached_tokens
+        return 0
 
     @property
     def duration(self) -> float:
@@ -129,6 +145,53 @@ class RequestFacts:
     def first_response_duration(self) -> float:
         """Seconds from the receipt to the first response; of a language model, to the first token."""
         return _seconds(self.timeline.received, self._first_response or self.timeline.done)
+
+
+class PromptFacts(RequestFacts):
+    """One prompt for a language model."""
+
+    __slots__ = ("_prompt", "_usage")
+
+    def __init__(self, of: ModelIdentity, prompt: GenerationRequest, end: Usage | ConchError | None = None) -> None:
+        self._of = of
+        self._prompt = prompt
+        self._usage = end if isinstance(end, Usage) else None
+        self._answer = None
+        self._first_response = prompt.timeline.started
+        self.error = end if isinstance(end, ConchError) else None
+        self.cache_hit = False
+
+    @property
+    def timeline(self) -> Timeline:
+        return self._prompt.timeline
+
+    @property
+    def parameters(self) -> Mapping[str, ParameterValue] | SamplingParams:
+        return self._prompt.params
+
+    @property
+    def batch_size(self) -> int:
+        return 1
+
+    @property
+    def priority(self) -> int:
+        return self._prompt.priority
+
+    @property
+    def input_bytes(self) -> int:
+        return 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        return 0 if self._usage is None else self._usage.prompt_tokens
+
+    @property
+    def completion_tokens(self) -> int:
+        return 0 if self._usage is None else self._usage.completion_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        return 0 if self._usage is None else self._usage.cached_tokens
 
 
 # Names of expressions. Those of the first table are known when a request begins.

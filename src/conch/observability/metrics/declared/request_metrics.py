@@ -10,7 +10,7 @@ from typing import TypeAlias
 from conch.errors import ConchError
 from conch.generation import GenerationRequest, Usage
 from conch.metric_catalog.custom import CUSTOM_ERRORS, CUSTOM_OVERFLOWS
-from conch.observability.metrics.declared.facts import RequestFacts
+from conch.observability.metrics.declared.facts import ModelIdentity, PromptFacts, RequestFacts
 from conch.observability.metrics.declared.family import DeclaredFamily
 from conch.observability.metrics.exposition import Buckets, Family, Labels, Point
 from conch.request import InferRequest, InferResponse
@@ -38,6 +38,7 @@ class _Collected:
 
     def __init__(self, family: DeclaredFamily) -> None:
         self.family = family
+        self._labels = tuple(family.labels.values())
         self.series: dict[tuple[str, ...], _Series] = {}
         self.errors = 0
         self.overflows = 0
@@ -51,7 +52,7 @@ class _Collected:
             value = float(family.value(request))
             if not isfinite(value) or (value < 0 and family.kind == "counter"):
                 raise ValueError(f"the value {value} cannot be added to a {family.kind}")
-            series = self._find(tuple([_label(label(request)) for label in family.labels.values()]))
+            series = self._find(tuple([_label(label(request)) for label in self._labels]))
         except Exception as error:  # also of an operator's function
             self.errors += 1
             if self.errors == 1:
@@ -106,8 +107,8 @@ class DeclaredMetrics:
     def __init__(self, families: Sequence[DeclaredFamily]) -> None:
         self.names = frozenset(family.name for family in families)
         self._collected = [_Collected(family) for family in families]
-        self._at_begin = [each for each in self._collected if each.family.in_flight]
-        self._at_end = [each for each in self._collected if not each.family.in_flight]
+        self.at_begin = [each for each in self._collected if each.family.in_flight]
+        self.at_end = [each for each in self._collected if not each.family.in_flight]
         self._held: dict[int, _Held] = {}  # by request: what its end takes back
 
     def families(self) -> Iterator[Family]:
@@ -123,14 +124,13 @@ class DeclaredMetrics:
 
     def begin(self, key: int, request: RequestFacts) -> None:
         """Add a request that begins to the gauges of requests in flight. `key` is its own until its end."""
-        held = [found for each in self._at_begin if (found := each.add(request)) is not None]
+        held = [found for each in self.at_begin if (found := each.add(request)) is not None]
         if held:
             self._held[key] = held
 
-    def end(self, key: int, request: RequestFacts) -> None:
-        """Take a request back from the gauges of requests in flight, and add it to the other families."""
-        self.withdraw(key)
-        for each in self._at_end:
+    def end(self, request: RequestFacts) -> None:
+        """Add a request that ended to the other families."""
+        for each in self.at_end:
             each.add(request)
 
     def withdraw(self, key: int) -> None:
@@ -138,94 +138,54 @@ class DeclaredMetrics:
         for series, value in self._held.pop(key, ()):
             series.value -= value
 
-    @property
-    def needs_begin(self) -> bool:
-        """Whether a family depends on the begin of requests."""
-        return bool(self._at_begin)
-
 
 class RequestMetrics:
     """Passes the requests of one model version to the declared metrics."""
 
-    __slots__ = ("_metrics", "_model", "_namespace", "_needs_begin", "_version")
+    __slots__ = ("_metrics", "_of")
 
-    def __init__(self, metrics: DeclaredMetrics, model: str, namespace: str, version: int) -> None:
+    def __init__(self, metrics: DeclaredMetrics, of: ModelIdentity) -> None:
         self._metrics = metrics
-        self._needs_begin = metrics.needs_begin
-        self._model = model
-        self._namespace = namespace
-        self._version = version
+        self._of = of
 
     def begin(self, request: InferRequest) -> None:
         """Count an admitted request."""
-        if self._needs_begin:
-            facts = RequestFacts(
-                self._model,
-                self._namespace,
-                self._version,
-                request.timeline,
-                request.parameters,
-                batch_size=request.batch_size,
-                priority=request.priority,
-                inputs=request.inputs,
-            )
-            self._metrics.begin(id(request), facts)
+        if self._metrics.at_begin:
+            self._metrics.begin(id(request), RequestFacts(self._of, request))
 
     def end(
         self,
         request: InferRequest,
         answer: InferResponse | ConchError | None,
-        failure: ConchError | None,
+        failure: ConchError | None = None,
         first_response: int = 0,
-        *,
         cache_hit: bool = False,
     ) -> None:
-        """Count the end of an admitted request, or a cache hit. `failure` is the first error before the final one."""
-        facts = RequestFacts(
-            self._model,
-            self._namespace,
-            self._version,
-            request.timeline,
-            request.parameters,
-            batch_size=request.batch_size,
-            priority=request.priority,
-            inputs=request.inputs,
-            outputs=answer.outputs if isinstance(answer, InferResponse) else [],
-            error=answer if isinstance(answer, ConchError) else failure,
-            first_response=first_response,
-            cache_hit=cache_hit,
-        )
-        self._metrics.end(id(request), facts)
+        """Count the end of an admitted request, or a cache hit."""
+        self._metrics.withdraw(id(request))
+        if self._metrics.at_end:
+            self._metrics.end(RequestFacts(self._of, request, answer, failure, first_response, cache_hit))
 
-    def begin_generation(self, request: GenerationRequest) -> None:
+    def begin_prompt(self, request: GenerationRequest) -> None:
         """Count an admitted prompt of a language model."""
-        if self._needs_begin:
-            self._metrics.begin(id(request), self._generation(request, None))
+        if self._metrics.at_begin:
+            self._metrics.begin(id(request), PromptFacts(self._of, request))
 
-    def end_generation(self, request: GenerationRequest, end: Usage | ConchError) -> None:
+    def end_prompt(self, request: GenerationRequest, end: Usage | ConchError) -> None:
         """Count the end of an admitted prompt."""
-        self._metrics.end(id(request), self._generation(request, end))
+        self._metrics.withdraw(id(request))
+        if self._metrics.at_end:
+            self._metrics.end(PromptFacts(self._of, request, end))
 
     def withdraw(self, request: GenerationRequest) -> None:
         """Take back the begin of a prompt that was not admitted after all."""
         self._metrics.withdraw(id(request))
 
-    def _generation(self, request: GenerationRequest, end: Usage | ConchError | None) -> RequestFacts:
-        return RequestFacts(
-            self._model,
-            self._namespace,
-            self._version,
-            request.timeline,
-            request.params,
-            priority=request.priority,
-            error=end if isinstance(end, ConchError) else None,
-            usage=end if isinstance(end, Usage) else None,
-            first_response=request.timeline.started,
-        )
-
 
 def _label(value: object) -> str:
     """Return the text of a label's value, at most 256 characters."""
+    if type(value) is str and len(value) <= _MAX_LABEL_CHARACTERS:
+        return value
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

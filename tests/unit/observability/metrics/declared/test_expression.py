@@ -2,27 +2,34 @@
 
 import re
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.errors import QueueFull
-from conch.generation import SamplingParams, Usage
+from conch.errors import ConchError, QueueFull
+from conch.generation import GenerationRequest, SamplingParams, Usage
 from conch.observability.metrics.declared.expression import ExpressionError, compile_expression
-from conch.observability.metrics.declared.facts import AT_BEGIN, AT_END, RequestFacts
-from conch.request import Timeline
+from conch.observability.metrics.declared.facts import AT_BEGIN, AT_END, ModelIdentity, PromptFacts, RequestFacts
+from conch.request import InferRequest, ParameterValue, Timeline
 from conch.tensor import Tensor
 
+MODEL = ModelIdentity("detector", "", 3)
 
-def facts(**changes: Any) -> RequestFacts:
-    timeline = Timeline(1_000_000_000)
-    timeline.queued, timeline.started = 1_100_000_000, 1_300_000_000
-    timeline.input_done, timeline.infer_done, timeline.done = 1_400_000_000, 1_900_000_000, 2_000_000_000
-    parameters = {"tier": "gold", "weight": 2.5, "number": "7", "urgent": True}
-    given = {"batch_size": 4, "inputs": [Tensor("IN", "INT8", (4,), b"1234")], **changes}
-    return RequestFacts("detector", "", 3, timeline, given.pop("parameters", parameters), **given)
+
+def timeline() -> Timeline:
+    found = Timeline(1_000_000_000)
+    found.queued, found.started = 1_100_000_000, 1_300_000_000
+    found.input_done, found.infer_done, found.done = 1_400_000_000, 1_900_000_000, 2_000_000_000
+    return found
+
+
+def facts(error: ConchError | None = None) -> RequestFacts:
+    parameters: dict[str, ParameterValue] = {"tier": "gold", "weight": 2.5, "number": "7", "urgent": True}
+    tensors = [Tensor("IN", "INT8", (4,), b"1234")]
+    request = InferRequest("detector", tensors, parameters=parameters, timeline=timeline())
+    request.batch_size = 4
+    return RequestFacts(MODEL, request, error)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +68,18 @@ def test_values(text: str, value: object) -> None:
 
 
 def test_language_models_have_tokens_and_sampling_parameters() -> None:
-    request = facts(usage=Usage(5, 7, 2), parameters=SamplingParams(temperature=0.5))
+    prompt = GenerationRequest(
+        id="", model_name="detector", prompt="say", params=SamplingParams(temperature=0.5), timeline=timeline()
+    )
+    request = PromptFacts(MODEL, prompt, Usage(5, 7, 2))
+    for name in AT_END:
+        compile_expression(name, AT_END, None)(request)
     text = 'prompt_tokens * 100 + completion_tokens * 10 + cached_tokens + parameter("temperature", 0)'
     assert compile_expression(text, AT_END, "number")(request) == 572.5
 
 
 def test_failures_have_a_reason() -> None:
-    request = facts(error=QueueFull("full"))
+    request = facts(QueueFull("full"))
     assert compile_expression("reason", AT_END, "text")(request) == "REJECTED"
     assert compile_expression("success", AT_END, "boolean")(request) is False
 

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from conch.errors import ConchError
 from conch.observability.metrics.declared.declaration import read_declarations
+from conch.observability.metrics.declared.facts import ModelIdentity
 from conch.observability.metrics.declared.request_metrics import DeclaredMetrics, RequestMetrics
 from conch.observability.metrics.exposition import render
 from conch.request import InferRequest, InferResponse
@@ -46,7 +47,7 @@ def test_a_gauge_of_requests_in_flight_returns_to_zero(tmp_path: Path) -> None:
         - {name: in_flight_bytes, kind: gauge, help: Bytes., in_flight: true, expression: input_bytes}
         """,
     )
-    model = RequestMetrics(metrics, "m", "", 1)
+    model = RequestMetrics(metrics, ModelIdentity("m", "", 1))
     first, second = request(tier="gold"), request(tier="gold")
     model.begin(first)
     model.begin(second)
@@ -71,7 +72,7 @@ def test_counters_gauges_and_histograms(tmp_path: Path) -> None:
         - {name: size_bytes, kind: histogram, help: Sizes., buckets: [2, 4], expression: input_bytes}
         """,
     )
-    model = RequestMetrics(metrics, "m", "", 1)
+    model = RequestMetrics(metrics, ModelIdentity("m", "", 1))
     model.end(request(), answer(), None)
     model.end(request(), ConchError("failed"), None)
     model.end(request(), None, ConchError("failed"))
@@ -90,7 +91,7 @@ def test_ten_thousand_label_values_are_bounded_and_reported_once(
     metrics = declared(
         tmp_path, """- {name: users_total, kind: counter, help: Users., labels: {user: 'parameter("user", "")'}}"""
     )
-    model = RequestMetrics(metrics, "m", "", 1)
+    model = RequestMetrics(metrics, ModelIdentity("m", "", 1))
     with caplog.at_level(logging.WARNING):
         for number in range(10_000):
             model.end(request(user=number), answer(), None)
@@ -105,7 +106,7 @@ def test_ten_thousand_label_values_are_bounded_and_reported_once(
 
 def test_a_long_label_is_cut(tmp_path: Path) -> None:
     metrics = declared(tmp_path, '- {name: a_total, kind: counter, help: A., labels: {x: \'parameter("x", "")\'}}')
-    RequestMetrics(metrics, "m", "", 1).end(request(x="y" * 10_000), answer(), None)
+    RequestMetrics(metrics, ModelIdentity("m", "", 1)).end(request(x="y" * 10_000), answer(), None)
     assert ("a_total", (("x", "y" * 256),)) in scrape(metrics)
 
 
@@ -120,7 +121,7 @@ def test_an_expression_that_fails_costs_only_its_metric(
         - {{name: good_total, kind: counter, help: Good.}}
         """,
     )
-    model = RequestMetrics(metrics, "m", "", 1)
+    model = RequestMetrics(metrics, ModelIdentity("m", "", 1))
     for _ in range(3):
         model.end(request(), answer(), None)
     found = scrape(metrics)

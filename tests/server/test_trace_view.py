@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,17 @@ def tree(request: dict[str, Any]) -> list[tuple[int, str]]:
     return [(depths[span["id"]], span["model"]) for span in request["spans"]]
 
 
+def exemplar(conch: ConchProcess) -> str:
+    """The trace id at the bucket of the pipeline's request."""
+    url = f"http://127.0.0.1:{conch.ports['metrics']}/metrics"
+    request = urllib.request.Request(url, headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        text = reply.read().decode()
+    lines = [line for line in text.splitlines() if line.startswith("conch_request_duration_seconds_bucket{")]
+    [line] = [line for line in lines if 'model="pipeline"' in line and "trace_id=" in line]
+    return line.partition('trace_id="')[2].partition('"')[0]
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_trace_file_of_a_pipeline(models: Path, tmp_path: Path, protocol: str) -> None:
     path = tmp_path / "trace.json"
@@ -72,6 +84,7 @@ def test_a_trace_file_of_a_pipeline(models: Path, tmp_path: Path, protocol: str)
     with ConchProcess(models, *flags, log=tmp_path / "log") as conch, Client(conch, protocol) as client:
         client.ask("copy", ARRAY, request_id="fast")
         client.ask("pipeline", ARRAY, request_id="slow one")
+        example = exemplar(conch)
     text = view(str(path), "--html", str(tmp_path / "page.html")) + view(str(path))
     assert 'the execution of "slow"' in text
     assert "request slow one" in text
@@ -81,6 +94,8 @@ def test_a_trace_file_of_a_pipeline(models: Path, tmp_path: Path, protocol: str)
     phases = {span["model"]: [each["phase"] for each in span["phases"]] for span in request["spans"]}
     assert {"queue", "input", "infer"} <= set(phases["slow"])
     assert "steps" in phases["pipeline"]
+    [request] = json.loads(view(str(path), "--id", example, "--json"))["requests"]
+    assert request["request_id"] == "slow one"
     assert "<svg" in (tmp_path / "page.html").read_text()
 
 
@@ -103,6 +118,7 @@ def test_spans_of_a_pipeline_by_the_trace_id_of_an_exemplar(models: Path, tmp_pa
         with ConchProcess(models, *flags, log=tmp_path / "log") as conch, Client(conch, "http") as client:
             client.ask("copy", ARRAY)
             client.ask("pipeline", ARRAY, headers={"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-01"})
+            assert exemplar(conch) == TRACE_ID
     (tmp_path / "spans.jsonl").write_text("\n".join(collector.lines))
     [request] = json.loads(view(str(tmp_path / "spans.jsonl"), "--id", TRACE_ID, "--json"))["requests"]
     assert request["trace_id"] == TRACE_ID

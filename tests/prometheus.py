@@ -31,13 +31,23 @@ class Prometheus:
     """Use as a context manager: inside, Prometheus is ready."""
 
     def __init__(
-        self, folder: Path, *, jobs: Sequence[Mapping[str, Any]] = (), rules: str = "", interval: str = "1s"
+        self,
+        folder: Path,
+        *,
+        jobs: Sequence[Mapping[str, Any]] = (),
+        rules: str = "",
+        interval: str = "1s",
+        alertmanager: str = "",
     ) -> None:
-        """Assign. `jobs` are scrape configurations, `rules` is the text of a rule file, `folder` is for its data."""
+        """Assign. `alertmanager` is a `host:port`.
+
+        `jobs` are scrape configurations, `rules` is the text of a rule file, `folder` is for its data.
+        """
         self.folder = folder
         self._jobs = jobs
         self._rules = rules
         self._interval = interval
+        self._alertmanager = alertmanager
         self.port = 0
         self._process: subprocess.Popen[bytes]
 
@@ -60,7 +70,10 @@ class Prometheus:
         rules.write_text(self._rules)
         text = _CONFIGURATION.format(interval=self._interval, jobs=json.dumps(list(self._jobs)))
         configuration = self.folder / "prometheus.yaml"
-        configuration.write_text(text + (f"rule_files: [{rules}]\n" if self._rules else ""))
+        text += f"rule_files: [{rules}]\n" if self._rules else ""
+        if self._alertmanager:
+            text += f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{self._alertmanager}']}}]}}]}}\n"
+        configuration.write_text(text)
         for attempt in range(3):
             self._start(configuration)
             if self._ready():

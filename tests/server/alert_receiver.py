@@ -100,8 +100,8 @@ def receiver(
 
 
 @contextmanager
-def alertmanager(folder: Path, config: str) -> Iterator[Callable[[list[dict[str, Any]]], None]]:
-    """A real Alertmanager; yields a function that posts alerts to its API."""
+def alertmanager_address(folder: Path, config: str) -> Iterator[str]:
+    """A real Alertmanager; yields its `host:port`."""
     command = debian_command("prometheus-alertmanager")
     home = folder / "alertmanager"
     home.mkdir()
@@ -117,15 +117,23 @@ def alertmanager(folder: Path, config: str) -> Iterator[Callable[[list[dict[str,
         pattern = re.compile(r"(?:address=|Listening on.*?)127\.0\.0\.1:(\d+)", re.IGNORECASE)
         found = until(lambda: process.poll() is not None or pattern.search(log.read_text()), "Alertmanager")
         assert not isinstance(found, bool), log.read_text()
-        url = f"http://127.0.0.1:{found[1]}/api/v2/alerts"
+        yield f"127.0.0.1:{found[1]}"
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+
+
+@contextmanager
+def alertmanager(folder: Path, config: str) -> Iterator[Callable[[list[dict[str, Any]]], None]]:
+    """A real Alertmanager; yields a function that posts alerts to its API."""
+    with alertmanager_address(folder, config) as address:
 
         def post(alerts: list[dict[str, Any]]) -> None:
             data = json.dumps(alerts).encode()
-            request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+            request = urllib.request.Request(
+                f"http://{address}/api/v2/alerts", data, {"Content-Type": "application/json"}
+            )
             with urllib.request.urlopen(request, timeout=TIMEOUT_S):
                 pass
 
         yield post
-    finally:
-        process.terminate()
-        process.wait(TIMEOUT_S)

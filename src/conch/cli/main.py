@@ -13,6 +13,7 @@ _COMMANDS = {
     "check": ("check", "check a model repository for errors without starting a server"),
     "client": ("client", "send a file of prompts to a server; see conch client --help"),
     "dashboards": ("dashboards", "write Grafana dashboards; see conch dashboards --help"),
+    "drill": ("rules.drill", "make an alert fire on a running system, and time it; see conch drill --help"),
     "engine": ("engine.command", "plan the GPUs for a language model; see conch engine plan --help"),
     "gpu-exporter": ("gpu_exporter", "export metrics of GPUs and other accelerators; see conch gpu-exporter --help"),
     "repo": ("repository.command", "add, list, show, pack and pull models; see conch repo --help"),

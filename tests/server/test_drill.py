@@ -112,6 +112,7 @@ def test_a_command_fires_an_alert(tmp_path: Path, capsys: pytest.CaptureFixture[
         rule = OWN.replace("conch_model_ready == 0", "absent(conch_model_ready) or conch_model_ready == 0")
         with system(tmp_path, rule, metrics) as (prometheus, listen):
             wait_for(prometheus, "conch_model_ready")
+            wait_for(prometheus, "absent(ALERTS)")  # that there was no data fired the alert
             program = (
                 "import urllib.request as r; "
                 f"r.urlopen(r.Request('http://{server.http}/v2/repository/models/echo/unload', b''))"

@@ -40,6 +40,12 @@ if request.inputs()[0].as_numpy()[0] % 3 == 0:
 """
     + ECHO
 )
+LIMITS = """
+limits:
+  - {model: plain, requests_per_second: 5}
+  - {model: onnx, requests_per_second: 5, enforced: true}
+  - {model: words, requests_per_second: 1000, tokens_per_second: 100}
+"""
 NUMBERS = f"input {tensor('INPUT0', 'FP32', 1)} output {tensor('OUTPUT0', 'FP32', 1)}"
 
 
@@ -101,7 +107,8 @@ def _inference(name: str, value: float, *shape: int) -> dict[str, object]:
 
 
 def _post(conch: ConchProcess, path: str, body: dict[str, object]) -> None:
-    request = urllib.request.Request(f"http://{conch.http}{path}", json.dumps(body).encode())
+    headers = {"x-tenant": "blue"}
+    request = urllib.request.Request(f"http://{conch.http}{path}", json.dumps(body).encode(), headers)
     with suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=30) as response:
         response.read()
 
@@ -109,7 +116,14 @@ def _post(conch: ConchProcess, path: str, body: dict[str, object]) -> None:
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     folder = tmp_path_factory.mktemp("dashboards")
-    flags = ("--cache-config=local,size=1000000", "--metrics-interval-ms=500")
+    (folder / "limits.yaml").write_text(LIMITS)
+    flags = (
+        "--cache-config=local,size=1000000",
+        "--metrics-interval-ms=500",
+        f"--limits-file={folder / 'limits.yaml'}",
+        f"--limits-audit-log={folder / 'audit.jsonl'}",
+        "--limits-tenant-header=x-tenant",
+    )
     conch = ConchProcess(repository(folder / "models"), *flags, log=folder / "conch.log")
     gpu = (*accelerators.ACCELERATOR_METRICS, *dcgm.DCGM_METRICS, *GPU_METRICS)
     prefix_cache = (vllm.PREFIX_CACHE_QUERIES, vllm.PREFIX_CACHE_HITS)  # of the engines, only vLLM has one
@@ -138,8 +152,9 @@ def problem(panel: DashboardPanel, query: PanelQuery, found: list[Value]) -> str
             return f"NaN for {each.labels}"
         if not least <= each.value <= (math.inf if greatest is None else greatest):
             return f"{each.value} for {each.labels} is not within {panel.bounds}"
-        if missing := set(_LEGEND_LABEL.findall(query.legend)) - set(each.labels):
-            return f"no label {missing} for the legend in {each.labels}"
+    # A label may be empty, but not in all series.
+    if missing := set(_LEGEND_LABEL.findall(query.legend)) - {label for each in found for label in each.labels}:
+        return f"no label {missing} for the legend"
     return ""
 
 

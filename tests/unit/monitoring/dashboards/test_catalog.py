@@ -10,6 +10,7 @@ import pytest
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from conch.check.run import check_paths
 from conch.cli.dashboards import dashboards
 from conch.metric_catalog.catalog import all_metrics
 from conch.monitoring import promql
@@ -137,3 +138,9 @@ def test_the_command_writes_files_and_lists(tmp_path: Path, capsys: pytest.Captu
     assert dashboards(["--output", str(tmp_path / "file")]) == 1
     with pytest.raises(SystemExit):
         dashboards(["--configmaps", "--label", "x"])
+
+
+@pytest.mark.parametrize("names", ["legacy", "4.7"])
+def test_conch_check_finds_nothing_in_them(tmp_path: Path, names: str) -> None:
+    assert dashboards(["--output", str(tmp_path), "--dcgm-names", names]) == 0
+    assert not check_paths([tmp_path]).findings

@@ -33,10 +33,14 @@ def series_of(text: str) -> Series:
 class GpuExporter:
     """Use as a context manager: at the end it has stopped with status 0."""
 
-    def __init__(self, environment: Mapping[str, str], *flags: str, log: Path) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], *flags: str, log: Path, vendors: tuple[str, ...] = ("nvidia",)
+    ) -> None:
+        """Assign. Without `vendors` those are sampled that are present."""
         self.log = log
         self._environment = {**os.environ, **environment}
-        self._flags = ("--address=127.0.0.1:0", "--collect-interval=100", "--vendor=nvidia", *flags)
+        self._flags = ("--address=127.0.0.1:0", "--collect-interval=100", *flags)
+        self._flags += tuple(f"--vendor={vendor}" for vendor in vendors)
 
     @property
     def text(self) -> str:

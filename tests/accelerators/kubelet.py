@@ -18,6 +18,7 @@ class Kubelet:
         self.path = path
         self.before: Callable[[], None] = lambda: None
         self.pods = 1
+        self.device = "GPU-"  # the ids of devices begin with it, and end with the number of the pod
 
     def list(self, _request: Any, _context: grpc.ServicerContext) -> Any:
         self.before()
@@ -25,7 +26,7 @@ class Kubelet:
         for number in range(self.pods):
             pod = response.pod_resources.add(name=f"triton-{number}", namespace="ml")
             container = pod.containers.add(name="server")
-            container.devices.add(resource_name="nvidia.com/gpu", device_ids=[f"GPU-{number}"])
+            container.devices.add(resource_name="nvidia.com/gpu", device_ids=[f"{self.device}{number}"])
         return response
 
     def allocatable(self, _request: Any, _context: grpc.ServicerContext) -> Any:

@@ -93,7 +93,7 @@ def test_amd() -> None:
     }
     assert gpu.unsupported == ("energy_joules_total",)  # 0.0 J: this GPU has no accumulator
     assert gpu.processes == (ProcessUsage(213952, 21008920000.0),)
-    assert gpu.errors == {"ecc_correctable": 0, "ecc_uncorrectable": 0}
+    assert gpu.errors == {"ecc_uncorrectable": 0}
     assert gpu.device.pci_bus_id == "0000:03:00.0"
     native = {value.name: value.value for value in gpu.native}
     assert (native["gpu_gfx_activity"], native["gpu_used_vram"]) == (100, 29777)
@@ -199,7 +199,7 @@ def test_neuron() -> None:
     assert first.processes == (ProcessUsage(4711, 391243392, pytest.approx(0.4201)),)
     assert (second.device.index, third.device.index) == ("0/1", "1/0")
     assert third.readings["utilization_ratio"] == 0.0  # not in use: idle
-    assert first.errors["mem_ecc_uncorrected"] == 0
+    assert first.errors == {"mem_ecc_uncorrected": 0, "sram_ecc_uncorrected": 0}
     assert second.errors == {}
     assert "aws.amazon.com/neuroncore/1" in second.device.aliases
 

@@ -36,10 +36,8 @@ _NATIVE = (
     ("gpu_ecc_correct_total", ("ecc", "total_correctable_count"), 1.0),
     ("gpu_ecc_uncorrect_total", ("ecc", "total_uncorrectable_count"), 1.0),
 )
-_ERRORS = {
-    "ecc_correctable": ("ecc", "total_correctable_count"),
-    "ecc_uncorrectable": ("ecc", "total_uncorrectable_count"),
-}
+# Corrected errors are routine; they are under their native name only.
+_UNCORRECTED = ("ecc", "total_uncorrectable_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ def _device(
     running = [clock for name in graphics if (clock := quantity(item(clocks, name, "clk"))) is not None]
     energy = quantity(item(gpu, "energy", "total_energy_consumption")) or None
     hotspot, edge = quantity(item(gpu, "temperature", "hotspot")), quantity(item(gpu, "temperature", "edge"))
-    errors = {code: number(item(gpu, *path)) for code, path in _ERRORS.items()}
+    uncorrected = number(item(gpu, *_UNCORRECTED))
     return device_sample(
         identity,
         {
@@ -130,7 +128,7 @@ def _device(
             "temperature_celsius": edge if hotspot is None else hotspot,
             "clock_hertz": max(running, default=None),
         },
-        errors={code: count for code, count in errors.items() if count is not None},
+        errors={} if uncorrected is None else {"ecc_uncorrectable": uncorrected},
         native=tuple(_native(identity, gpu, energy, running)),
         processes=usage,
         unsupported=unsupported,

@@ -213,7 +213,9 @@ def _chip_counters(report: Mapping[str, Any]) -> Iterator[tuple[str, str, float]
 
 
 def _ecc(report: Mapping[str, Any], chip: int) -> dict[str, float]:
-    return {event: count for index, event, count in _chip_counters(report) if index == str(chip)}
+    """Return the uncorrected errors of a chip. Corrected ones are routine, and under their native name only."""
+    counters = _chip_counters(report)
+    return {event: count for index, event, count in counters if index == str(chip) and event.endswith("uncorrected")}
 
 
 def _machine(

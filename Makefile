@@ -7,7 +7,7 @@ ARGS ?=
 WORKERS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test vllm test-vllm check format bench bench-llm docs clean
+.PHONY: help setup demo observe quick test vllm test-vllm check format bench bench-llm docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,6 +16,9 @@ setup: .venv/.dev ## Make .venv with everything that development needs
 
 demo: .venv/.demo ## Serve the example models and send them a picture (ARGS=--once ends by itself)
 	$(BIN)/python examples/demo.py $(ARGS)
+
+observe: .venv/.observe ## Show metrics, limits, alerts and dashboards with Prometheus and Alertmanager (ARGS=--once ends by itself)
+	$(BIN)/python examples/observe.py $(ARGS)
 
 quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow, in less than a minute (ARGS go to pytest)
 	$(BIN)/ruff check .
@@ -67,12 +70,17 @@ clean: ## Remove the environment and what tools leave behind
 .venv/.dev: pyproject.toml | .venv/bin/python
 	@echo "Installing what development needs into .venv; this can take a few minutes."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch .venv/.dev .venv/.demo
+	@touch .venv/.dev .venv/.demo .venv/.observe
 
 .venv/.demo: pyproject.toml | .venv/bin/python
 	@echo "Installing what the demo needs into .venv; this can take a few minutes."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[examples]'
 	@touch .venv/.demo
+
+.venv/.observe: pyproject.toml | .venv/bin/python
+	@echo "Installing what the demonstration needs into .venv; this can take a few minutes."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[examples,monitoring]'
+	@touch .venv/.demo .venv/.observe
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -11,6 +11,7 @@ import pytest
 LONGEST_FIRST = (
     "test_wheel.py",
     "docs/test_code_blocks.py",
+    "examples/test_observe.py",
     "robustness/test_llm_slow_clients.py",
     "robustness/test_grpc_slow_clients.py",
     "backends/pytorch/test_processes.py",

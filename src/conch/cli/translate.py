@@ -15,6 +15,15 @@ _UNWRAPPED = 1000  # columns
 
 def translate(arguments: Sequence[str]) -> int:
     """Translate documents, print the report, and return the exit status."""
+    try:
+        return _translate(arguments)
+    except ModuleNotFoundError as error:
+        message = f"{error.name} is not installed; pip install 'conch-server[monitoring]'"
+        print(f"conch translate: {message}", file=sys.stderr)
+        return _USAGE_ERROR
+
+
+def _translate(arguments: Sequence[str]) -> int:
     from conch.monitoring.translate.dialects import DIALECTS
     from conch.monitoring.translate.document import Translator
 

@@ -52,6 +52,9 @@ def dashboard_object(dashboard: GrafanaDashboard) -> dict[str, Any]:
     )
     for name, label, query in (*_TARGETS, *dashboard.variables):
         builder.with_variable(_variable(name, label, query))
+    for name, label, value in dashboard.constants:
+        chosen = models.VariableOption(selected=True, text=value, value=value)
+        builder.with_variable(builders.TextBoxVariable(name).label(label).default_value(value).current(chosen))
     number = 0
     for row in dashboard.rows:
         number += 1

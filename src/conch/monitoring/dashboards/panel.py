@@ -67,13 +67,17 @@ class PanelRow:
 
 @dataclass(frozen=True, slots=True)
 class GrafanaDashboard:
-    """A dashboard. `uid` is its stable id in Grafana; `variables` are (name, label, query) beside job and instance."""
+    """A dashboard. `uid` is its stable id in Grafana.
+
+    `variables` are (name, label, query) beside job and instance, `constants` (name, label, value) that users can edit.
+    """
 
     uid: str
     title: str
     description: str
     rows: tuple[PanelRow, ...]
     variables: tuple[tuple[str, str, str], ...] = ()
+    constants: tuple[tuple[str, str, str], ...] = ()
     period: str = "now-1h"
 
     @property

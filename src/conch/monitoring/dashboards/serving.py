@@ -1,5 +1,7 @@
 """Dashboards of a server: overview, stages, queues, resources, autoscaling."""
 
+from dataclasses import replace
+
 from conch.metric_catalog import server, triton
 from conch.metric_catalog.metric import MetricDefinition, Unit
 from conch.monitoring.dashboards.measure import (
@@ -35,6 +37,14 @@ def _success_ratio(*by: str) -> Measure:
     succeeded = rate(triton.REQUEST_SUCCESS, *by, unit=_REQUESTS)
     failed = rate(triton.REQUEST_FAILURE, *by, where=_NOT_CANCELED)
     return ratio(succeeded, total(succeeded, failed))
+
+
+def _burn_rate(window: str) -> Measure:
+    """Return how many times faster than allowed the error budget is used up."""
+    succeeded = rate(triton.REQUEST_SUCCESS, "model", window=window)
+    failed = rate(triton.REQUEST_FAILURE, "model", where=_NOT_CANCELED, window=window)
+    failures = ratio(failed, total(succeeded, failed))
+    return replace(failures, expr=f"{failures.expr} / (1 - $objective)", unit="")
 
 
 def _stage_time(title: str, metric: MetricDefinition, text: str) -> DashboardPanel:
@@ -132,12 +142,26 @@ OVERVIEW = GrafanaDashboard(
                     width=12,
                 ),
                 DashboardPanel(
+                    "Error budget burn rate",
+                    "How many times faster than allowed by the objective the error budget is used up. At 1 it lasts "
+                    "exactly for the period of the objective.",
+                    (line(_burn_rate("1h"), "1 h"), line(_burn_rate("5m"), "5 min")),
+                    steps=((0, "green"), (1, "orange"), (14.4, "red")),
+                    width=12,
+                ),
+                DashboardPanel(
                     "Latency",
                     "Quantiles of the latency of successful requests.",
                     tuple(
                         line(quantile(level, server.REQUEST_DURATION, ""), name)
                         for level, name in ((0.5, "P50"), (0.95, "P95"), (0.99, "P99"))
                     ),
+                    width=12,
+                ),
+                DashboardPanel(
+                    "Requests since the start",
+                    "Successful requests since the start of each server.",
+                    (line(gauge(triton.REQUEST_SUCCESS)),),
                     width=12,
                 ),
             ),
@@ -176,6 +200,7 @@ OVERVIEW = GrafanaDashboard(
         ),
     ),
     MODEL_VARIABLES,
+    (("objective", "Objective (share of requests)", "0.999"),),
     "now-24h",
 )
 

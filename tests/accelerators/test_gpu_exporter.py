@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.accelerators.exporter import GpuExporter, Series, series_of
-from tests.accelerators.nvml import A100, GPM, H100, VALUES, gpu, machine_with, write_trace
+from tests.accelerators.nvml import A100, GPM, H100, SLICES, VALUES, gpu, machine_with, write_trace
+from tests.debian import debian_environment, debian_tool
 from tests.server.process import ConchProcess
 
 UP = "conch_accelerator_collector_up"
@@ -75,6 +76,20 @@ def test_legacy_names_are_the_default(library: Path, tmp_path: Path) -> None:
     }
     assert value(series, "conch_accelerator_power_watts", vendor="nvidia", device="0") == pytest.approx(245.678)
     assert value(series, UP, vendor="nvidia") == 1
+
+
+def test_prometheus_reads_the_exposition(library: Path, tmp_path: Path) -> None:
+    machine = machine_with(library, tmp_path, gpu(A100, "xid 79", **VALUES), gpu(f"{H100} {SLICES}", **VALUES))
+    with GpuExporter(machine, "--dcgm-names=both", log=tmp_path / "log") as exporter:
+        exporter.until(lambda series: value(series, UP) == 1)
+        text = exporter.get("/metrics")[1]
+    command = [debian_tool("promtool"), "check", "metrics"]
+    checked = subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=60, check=False, env=debian_environment()
+    )
+    # 3: advice on names, which are not ours to change; 1 is text that cannot be read.
+    assert checked.returncode in (0, 3), checked.stderr
+    assert not [line for line in checked.stderr.splitlines() if line.startswith("conch_")]
 
 
 def test_flags_choose_names_fields_and_labels(library: Path, tmp_path: Path) -> None:

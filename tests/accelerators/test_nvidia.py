@@ -252,6 +252,17 @@ def test_slices_have_separate_memory_and_activity(library: Path, tmp_path: Path)
     assert [each.pid for each in second.processes] == [77]
 
 
+def test_attributes_that_are_not_supported_have_defaults(library: Path, tmp_path: Path) -> None:
+    """WSL has no minor numbers."""
+    faults = ("error nvmlDeviceGetMinorNumber 3", "error nvmlDeviceGetPciInfo_v3 3")
+    machine = machine_with(library, tmp_path, gpu(A100, **VALUES), gpu(f"{H100} {SLICES}", *faults, **VALUES))
+    with sampling(machine) as samples:
+        _, device, first, _ = samples.next().devices
+    assert device.attributes["minor_number"] == "1"
+    assert device.device.pci_bus_id == ""
+    assert first.attributes["gpu_instance"] == "0"
+
+
 def test_a_gpu_that_falls_off_the_bus_has_no_values(library: Path, tmp_path: Path) -> None:
     machine = machine_with(library, tmp_path, gpu(A100, **VALUES), gpu(H100, **VALUES))
     with sampling(machine) as samples:

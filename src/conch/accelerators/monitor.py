@@ -28,6 +28,7 @@ from conch.observability.metrics.exposition import Family, Point
 from conch.options.server_options import ServerOptions
 
 NVIDIA = "nvidia"
+MIN_INTERVAL_S = 0.1
 # Vendors other than NVIDIA are read by their tools, which take seconds; collectors have shorter timeouts for each.
 _TOOL_TIMEOUT_S = 30.0
 # In a server, tools leave the processors to models.
@@ -149,7 +150,7 @@ def server_monitor(
         return None
     names = options.dcgm_names
     view = None if names == "off" else DcgmView(cast("DcgmNames", names), socket.gethostname())
-    interval_s = options.metrics_interval_ms / 1000
+    interval_s = max(options.metrics_interval_ms / 1000, MIN_INTERVAL_S)
     models = ModelAttribution(processes, interval_s, Path(options.host_proc) if options.host_proc else None)
     return AcceleratorMonitor(
         present, interval_s, dcgm=view, triton_names=True, models=models, tool_interval_s=_TOOL_INTERVAL_S

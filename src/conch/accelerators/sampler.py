@@ -23,6 +23,7 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 1.0, 60.0
 _STABLE_S = 60.0  # a process that lived that long is restarted after the first delay
 _MAX_LINE_BYTES = 1 << 20
 _MAX_FIELDS = 512  # names of unsupported fields
+_MAX_DEVICES = 1024
 
 
 class Sampler:
@@ -119,9 +120,13 @@ class Sampler:
     async def _run(self) -> bool:
         """Run one process until it ends or must be killed. Returns whether the vendor is absent."""
         command = [sys.executable, "-m", "conch.accelerators.sampling_process", self.vendor, repr(self._interval_s)]
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=_MAX_LINE_BYTES, start_new_session=True
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=_MAX_LINE_BYTES, start_new_session=True
+            )
+        except OSError as error:
+            self._error = f"its process cannot start: {error.strerror}"
+            return False
         self._process = process
         assert process.stdout is not None
         assert process.stderr is not None
@@ -169,15 +174,20 @@ class Sampler:
     def _accept(self, content: bytes) -> None:
         duration, _, document = content.partition(b" ")
         sample = sample_from_json(document)
-        self._duration_s = float(duration)
+        try:
+            self._duration_s = float(duration)
+        except ValueError as error:
+            raise CollectorError(f"malformed duration {duration[:80]!r}") from error
         self._sampled_at = self._clock()
         self._error = ""
         self.sample = sample
         if self._on_sample is not None:
             self._on_sample(sample)
         for each in sample.devices:
-            if each.device.uuid or _key(each.device) not in self._devices:
-                self._devices[_key(each.device)] = each.device
+            key = _key(each.device)
+            if key in self._devices or len(self._devices) < _MAX_DEVICES:
+                # A device that was lost before the process started has no UUID.
+                self._devices[key] = each.device if each.device.uuid else self._devices.get(key, each.device)
             for name in each.unsupported:
                 if name in self._unsupported or len(self._unsupported) < _MAX_FIELDS:
                     self._unsupported[name] = self._unsupported.get(name, 0) + 1

@@ -1,6 +1,8 @@
 """Samples of NVIDIA GPUs under DCGM's names."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from conch.accelerators.nvidia.dcgm_view import DcgmNames, DcgmView
 from conch.accelerators.nvidia.triton_view import TritonView
 from conch.metric_catalog.dcgm import DCGM_FIELDS
 
+PAGE = Path(__file__).parents[3] / "docs" / "observability" / "gpu.md"
 GPU = DeviceIdentity("nvidia", "3", "GPU-a", "NVIDIA A800", "00000000:1A:00.0")
 SLICE = DeviceIdentity("nvidia", "3/7", "MIG-b", "NVIDIA A800", "00000000:1A:00.0", "GPU-a")
 # Legacy name and value, name and value since 4.7. The values are in the units that DCGM documents for each.
@@ -189,4 +192,19 @@ def test_triton_names_count_energy_from_the_first_sample() -> None:
         "nv_gpu_power_usage": [(label, 200)],
         "nv_gpu_power_limit": [(label, 400)],
         "nv_energy_consumption": [(label, 500.5)],
+    }
+
+
+def test_the_page_lists_numbers_and_names_of_all_default_fields() -> None:
+    cells = [line.split("|") for line in PAGE.read_text().splitlines() if "`DCGM_FI" in line or "`DCGM_EXP" in line]
+    rows = [[cell.strip() for cell in row[1:-1]] for row in cells if len(row) == 8]
+    shown = {}
+    for numbers, legacy, _, current, *_ in rows:
+        old = re.findall(r"`(\w+)`", legacy)[0]
+        new = old if current == "the same" else current.strip("`")
+        shown[old] = (new, {int(number) for number in re.findall(r"\d+", numbers)})
+    assert shown == {
+        field.legacy.name: (field.current.name, {field.legacy_id, field.current_id} - {0})
+        for field in DCGM_FIELDS
+        if field.current_default
     }

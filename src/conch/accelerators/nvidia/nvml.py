@@ -146,8 +146,8 @@ def _gpu(index: int) -> Iterator[GpuHandle]:
         index,
         pynvml.nvmlDeviceGetUUID(handle),
         pynvml.nvmlDeviceGetName(handle),
-        str(pynvml.nvmlDeviceGetPciInfo(handle).busId),
-        str(pynvml.nvmlDeviceGetMinorNumber(handle)),
+        str(getattr(_attribute("nvmlDeviceGetPciInfo", handle), "busId", "")),
+        str(_attribute("nvmlDeviceGetMinorNumber", handle, index)),
     )
     yield gpu
     for each in _slices(handle) if _mig_enabled(handle) else ():
@@ -160,9 +160,16 @@ def _gpu(index: int) -> Iterator[GpuHandle]:
             gpu.minor_number,
             handle,
             gpu.uuid,
-            int(pynvml.nvmlDeviceGetGpuInstanceId(each)),
+            int(_attribute("nvmlDeviceGetGpuInstanceId", each, 0)),
             _profile(each),
         )
+
+
+def _attribute(call: str, handle: Any, default: Any = None) -> Any:
+    """Return an attribute of a GPU; virtual machines and WSL lack some."""
+    with suppress(pynvml.NVMLError_NotSupported):
+        return getattr(pynvml, call)(handle)
+    return default
 
 
 def _profile(handle: Any) -> str:

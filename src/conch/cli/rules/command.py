@@ -92,6 +92,13 @@ def _parser() -> CommandParser:
     proving.add_argument("files", metavar="FILE", nargs="+", type=Path, help="rule file or PrometheusRule, in YAML")
     proving.add_argument("--json", action="store_true", help="print JSON")
     proving.add_argument("--scrape-interval", metavar="SECONDS", type=_seconds, default=15.0, help="default: 15")
+    proving.add_argument(
+        "--target-label",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="label that your scrape configuration adds, besides the usual ones such as namespace and pod; repeatable",
+    )
     proving.add_argument("--no-search", action="store_true", help="do not search for series that fire the alerts")
     for command in (prometheus, operator, listing):
         command.add_argument(

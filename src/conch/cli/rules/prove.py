@@ -16,7 +16,7 @@ from conch.cli.rules.promtool import INSTALL, find_promtool, run_tests
 from conch.metric_catalog.catalog import all_metrics
 from conch.monitoring.promql import Node, metric_names
 from conch.monitoring.rules.analysis import AnalysedRule, analyse_rules
-from conch.monitoring.rules.known_metrics import MetricTable
+from conch.monitoring.rules.known_metrics import TARGET_LABELS, MetricTable
 from conch.monitoring.rules.rule import InputSeries
 from conch.monitoring.rules.user_rules import read_rules
 from conch.monitoring.rules.witness import expand_records, first_witness, witness_search
@@ -49,7 +49,7 @@ class ProvedRule:
 
 def prove(given: Namespace) -> int:
     """Prove the rules of files; print a table or JSON; return 1 if a rule never fires or is wrong."""
-    table = MetricTable(all_metrics())
+    table = MetricTable(all_metrics(), TARGET_LABELS | frozenset(given.target_label))
     promtool = None if given.no_search else find_promtool()
     proved: list[ProvedRule] = []
     for path in given.files:

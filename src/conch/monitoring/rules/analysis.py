@@ -112,7 +112,8 @@ class _Analysis:
 
     def _is_checked(self, name: str) -> bool:
         table = self._table
-        return table.find(name) is not None or table.is_own(name) or table.is_absent_everywhere(name)
+        known = table.find(name) is not None or table.is_absent_everywhere(name)
+        return known or table.is_own(name) or table.is_shared(name)
 
     def problems_of(self, node: Node) -> list[RuleProblem]:
         """Return the problems of an expression and of its operands."""
@@ -145,9 +146,11 @@ class _Analysis:
             return
         metric = self._table.find(name)
         if metric is None:
-            if self._is_checked(name):
-                message = f"no metric is named '{name}'{self._table.suggestion(name)}"
-                yield RuleProblem("never", "unknown-metric", message, node.place)
+            hint = self._table.suggestion(name)
+            if self._table.is_shared(name):
+                yield RuleProblem("doubtful", "unknown-metric", f"Conch has no metric '{name}'{hint}", node.place)
+            elif self._is_checked(name):
+                yield RuleProblem("never", "unknown-metric", f"no metric is named '{name}'{hint}", node.place)
             return
         if metric.definition.kind == "histogram" and not metric.part:
             message = f"the histogram '{name}' has no series with just that name; use {name}_bucket, _sum or _count"

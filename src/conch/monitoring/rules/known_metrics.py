@@ -13,7 +13,9 @@ TARGET_LABELS = frozenset(
 )
 # Labels that every scraped series has.
 _ALWAYS = frozenset({"job", "instance"})
-_OWN_PREFIXES = ("conch_", "nv_", "vllm:", "DCGM_FI_")
+_OWN_PREFIXES = ("conch_", "nv_")
+# Other exporters have metrics with these prefixes that Conch lacks.
+_SHARED_PREFIXES = ("vllm:", "DCGM_FI_")
 _MIN_SIMILARITY = 0.75
 _OF_PROMETHEUS = {
     "up": MetricDefinition("up", "gauge", "1 if the last scrape of the target succeeded.", unit="ratio"),
@@ -90,6 +92,10 @@ class MetricTable:
     def is_own(self, name: str) -> bool:
         """Return whether a name is one that the catalogue would have if it existed."""
         return name.startswith(_OWN_PREFIXES)
+
+    def is_shared(self, name: str) -> bool:
+        """Return whether a name is one that the catalogue has if Conch exports the metric, though others may."""
+        return name.startswith(_SHARED_PREFIXES)
 
     def suggestion(self, name: str) -> str:
         """Return a hint at a metric that is meant, or ""."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from conch.cli.dashboards import dashboards
 from conch.cli.rules.command import rules
 from tests.unit.check.repository import found, ids, one, write
 from tests.unit.monitoring.rules.test_analysis import QPS_ARTICLE
@@ -151,10 +152,10 @@ def test_monitors_rules_and_autoscalers_that_work_are_not_reported(tmp_path: Pat
     assert ids(tmp_path) == []
 
 
-def test_the_rules_of_this_project_are_not_reported(tmp_path: Path) -> None:
+def test_rules_and_dashboards_of_this_project_are_not_reported(tmp_path: Path) -> None:
     assert rules(["operator", "--output", str(tmp_path / "rules.yaml")]) == 0
-    awaited = ("conch_request_rate", "conch_token_rate", "conch_limit_", "conch_alerts_")
-    assert [each.message for each in found(tmp_path) if not any(name in each.message for name in awaited)] == []
+    assert dashboards(["--output", str(tmp_path)]) == 0
+    assert [each.message for each in found(tmp_path)] == []
 
 
 @pytest.mark.parametrize(

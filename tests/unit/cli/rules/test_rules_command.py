@@ -82,6 +82,14 @@ def test_a_contradiction_of_values_finds_no_series(
     assert (status, alert["verdict"]) == (0, "not found")
 
 
+def test_labels_of_a_scrape_configuration_are_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "- {alert: A, expr: 'conch_queue_depth{team=\"a\"} > 5'}"
+    status, [alert] = proved(text, tmp_path, capsys, "--no-search")
+    assert (status, alert["problems"][0]["code"]) == (1, "unknown-label")
+    status, [alert] = proved(text, tmp_path, capsys, "--no-search", "--target-label", "team")
+    assert (status, alert["verdict"]) == (0, "not searched")
+
+
 def test_an_error_of_promtool_is_shown(promtool: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "- alert: A\n  expr: conch_queue_depth > 5\n  annotations: {summary: '{{ .Nothing'}\n"
     status, [alert] = proved(text, tmp_path, capsys)

@@ -73,6 +73,8 @@ def refusal_reason(error: ConchError | GrpcError) -> str:
     """Return why the server refuses a call, as counted by `Traffic`; empty if the error is not a refusal."""
     if isinstance(error, GrpcError):
         return error.refusal
+    if isinstance(error, LimitExceeded):
+        return "rate_limited"
     return "unavailable" if error.code is Code.UNAVAILABLE else ""
 
 

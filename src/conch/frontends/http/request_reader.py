@@ -236,6 +236,7 @@ class RequestReader:
         default = self._limits.body_bytes
         limit = default if self._context.body_limit is None else self._context.body_limit(request)
         if size > limit:
+            self._context.traffic.count_refusal("too_large")  # 400, as in Triton
             setting = " set by --http-max-input-size" if limit == default else ""
             raise HttpRefusal(400, f"request body of {size} bytes exceeds the maximum of {limit} bytes{setting}")
         self._body_limit = limit
@@ -244,6 +245,7 @@ class RequestReader:
         """Refuse a body of `size` bytes for which there is no memory. Raises HttpRefusal."""
         budget = self._context.budget
         if size > budget.limit_bytes:
+            self._context.traffic.count_refusal("too_large")  # 400, as in Triton
             maximum = f"the maximum of {budget.limit_bytes} bytes set by --request-memory-limit"
             raise HttpRefusal(400, f"request body of {size} bytes exceeds {maximum}")
         if size > UNCHARGED_BYTES and not budget.has_room(size):

@@ -58,10 +58,11 @@ class Histogram:
     `examples` has the latest traced request of each bucket: its trace, duration and time (ns since the epoch).
     """
 
-    __slots__ = ("bounds_ns", "counts", "examples", "ns")
+    __slots__ = ("_first_ns", "bounds_ns", "counts", "examples", "ns")
 
     def __init__(self, bounds: Sequence[float], unit_ns: int) -> None:
         self.bounds_ns = tuple([round(bound * unit_ns) for bound in bounds])
+        self._first_ns = self.bounds_ns[0]
         self.counts = [0] * (len(bounds) + 1)  # the last for infinity
         self.ns = 0
         self.examples: dict[int, tuple[str, int, int]] = {}
@@ -71,8 +72,12 @@ class Histogram:
 
     def add(self, ns: int) -> None:
         """Add a duration. Bounds are inclusive."""
-        self.counts[bisect_left(self.bounds_ns, ns)] += 1
-        self.ns += max(ns, 0)
+        if ns <= self._first_ns:  # fast requests, and those that do not wait
+            self.counts[0] += 1
+        else:
+            self.counts[bisect_left(self.bounds_ns, ns)] += 1
+        if ns > 0:
+            self.ns += ns
 
     def exemplify(self, ns: int, trace_id: str, now_ns: int) -> None:
         """Keep a duration that was added, of a traced request, as an example."""

@@ -343,3 +343,14 @@ def test_a_collector_that_raises_costs_its_own_metrics_only(caplog: pytest.LogCa
     assert "good 1" in text
     assert "conch_custom_series_dropped" in text
     assert "a metrics collector failed" in caplog.text
+
+
+def test_no_piece_of_a_scrape_of_a_thousand_models_is_large() -> None:
+    models = [busy(f"model_{number}") for number in range(1000)]
+    for model in models:
+        model.state = lambda: ModelState(True, 1)
+    metrics = Metrics(statistics=lambda: models, samples=list, options=ServerOptions(allow_cpu_metrics=False))
+    for pieces in (metrics.pieces, metrics.openmetrics_pieces):
+        lines = [piece.count(b"\n") for piece in pieces()]
+        assert sum(lines) > 60_000
+        assert max(lines) <= 32 * 18 + 2  # a piece is rendered between two looks at the clock

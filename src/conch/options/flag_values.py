@@ -130,7 +130,9 @@ def _read_metrics_setting(text: str) -> tuple[str, MetricsValue]:
     key, value = _key_and_value(text)
     if key == "summary_quantiles":
         return key, tuple(_read_quantile(pair) for pair in value.split(","))
-    if key in ("otlp_endpoint", "custom_metrics") and value:
+    if key == "custom_metrics" and value.endswith((".yaml", ".yml", ".py")):
+        return key, value
+    if key == "otlp_endpoint" and value:
         return key, value
     if key == "otlp_interval_ms" and int(value) > 0:
         return key, int(value)
@@ -204,7 +206,7 @@ def _form(form: str, read: Callable[[str], object], *, secret: bool = False) -> 
 BACKEND_SETTING = _form("<backend>,<key>=<value>", _read_backend_setting)
 METRICS_SETTING = _form(
     "<kind>_latencies=<true|false>|summary_quantiles=<q>:<error>,…|otlp_endpoint=<url>|otlp_interval_ms=<ms>"
-    "|custom_metrics=<file>",
+    "|custom_metrics=<file>.yaml|<file>.py",
     _read_metrics_setting,
 )
 CACHE = ValueKind(

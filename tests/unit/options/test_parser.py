@@ -301,6 +301,13 @@ def test_latency_metrics_are_switched_one_by_one(repository: str) -> None:
     assert (options.counter_latencies, options.histogram_latencies) == (False, True)
 
 
+def test_a_file_of_custom_metrics_is_yaml_or_python(repository: str) -> None:
+    assert parse([repository], {}).custom_metrics == ""
+    assert parse([repository, "--metrics-config=custom_metrics=/m/a.yaml"], {}).custom_metrics == "/m/a.yaml"
+    (problem,) = problems([repository, "--metrics-config=custom_metrics=/m/a.so"])
+    assert "custom_metrics=<file>.yaml|<file>.py" in problem
+
+
 def test_restrictions_accumulate_without_showing_secrets(repository: str) -> None:
     environ = {"CONCH_GRPC_RESTRICTED_PROTOCOL": "health,metadata:key=hidden;inference:key=hidden"}
     options = parse([repository, "--http-restricted-api=trace:key=hidden"], environ)

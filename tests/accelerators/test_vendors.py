@@ -211,6 +211,8 @@ def test_counts_of_neuron_add_up_over_reports() -> None:
     native = neuron_sample(report, counts).native
     (completed,) = [each for each in native if each.labels.get("status_type") == "completed"]
     assert (completed.value, completed.kind) == (246, "counter")
+    counts.add({**report, "neuron_runtime_data": []})
+    assert not counts.by_status
 
 
 def test_a_core_whose_runtime_cannot_be_read_is_unsupported() -> None:

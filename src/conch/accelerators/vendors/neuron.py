@@ -5,10 +5,9 @@ them. A core that no application uses is not in a report and is idle; its memory
 """
 
 import json
-import tempfile
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from conch.accelerators.base import (
@@ -57,14 +56,14 @@ class NeuronCollector(Collector):
 
     def __init__(self) -> None:
         self._stream: ToolStream | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._configuration = -1
         self._counts = ExecutionCounts()
 
     def start(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="conch-neuron-")
-        path = Path(self._folder.name) / "monitor.json"
-        path.write_text(json.dumps(_CONFIGURATION))
-        self._stream = ToolStream(_TOOL, "-c", str(path))
+        # Anonymous, so that nothing is left if this process is killed.
+        self._configuration = os.memfd_create(_TOOL)
+        os.write(self._configuration, json.dumps(_CONFIGURATION).encode())
+        self._stream = ToolStream(_TOOL, "-c", f"/proc/{os.getpid()}/fd/{self._configuration}")
         try:
             self._stream.start()
             if not self.sample().devices:
@@ -83,8 +82,9 @@ class NeuronCollector(Collector):
     def close(self) -> None:
         if self._stream is not None:
             self._stream.close()
-        if self._folder is not None:
-            self._folder.cleanup()
+        if self._configuration >= 0:
+            os.close(self._configuration)
+            self._configuration = -1
 
 
 class ExecutionCounts:
@@ -95,7 +95,11 @@ class ExecutionCounts:
         self.by_status = Counter[tuple[str, str]]()
 
     def add(self, report: Mapping[str, Any]) -> None:
-        """Add the counts of one report."""
+        """Add the counts of one report; runtimes that are not in it have ended and are dropped."""
+        present = {_tag(runtime) for runtime in _runtimes(report)}
+        for counter in (self.by_error, self.by_status):
+            for key in [key for key in counter if key[0] not in present]:
+                del counter[key]
         for runtime in _runtimes(report):
             stats = item(runtime, "report", "execution_stats")
             for counter, summary in ((self.by_error, "error_summary"), (self.by_status, "execution_summary")):

@@ -163,7 +163,8 @@ class _Analysis:
                 if self._labels(bare).lacks(matcher.label):
                     known = ", ".join(sorted(labels.present - {matcher.label}))
                     message = f"'{name}' has no label '{matcher.label}'; it has {known}"
-                    yield RuleProblem("never", "unknown-label", message, node.place)
+                    added = self._table.may_be_added(matcher.label, metric)
+                    yield RuleProblem("doubtful" if added else "never", "unknown-label", message, node.place)
 
     def _record(self, node: Selector, name: str) -> Iterator[RuleProblem]:
         if name in self._active:

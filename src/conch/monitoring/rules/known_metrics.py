@@ -74,6 +74,9 @@ class MetricTable:
     def __init__(self, catalog: Mapping[str, MetricDefinition], target_labels: frozenset[str] = TARGET_LABELS) -> None:
         self._catalog = {**_OF_PROMETHEUS, **catalog}
         self.target_labels = target_labels
+        self._metric_labels = {
+            label for metric in self._catalog.values() for label in (*metric.labels, *metric.optional_labels)
+        } | {"le", "quantile"}
 
     def find(self, name: str) -> KnownMetric | None:
         """Return a metric by the name of its series; None if it is unknown."""
@@ -88,6 +91,12 @@ class MetricTable:
         # OpenMetrics adds the suffix to counters whose names lack it.
         definition = self._catalog.get(name.removesuffix("_total"))
         return KnownMetric(definition) if definition and definition.kind == "counter" else None
+
+    def may_be_added(self, label: str, metric: KnownMetric) -> bool:
+        """Return whether a scrape configuration may add a label: it is none of a metric, nor a misspelt one."""
+        if label in self._metric_labels:
+            return False
+        return not get_close_matches(label, metric.labels, n=1, cutoff=_MIN_SIMILARITY)
 
     def is_own(self, name: str) -> bool:
         """Return whether a name is one that the catalogue would have if it existed."""

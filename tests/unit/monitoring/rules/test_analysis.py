@@ -65,6 +65,8 @@ def test_problems_have_a_place() -> None:
         ("vllm:gpu_cache_usage_perc > 0.9", ("doubtful", "unknown-metric")),
         ("conch_queue_dept > 1", ("never", "unknown-metric")),
         ('conch_queue_depth{modes="m"} > 1', ("never", "unknown-label")),
+        ('conch_queue_depth{tenant="m"} > 1', ("never", "unknown-label")),
+        ('conch_queue_depth{team="m"} > 1', ("doubtful", "unknown-label")),
         ('conch_queue_depth{model="a", model=~"b|c"} > 1', ("never", "contradiction")),
         ("conch_accelerator_utilization_ratio > 30", ("never", "impossible-threshold")),
         ("avg by (uuid) (conch_accelerator_utilization_ratio) * 100 > 100", ("never", "impossible-threshold")),

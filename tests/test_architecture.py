@@ -30,6 +30,7 @@ OPTIONAL = {
         "backends/child/conch_child/engine/openvino_genai/grammar_probe.py",
     },
     "cuda": {"backends/cuda_runtime.py"},
+    "pynvml": {"accelerators/nvidia/nvml.py"},
     "tensorrt": {"backends/tensorrt/backend.py"},
     "torch": {
         "backends/pytorch/torch_script.py",

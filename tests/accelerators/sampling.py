@@ -25,6 +25,8 @@ class Samples:
 
     def next(self) -> VendorSample:
         kind, content = self.line()
+        if kind == "started":
+            kind, content = self.line()
         assert kind == "sample", (kind, content)
         return sample_from_json(content.partition(b" ")[2])
 

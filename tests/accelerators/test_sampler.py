@@ -61,7 +61,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
 
 @asynccontextmanager
 async def sampled(timeout_s: float = TIMEOUT_S, vendor: str = "acme") -> AsyncIterator[Sampler]:
-    sampler = Sampler(vendor, 0.05, timeout_s=timeout_s, first_delay_s=0.05)
+    sampler = Sampler(vendor, 0.05, timeout_s=timeout_s, start_timeout_s=timeout_s, first_delay_s=0.05)
     sampler.start()
     try:
         yield sampler
@@ -156,9 +156,19 @@ async def test_a_collector_that_fails_is_restarted(acme: Callable[[str], None], 
         await until(lambda: starts() == 3 and is_up(sampler))
 
 
+HANGS_AT_START = """
+    def start(self):
+        with STARTS.open("a") as file:
+            file.write(".")
+        if len(STARTS.read_text()) < 3:
+            time.sleep(1000)
+"""
+
+
 @pytest.mark.slow
-async def test_a_collector_that_hangs_is_killed_and_restarted(acme: Callable[[str], None]) -> None:
-    acme(HANGS)
+@pytest.mark.parametrize("body", [HANGS, HANGS_AT_START])
+async def test_a_collector_that_hangs_is_killed_and_restarted(acme: Callable[[str], None], body: str) -> None:
+    acme(body)
     async with sampled(timeout_s=3) as sampler:
         await until(lambda: error_of(sampler) == "it does not respond; the driver or tool hangs")
         assert not is_up(sampler)
@@ -217,3 +227,13 @@ async def test_the_process_dies_with_its_parent(acme: Callable[[str], None], tmp
     parent.kill()
     await parent.wait()
     await until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.slow
+async def test_it_can_be_stopped_at_any_time(acme: Callable[[str], None]) -> None:
+    """A process that ends at the moment of the stop must not hide the cancellation."""
+    acme('    def start(self):\n        raise CollectorError("no driver")\n')
+    for number in range(16):
+        async with asyncio.timeout(TIMEOUT_S):
+            async with sampled():
+                await asyncio.sleep(number * 0.02)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from time import monotonic
 
 from conch.accelerators.base import CollectorError, CollectorStatus, DeviceIdentity, VendorSample, sample_from_json
-from conch.accelerators.sampling_process import ABSENT, ERROR, SAMPLE
+from conch.accelerators.sampling_process import ABSENT, ERROR, SAMPLE, STARTED
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Sampler:
         self.sample: VendorSample | None = None  # the last one; None while the collector is down
         self._interval_s = interval_s
         self._timeout_s = timeout_s or max(_MIN_TIMEOUT_S, _TIMEOUT_INTERVALS * interval_s)
-        self._start_timeout_s = max(start_timeout_s, self._timeout_s) if timeout_s is None else self._timeout_s
+        self._start_timeout_s = max(start_timeout_s, self._timeout_s)
         self._first_delay_s = first_delay_s
         self._on_sample = on_sample
         self._clock = clock
@@ -69,11 +69,10 @@ class Sampler:
 
     async def stop(self) -> None:
         """Kill the process and stop."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        task, self._task = self._task, None
+        while task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=2 * _KILL_TIMEOUT_S)
 
     def status(self) -> CollectorStatus | None:
         """Return the state of the collector, None if the vendor is absent."""
@@ -138,9 +137,11 @@ class Sampler:
         except CollectorError as error:
             self._error = str(error)
         except EOFError:
+            # Not by wait_for, which in Python 3.11 may lose a cancellation.
             with suppress(TimeoutError):
-                status = await asyncio.wait_for(process.wait(), _KILL_TIMEOUT_S)
-                words = await asyncio.wait_for(last_words, _KILL_TIMEOUT_S)
+                async with asyncio.timeout(_KILL_TIMEOUT_S):
+                    status = await process.wait()
+                    words = await last_words
                 if status != 1 or not self._error:
                     self._error = f"its process exited with status {status}" + (f": {words}" if words else "")
         finally:
@@ -153,7 +154,8 @@ class Sampler:
         self._error = ""
         while True:
             try:
-                line = await asyncio.wait_for(lines.readline(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    line = await lines.readline()
             except ValueError as error:
                 raise CollectorError(f"its sample exceeds {_MAX_LINE_BYTES} bytes") from error
             if not line.endswith(b"\n"):
@@ -162,13 +164,13 @@ class Sampler:
             if kind == ABSENT:
                 return True
             self._absent = False
+            timeout_s = self._timeout_s
             if kind == SAMPLE:
                 self._accept(content)
-                timeout_s = self._timeout_s
             elif kind == ERROR:
                 self.sample = None
                 self._error = content.decode(errors="replace")
-            else:
+            elif kind != STARTED:
                 raise CollectorError(f"malformed line {line[:80]!r}")
 
     def _accept(self, content: bytes) -> None:
@@ -200,7 +202,8 @@ class Sampler:
             process.kill()
         # A process that hangs in the driver exits only when the driver returns; it is not waited for.
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _KILL_TIMEOUT_S)
+            async with asyncio.timeout(_KILL_TIMEOUT_S):
+                await process.wait()
 
 
 def _key(device: DeviceIdentity) -> tuple[str, str]:

@@ -14,8 +14,8 @@ from time import monotonic, sleep
 from conch.accelerators.base import AcceleratorAbsent, Collector, CollectorError
 from conch.accelerators.collectors import create_collector
 
-# Kinds of lines. A sample is its duration in seconds, a blank, and its JSON; the others are messages.
-SAMPLE, ERROR, ABSENT = b"sample", b"error", b"absent"
+# Kinds of lines. A sample is its duration in seconds, a blank, and its JSON; an error or absence is a message.
+STARTED, SAMPLE, ERROR, ABSENT = b"started", b"sample", b"error", b"absent"
 # Errors in sequence after which the process exits, so that the collector restarts.
 _MAX_ERRORS = 3
 _PR_SET_PDEATHSIG = 1
@@ -34,6 +34,7 @@ def main(vendor: str, interval_s: float) -> int:
     except Exception as error:
         _write(output, ERROR, _text(error))
         return 1
+    _write(output, STARTED, b"")
     try:
         return _sample_forever(collector, interval_s, output)
     finally:

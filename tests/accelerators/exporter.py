@@ -49,7 +49,7 @@ class GpuExporter:
     def get(self, path: str) -> tuple[int, str]:
         """Status and body."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=30) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -80,7 +80,7 @@ class GpuExporter:
             assert self.process.poll() is None, self.text
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        self._port = int(match[1])
+        self.port = int(match[1])
         return self
 
     def __exit__(

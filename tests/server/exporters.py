@@ -1,4 +1,4 @@
-"""Expositions of metrics that need hardware or engines which tests do not have, with values made up by their units."""
+"""An exporter of metrics that need hardware or engines which tests do not have."""
 
 import threading
 import time
@@ -9,41 +9,19 @@ from typing import ClassVar
 
 from conch.metric_catalog.metric import MetricDefinition, Unit
 
-# A value in the middle of what a unit allows; counters grow by it per second.
-_VALUES: dict[Unit, float] = {
-    "ratio": 0.5,
-    "percent": 50.0,
-    "celsius": 60.0,
-    "watts": 250.0,
-    "bytes": 2e10,
-    "mebibytes": 20_000.0,
-    "joules": 250.0,
-    "millijoules": 250_000.0,
-    "hertz": 1.4e9,
-    "megahertz": 1400.0,
-    "bytes_per_second": 1e6,
-    "megabytes_per_second": 10.0,
-}
+# Values of gauges by unit; counters grow by 1 per second.
+_VALUES: dict[Unit, float] = {"ratio": 0.5, "bytes": 2e10}
 _STARTED = time.monotonic()
 
 
 def exposition(metrics: Iterable[MetricDefinition]) -> str:
     """Return a series of each gauge and counter."""
-    seconds = time.monotonic() - _STARTED + 1000
     lines: list[str] = []
     for metric in metrics:
-        if metric.kind not in ("gauge", "counter"):
-            continue
-        value = _VALUES.get(metric.unit, 1.0) * (seconds if metric.kind == "counter" else 1)
-        if "total" in metric.name and metric.unit in ("bytes", "mebibytes"):
-            value *= 4  # capacities
-        labels = ",".join(f'{label}="{label}-0"' for label in (*metric.labels, *_hosts(metric)))
+        value = time.monotonic() - _STARTED if metric.kind == "counter" else _VALUES.get(metric.unit, 1.0)
+        labels = ",".join(f'{label}="{label}-0"' for label in metric.labels)
         lines += [f"# TYPE {metric.name} {metric.kind}", f"{metric.name}{{{labels}}} {value}"]
     return "\n".join(lines) + "\n"
-
-
-def _hosts(metric: MetricDefinition) -> list[str]:
-    return [label for label in ("Hostname", "hostname") if label in metric.optional_labels]
 
 
 @contextmanager

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
-from conch.metric_catalog import accelerators, dcgm, vllm
-from conch.metric_catalog.gpu import GPU_METRICS
+from conch.metric_catalog import accelerators, vllm
 from conch.monitoring.dashboards.catalog import all_dashboards
 from conch.monitoring.dashboards.panel import DashboardPanel, GrafanaDashboard, PanelQuery
+from tests.accelerators.exporter import GpuExporter
+from tests.accelerators.nvml import GPM, H100, VALUES, compile_library, gpu, machine_with
 from tests.backends.onnxruntime.onnx_models import FP32
 from tests.backends.onnxruntime.onnx_models import write_identity as write_onnx
 from tests.prometheus import Prometheus, Value
@@ -125,10 +126,17 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         "--limits-tenant-header=x-tenant",
     )
     conch = ConchProcess(repository(folder / "models"), *flags, log=folder / "conch.log")
-    gpu = (*accelerators.ACCELERATOR_METRICS, *dcgm.DCGM_METRICS, *GPU_METRICS)
-    prefix_cache = (vllm.PREFIX_CACHE_QUERIES, vllm.PREFIX_CACHE_HITS)  # of the engines, only vLLM has one
-    with conch, exporter(*gpu) as gpu_port, exporter(*prefix_cache) as vllm_port:
-        ports = {"conch": conch.ports["metrics"], "gpu-exporter": gpu_port, "vllm": vllm_port}
+    machine = machine_with(compile_library(folder), folder, gpu(H100, "xid 79", **VALUES, **GPM))
+    gpus = GpuExporter(machine, "--dcgm-names=both", log=folder / "gpu.log")
+    # No model computes on the fake GPU, and of the engines only vLLM reports a prefix cache.
+    static = (
+        accelerators.MODEL_MEMORY,
+        accelerators.MODEL_UTILIZATION,
+        vllm.PREFIX_CACHE_QUERIES,
+        vllm.PREFIX_CACHE_HITS,
+    )
+    with conch, gpus, exporter(*static) as static_port:
+        ports = {"conch": conch.ports["metrics"], "gpu-exporter": gpus.port, "static": static_port}
         jobs = [
             {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for name, port in ports.items()
         ]

@@ -266,6 +266,18 @@ def test_a_half_dead_connection_is_noticed(start: Callable[..., RunningTunnel], 
         loop.close()
 
 
+def test_a_long_banner_does_not_stop_the_tunnel(
+    start: Callable[..., RunningTunnel], sshd: Sshd, exporter: int, tmp_path: Path
+) -> None:
+    """sshd sends it before the login, and ssh prints it."""
+    banner = tmp_path / "banner"
+    banner.write_text("x" * 200_000)
+    sshd.config.write_text(f"{sshd.config.read_text()}Banner {banner}\n")
+    sshd.stop()
+    sshd.start()
+    start(f"--forward={unused_port()}:127.0.0.1:{exporter}").wait("is up")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_ssh_outlives_it(start: Callable[..., RunningTunnel], exporter: int, number: int) -> None:
     tunnel = start(f"--forward={unused_port()}:127.0.0.1:{exporter}")

@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,7 @@ _STOP_TIMEOUT_S = 3.0
 _KEY_POLL_S = 1.0
 _MAX_MESSAGES = 40
 _MAX_LINE_CHARACTERS = 500
+_CHUNK_BYTES = 65_536
 _INTERACTIVE = "Entering interactive session"
 _SUMMARY = ("Transferred:", "Bytes per second:")
 _REMOTE_FORWARD = "remote forward success"
@@ -88,8 +89,7 @@ class Tunnel:
         """Collect the messages of ssh, without its debug output, which shows when the forwards work."""
         reverse = sum(forward.reverse for forward in self._settings.forwards)
         awaited = {_INTERACTIVE: 1, _REMOTE_FORWARD: reverse}
-        async for raw in stderr:
-            line = raw.decode(errors="replace").strip()[:_MAX_LINE_CHARACTERS]
+        async for line in _lines(stderr):
             if not line.startswith("debug1:"):
                 if line.strip("@ ") and not line.startswith(_SUMMARY):
                     messages.append(line)
@@ -167,6 +167,18 @@ class Tunnel:
     def _key_versions(self) -> list[tuple[int, ...]]:
         """Return what changes when a key file is written, replaced or gets other permissions."""
         return [_version(path) for path in self._settings.key_files]
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Yield lines without blanks at their ends, cut at 500 characters: a host may send a banner of any length."""
+    rest = b""
+    while chunk := await stream.read(_CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        rest = rest[:_CHUNK_BYTES]
+        for line in lines:
+            yield line.decode(errors="replace").strip()[:_MAX_LINE_CHARACTERS]
+    if rest:
+        yield rest.decode(errors="replace").strip()[:_MAX_LINE_CHARACTERS]
 
 
 def _version(path: Path) -> tuple[int, ...]:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from conch.errors import ConfigError
 
 EACH = "*"  # each model, version or tenant separately
-UNLIMITED = 2**62
+UNLIMITED: Final = 1_000_000_000_000_000
 MAX_PER_SECOND = 1_000_000_000
 MAX_LIMITS = 10_000
 MAX_NAME_LENGTH = 256

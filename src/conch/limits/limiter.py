@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from conch.errors import LimitExceeded
 from conch.limits.limit import UNLIMITED, Quantity
 from conch.limits.table import ALL, LimitTable, SubjectShape
-from conch.limits.windows import WINDOW_NS, RateWindow
+from conch.limits.windows import SLOT_NS, WINDOW_NS, RateWindow
 
 # Tenants with separate windows, besides those that limits name; the others share one.
 MAX_TENANTS = 1000
@@ -80,13 +80,11 @@ class Bucket:
                 return LimitExceeded(self._text(limit, "tokens"), retry_after_s=wait_s, quantity="tokens")
         return None
 
-    def count(self, count: int, now: int) -> None:
-        """Count requests that are admitted, at the time of the last `refusal`."""
-        self.used = now
-        requests = self.requests
-        requests.add(count)
+    def count_exceeded(self, now: int) -> None:
+        """Count a request that was admitted over a soft limit, if it was."""
         tokens = self.tokens
-        if requests.total > self.requests_soft or (tokens is not None and tokens.advance(now) > self.tokens_soft):
+        over_tokens = tokens is not None and tokens.advance(now) > self.tokens_soft
+        if over_tokens or self.requests.total > self.requests_soft:
             self.exceeded_soft += 1
 
     def count_tokens(self, count: int, now: int) -> None:
@@ -125,12 +123,24 @@ class Meter:
     def admit(self, now: int) -> LimitExceeded | None:
         """Count a request; return its refusal instead if that would exceed an enforced limit."""
         buckets, counts = self._buckets, self._counts
+        slot = now // SLOT_NS
         for index in range(len(buckets)):
-            refusal = buckets[index].refusal(counts[index], now)
-            if refusal is not None:
-                return refusal
+            bucket = buckets[index]
+            requests = bucket.requests
+            if slot > requests.last_slot:
+                requests.advance(now)
+            # Whether it is refused is looked at more closely only if it may be: this runs for every request.
+            if requests.total + counts[index] > bucket.requests_enforced or bucket.tokens_enforced < UNLIMITED:
+                refusal = bucket.refusal(counts[index], now)
+                if refusal is not None:
+                    return refusal
         for index in range(len(buckets)):
-            buckets[index].count(counts[index], now)
+            bucket = buckets[index]
+            bucket.used = now
+            requests = bucket.requests
+            requests.add(counts[index])
+            if requests.total > bucket.requests_soft or bucket.tokens_soft < UNLIMITED:
+                bucket.count_exceeded(now)
         return None
 
     def add_tokens(self, count: int, now: int) -> None:

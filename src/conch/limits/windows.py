@@ -7,22 +7,24 @@ never exceeded in any second, and a steady load reaches 99 % of the limit or mor
 at once: a burst up to the limit is admitted, and then as much as leaves the window.
 """
 
-SLOT_NS = 10_000_000
-_SLOTS = 101
-WINDOW_NS = 1_000_000_000
+from typing import Final
+
+SLOT_NS: Final = 10_000_000
+_SLOTS: Final = 101
+WINDOW_NS: Final = 1_000_000_000
 # Minimum age of a peak that a scrape drops, so that a second scraper sees it, too.
-PEAK_HOLD_NS = 30_000_000_000
+PEAK_HOLD_NS: Final = 30_000_000_000
 
 
 class RateWindow:
     """Counts events of the last second. All times are of one monotonic clock, in nanoseconds."""
 
-    __slots__ = ("_held_since", "_last", "_peak", "_previous_peak", "_slots", "total")
+    __slots__ = ("_held_since", "_peak", "_previous_peak", "_slots", "last_slot", "total")
 
     def __init__(self, now: int) -> None:
         self.total = 0  # as of the last call of `advance` or `add`
         self._slots: list[int] = [0] * _SLOTS
-        self._last = now // SLOT_NS
+        self.last_slot = now // SLOT_NS  # of the last call of `advance`
         self._peak = 0
         self._previous_peak = 0
         self._held_since = now
@@ -30,10 +32,10 @@ class RateWindow:
     def advance(self, now: int) -> int:
         """Drop what has left the window, and return its total. An earlier time than the last one counts as that."""
         slot = now // SLOT_NS
-        last = self._last
+        last = self.last_slot
         if slot <= last:
             return self.total
-        self._last = slot
+        self.last_slot = slot
         if self.total:
             slots = self._slots
             if slot - last >= _SLOTS:
@@ -49,7 +51,7 @@ class RateWindow:
 
     def add(self, count: int) -> None:
         """Count events at the time of the last `advance`."""
-        self._slots[self._last % _SLOTS] += count
+        self._slots[self.last_slot % _SLOTS] += count
         total = self.total + count
         self.total = total
         if total > self._peak:
@@ -58,11 +60,11 @@ class RateWindow:
     def wait_for(self, room: int, limit: int) -> int:
         """Return the nanoseconds until `room` events fit below `limit`, as far as the window knows."""
         excess = self.total + room - limit
-        slot = self._last - _SLOTS
-        while excess > 0 and slot < self._last:
+        slot = self.last_slot - _SLOTS
+        while excess > 0 and slot < self.last_slot:
             slot += 1
             excess -= self._slots[slot % _SLOTS]
-        return (slot + _SLOTS - self._last) * SLOT_NS
+        return (slot + _SLOTS - self.last_slot) * SLOT_NS
 
     def take_peak(self, now: int) -> int:
         """Return the largest total since the scrape before the last one, for one scrape.

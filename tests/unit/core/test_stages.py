@@ -11,7 +11,7 @@ async def test_requests_of_stages_multiply_through_nested_ensembles(tmp_path: Pa
     write_ensemble(tmp_path, "inner", "a", "b", "a")
     write_ensemble(tmp_path, "outer", "inner", "inner", "a")
     async with serving(tmp_path) as (control, inference):
-        await control.load("outer")
+        await control.load_at_start(["outer"])
         found = {stage.config.name: each for stage, each in inference.stages(inference.model("outer", None)).items()}
         assert {name: each.number for name, each in found.items()} == {"inner": 2, "a": 5, "b": 2}
         assert all(each.exact for each in found.values())

@@ -181,6 +181,23 @@ def test_usage_errors(flags: list[str], message: str) -> None:
     assert message in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("DCGM_EXPORTER_LISTEN", "localhost:http", "'localhost:http' is not a valid address"),
+        ("DCGM_EXPORTER_INTERVAL", "30s", "'30s' is not a valid number of milliseconds"),
+    ],
+)
+def test_invalid_variables_are_usage_errors(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, message: str
+) -> None:
+    monkeypatch.setenv(variable, text)
+    command = [sys.executable, "-m", "conch", "gpu-exporter"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+
+
 # ---- in the server ---------------------------------------------------------------------------------------------------
 
 

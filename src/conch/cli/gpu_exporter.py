@@ -55,7 +55,7 @@ def _parser(environment: Mapping[str, str]) -> CommandParser:
         "-a",
         "--address",
         type=_address,
-        default=_address(listen),
+        default=listen,
         metavar="HOST:PORT",
         help=f"address to listen on; :{_PORT} is every address of the machine (default: {listen})",
     )
@@ -71,7 +71,7 @@ def _parser(environment: Mapping[str, str]) -> CommandParser:
         "-c",
         "--collect-interval",
         type=_milliseconds,
-        default=_milliseconds(environment.get("DCGM_EXPORTER_INTERVAL") or "5000"),
+        default=environment.get("DCGM_EXPORTER_INTERVAL") or "5000",
         metavar="MS",
         help="milliseconds between samples (default: 5000)",
     )

@@ -10,7 +10,7 @@ from conch.frontends.http.reply import HttpReply
 _log = logging.getLogger(__name__)
 
 # The time for one answer in one turn of the event loop.
-_SLICE_S = 0.005
+_SLICE_S = 0.001
 
 
 def send_in_slices(reply: HttpReply, headers: bytes, pieces: Iterator[bytes]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import inf
 from typing import Any
 
 from conch.cli.command_parser import CommandParser
@@ -143,13 +144,13 @@ class _Drill:
             elapsed_s = time.monotonic() - self._began_at
             if sampled and listener.scraped_at is not None and "sample scraped" not in seen:
                 self._note(seen, "sample scraped", listener.scraped_at)
-            # A webhook can arrive between two polls: the state of the alert is read first.
             with suppress(urllib.error.URLError, TimeoutError):
                 for each in self._alerts(name):
                     if _identity(each) not in known:
-                        self._note(seen, f"alert {each['state']}", time.monotonic())
+                        # The webhook can arrive while the state of the alert is read.
+                        self._note(seen, f"alert {each['state']}", min(time.monotonic(), listener.received_at or inf))
             if listener.received_at is not None:
-                self._note(seen, "alert firing", min(listener.received_at, time.monotonic()))
+                self._note(seen, "alert firing", listener.received_at)
                 self._note(seen, "webhook received", listener.received_at)
                 return
             if sampled and listener.scraped_at is None and elapsed_s > min(limit_s, _SCRAPE_TIMEOUT_S):

@@ -226,6 +226,8 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("query-no-data", text("board.json", '{"panels": [{"targets": [{"expr": "nv_inference_cuont"}]}]}')),
     ("query-wrong", text("board.json", '{"panels": [{"targets": [{"expr": "rate(conch_queue_depth[$__range])"}]}]}')),
     ("monitor-selects-nothing", text("gpu.yaml", LABELLESS_SERVICE)),
+    ("limits-invalid", text("limits.yaml", "limits:\n  - {model: m, requests_per_second: 80qps}\n")),
+    ("limits-invalid", text("app.yaml", 'kind: Deployment\nmetadata: {name: a, annotations: {max_qps: "-1"}}\n')),
     ("monitor-port", text("gpu.yaml", LABELLESS_SERVICE.replace("{name: gpu,", "{name: gpu, labels: {app: gpu},"))),
     ("autoscaler-counter", text("hpa.yaml", AUTOSCALER)),
     ("autoscaler-metric", text("hpa.yaml", AUTOSCALER.replace("request_success", "request_succes"))),

@@ -9,23 +9,28 @@ from conch.check.source import SourceFile
 # Words of files that are read. Others, such as models' parameters, are not parsed.
 _MARKERS = ("expr:", '"expr"', "kind: ServiceMonitor", "kind: PodMonitor", "kind: HorizontalPodAutoscaler")
 _MARKERS_OF_OTHERS = ("kind: Service", "kind: Deployment", "kind: DaemonSet", "kind: StatefulSet", "kind: ScaledObject")
+_LIMITS = ("\nlimits:", "max_qps", "conch.ai/")
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def check_monitoring(sources: Sequence[SourceFile]) -> Iterator[Finding]:
     """Check the files of a path together: monitors select Services of other files, and alerts use their records."""
     marked = [each for each in sources if each.path.suffix in _SUFFIXES and any(word in each.text for word in _MARKERS)]
+    limited = [
+        each for each in sources if each.path.suffix in _SUFFIXES and any(word in f"\n{each.text}" for word in _LIMITS)
+    ]
     scaled = [each for each in sources if each.path.suffix in _SUFFIXES and "kind: ScaledObject" in each.text]
-    if not marked and not scaled:
+    if not marked and not scaled and not limited:
         return
     try:
         from conch.check.monitoring.autoscalers import check_autoscalers
+        from conch.check.monitoring.limits import check_limits
         from conch.check.monitoring.monitors import check_monitors
         from conch.check.monitoring.objects import read_objects
         from conch.check.monitoring.queries import check_queries
     except ModuleNotFoundError as error:
         message = f"{error.name} is not installed"
-        yield Finding(rules.MONITORING_UNCHECKED, Place((marked or scaled)[0].path), message)
+        yield Finding(rules.MONITORING_UNCHECKED, Place((marked or scaled or limited)[0].path), message)
         return
     others = [
         each
@@ -33,6 +38,7 @@ def check_monitoring(sources: Sequence[SourceFile]) -> Iterator[Finding]:
         if each.path.suffix in _SUFFIXES and any(word in each.text for word in (*_MARKERS, *_MARKERS_OF_OTHERS))
     ]
     objects = read_objects(others)
+    yield from check_limits(limited)
     yield from check_monitors(objects)
     recorded, findings = check_queries(objects)
     yield from findings

@@ -60,6 +60,13 @@ AUTOSCALER_METRIC = Rule(
     "The autoscaler has no value and does nothing.",
     "Use a metric that exists; docs/reference/metrics.md lists those of Conch.",
 )
+LIMITS_INVALID = Rule(
+    "limits-invalid",
+    _ERROR,
+    "Limits that are not valid",
+    "A server does not start with such a file, and keeps the last limits if it changes or an annotation does.",
+    "Write limits as in docs/observability/limits.md.",
+)
 MONITORING_UNCHECKED = Rule(
     "monitoring-unchecked",
     _NOTICE,

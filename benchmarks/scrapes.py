@@ -30,6 +30,7 @@ from benchmarks.workloads import echo, vector
 CHECKOUT = Path(__file__).parents[1]
 CONNECTIONS = 16
 SCRAPE_INTERVAL_S = 0.5
+START_TIMEOUT_S = 30
 # What Prometheus asks for.
 ACCEPT = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 ENSEMBLE = """
@@ -108,6 +109,7 @@ def scrape_table(peers: list[Peer], numbers: list[int], rounds: int, seconds: in
         write_models(repository, number)
         for peer in peers:
             with Server(peer, repository, folder / "log") as server:
+                first_scrape(server)
                 scrapes = [scrape(server) for _ in range(rounds)]
                 quiet = load(server, folder, seconds)
                 with scraping(server):
@@ -167,6 +169,19 @@ def scrape(server: Server) -> Scrape:
         body = response.read()
     seconds = time.perf_counter() - begin
     return Scrape(seconds, sum(not line.startswith(b"#") for line in body.splitlines()), len(body))
+
+
+def first_scrape(server: Server) -> None:
+    """Wait for the port of the metrics, on which Triton listens after it is ready."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            scrape(server)
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def load(server: Server, folder: Path, seconds: int) -> Load:

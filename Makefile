@@ -51,6 +51,7 @@ bench: .venv/.dev ## Compare with Triton on the same models (ARGS go to the benc
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.remote)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.gpu_sampling)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.scrapes)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.limits)
 
 bench-llm: vllm ## Compare served language models with their engines and with vLLM's server (ARGS go to it)
 	$(BIN)/python -m benchmarks.llm $(ARGS)

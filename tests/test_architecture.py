@@ -43,6 +43,10 @@ OPTIONAL = {
     "grpc": {"accelerators/attribution/kubelet.py", "cli/clients/triton_stream.py"},
     "huggingface_hub": {"cli/repository/hub_download.py"},
     "obstore": {"repository/remote/object_store.py"},
+    "yaml": {
+        "monitoring/yaml_documents.py",
+        "backends/child/conch_child/engine/tensorrtllm/arguments.py",
+    },
     "promql_parser": {"monitoring/promql.py"},
     "grafana_foundation_sdk": {"monitoring/dashboards/grafana.py"},
     "urllib3": {"repository/remote/http_client.py", "alerts/http_post.py"},

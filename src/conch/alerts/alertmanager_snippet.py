@@ -3,11 +3,10 @@
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from conch.alerts.configuration import ReceiverConfig
 from conch.alerts.secret import Secret
 from conch.errors import ConfigError
+from conch.monitoring.yaml_documents import dump_documents
 
 
 def alertmanager_snippet(config: ReceiverConfig, url: str) -> str:
@@ -31,7 +30,7 @@ def alertmanager_snippet(config: ReceiverConfig, url: str) -> str:
         },
         "receivers": [{"name": "conch", "webhook_configs": [webhook]}],
     }
-    return yaml.safe_dump(document, sort_keys=False)
+    return dump_documents([document])
 
 
 def _file(secret: Secret, name: str) -> str:

@@ -17,13 +17,13 @@ from conch.alerts.configuration import (
     ReceiverConfig,
     Target,
 )
-from conch.alerts.located_yaml import YamlPath, load_located
 from conch.alerts.message import MessageTemplates, TemplateFailed, check_template, compose
 from conch.alerts.notification import sample_alert
 from conch.alerts.secret import Secret
 from conch.alerts.services.catalog import SERVICES
 from conch.alerts.services.generic import body_of_template
 from conch.errors import ConfigError
+from conch.monitoring.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DURATION = re.compile(r"(\d+)([smhd])")
@@ -44,11 +44,14 @@ def read_configuration(path: Path) -> ReceiverConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error.strerror if isinstance(error, OSError) else 'not UTF-8'}") from None
     try:
-        document, lines = load_located(text)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    reader = _ConfigReader(path.parent, lines)
-    config = reader.read(document)
+        documents = load_documents(text, unique_keys=True)
+    except YamlError as error:
+        raise ConfigError(f"{path}: line {error.line}: {error}") from None
+    if len(documents) > 1:
+        raise ConfigError(f"{path}: {len(documents)} documents; write one")
+    document = documents[0] if documents else YamlDocument(None)
+    reader = _ConfigReader(path.parent, document)
+    config = reader.read(document.value)
     if reader.problems:
         raise ConfigError("\n".join(f"{path}:{line}: {text}" for line, text in sorted(reader.problems)))
     return config
@@ -57,9 +60,9 @@ def read_configuration(path: Path) -> ReceiverConfig:
 class _ConfigReader:
     """Reads the values and collects problems as (line, text)."""
 
-    def __init__(self, folder: Path, lines: Mapping[YamlPath, int]) -> None:
+    def __init__(self, folder: Path, document: YamlDocument) -> None:
         self._folder = folder
-        self._lines = lines
+        self._document = document
         self.problems: list[tuple[int, str]] = []
 
     def read(self, document: object) -> ReceiverConfig:
@@ -134,7 +137,7 @@ class _ConfigReader:
     @property
     def _bad_templates(self) -> list[YamlPath]:
         bad = {line for line, _ in self.problems}
-        return [path for path, line in self._lines.items() if line in bad]
+        return [path for path, line in self._document.lines.items() if line in bad]
 
     def _routes(self, value: object, known: Mapping[str, object]) -> list[AlertRoute]:
         if value is None:
@@ -265,9 +268,7 @@ class _ConfigReader:
         return value
 
     def _problem(self, path: YamlPath, text: str, once: bool = False) -> None:
-        while path and path not in self._lines:
-            path = path[:-1]
-        problem = (self._lines.get(path, 1), text)
+        problem = (self._document.line(path), text)
         if not once or problem not in self.problems:
             self.problems.append(problem)
 

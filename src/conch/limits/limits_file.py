@@ -28,17 +28,16 @@ def read_limits_file(path: Path) -> dict[LimitKey, int]:
 def read_limits_text(text: str, where: str) -> dict[LimitKey, int]:
     """Read limits from YAML, of which JSON is a part. Raises ConfigError."""
     try:
-        import yaml
+        from conch.monitoring.yaml_documents import YamlError, load_documents
     except ModuleNotFoundError:
         raise ConfigError(_INSTALL) from None
     try:
-        document = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1} of {where}" if error.problem_mark else where
-        raise ConfigError(f"{line} is not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is not valid YAML: {error}") from None
-    return read_limits(document, where)
+        documents = load_documents(text, unique_keys=True)
+    except YamlError as error:
+        raise ConfigError(f"line {error.line} of {where}: {error}") from None
+    if len(documents) > 1:
+        raise ConfigError(f"{where} has {len(documents)} documents; write one")
+    return read_limits(documents[0].value if documents else None, where)
 
 
 async def watch_limits_file(path: Path, changed: Callable[[], Awaitable[None]]) -> None:

@@ -31,17 +31,22 @@ class YamlDocument:
         return self.lines.get(path, 1)
 
 
-def load_documents(text: str) -> list[YamlDocument]:
-    """Parse the documents of a text; empty ones are omitted. Raises YamlError."""
+def load_documents(text: str, *, unique_keys: bool = False) -> list[YamlDocument]:
+    """Parse the documents of a text; empty ones are omitted.
+
+    Raises YamlError, with `unique_keys` also for a key that a mapping has twice.
+    """
     loader = yaml.SafeLoader(text)
     found = []
     try:
         while loader.check_node():
             node = loader.get_node()
             assert node is not None  # check_node says so
-            lines = dict(_lines(node, (), ()))
+            lines = dict(_lines(node, (), (), unique_keys))
             if (value := loader.construct_document(node)) is not None:
                 found.append(YamlDocument(value, lines))
+    except YamlError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(f"invalid YAML: {error.problem or error.context}", mark.line + 1 if mark else 1) from None
@@ -71,7 +76,9 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def _lines(node: yaml.Node, path: YamlPath, above: tuple[int, ...]) -> Iterator[tuple[YamlPath, int]]:
+def _lines(
+    node: yaml.Node, path: YamlPath, above: tuple[int, ...], unique_keys: bool
+) -> Iterator[tuple[YamlPath, int]]:
     # The text of a block begins on the line after its indicator.
     block = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
     yield path, node.start_mark.line + 1 + block
@@ -80,7 +87,14 @@ def _lines(node: yaml.Node, path: YamlPath, above: tuple[int, ...]) -> Iterator[
     above = (*above, id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, each in enumerate(node.value):
-            yield from _lines(each, (*path, index), above)
+            yield from _lines(each, (*path, index), above, unique_keys)
     elif isinstance(node, yaml.MappingNode):
+        names = set[str]()
         for key, value in node.value:
-            yield from _lines(value, (*path, str(key.value)), above)
+            name = str(key.value)
+            if unique_keys and name in names:
+                raise YamlError(f"'{name}' is given twice; remove one of them", key.start_mark.line + 1)
+            names.add(name)
+            yield from _lines(value, (*path, name), above, unique_keys)
+            if not isinstance(value, yaml.ScalarNode):
+                yield (*path, name), key.start_mark.line + 1

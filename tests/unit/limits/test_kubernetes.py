@@ -201,7 +201,7 @@ def test_all_annotations() -> None:
     [
         ("conch.ai/max_qps", "80", "unknown annotation 'conch.ai/max_qps', expected one of max_qps, conch.ai/max-qps"),
         ("conch.ai/limits-enforced", "yes", '\'yes\' must be "true" or "false"'),
-        ("conch.ai/limits", "limits: {", "annotation conch.ai/limits is not valid YAML"),
+        ("conch.ai/limits", "limits: {", "annotation conch.ai/limits: invalid YAML"),
         ("conch.ai/max-qps", "-1", "annotation conch.ai/max-qps: '-1' is negative"),
     ],
 )

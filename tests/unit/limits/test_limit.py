@@ -96,10 +96,10 @@ def test_an_empty_document_has_no_limits(text: str) -> None:
         ("limits: [{requests_per_second: 1, enforced: 1}]", "'enforced' must be true or false, got 1"),
         ("limits: [{requests_per_second: 80qps}]", "limit 1: 'requests_per_second': '80qps' is not a number"),
         ("limits: [{requests_per_second: 1}, {requests_per_second: 2}]", "limit 2 repeats a soft requests_per_second"),
-        ("limits:\n  - {model: [}", "line 2 of file is not valid YAML"),
-        ("\tx", "is not valid YAML"),
+        ("limits:\n  - {model: [}", "line 2 of file: invalid YAML"),
+        ("\tx", "invalid YAML"),
         ("a: &a [*a]", "expected one key 'limits'"),
-        ("limits: [" + "[" * 1000, "is not valid YAML"),
+        ("limits: [" + "[" * 1000, "invalid YAML"),
     ],
 )
 def test_errors_name_place_and_remedy(text: str, message: str) -> None:

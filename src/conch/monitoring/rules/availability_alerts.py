@@ -91,6 +91,7 @@ def _restarting(limits: Thresholds) -> AlertingRule:
 
 def _helpers_down() -> tuple[AlertingRule, ...]:
     collector, tunnel = {**_TARGET, "vendor": "nvidia"}, {**_TARGET, "target": "gpu1"}
+    device = {**collector, "device": "nvidia0", "uuid": "GPU-1", "name": "H100"}
     receiver, source = {**_TARGET, "target": "dingtalk"}, {**_TARGET, "source": "kubernetes"}
     return (
         _is_zero(
@@ -100,6 +101,14 @@ def _helpers_down() -> tuple[AlertingRule, ...]:
             120,
             "The collector of {{ $labels.vendor }} accelerators on {{ $labels.instance }} fails.",
             "The log of the exporter has the error of the driver.",
+        ),
+        _is_zero(
+            "ConchAcceleratorLost",
+            "conch_accelerator_device_up",
+            device,
+            60,
+            "{{ $labels.name }} {{ $labels.device }} on {{ $labels.instance }} no longer answers.",
+            "Move its models; the kernel log has the last XID. A lost GPU needs a restart of the node.",
         ),
         _is_zero(
             "ConchTunnelDown",

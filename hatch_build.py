@@ -15,8 +15,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# "no": sources alone; "must": no wheel rather than an uncompiled one; else: compiled if that is possible.
+# "no": sources alone; "must": no wheel rather than an uncompiled one; "": compiled if that is possible.
 SETTING = "CONCH_COMPILE"
+_VALUES = ("", "no", "must")
 # How far the C compiler optimizes, 0 to 3. 0 takes two thirds of the time, which is for tests.
 LEVEL = "CONCH_COMPILE_LEVEL"
 
@@ -40,6 +41,8 @@ class CompileHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the compiled modules to a wheel."""
         setting = os.environ.get(SETTING, "")
+        if setting not in _VALUES:
+            raise ValueError(f"{SETTING}={setting}: must be no, must, or unset; unset compiles if that is possible")
         if version == "editable" or setting == "no":
             return
         self._work = TemporaryDirectory(prefix="conch-build-")

@@ -1,7 +1,7 @@
 """Limits as values, and how they are read from documents and annotations."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -59,8 +59,11 @@ class LimitKey:
 Limits = Mapping[LimitKey, int]
 
 
-def read_limits(document: object, where: str) -> dict[LimitKey, int]:
-    """Read `{"limits": [{"model": …, "requests_per_second": …}, …]}`. Raises ConfigError with place and remedy."""
+def read_limits(document: object, where: str, line_of: Callable[[int], int] | None = None) -> dict[LimitKey, int]:
+    """Read `{"limits": [{"model": …, "requests_per_second": …}, …]}`. Raises ConfigError with place and remedy.
+
+    `line_of` returns the line of a limit by its index, where the text is known.
+    """
     if document is None:
         return {}
     if not isinstance(document, Mapping) or set(document) - {"limits"}:
@@ -74,10 +77,13 @@ def read_limits(document: object, where: str) -> dict[LimitKey, int]:
         raise ConfigError(f"{where}: {len(entries)} limits exceed the maximum of {MAX_LIMITS}")
     found: dict[LimitKey, int] = {}
     for number, entry in enumerate(entries, 1):
-        for key, value in _read_entry(entry, f"{where}: limit {number}"):
+        place = (
+            f"{where}: limit {number}" if line_of is None else f"line {line_of(number - 1)} of {where}: limit {number}"
+        )
+        for key, value in _read_entry(entry, place):
             if key in found:
                 kind = "an enforced" if key.enforced else "a soft"
-                raise ConfigError(f"{where}: limit {number} repeats {kind} {key.quantity.value} of {key.subject}")
+                raise ConfigError(f"{place} repeats {kind} {key.quantity.value} of {key.subject}")
             found[key] = value
     return found
 

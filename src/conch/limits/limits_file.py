@@ -37,7 +37,10 @@ def read_limits_text(text: str, where: str) -> dict[LimitKey, int]:
         raise ConfigError(f"line {error.line} of {where}: {error}") from None
     if len(documents) > 1:
         raise ConfigError(f"{where} has {len(documents)} documents; write one")
-    return read_limits(documents[0].value if documents else None, where)
+    if not documents:
+        return {}
+    document = documents[0]
+    return read_limits(document.value, where, lambda index: document.line(("limits", index)))
 
 
 async def watch_limits_file(path: Path, changed: Callable[[], Awaitable[None]]) -> None:

@@ -87,7 +87,11 @@ def test_an_empty_document_has_no_limits(text: str) -> None:
         ("limits: 3", "'limits' must be a list, got 3"),
         ("- 3", "expected one key 'limits'"),
         ("limit: []", "expected one key 'limits'"),
-        ("limits: [3]", "file: limit 1 must be a mapping"),
+        ("limits: [3]", "line 1 of file: limit 1 must be a mapping"),
+        (
+            "limits:\n  - {model: m, requests_per_second: 1}\n  - {model: m, qps: 1}",
+            "line 3 of file: limit 2: unknown key",
+        ),
         ("limits: [{model: m}]", "limit 1 has neither requests_per_second nor tokens_per_second"),
         ("limits: [{qps: 1}]", "limit 1: unknown key 'qps', expected one of model, version"),
         ("limits: [{version: 1, requests_per_second: 1}]", "'version' needs 'model'"),

@@ -11,9 +11,7 @@ from conch.monitoring.yaml_documents import dump_documents
 
 def alertmanager_snippet(config: ReceiverConfig, url: str) -> str:
     """Return YAML for alertmanager.yml. Credentials are referred to by files. Raises ConfigError for an invalid URL."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--url '{url}' is not valid; it must begin with http:// or https:// and a host name")
+    check_webhook_url("--url", url)
     webhook: dict[str, Any] = {"url": url, "send_resolved": True}
     if config.bearer is not None:
         file = _file(config.bearer, "receiver-token")
@@ -31,6 +29,17 @@ def alertmanager_snippet(config: ReceiverConfig, url: str) -> str:
         "receivers": [{"name": "conch", "webhook_configs": [webhook]}],
     }
     return dump_documents([document])
+
+
+def check_webhook_url(option: str, url: str) -> None:
+    """Raise ConfigError if the value of an option is not a URL that Alertmanager can post to."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port or an IPv6 address
+        valid = False
+    if not valid or not url.isprintable() or " " in url:
+        raise ConfigError(f"{option} '{url}' is not valid; it must begin with http:// or https:// and a host name")
 
 
 def _file(secret: Secret, name: str) -> str:

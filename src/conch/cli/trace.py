@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conch.cli.command_parser import CommandParser
+from conch.cli.text_files import write_text
 
 if TYPE_CHECKING:
     from conch.traces.recorded_span import RecordedSpan
@@ -37,11 +38,8 @@ def _view(given: Namespace) -> int:
     if given.html is not None:
         from conch.traces.html_page import html_page
 
-        try:
-            given.html.write_text(html_page(chosen), encoding="utf-8")
-        except OSError as error:
-            print(f"conch trace view: cannot write {given.html}: {error.strerror}", file=sys.stderr)
-            return _FAILURE
+        if status := write_text("conch trace view", given.html, html_page(chosen)):
+            return status
     if given.json:
         shown = [chosen] if given.id else traces.requests
         print(json.dumps({"requests": [_document(root) for root in shown]}, indent=2))

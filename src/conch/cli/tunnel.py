@@ -12,6 +12,7 @@ from random import random
 from typing import TypeVar
 
 from conch.cli.command_parser import CommandParser
+from conch.cli.text_files import write_text
 from conch.tunnel.manifests import ScrapedTunnel, manifests
 from conch.tunnel.settings import Forward, TunnelSettings, parse_target
 
@@ -224,12 +225,7 @@ def _write_manifests(arguments: Sequence[str]) -> int:
         objects = manifests(scraped)
     except ValueError as error:
         parser.error(str(error))
-    text = dump_documents(objects)
-    if given.output is None:
-        print(text, end="")
-    else:
-        given.output.write_text(text)
-    return 0
+    return write_text("conch tunnel manifests", given.output, dump_documents(objects))
 
 
 def _manifests_parser() -> CommandParser:

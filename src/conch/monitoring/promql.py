@@ -20,6 +20,7 @@ SET_OPERATORS = ("and", "or", "unless")
 _LEVELS = (("or",), ("and", "unless"), COMPARISONS, ("+", "-"), ("*", "/", "%", "atan2"), ("unary -",), ("^",))
 _PRECEDENCE = {operator: level for level, operators in enumerate(_LEVELS, 1) for operator in operators}
 _UNARY_PRECEDENCE = _PRECEDENCE["unary -"]
+_MAX_QUOTED = 30
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 # Comments and strings are tokens, so that names in them are not taken for those of metrics and functions.
 _TOKEN = re.compile(
@@ -151,6 +152,25 @@ def parse(text: str) -> Node:
     except ValueError as error:
         raise PromqlError(str(error), _error_offset(text, str(error))) from None
     return _Converter(text).convert(parsed)
+
+
+def is_regular_expression(text: str) -> bool:
+    """Return whether a text is a regular expression of a matcher, without look-around and back-references (RE2)."""
+    try:
+        parse(render(Selector("up", (LabelMatcher("job", "=~", text),))))
+    except PromqlError:
+        return False
+    return True
+
+
+def position(text: str, offset: int) -> str:
+    """Return a place in a query in words: at its line and column, 1-based, and what stands there."""
+    before, rest = text[:offset], text[offset:].split("\n")[0]
+    line, column = before.count("\n") + 1, offset - before.rfind("\n")
+    where = f"column {column}" if "\n" not in text else f"line {line}, column {column} of the expression"
+    if not rest:
+        return f"at {where}"
+    return f"at {where}, '{rest if len(rest) <= _MAX_QUOTED else rest[:_MAX_QUOTED] + '…'}'"
 
 
 def children(node: Node) -> tuple[Node, ...]:

@@ -222,6 +222,7 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("image-tag", lambda root: (write(root / "a.yaml", "image: r.io/a/b:2\n"), write(root / "a.md", "`r.io/a/b:1`\n"))),
     ("alert-never-fires", text("rules.yaml", "groups:\n- rules:\n  - {alert: A, expr: conch_nothing > 1}\n")),
     ("alert-wrong", text("rules.yml", "- {alert: A, expr: nv_inference_request_success > 9}\n")),
+    ("rule-invalid", text("rules.yml", "- {alrt: A, expr: up == 0}\n")),
     ("query-no-data", text("rules.yml", "- {record: 'a:b', expr: sum(conch_nothing)}\n")),
     ("query-no-data", text("board.json", '{"panels": [{"targets": [{"expr": "nv_inference_cuont"}]}]}')),
     ("query-wrong", text("board.json", '{"panels": [{"targets": [{"expr": "rate(conch_queue_depth[$__range])"}]}]}')),

@@ -48,6 +48,10 @@ def _document_of(each: MonitoringObject) -> YamlDocument:
 
 def _of_rule(source: SourceFile, analysed: AnalysedRule) -> Iterator[Finding]:
     rule = analysed.rule
+    for fault in rule.faults:
+        yield Finding(rules.RULE_INVALID, Place(source.path, fault.line, 1), f"rule '{rule.name}': {fault.message}")
+    if rule.faults:
+        return
     for message, problem in {each.message: each for each in reversed(analysed.problems)}.items():
         place = Place(source.path, rule.line + rule.expr[: problem.offset].count("\n"), 1)
         what = f"alert '{rule.name}'" if rule.is_alert else f"record '{rule.name}'"

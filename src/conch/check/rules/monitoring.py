@@ -18,6 +18,13 @@ ALERT_WRONG = Rule(
     "It fires for ever, at random, or with misleading values.",
     "Use a function that suits the metric: rate or increase for counters, avg_over_time or delta for gauges.",
 )
+RULE_INVALID = Rule(
+    "rule-invalid",
+    _ERROR,
+    "Rule with an unknown or missing key, or an invalid duration",
+    "Prometheus refuses the whole file: none of its alerts fires.",
+    "Correct the key; `promtool check rules` has Prometheus's own message.",
+)
 QUERY_NO_DATA = Rule(
     "query-no-data",
     _ERROR,

@@ -1,16 +1,30 @@
 """`conch rules`: write rules for Prometheus and Alertmanager, list them, and prove those of users."""
 
 import sys
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
+from math import isnan, nan
 from pathlib import Path
 
 from conch.cli.command_parser import CommandParser
+from conch.cli.kubernetes_names import label, namespace, object_name
+from conch.cli.text_files import write_text
+from conch.errors import ConfigError
 from conch.monitoring.rules.thresholds import Thresholds
 
-_FAILURE = 1
+_FAILURE, _USAGE_ERROR = 1, 2
 _DEFAULT_JOBS = "conch|triton|gpu-exporter"
 _DEFAULT_WEBHOOK = "http://127.0.0.1:9096/"
+_PROMETHEUS = "Write the recording rules and alerts as a rule file, which rule_files of prometheus.yml names."
+_OPERATOR = (
+    "Write the recording rules and alerts as a PrometheusRule object. The operator loads it only if it has the labels "
+    "of its ruleSelector (--label)."
+)
+_ROUTES = (
+    "Write a whole alertmanager.yml: urgent alerts sooner, informative ones rarely, and alerts that others explain "
+    "suppressed. conch alerts config writes a minimal route to a receiver, with its credentials."
+)
+_LIST = "List the alerts with their conditions and near misses, for the thresholds that are given."
 _PROVE = """\
 Find alerts that can never fire, and say why: unknown metrics, labels that no series has, rates of gauges, raw
 counters, thresholds out of reach. For the others, find series that make them fire; this needs promtool.
@@ -30,23 +44,24 @@ def rules(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         print(f"conch rules: {error.name} is not installed; pip install 'conch-server[monitoring]'", file=sys.stderr)
         return _FAILURE
-    except OSError as error:
-        print(f"conch rules: {error}", file=sys.stderr)
-        return _FAILURE
-    if given.output is None:
-        sys.stdout.write(text)
-    else:
-        given.output.write_text(text, encoding="utf-8")
-    return 0
+    except ConfigError as error:
+        print(f"conch rules {given.command}: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+    return write_text(f"conch rules {given.command}", given.output, text)
 
 
 def _document(given: Namespace) -> str:
+    from conch.alerts.alertmanager_snippet import check_webhook_url
+    from conch.monitoring.promql import is_regular_expression
     from conch.monitoring.rules.documents import alertmanager_file, prometheus_rule, rule_file
     from conch.monitoring.rules.groups import rule_groups
     from conch.monitoring.yaml_documents import dump_documents
 
     if given.command == "alertmanager":
+        check_webhook_url("--webhook", given.webhook)
         return dump_documents([alertmanager_file(given.webhook)])
+    if not is_regular_expression(given.jobs):
+        raise ConfigError(f"--jobs '{given.jobs}' is not a valid regular expression of RE2, such as {_DEFAULT_JOBS}")
     thresholds = Thresholds(**{name: getattr(given, name) for name, *_ in Thresholds.options()})
     groups = rule_groups(thresholds, given.jobs)
     if given.command == "list":
@@ -68,30 +83,36 @@ def _parser() -> CommandParser:
         description="Write recording rules, alerts and Alertmanager routes; find alerts that can never fire.",
     )
     commands = parser.add_subparsers(title="commands", metavar="command", dest="command", required=True)
-    prometheus = commands.add_parser("prometheus", help="write a rule file for Prometheus")
-    operator = commands.add_parser("operator", help="write a PrometheusRule object for the Prometheus operator")
-    operator.add_argument("--name", default="conch", help="name of the object (default: %(default)s)")
-    operator.add_argument("--namespace", help="namespace of the object")
+    prometheus = commands.add_parser("prometheus", help="write a rule file for Prometheus", description=_PROMETHEUS)
+    operator = commands.add_parser(
+        "operator", help="write a PrometheusRule object for the Prometheus operator", description=_OPERATOR
+    )
+    operator.add_argument("--name", type=object_name, default="conch", help="name of the object (default: %(default)s)")
+    operator.add_argument("--namespace", type=namespace, help="namespace of the object")
     operator.add_argument(
         "--label",
         metavar="NAME=VALUE",
-        type=_pair,
+        type=label,
         action="append",
         help="label that the operator's ruleSelector matches; repeatable (default: release=kube-prometheus-stack)",
     )
-    routes = commands.add_parser("alertmanager", help="write a configuration of Alertmanager with routes to a webhook")
+    routes = commands.add_parser(
+        "alertmanager", help="write a configuration of Alertmanager with routes to a webhook", description=_ROUTES
+    )
     routes.add_argument(
         "--webhook",
         metavar="URL",
         default=_DEFAULT_WEBHOOK,
         help="address of conch alerts receive (default: %(default)s)",
     )
-    listing = commands.add_parser("list", help="list the rules with their thresholds and proofs")
+    listing = commands.add_parser("list", help="list the rules with their thresholds and proofs", description=_LIST)
     listing.add_argument("--json", action="store_true", help="print JSON")
     proving = commands.add_parser("prove", help="find alerts that can never fire", description=_PROVE)
     proving.add_argument("files", metavar="FILE", nargs="+", type=Path, help="rule file or PrometheusRule, in YAML")
     proving.add_argument("--json", action="store_true", help="print JSON")
-    proving.add_argument("--scrape-interval", metavar="SECONDS", type=_seconds, default=15.0, help="default: 15")
+    proving.add_argument(
+        "--scrape-interval", metavar="SECONDS", type=_threshold("seconds"), default=15.0, help="default: 15"
+    )
     proving.add_argument(
         "--target-label",
         metavar="NAME",
@@ -101,42 +122,41 @@ def _parser() -> CommandParser:
     )
     proving.add_argument("--no-search", action="store_true", help="do not search for series that fire the alerts")
     for command in (prometheus, operator, listing):
-        command.add_argument(
-            "--jobs", metavar="REGEX", default=_DEFAULT_JOBS, help="scrape jobs of Conch (default: %(default)s)"
-        )
-        thresholds = command.add_argument_group("thresholds")
-        for name, default, unit, text in Thresholds.options():
-            thresholds.add_argument(
-                f"--{name.replace('_', '-')}",
-                dest=name,
-                metavar=unit.upper(),
-                type=_positive,
-                default=default,
-                help=f"{text} (default: {default:g})",
-            )
+        _add_thresholds(command)
     for command in (prometheus, operator, routes, listing):
         command.add_argument("--output", metavar="FILE", type=Path, help="write to a file instead of stdout")
     return parser
 
 
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1
-    if not 0 <= value < float("inf"):
-        raise ArgumentTypeError(f"'{text}' is not a number of 0 or more")
-    return value
+def _add_thresholds(command: ArgumentParser) -> None:
+    command.add_argument(
+        "--jobs", metavar="REGEX", default=_DEFAULT_JOBS, help="scrape jobs of Conch (default: %(default)s)"
+    )
+    thresholds = command.add_argument_group("thresholds")
+    for name, default, unit, text in Thresholds.options():
+        thresholds.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=name,
+            metavar=unit.upper(),
+            type=_threshold(unit),
+            default=default,
+            help=f"{text} (default: {default:g})",
+        )
 
 
-def _seconds(text: str) -> float:
-    if (value := _positive(text)) == 0:
-        raise ArgumentTypeError("must be more than 0 seconds")
-    return value
+def _threshold(unit: str) -> Callable[[str], float]:
+    """Return the type of an option whose value has a unit of the thresholds."""
 
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = nan
+        try:
+            Thresholds.check(unit, value)
+        except ValueError as error:
+            reason = str(error).replace("nan", f"'{text}'", 1) if isnan(value) else str(error)
+            raise ArgumentTypeError(reason) from None
+        return value
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise ArgumentTypeError(f"'{text}' is not NAME=VALUE")
-    return name, value
+    return read

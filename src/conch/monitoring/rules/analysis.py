@@ -19,6 +19,7 @@ from conch.monitoring.promql import (
     duration,
     metric_uses,
     parse,
+    position,
     strip,
     walk,
 )
@@ -52,7 +53,7 @@ class RuleProblem:
 
 @dataclass(frozen=True, slots=True)
 class AnalysedRule:
-    """A rule, its tree unless it cannot be parsed, and its problems, the worst first.
+    """A rule, its tree unless the rule is invalid, and its problems, the worst first.
 
     `unchecked` are metrics about which nothing is known.
     """
@@ -97,10 +98,14 @@ class _Analysis:
 
     def analyse(self, rule: UserRule) -> AnalysedRule:
         """Analyse one rule."""
+        if rule.faults:
+            faults = [RuleProblem("never", "invalid-rule", f"line {each.line}: {each.message}") for each in rule.faults]
+            return AnalysedRule(rule, None, tuple(faults))
         try:
             tree = parse(rule.expr)
         except PromqlError as error:
-            return AnalysedRule(rule, None, (RuleProblem("never", "syntax", str(error), error.offset),))
+            message = f"invalid PromQL {position(rule.expr, error.offset)}: {error}"
+            return AnalysedRule(rule, None, (RuleProblem("never", "syntax", message, error.offset),))
         found = self.problems_of(tree)
         if rule.is_alert:
             found += [*_condition(tree), *self._for(rule, tree), *self._templates(rule, tree)]

@@ -1,5 +1,6 @@
 """Alerts about what is dead, restarting, unready or unreachable: servers, models, exporters, tunnels, receivers."""
 
+from conch.monitoring.promql import LabelMatcher, Selector, render
 from conch.monitoring.rules.rule import AlertingRule, InputSeries, Proof, RuleGroup, counter, gauge
 from conch.monitoring.rules.serving_alerts import M
 from conch.monitoring.rules.thresholds import Thresholds
@@ -16,7 +17,7 @@ def availability_alerts(limits: Thresholds, jobs: str) -> RuleGroup:
             AlertingRule(
                 "ConchTargetDown",
                 "critical",
-                f'up{{job=~"{jobs}"}} == 0',
+                f"{render(Selector('up', (LabelMatcher('job', '=~', jobs),)))} == 0",
                 60,
                 "{{ $labels.instance }} of job {{ $labels.job }} does not answer scrapes.",
                 "Check the process, its metrics port and the network between Prometheus and it.",

@@ -41,7 +41,8 @@ def alertmanager_file(webhook: str) -> dict[str, Any]:
                     "matchers": ['alertname=~"Conch.*"', 'severity="critical"'],
                     "receiver": "conch",
                     "group_wait": "5s",
-                    "repeat_interval": "1h",
+                    # Above the receiver's default of deduplicate_for, 1h, which would swallow the repetition.
+                    "repeat_interval": "2h",
                 },
                 {
                     "matchers": ['alertname=~"Conch.*"', 'severity="info"'],

@@ -13,6 +13,7 @@ TARGET_LABELS = frozenset(
 )
 # Labels that every scraped series has.
 _ALWAYS = frozenset({"job", "instance"})
+MAX_CELSIUS = 200  # of a device that works
 _OWN_PREFIXES = ("conch_", "nv_")
 # Other exporters have metrics with these prefixes that Conch lacks.
 _SHARED_PREFIXES = ("vllm:", "DCGM_FI_")
@@ -62,9 +63,9 @@ class KnownMetric:
             if definition.unit == "percent":
                 return 0, 100
             if definition.unit == "celsius":
-                return -273.15, float("inf")
+                return -273.15, MAX_CELSIUS
             if definition.name.startswith("DCGM_FI_DEV_") and "TEMP" in definition.name:
-                return -273.15, float("inf")
+                return -273.15, MAX_CELSIUS
         return 0, float("inf")
 
 

@@ -1,10 +1,23 @@
 """The thresholds of the alerts: the options of `conch rules`."""
 
 from dataclasses import dataclass, field, fields
+from math import inf
+
+from conch.monitoring.rules.known_metrics import MAX_CELSIUS
 
 
 def _option(default: float, unit: str, text: str) -> float:
     return field(default=default, metadata={"unit": unit, "help": text})
+
+
+# Unit → the value is above, is below, description.
+_RANGES = {
+    "share": (0, 1, "a share between 0 and 1, e.g. 0.999"),
+    "ratio": (0, inf, "a ratio above 0, e.g. 1.5"),
+    "seconds": (0, inf, "a positive number of seconds, e.g. 0.5"),
+    "count": (0, inf, "a positive count, e.g. 10"),
+    "celsius": (0, MAX_CELSIUS, f"a temperature between 0 and {MAX_CELSIUS} °C, e.g. 85"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,13 @@ class Thresholds:
     gpu_idle: float = _option(0.3, "share", "utilization of an accelerator that counts as idle")
     gpu_idle_time: float = _option(3600, "seconds", "time after which an idle accelerator is reported")
     gpu_memory: float = _option(0.95, "share", "memory of an accelerator in use")
+
+    @classmethod
+    def check(cls, unit: str, value: float) -> None:
+        """Raise ValueError with the range and the remedy if a value is not one of a unit."""
+        low, high, text = _RANGES[unit]
+        if not low < value < high:
+            raise ValueError(f"{value:g} is not {text}")
 
     @classmethod
     def options(cls) -> list[tuple[str, float, str, str]]:

@@ -2,15 +2,32 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from conch.monitoring.promql import parse_duration
 from conch.monitoring.yaml_documents import YamlDocument, YamlPath
 
+_KEYS = ("alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations")
+_EXTENSIONS = ("debug", "update_entries_limit")  # of VictoriaMetrics
+_NAMING = ("alert", "record", "expr")
+_MIN_SIMILARITY = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFault:
+    """Why Prometheus refuses a rule, and with it the file."""
+
+    message: str
+    line: int
+
 
 @dataclass(frozen=True, slots=True)
 class UserRule:
-    """A rule of a user. `line` is that of its expression; `texts` are the templates of its annotations and labels."""
+    """A rule of a user. `line` is that of its expression; `texts` are the templates of its annotations and labels.
+
+    A rule with faults has the values of the keys that are probably meant.
+    """
 
     name: str
     is_alert: bool
@@ -20,18 +37,20 @@ class UserRule:
     labels: tuple[str, ...]
     texts: tuple[str, ...]
     document: dict[str, Any]
-
-
-def is_rule_document(value: Any) -> bool:
-    """Return whether a document has rules: a rule file, a PrometheusRule object, or a list of rules."""
-    return any(True for _ in _rule_values(value))
+    faults: tuple[RuleFault, ...] = ()
 
 
 def read_rules(document: YamlDocument) -> list[UserRule]:
-    """Return the rules of a document. Parts that are not rules are omitted: promtool reports them."""
+    """Return the rules of a document: a rule file, a PrometheusRule object, or a list of rules."""
     found = []
-    for path, value in _rule_values(document.value):
-        name = value.get("alert") or value.get("record")
+    for path, written in _rule_values(document.value):
+        meant = _meant_keys(written)
+        value = {meant.get(key, key): each for key, each in written.items()}
+        faults = tuple(
+            RuleFault(message, document.line(path if key is None else (*path, key)))
+            for key, message in _faults(written, value, meant)
+        )
+        name = value.get("alert") or value.get("record") or "unnamed"
         try:
             for_s = parse_duration(str(value["for"])) if value.get("for") else 0
         except ValueError:
@@ -39,8 +58,8 @@ def read_rules(document: YamlDocument) -> list[UserRule]:
         labels, annotations = _mapping(value.get("labels")), _mapping(value.get("annotations"))
         texts = tuple(str(text) for text in (*labels.values(), *annotations.values()))
         line = document.line((*path, "expr"))
-        expr = str(value["expr"]).strip()
-        found.append(UserRule(str(name), "alert" in value, expr, for_s, line, tuple(labels), texts, value))
+        expr = str(value.get("expr", "")).strip()
+        found.append(UserRule(str(name), "record" not in value, expr, for_s, line, tuple(labels), texts, value, faults))
     return found
 
 
@@ -49,12 +68,55 @@ def _rule_values(value: Any, path: YamlPath = ()) -> Iterator[tuple[YamlPath, di
         for index, each in enumerate(value):
             yield from _rule_values(each, (*path, index))
     elif isinstance(value, dict):
-        if isinstance(value.get("expr"), str | int | float) and ("alert" in value or "record" in value):
-            yield path, value
+        if "rules" not in value and _is_rule(value, in_group="groups" in path):
+            yield path, {str(key): each for key, each in value.items()}
             return
         for key in ("spec", "groups", "rules"):
             if key in value:
                 yield from _rule_values(value[key], (*path, key))
+
+
+def _is_rule(value: dict[Any, Any], *, in_group: bool) -> bool:
+    """Return whether a mapping is meant as a rule. Outside of a group, it needs a name and an expression."""
+    if not any(key in value for key in _NAMING):
+        return False
+    keys = {*value, *_meant_keys(value).values()}
+    return in_group or ("expr" in keys and not keys.isdisjoint(("alert", "record")))
+
+
+def _meant_keys(value: dict[Any, Any]) -> dict[str, str]:
+    """Return the keys that are probably meant by unknown ones."""
+    found: dict[str, str] = {}
+    for key in map(str, value):
+        if key not in (*_KEYS, *_EXTENSIONS):
+            free = [each for each in _KEYS if each not in value and each not in found.values()]
+            if near := get_close_matches(key.lower(), free, n=1, cutoff=_MIN_SIMILARITY):
+                found[key] = near[0]
+    return found
+
+
+def _faults(written: dict[str, Any], value: dict[str, Any], meant: dict[str, str]) -> Iterator[tuple[str | None, str]]:
+    """Yield the key, None for the whole rule, and what is wrong with it."""
+    for key in written:
+        if key in meant:
+            yield key, f"unknown key '{key}'; did you mean '{meant[key]}'?"
+        elif key not in (*_KEYS, *_EXTENSIONS):
+            yield key, f"unknown key '{key}'; a rule has {', '.join(_KEYS)}"
+    if "alert" in value and "record" in value:
+        yield None, "both 'alert' and 'record' are given; make it two rules"
+    elif "alert" not in value and "record" not in value:
+        yield None, "'alert' or 'record' is missing: the rule has no name"
+    if "expr" not in value:
+        yield None, "'expr' is missing"
+    elif not isinstance(value["expr"], str | int | float) or not str(value["expr"]).strip():
+        yield "expr", "'expr' is not a query"
+    for key in ("for", "keep_firing_for"):
+        text = str(value.get(key) or "0")
+        try:
+            if text != "0":
+                parse_duration(text)
+        except ValueError:
+            yield key, f"{key}: '{text}' is not a valid duration, such as 5m"
 
 
 def _mapping(value: Any) -> dict[str, Any]:

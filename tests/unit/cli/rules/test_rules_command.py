@@ -1,10 +1,13 @@
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from conch.alerts.configuration import DEFAULT_DEDUPLICATE_S
 from conch.cli.rules.command import rules
+from conch.monitoring.promql import parse_duration
 from conch.monitoring.yaml_documents import load_documents
 from tests.debian import debian_tool
 from tests.unit.monitoring.rules.test_analysis import QPS_ARTICLE
@@ -152,3 +155,101 @@ def test_invalid_options_are_refused(flags: list[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         rules(flags)
     assert raised.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "remedy"),
+    [
+        ("--objective=99.9", "99.9 is not a share between 0 and 1, e.g. 0.999"),
+        ("--objective=1", "1 is not a share between 0 and 1"),
+        ("--gpu-idle=30", "30 is not a share between 0 and 1"),
+        ("--p99=0", "0 is not a positive number of seconds"),
+        ("--restarts=-1", "-1 is not a positive count"),
+        ("--gpu-temperature=8500", "8500 is not a temperature between 0 and 200"),
+        ("--ttft=two", "'two' is not a positive number of seconds"),
+        ("--ttft=inf", "inf is not a positive number of seconds"),
+    ],
+)
+def test_thresholds_out_of_range_are_refused(flag: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        rules(["prometheus", flag])
+    assert raised.value.code == 2
+    assert remedy in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("jobs", ["conch(", "(?=a)"])
+def test_an_invalid_expression_of_jobs_is_refused(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rules(["prometheus", "--jobs", jobs]) == 2
+    assert f"--jobs '{jobs}' is not a valid regular expression" in capsys.readouterr().err
+
+
+def test_quotes_in_jobs_are_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    assert rules(["prometheus", "--jobs", r'a"b|c\.d', "--output", str(path)]) == 0
+    promtool = debian_tool("promtool")
+    subprocess.run([promtool, "check", "rules", path], check=True, capture_output=True)
+    assert r'up{job=~"a\"b|c\\.d"} == 0' in path.read_text()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9096", "", "http://", "http://a:b/", "http://a b/"])
+def test_an_invalid_webhook_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rules(["alertmanager", "--webhook", url]) == 2
+    assert f"--webhook '{url}' is not valid" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--name", "A B"], "'A B' is not a valid name"),
+        (["--namespace", "A B"], "'A B' is not a valid namespace"),
+        (["--namespace", "a.b"], "'a.b' is not a valid namespace"),
+        (["--label", "release=a b"], "'release=a b' is not a valid label"),
+    ],
+)
+def test_names_that_kubernetes_refuses_are_refused(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        rules(["operator", *flags])
+    assert raised.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "missing" / "rules.yaml"
+    for command in ("prometheus", "operator", "alertmanager", "list"):
+        assert rules([command, "--output", str(path)]) == 1
+        expected = f"conch rules {command}: cannot write {path}: No such file or directory\n"
+        assert capsys.readouterr().err == expected
+
+
+def test_critical_alerts_repeat_after_the_time_of_deduplication(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rules(["alertmanager"]) == 0
+    [document] = load_documents(capsys.readouterr().out)
+    route = document.value["route"]
+    repeats = [parse_duration(each["repeat_interval"]) for each in (route, *route["routes"])]
+    assert min(repeats) > DEFAULT_DEDUPLICATE_S
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("  - alrt: A\n    expr: up == 0\n", ["line 4: unknown key 'alrt'; did you mean 'alert'?"]),
+        ("  - alert: A\n    exp: up == 0\n", ["line 5: unknown key 'exp'; did you mean 'expr'?"]),
+        ("  - alert: A\n    expr: up == 0\n    fr: 5m\n", ["line 6: unknown key 'fr'; did you mean 'for'?"]),
+        ("  - alert: A\n    expr: up == 0\n    team: x\n", ["line 6: unknown key 'team'; a rule has alert, record"]),
+        ("  - alert: A\n", ["line 4: 'expr' is missing"]),
+        ("  - expr: up == 0\n", ["line 4: 'alert' or 'record' is missing"]),
+        ("  - {alert: A, record: B, expr: up}\n", ["line 4: both 'alert' and 'record'"]),
+        ("  - alert: A\n    expr: up == 0\n    for: soon\n", ["line 6: for: 'soon' is not a valid duration"]),
+        ("  - alert: A\n    expr: []\n", ["line 5: 'expr' is not a query"]),
+    ],
+)
+def test_rules_that_prometheus_refuses_are_invalid(
+    text: str, faults: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "groups:\n- name: g\n  rules:\n"
+    status, [fault, sound] = proved(head + text + "  - {alert: Down, expr: up == 0}\n", tmp_path, capsys, "--no-search")
+    assert (status, fault["verdict"], sound["verdict"]) == (1, "invalid", "not searched")
+    messages = [each["message"] for each in fault["problems"]]
+    assert [message.startswith(start) for message, start in zip(messages, faults, strict=True)] == [True], messages

@@ -159,10 +159,30 @@ def test_a_driver_that_hangs_or_crashes_shows_and_recovers(library: Path, tmp_pa
         assert "the collector of nvidia accelerators failed" in exporter.text
 
 
-def test_a_machine_without_a_gpu_is_not_healthy(tmp_path: Path) -> None:
-    with GpuExporter({}, log=tmp_path / "log") as exporter:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("vendors", "shown", "warning"),
+    [
+        (("nvidia",), "nvidia", "no accelerator of vendor nvidia: the driver library libnvidia-ml.so.1 was not found"),
+        ((), "none", "no accelerator was found on this machine"),
+    ],
+)
+def test_a_missing_driver_shows_until_it_is_installed(
+    library: Path, tmp_path: Path, vendors: tuple[str, ...], shown: str, warning: str
+) -> None:
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    machine = {**machine_with(library, tmp_path, gpu(A100, **VALUES)), "LD_LIBRARY_PATH": str(folder)}
+    with GpuExporter(machine, log=tmp_path / "log", vendors=vendors) as exporter:
+        series = exporter.until(lambda series: UP in series)
+        assert series[UP] == [({"vendor": shown}, 0)]
         assert exporter.get("/health")[0] == 503
-        assert UP not in exporter.series()
+        assert exporter.text.count(warning) == 1
+        assert "libnvidia-ml.so.1 was not found; install the driver" in exporter.text
+        for file in library.iterdir():
+            (folder / file.name).symlink_to(file)
+        exporter.until(lambda series: series.get(UP) == [({"vendor": "nvidia"}, 1)])
+        assert exporter.get("/health")[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from shutil import which
 
 from conch.accelerators.base import Collector, CollectorError
-from conch.accelerators.nvidia.driver import has_nvidia_driver
+from conch.accelerators.nvidia.driver import LIBRARY, has_nvidia_driver
 
 ENTRY_POINTS = "conch.accelerators"
 
@@ -37,9 +37,15 @@ _PROGRAMS: Mapping[str, str] = {
 
 def present_vendors() -> Sequence[str]:
     """Return the vendors whose driver or tool is installed, and those of installed packages. Nothing is started."""
-    programs = {vendor for vendor, program in _PROGRAMS.items() if which(program) is not None}
-    nvidia = {"nvidia"} if has_nvidia_driver() else set()
-    return sorted({*programs, *nvidia, *(set(vendors()) - set(BUILT_IN))})
+    return [vendor for vendor in vendors() if not missing_driver(vendor)]
+
+
+def missing_driver(vendor: str) -> str:
+    """Return which driver or tool of the vendor is not installed, and the remedy; "" if it is. Nothing is started."""
+    if vendor == "nvidia" and not has_nvidia_driver():
+        return f"the driver library {LIBRARY} was not found; install the driver, or give the container a GPU"
+    program = _PROGRAMS.get(vendor)
+    return f"the program '{program}' is not on PATH; install it" if program and which(program) is None else ""
 
 
 def vendors() -> Sequence[str]:

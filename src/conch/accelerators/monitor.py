@@ -1,16 +1,17 @@
 """The accelerators of a machine: one sampler for each vendor, and the metric families of their last samples."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Literal, TypeAlias, cast
 
 from conch.accelerators.attribution.model_attribution import ModelAttribution
 from conch.accelerators.attribution.models import AttributedProcess
 from conch.accelerators.attribution.pod_attribution import PodAttribution
-from conch.accelerators.base import VendorSample
+from conch.accelerators.base import CollectorStatus, VendorSample
 from conch.accelerators.collectors import present_vendors
 from conch.accelerators.families import (
     device_labels,
@@ -28,11 +29,16 @@ from conch.observability.metrics.exposition import Family, Point
 from conch.options.server_options import ServerOptions
 
 NVIDIA = "nvidia"
+# Absent vendors that count as failures: none of a server; of an exporter all if it finds no vendor, or each one named.
+Expected: TypeAlias = Literal["none", "any", "each"]
+# The value of the label `vendor` while an exporter finds no accelerator at all.
+NO_VENDOR = "none"
 MIN_INTERVAL_S = 0.1
 # Vendors other than NVIDIA are read by their tools, which take seconds; collectors have shorter timeouts for each.
 _TOOL_TIMEOUT_S = 30.0
 # In a server, tools leave the processors to models.
 _TOOL_INTERVAL_S = 5.0
+_log = logging.getLogger(__name__)
 
 
 class AcceleratorMonitor:
@@ -40,7 +46,8 @@ class AcceleratorMonitor:
 
     `dcgm` exposes NVIDIA GPUs under DCGM's names, and `triton_names` those under Triton's. `pods` and `models`
     attribute devices, if given; `native_names` is whether vendors' own names are exposed beside the normal form.
-    Vendors that are read by a tool are sampled every `tool_interval_s` at most.
+    Vendors that are read by a tool are sampled every `tool_interval_s` at most. `expected` are the vendors whose
+    absence is logged and exposed as a collector that is down.
     """
 
     def __init__(
@@ -55,12 +62,15 @@ class AcceleratorMonitor:
         models: ModelAttribution | None = None,
         timeout_s: float | None = None,
         tool_interval_s: float = 0.0,
+        expected: Expected = "none",
     ) -> None:
         self._triton = TritonView() if triton_names else None
         self._dcgm = dcgm
         self._native_names = native_names
         self._pods = pods
         self._models = models
+        self._expected = expected
+        self._reported: set[str] = set()  # vendors whose absence was logged
         self._tasks: list[asyncio.Task[None]] = []
         self._samplers: Mapping[str, Sampler] = {
             vendor: Sampler(
@@ -68,6 +78,7 @@ class AcceleratorMonitor:
                 interval_s if vendor == NVIDIA else max(interval_s, tool_interval_s),
                 timeout_s=timeout_s or (None if vendor == NVIDIA else max(_TOOL_TIMEOUT_S, 3 * interval_s)),
                 on_sample=self._observe,
+                on_absent=self._report_absence,
             )
             for vendor in vendors
         }
@@ -97,8 +108,36 @@ class AcceleratorMonitor:
     @property
     def healthy(self) -> bool:
         """Whether there is a sample, and no collector of a vendor that is present is down."""
-        statuses = [status for sampler in self._samplers.values() if (status := sampler.status()) is not None]
+        statuses = self._statuses()
         return bool(statuses) and all(status.up for status in statuses)
+
+    def _statuses(self) -> list[CollectorStatus]:
+        """Return the states of the collectors of vendors that are present or expected."""
+        statuses = []
+        for sampler in self._samplers.values():
+            status = sampler.status()
+            if status is None and sampler.absence and self._expected == "each":
+                status = CollectorStatus(sampler.vendor, up=False, error=sampler.absence)
+            if status is not None:
+                statuses.append(status)
+        if not statuses and self._expected == "any" and self._all_absent():
+            statuses.append(CollectorStatus(NO_VENDOR, up=False))
+        return statuses
+
+    def _all_absent(self) -> bool:
+        return all(sampler.absence for sampler in self._samplers.values())
+
+    def _report_absence(self) -> None:
+        """Log the expected vendors that are absent, once until they are found."""
+        absent = {vendor: each.absence for vendor, each in self._samplers.items() if each.absence}
+        if self._expected == "each":
+            for vendor in absent.keys() - self._reported:
+                _log.warning("no accelerator of vendor %s: %s; looking for it until it appears", vendor, absent[vendor])
+            self._reported |= absent.keys()
+        elif self._expected == "any" and self._all_absent() and not self._reported:
+            reasons = "; ".join(f"{vendor}: {reason}" for vendor, reason in absent.items())
+            _log.warning("no accelerator was found on this machine; looking for one until it appears (%s)", reasons)
+            self._reported |= absent.keys()
 
     def families(self) -> Iterator[Family]:
         """Yield all families."""
@@ -115,7 +154,7 @@ class AcceleratorMonitor:
             yield from native_families(others, containers, all_metrics())
         yield from model_families(() if self._models is None else self._models.usage)
         yield self._devices_up()
-        statuses = [status for sampler in self._samplers.values() if (status := sampler.status()) is not None]
+        statuses = self._statuses()
         if self._pods is not None:
             statuses.append(self._pods.status())
         yield from status_families(statuses)
@@ -132,6 +171,9 @@ class AcceleratorMonitor:
         )
 
     def _observe(self, sample: VendorSample) -> None:
+        if sample.vendor in self._reported:
+            _log.info("found accelerators of vendor %s", sample.vendor)
+            self._reported.clear() if self._expected == "any" else self._reported.discard(sample.vendor)
         if self._triton is not None and sample.vendor == NVIDIA:
             self._triton.observe(sample)
 

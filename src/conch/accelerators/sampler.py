@@ -9,6 +9,7 @@ from contextlib import suppress
 from time import monotonic
 
 from conch.accelerators.base import CollectorError, CollectorStatus, DeviceIdentity, VendorSample, sample_from_json
+from conch.accelerators.collectors import missing_driver
 from conch.accelerators.sampling_process import ABSENT, ERROR, SAMPLE, STARTED
 
 _log = logging.getLogger(__name__)
@@ -19,6 +20,7 @@ _MIN_TIMEOUT_S = 5.0
 _TIMEOUT_INTERVALS = 3
 _KILL_TIMEOUT_S = 1.0
 _RETRY_ABSENT_S = 300.0
+_POLL_INSTALLED_S = 2.0
 _FIRST_DELAY_S, _MAX_DELAY_S = 1.0, 60.0
 _STABLE_S = 60.0  # a process that lived that long is restarted after the first delay
 _MAX_LINE_BYTES = 1 << 20
@@ -31,7 +33,7 @@ class Sampler:
 
     `on_sample` is called with every sample. A process that fails, or that is silent for `timeout_s`, is killed and
     restarted with backoff; meanwhile there is no sample. While the vendor is absent, the process is started again every
-    few minutes.
+    few minutes, and when its driver or tool is installed. `on_absent` is called each time it is found absent.
     """
 
     def __init__(
@@ -43,15 +45,18 @@ class Sampler:
         start_timeout_s: float = _START_TIMEOUT_S,
         first_delay_s: float = _FIRST_DELAY_S,
         on_sample: Callable[[VendorSample], None] | None = None,
+        on_absent: Callable[[], None] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.vendor = vendor
         self.sample: VendorSample | None = None  # the last one; None while the collector is down
+        self.absence = ""  # why the vendor counts as absent; "" if it is present, or not known yet
         self._interval_s = interval_s
         self._timeout_s = timeout_s or max(_MIN_TIMEOUT_S, _TIMEOUT_INTERVALS * interval_s)
         self._start_timeout_s = max(start_timeout_s, self._timeout_s)
         self._first_delay_s = first_delay_s
         self._on_sample = on_sample
+        self._on_absent = on_absent
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._process: Process | None = None
@@ -97,14 +102,18 @@ class Sampler:
     async def _supervise(self) -> None:
         while True:
             began = self._clock()
+            missing = missing_driver(self.vendor)
             try:
-                absent = await self._run()
+                absent = bool(missing) or await self._run()
             finally:
                 self.sample = None
                 await self._kill()
             if absent:
                 self._absent = True
-                await asyncio.sleep(_RETRY_ABSENT_S)
+                self.absence = missing or self.absence
+                if self._on_absent is not None:
+                    self._on_absent()
+                await self._wait_for_driver(bool(missing))
                 continue
             self._absent = False
             if self._clock() - began >= _STABLE_S:
@@ -115,6 +124,13 @@ class Sampler:
                 "the collector of %s accelerators failed: %s; restarting in %g s", self.vendor, self._error, delay
             )
             await asyncio.sleep(delay)
+
+    async def _wait_for_driver(self, missing: bool) -> None:
+        """Wait until the driver or tool is installed, or some minutes if it is and finds no device."""
+        if not missing:
+            await asyncio.sleep(_RETRY_ABSENT_S)
+        while missing and missing_driver(self.vendor):  # noqa: ASYNC110  # no event: the file system is polled
+            await asyncio.sleep(_POLL_INSTALLED_S)
 
     async def _run(self) -> bool:
         """Run one process until it ends or must be killed. Returns whether the vendor is absent."""
@@ -162,8 +178,9 @@ class Sampler:
                 raise EOFError
             kind, _, content = line.rstrip().partition(b" ")
             if kind == ABSENT:
+                self.absence = content.decode(errors="replace")
                 return True
-            self._absent = False
+            self._absent, self.absence = False, ""
             timeout_s = self._timeout_s
             if kind == SAMPLE:
                 self._accept(content)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conch.accelerators.collectors import present_vendors, vendors
+from conch.accelerators.collectors import vendors
 from conch.accelerators.nvidia.dcgm_view import DCGM_NAMES
 from conch.cli.command_parser import CommandParser
 from conch.errors import ConfigError
@@ -133,11 +133,12 @@ def _monitor(options: Namespace, environment: Mapping[str, str]) -> "Accelerator
         print(f"conch gpu-exporter: {options.collectors}: NVML has no value for {names}", file=sys.stderr)
     hostname = "" if options.no_hostname else environment.get("NODE_NAME") or socket.gethostname()
     return AcceleratorMonitor(
-        options.vendor or {"nvidia", *present_vendors()},  # NVIDIA's driver may be installed later
+        options.vendor or vendors(),  # also those that are absent: a driver or tool may be installed later
         options.collect_interval / 1000,
         dcgm=DcgmView(options.dcgm_names, hostname, counters),
         timeout_s=None if options.sample_timeout is None else options.sample_timeout / 1000,
         pods=_pods(Path(options.pod_resources_kubelet_socket)) if options.kubernetes else None,
+        expected="each" if options.vendor else "any",
     )
 
 

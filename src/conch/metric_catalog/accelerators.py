@@ -59,7 +59,10 @@ MODEL_UTILIZATION = MetricDefinition(
     "ratio",
 )
 COLLECTOR_UP = MetricDefinition(
-    "conch_accelerator_collector_up", "gauge", "1 if the last sample of the vendor's collector succeeded.", ("vendor",)
+    "conch_accelerator_collector_up",
+    "gauge",
+    "1 if the last sample of the vendor's collector succeeded; 0 for vendor=none while an exporter finds no vendor.",
+    ("vendor",),
 )
 SAMPLE_DURATION = MetricDefinition(
     "conch_accelerator_sample_duration_seconds",

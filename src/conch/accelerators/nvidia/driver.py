@@ -2,13 +2,13 @@
 
 import ctypes
 
-_LIBRARY = "libnvidia-ml.so.1"
+LIBRARY = "libnvidia-ml.so.1"
 
 
 def has_nvidia_driver() -> bool:
     """Return whether the driver's library is installed. Loading it starts nothing."""
     try:
-        ctypes.CDLL(_LIBRARY)
+        ctypes.CDLL(LIBRARY)
     except OSError:
         return False
     return True

@@ -100,8 +100,8 @@ def _helpers_down() -> tuple[AlertingRule, ...]:
             "conch_accelerator_collector_up",
             collector,
             120,
-            "The collector of {{ $labels.vendor }} accelerators on {{ $labels.instance }} fails.",
-            "The log of the exporter has the error of the driver.",
+            "{{ $labels.instance }} has no samples of accelerators (vendor: {{ $labels.vendor }}).",
+            "The log of the exporter has the error of the driver, or the driver or tool that it did not find.",
         ),
         _is_zero(
             "ConchAcceleratorLost",

@@ -7,6 +7,7 @@ from conch.alerts.configuration import ReceiverConfig
 from conch.alerts.secret import Secret
 from conch.errors import ConfigError
 from conch.monitoring.yaml_documents import dump_documents
+from conch.url_credentials import check_no_credentials
 
 
 def alertmanager_snippet(config: ReceiverConfig, url: str) -> str:
@@ -32,7 +33,11 @@ def alertmanager_snippet(config: ReceiverConfig, url: str) -> str:
 
 
 def check_webhook_url(option: str, url: str) -> None:
-    """Raise ConfigError if the value of an option is not a URL that Alertmanager can post to."""
+    """Raise ConfigError if the value of an option is not a URL that Alertmanager can post to, or has credentials."""
+    try:
+        check_no_credentials(url)
+    except ValueError as error:
+        raise ConfigError(f"{option} {error}; Alertmanager reads them from 'http_config'") from None
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -11,6 +11,7 @@ from conch.errors import InvalidRequest
 from conch.traces.otlp_spans import is_otlp, spans_of_otlp
 from conch.traces.recorded_span import RecordedSpan, link
 from conch.traces.triton_entries import is_entry, spans_of_entries
+from conch.url_credentials import check_no_credentials
 
 _TIMEOUT_S = 30
 _MAX_BYTES = 512 * 2**20
@@ -54,6 +55,10 @@ def read_traces(sources: Sequence[str]) -> RecordedTraces:
 
 
 def _load(source: str) -> str:
+    try:
+        check_no_credentials(source)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
     try:
         if source.startswith(("http://", "https://")):
             request = urllib.request.Request(source, headers={"Accept": "application/json"})  # noqa: S310

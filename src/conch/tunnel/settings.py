@@ -102,7 +102,8 @@ class TunnelSettings:
 def parse_target(text: str) -> str:
     """Return `[user@]host` if it is valid. Raises ValueError; a text that ssh would read as an option is not valid."""
     if _TARGET.fullmatch(text) is None:
-        raise ValueError(f"'{text}' is not a valid target: [USER@]HOST; the port is --ssh-port")
+        shown = re.sub(r":[^@]*@", ":***@", text)  # a password is not repeated
+        raise ValueError(f"'{shown}' is not a valid target: [USER@]HOST; the port is --ssh-port")
     return text
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from conch.errors import ConchError, InvalidRequest, Unavailable
+from conch.url_credentials import check_no_credentials
 
 _TIMEOUT_S = 600
 _NOT_FOUND = 404
@@ -66,6 +67,10 @@ class OpenAIClient:
 
     def __init__(self, url: str, key: str = "") -> None:
         """Raise InvalidRequest for an invalid URL."""
+        try:
+            check_no_credentials(url)
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidRequest(f"'{url}' is not a valid API URL: expected one such as http://localhost:8000/v1")

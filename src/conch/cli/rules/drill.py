@@ -1,5 +1,6 @@
 """`conch drill`: make an alert fire on a running system, and measure the time from the cause to the webhook."""
 
+import http.client
 import json
 import sys
 import time
@@ -15,6 +16,8 @@ from math import inf
 from typing import Any
 
 from conch.cli.command_parser import CommandParser
+from conch.cli.rules.drill_causes import CommandCause, LoadCause
+from conch.url_credentials import check_no_credentials
 
 _FAILURE = 1
 _POLL_S = 0.25
@@ -24,9 +27,11 @@ _SCRAPE_TIMEOUT_S = 120
 _LISTEN = "127.0.0.1:9098"
 _DESCRIPTION = """\
 Make an alert fire, and measure the time from its cause to the webhook of Alertmanager. The cause is, by default, the
-series of the alert's proof, of a model 'conch-drill' that does not exist: Prometheus scrapes them from this command,
-which the operator allows by a scrape job for --listen. With --load the cause is load on a model, with --command a
-fault, such as the end of a process. Alertmanager must send its webhook to --listen, too; --config prints both entries.
+series of the alert's proof, with the label drill="true", of a model, accelerator or target 'conch-drill' that does not
+exist: Prometheus scrapes them from this command, which the operator allows by a scrape job for --listen. Its messages
+go to the usual receivers, too, and have 'conch-drill' in their text. With --load the cause is load on a model, with
+--command a fault, such as the end of a process. Alertmanager must send its webhook to --listen, too; --config prints
+both entries.
 """
 
 
@@ -52,8 +57,9 @@ def drill(arguments: Sequence[str]) -> int:
         _parser().error("name an alert; conch rules list has those of Conch")
     stages: list[DrillStage] = []
     failure = ""
+    running = _Drill(given, stages)
     try:
-        _Drill(given, stages).run()
+        running.run()
     except ModuleNotFoundError as error:
         print(f"conch drill: {error.name} is not installed; pip install 'conch-server[monitoring]'", file=sys.stderr)
         return _FAILURE
@@ -61,7 +67,12 @@ def drill(arguments: Sequence[str]) -> int:
         failure = str(error)
     except KeyboardInterrupt:
         failure = "interrupted"
-    _report(given, stages, failure)
+    if running.load is not None and (failed := running.load.failures()):
+        if failure:
+            failure += f"; {failed}"
+        else:
+            _warn(failed)
+    _report(given, stages, failure, running.load)
     return _FAILURE if failure else 0
 
 
@@ -70,6 +81,7 @@ class _Drill:
         self._given = given
         self._stages = stages
         self._began_at = 0.0
+        self.load: LoadCause | None = None
 
     def run(self) -> None:
         """Prepare, apply the cause, and follow the alert. Raises DrillError, OSError or ValueError."""
@@ -77,17 +89,26 @@ class _Drill:
 
         rule = self._rule()
         name = rule["name"]
+        hold_s = rule.get("duration", 0)
+        if hold_s and self._given.timeout is not None and self._given.timeout <= hold_s:
+            raise DrillError(
+                f"--timeout {self._given.timeout:g} is not longer than the hold time of {name}, {hold_s:g} s,"
+                " before which it does not fire"
+            )
         limit_s = self._given.timeout or rule.get("duration", 0) + self._proof_s(name) + _MARGIN_S
         known = {_identity(each) for each in self._alerts(name)}
         if known and (self._given.load or self._given.command):
             raise DrillError(f"{name} is already active; wait until it is resolved, or a drill measures nothing")
         host, port = self._given.listen
-        listener = DrillListener(host, port, name)
+        try:
+            listener = DrillListener(host, port, name)
+        except OSError as error:
+            raise DrillError(f"cannot listen on {host}:{port}: {error.strerror}; --listen chooses another") from error
         listener.start()
         try:
             cause = self._begin(listener, name)
             try:
-                self._follow(listener, name, known, limit_s)
+                self._follow(listener, name, known, limit_s, hold_s)
             finally:
                 if cause is not None:
                     cause.stop()
@@ -103,10 +124,9 @@ class _Drill:
             if wanted in (_normal(name), _normal(name.removeprefix("Conch"))):
                 return dict(rule)
         near = get_close_matches(self._given.name, rules, n=1, cutoff=0.4)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = f"; did you mean '{near[0]}'" if near else "; conch rules prometheus writes those of Conch"
         raise DrillError(
-            f"Prometheus at {self._given.prometheus} has no alert '{self._given.name}'{hint}"
-            " conch rules prometheus writes those of Conch"
+            f"Prometheus at {self._given.prometheus} has no alert '{self._given.name}'{hint}" + ("?" if near else "")
         )
 
     def _proof_s(self, name: str) -> float:
@@ -114,11 +134,9 @@ class _Drill:
 
     def _begin(self, listener: Any, name: str) -> Any:
         """Apply the cause and note the time; return what is to be stopped."""
-        from conch.cli.rules.drill_causes import CommandCause, LoadCause
-
         cause: Any = None
         if self._given.load:
-            cause = LoadCause(self._given.url, self._given.load, self._given.concurrency)
+            cause = self.load = LoadCause(self._given.url, self._given.load, self._given.concurrency)
         elif self._given.command:
             cause = CommandCause(self._given.command, self._given.every, _warn)
         else:
@@ -136,19 +154,21 @@ class _Drill:
         cause.start()
         return cause
 
-    def _follow(self, listener: Any, name: str, known: set[str], limit_s: float) -> None:
+    def _follow(self, listener: Any, name: str, known: set[str], limit_s: float, hold_s: float) -> None:
         """Note the stages of the alert until the webhook arrives."""
         sampled = not (self._given.load or self._given.command)
         seen: set[str] = set()
+        active = False
         while True:
             elapsed_s = time.monotonic() - self._began_at
             if sampled and listener.scraped_at is not None and "sample scraped" not in seen:
                 self._note(seen, "sample scraped", listener.scraped_at)
-            with suppress(urllib.error.URLError, TimeoutError):
-                for each in self._alerts(name):
-                    if _identity(each) not in known:
-                        # The webhook can arrive while the state of the alert is read.
-                        self._note(seen, f"alert {each['state']}", min(time.monotonic(), listener.received_at or inf))
+            with suppress(DrillError):
+                fresh = [each for each in self._alerts(name) if _identity(each) not in known]
+                active = bool(fresh)
+                for each in fresh:
+                    # The webhook can arrive while the state of the alert is read.
+                    self._note(seen, f"alert {each['state']}", min(time.monotonic(), listener.received_at or inf))
             if listener.received_at is not None:
                 self._note(seen, "alert firing", listener.received_at)
                 self._note(seen, "webhook received", listener.received_at)
@@ -159,7 +179,7 @@ class _Drill:
                     f"Prometheus does not scrape {host}:{port}; conch drill --config prints the job that it needs"
                 )
             if elapsed_s > limit_s:
-                raise DrillError(_missing(seen, name, limit_s))
+                raise DrillError(_missing(seen, name, limit_s, hold_s, active=active))
             listener.received.wait(_POLL_S)
 
     def _note(self, seen: set[str], stage: str, at: float) -> None:
@@ -175,8 +195,18 @@ class _Drill:
 
     def _prometheus(self, path: str, **parameters: str) -> Any:
         url = f"{self._given.prometheus.rstrip('/')}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=_API_TIMEOUT_S) as response:  # noqa: S310  # checked by the parser
-            return json.load(response)["data"]
+        try:
+            with urllib.request.urlopen(url, timeout=_API_TIMEOUT_S) as response:  # noqa: S310  # checked by the parser
+                return json.load(response)["data"]
+        except urllib.error.HTTPError as error:
+            error.close()
+            reason = f"HTTP status {error.code} for /api/v1/{path}"
+        except OSError as error:
+            cause = getattr(error, "reason", error)
+            reason = getattr(cause, "strerror", None) or str(cause)
+        except (http.client.HTTPException, ValueError, KeyError, TypeError):
+            reason = f"the answer for /api/v1/{path} is not Prometheus's"
+        raise DrillError(f"cannot ask Prometheus at {self._given.prometheus}: {reason}; --prometheus is its URL")
 
 
 def _proof(name: str) -> Any:
@@ -191,22 +221,25 @@ def _proof(name: str) -> Any:
     raise DrillError(f"'{name}' is not an alert of Conch, so there are no samples for it; use --load or --command")
 
 
-def _missing(seen: set[str], name: str, limit_s: float) -> str:
+def _missing(seen: set[str], name: str, limit_s: float, hold_s: float, *, active: bool) -> str:
     within = f"within {limit_s:.0f} s"
     if "alert firing" in seen:
         return f"no webhook {within}: check the route of Alertmanager to --listen, and its group_wait"
+    if "alert pending" in seen and active:
+        return f"{name} is pending, and did not fire {within}: its hold time is {hold_s:g} s; give a longer --timeout"
     if "alert pending" in seen:
         return f"{name} did not fire {within}: the condition ended before its hold time"
     return f"{name} was never pending {within}: the cause does not fulfil the condition"
 
 
-def _report(given: Namespace, stages: Sequence[DrillStage], failure: str) -> None:
+def _report(given: Namespace, stages: Sequence[DrillStage], failure: str, load: LoadCause | None) -> None:
     if given.json:
         document = {
             "alert": given.name,
             "cause": "load" if given.load else "command" if given.command else "sample",
             "delivered": not failure,
             "stages": [{"stage": each.name, "after_s": round(each.after_s, 3)} for each in stages],
+            **({} if load is None else {"requests": dict(load.outcomes)}),
             **({"failure": failure} if failure else {}),
         }
         print(json.dumps(document, indent=2))
@@ -276,6 +309,10 @@ def _address(text: str) -> tuple[str, int]:
 def _url(text: str) -> str:
     if not text.startswith(("http://", "https://")):
         raise ArgumentTypeError(f"'{text}' is not a URL; it must begin with http:// or https://")
+    try:
+        check_no_credentials(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
     return text
 
 

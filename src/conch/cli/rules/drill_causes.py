@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 _REQUEST_TIMEOUT_S = 30
 _COMMAND_TIMEOUT_S = 60
 _PAUSE_AFTER_ERROR_S = 0.1
+NO_RESPONSE = "none"
 
 
 class LoadCause:
@@ -20,25 +22,41 @@ class LoadCause:
 
     def __init__(self, url: str, model: str, concurrency: int) -> None:
         """Assign. `url` is that of the HTTP port of a server."""
-        self._address = urlsplit(url).netloc or url
+        self._url = url
         self._model = model
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=self._send, daemon=True) for _ in range(concurrency)]
         self._body = b""
-        self.sent = 0
+        self._lock = threading.Lock()
+        self.outcomes = Counter[str]()  # requests by HTTP status; NO_RESPONSE for broken and refused connections
+
+    def failures(self) -> str:
+        """Return how many requests failed, and how; "" if none did."""
+        with self._lock:
+            outcomes = dict(self.outcomes)
+        failed = {status: count for status, count in outcomes.items() if status != "200"}
+        if not failed:
+            return ""
+        parts = [
+            f"{count} without a response" if status == NO_RESPONSE else f"{count} with status {status}"
+            for status, count in sorted(failed.items())
+        ]
+        hint = " (429 is the status of an enforced limit)" if "429" in failed else ""
+        return f"{sum(failed.values())} of {sum(outcomes.values())} requests failed: {', '.join(parts)}{hint}"
 
     def start(self) -> None:
-        """Ask the server for the model's inputs, and begin to send. Raises OSError or ValueError."""
+        """Ask the server for the model's inputs, and begin to send. Raises ValueError."""
         connection = self._connect()
         try:
             connection.request("GET", f"/v2/models/{self._model}")
             response = connection.getresponse()
-            text = response.read()
-            if response.status != 200:
-                raise ValueError(f"model '{self._model}': {text.decode(errors='replace')}")
+            status, text = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ValueError(f"cannot ask the server at {self._url}: {reason}; --url is its URL") from error
         finally:
             connection.close()
-        self._body = json.dumps({"inputs": [_zeros(each) for each in json.loads(text)["inputs"]]}).encode()
+        self._body = json.dumps({"inputs": [_zeros(each) for each in self._inputs(status, text)]}).encode()
         for thread in self._threads:
             thread.start()
 
@@ -48,8 +66,20 @@ class LoadCause:
         for thread in self._threads:
             thread.join(_REQUEST_TIMEOUT_S)
 
+    def _inputs(self, status: int, text: bytes) -> Any:
+        try:
+            document = json.loads(text)
+            if status == 200:
+                return document["inputs"]
+            reason = document["error"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{self._url} does not serve models (HTTP status {status}); --url is its URL") from None
+        raise ValueError(f"model '{self._model}' at {self._url}: {reason}")
+
     def _connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(self._address, timeout=_REQUEST_TIMEOUT_S)
+        parts = urlsplit(self._url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return kind(parts.netloc, timeout=_REQUEST_TIMEOUT_S)
 
     def _send(self) -> None:
         connection = self._connect()
@@ -57,13 +87,19 @@ class LoadCause:
         while not self._stopped.is_set():
             try:
                 connection.request("POST", f"/v2/models/{self._model}/infer", self._body, headers)
-                connection.getresponse().read()
-                self.sent += 1
+                response = connection.getresponse()
+                response.read()
+                self._count(str(response.status))
             except (OSError, http.client.HTTPException):
                 # Refused and broken connections are part of what is drilled.
                 connection.close()
+                self._count(NO_RESPONSE)
                 time.sleep(_PAUSE_AFTER_ERROR_S)
         connection.close()
+
+    def _count(self, outcome: str) -> None:
+        with self._lock:
+            self.outcomes[outcome] += 1
 
 
 class CommandCause:
@@ -100,11 +136,16 @@ class CommandCause:
             result = subprocess.run(
                 shlex.split(self._command), capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"{self._command}: {error}"
+        except OSError as error:
+            return f"--command '{self._command}' cannot run: {error.strerror}"
+        except ValueError as error:
+            return f"--command '{self._command}' is not valid: {error}"
+        except subprocess.TimeoutExpired:
+            return f"--command '{self._command}' did not end within {_COMMAND_TIMEOUT_S} s"
         if result.returncode == 0:
             return ""
-        return f"{self._command}: exit status {result.returncode}: {(result.stderr or result.stdout).strip()}"
+        output = (result.stderr or result.stdout).strip()
+        return f"--command '{self._command}' failed with exit status {result.returncode}" + (output and f": {output}")
 
 
 def _zeros(tensor: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from conch.monitoring.promql import Selector, parse
 from conch.monitoring.rules.known_metrics import MetricTable
 from conch.monitoring.rules.rule import InputSeries, Proof
 
-DRILL_MODEL = "conch-drill"
+DRILL_NAME = "conch-drill"
 
 _NUMBER = r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _SEGMENT = re.compile(rf"(?P<first>_|{_NUMBER})(?P<step>(?=[+-]){_NUMBER})?(?:x(?P<count>\d+))?")
 _OF_TARGET = ("job", "instance")  # Prometheus adds those of the drill
-_OF_MODEL = ("model", "model_name")
+_SUBJECTS = ("model", "model_name", "name", "source", "target", "vendor")  # named in the messages of alerts
+_DRILL_LABEL = {"drill": "true"}
 
 
 def sample_values(values: str) -> list[float | None]:
@@ -31,12 +32,12 @@ def sample_values(values: str) -> list[float | None]:
 
 
 def live_exposition(proof: Proof, elapsed_s: float, table: MetricTable) -> str:
-    """Return the text of a scrape at a time after the start of a proof. Its series are those of a model for drills."""
+    """Return the text of a scrape at a time after the start of a proof. Its series are those of a drill."""
     lines = []
     for series in proof.series:
         value = _value(series, elapsed_s / proof.interval_s, table)
         if value is not None:
-            lines.append(f"{_live_name(series)} {value!r}\n")
+            lines.append(f"{live_name(series)} {value!r}\n")
     return "".join(lines)
 
 
@@ -51,10 +52,11 @@ def _selector(series: InputSeries) -> Selector:
     return selector
 
 
-def _live_name(series: InputSeries) -> str:
+def live_name(series: InputSeries) -> str:
+    """Return the name of a series with the labels of a drill: `drill`, and the name of what does not exist."""
     selector = _selector(series)
     labels = {each.label: each.value for each in selector.matchers if each.label not in _OF_TARGET}
-    labels |= {name: DRILL_MODEL for name in _OF_MODEL if name in labels}
+    labels |= {name: DRILL_NAME for name in _SUBJECTS if name in labels} | _DRILL_LABEL
     pairs = [f'{name}="{value}"' for name, value in labels.items()]
     return f"{selector.metric}{{{','.join(pairs)}}}"
 

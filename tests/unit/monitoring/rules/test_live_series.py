@@ -1,9 +1,16 @@
+import dataclasses
+import re
+from pathlib import Path
+
 import pytest
 
 from conch.metric_catalog.catalog import all_metrics
+from conch.monitoring.rules.groups import rule_groups
 from conch.monitoring.rules.known_metrics import MetricTable
-from conch.monitoring.rules.live_series import can_be_scraped, live_exposition, sample_values
-from conch.monitoring.rules.rule import Proof, counter, gauge
+from conch.monitoring.rules.live_series import DRILL_NAME, can_be_scraped, live_exposition, live_name, sample_values
+from conch.monitoring.rules.rule import AlertingRule, InputSeries, Proof, counter, gauge
+from conch.monitoring.rules.thresholds import Thresholds
+from tests.unit.monitoring.rules.test_proofs import run_proofs
 
 TABLE = MetricTable(all_metrics())
 
@@ -39,11 +46,39 @@ def test_counters_grow_evenly_and_gauges_keep_their_values() -> None:
         60,
         1,
     )
-    name = 'nv_inference_request_success{model="conch-drill",version="1"}'
-    depth = 'conch_queue_depth{model="conch-drill",version="1"}'
+    name = 'nv_inference_request_success{model="conch-drill",version="1",drill="true"}'
+    depth = 'conch_queue_depth{model="conch-drill",version="1",drill="true"}'
     assert live_exposition(proof, 7.5, TABLE) == f"{name} 15.0\n{depth} 3.0\n"
     assert live_exposition(proof, 22.5, TABLE) == f"{name} 45.0\n"
     assert live_exposition(proof, 150, TABLE) == f"{name} 300.0\n{depth} 4.0\n"
+
+
+LIVE_ALERTS = [
+    (alert, proof)
+    for group in rule_groups(Thresholds())
+    for alert in group.alerts
+    for proof in alert.proofs
+    if proof.fires and can_be_scraped(proof)
+]
+
+
+def names(alerts: list[tuple[AlertingRule, Proof]]) -> list[str]:
+    return [f"{alert.name}-{proof.what}" for alert, proof in alerts]
+
+
+@pytest.mark.parametrize(("alert", "proof"), LIVE_ALERTS, ids=names(LIVE_ALERTS))
+def test_the_message_of_a_drill_names_it(alert: AlertingRule, proof: Proof) -> None:
+    in_text = re.findall(r"\$labels\.(\w+)", alert.summary)
+    assert any(f'{label}="{DRILL_NAME}"' in live_name(series) for label in in_text for series in proof.series)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("alert", "proof"), LIVE_ALERTS, ids=names(LIVE_ALERTS))
+def test_series_of_a_drill_fire_the_alert(alert: AlertingRule, proof: Proof, tmp_path: Path) -> None:
+    target = 'job="conch-drill",instance="127.0.0.1:9098"'
+    live = [InputSeries(live_name(each).replace("}", f",{target}}}"), each.values) for each in proof.series]
+    drilled = dataclasses.replace(alert, proofs=(dataclasses.replace(proof, series=tuple(live)),))
+    assert run_proofs(drilled, Thresholds(), tmp_path) == ""
 
 
 def test_the_state_of_a_target_cannot_be_exposed() -> None:

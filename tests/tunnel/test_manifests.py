@@ -1,5 +1,6 @@
 """The objects for Kubernetes: their selectors match, and the API server's schemas accept them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,3 +118,9 @@ def test_the_command_writes_the_objects(capsys: pytest.CaptureFixture[str]) -> N
         tunnel(["manifests", "gpu1", "--address=127.0.0.1", "--port=9400"])
     assert ended.value.code == 2
     assert "--allow-remote-bind" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "missing" / "tunnel.yaml"
+    assert tunnel(["manifests", "gpu", "--address", "10.0.0.1", "--port", "9400", "--output", str(path)]) == 1
+    assert capsys.readouterr().err == f"conch tunnel manifests: cannot write {path}: No such file or directory\n"

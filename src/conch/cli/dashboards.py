@@ -2,19 +2,27 @@
 
 import json
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 from conch.cli.command_parser import CommandParser
+from conch.cli.kubernetes_names import label, namespace
 
 _FAILURE = 1
+_LABEL = ("grafana_dashboard", "1")
 _INDENT = 2
 
 
 def dashboards(arguments: Sequence[str]) -> int:
     """Write or list the dashboards; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    for name in ("namespace", "folder", "label"):
+        if getattr(options, name) is not None and not options.configmaps:
+            parser.error(f"--{name} is for --configmaps only")
+    if options.json and not options.list:
+        parser.error("--json is for --list only")
     try:
         if options.list:
             _list(options)
@@ -27,7 +35,9 @@ def dashboards(arguments: Sequence[str]) -> int:
         print(f"conch dashboards: {message}", file=sys.stderr)
         return _FAILURE
     except OSError as error:
-        print(f"conch dashboards: {error}", file=sys.stderr)
+        if not error.filename:  # of a pipe
+            raise
+        print(f"conch dashboards: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return _FAILURE
     return 0
 
@@ -43,24 +53,16 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--dcgm-names", choices=("legacy", "4.7"), default="legacy", help="names of NVIDIA's metrics (default: legacy)"
     )
-    parser.add_argument("--namespace", default="", help="namespace of ConfigMaps")
-    parser.add_argument("--folder", default="", help="folder in Grafana, as annotation grafana_folder of ConfigMaps")
+    parser.add_argument("--namespace", type=namespace, help="namespace of ConfigMaps")
+    parser.add_argument("--folder", help="folder in Grafana, as annotation grafana_folder of ConfigMaps")
     parser.add_argument(
         "--label",
         metavar="NAME=VALUE",
-        type=_label,
-        default=("grafana_dashboard", "1"),
+        type=label,
         help="label by which the sidecar finds ConfigMaps (default: grafana_dashboard=1)",
     )
     parser.add_argument("--json", action="store_true", help="with --list: print JSON, with all queries")
     return parser
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise ArgumentTypeError(f"'{text}' is not NAME=VALUE")
-    return name, value
 
 
 def _write_files(options: Namespace) -> None:
@@ -80,7 +82,7 @@ def _write_config_maps(options: Namespace) -> None:
     from conch.monitoring.yaml_documents import dump_documents
 
     objects = (
-        config_map(dashboard, options.namespace, options.label, options.folder)
+        config_map(dashboard, options.namespace or "", options.label or _LABEL, options.folder or "")
         for dashboard in all_dashboards(options.dcgm_names)
     )
     sys.stdout.write(dump_documents(objects))

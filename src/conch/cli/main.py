@@ -1,5 +1,7 @@
 """The `conch` command. Each sub-command is a function of its name, with `_` for `-`, imported when it runs."""
 
+import os
+import select
 import sys
 from codecs import lookup
 from importlib import import_module
@@ -24,6 +26,7 @@ _COMMANDS = {
     "tunnel": ("tunnel", "forward a metrics port over SSH, supervised; see conch tunnel --help"),
 }
 
+_BROKEN_PIPE = 141  # as of a program that SIGPIPE ended
 _GLOBAL_FLAGS = ("--help", "--version")
 
 
@@ -34,8 +37,25 @@ def main() -> None:
     if arguments and arguments[0] in _COMMANDS:
         name = arguments[0]
         module, _ = _COMMANDS[name]
-        sys.exit(getattr(import_module(f"conch.cli.{module}"), name.replace("-", "_"))(arguments[1:]))
+        run = getattr(import_module(f"conch.cli.{module}"), name.replace("-", "_"))
+        try:
+            status = run(arguments[1:])
+            print(end="", flush=True)
+        except BrokenPipeError:
+            if not _has_lost_reader():
+                raise
+            # Otherwise the interpreter writes the rest at exit, with a message.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = _BROKEN_PIPE
+        sys.exit(status)
     _without_command(arguments or ["--help"])
+
+
+def _has_lost_reader() -> bool:
+    """Return whether the reader of stdout, such as head, has ended."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _configure_encodings() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from conch.cli.command_parser import CommandParser
+from conch.cli.text_files import read_text, write_text
+from conch.errors import InvalidRequest
 
 _TRANSLATED, _INCOMPLETE, _USAGE_ERROR = 0, 1, 2
 _INDENT = 2
@@ -31,6 +33,8 @@ def _translate(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if not options.file and not options.query:
         parser.error("a FILE or --query is required")
+    if options.file and options.query:
+        parser.error("FILE and --query cannot be used together; omit one of them")
     if options.source == options.target:
         parser.error("--from and --to are the same")
     translator = Translator(options.source, options.target)
@@ -39,15 +43,20 @@ def _translate(arguments: Sequence[str]) -> int:
     else:
         try:
             result = _translated(translator, options.file)
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        except InvalidRequest as error:
+            print(f"conch translate: {error}", file=sys.stderr)
+            return _USAGE_ERROR
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             print(f"conch translate: {options.file}: {error}", file=sys.stderr)
+            return _USAGE_ERROR
+        if not translator.outcomes:
+            name = "stdin" if options.file == "-" else options.file
+            print(f"conch translate: {name} has no queries: there is nothing to translate", file=sys.stderr)
             return _USAGE_ERROR
     if options.json:
         _print_json(translator, result)
-    if options.output is not None:
-        options.output.write_text(result, encoding="utf-8")
-    elif not options.json:
-        sys.stdout.write(result)
+    if (options.output is not None or not options.json) and write_text("conch translate", options.output, result):
+        return _INCOMPLETE
     if not options.json:
         _print_report(translator)
     failed = any(outcome.status in ("no counterpart", "invalid") for outcome in translator.outcomes)
@@ -58,7 +67,8 @@ def _parser(dialects: Sequence[str]) -> CommandParser:
     parser = CommandParser(
         "conch translate",
         description="Rewrite the queries of Grafana dashboards and Prometheus rules for other metric names and units.",
-        epilog="Exit status: 0 all translated, 1 some queries have no counterpart and are unchanged, 2 invalid usage.",
+        epilog="Exit status: 0 all translated, 1 some queries have no counterpart and are unchanged, or "
+        "the result cannot be written, 2 invalid usage or nothing to translate.",
     )
     parser.add_argument(
         "file", metavar="FILE", nargs="?", help="a dashboard (JSON), or rules or PrometheusRule (YAML); - for stdin"
@@ -75,7 +85,7 @@ def _translated(translator: Any, file: str) -> str:
     """Return the text of the translated file, JSON if it was JSON, else YAML."""
     from conch.monitoring.yaml_documents import dump_documents, load_documents
 
-    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    text = sys.stdin.read() if file == "-" else read_text(Path(file))
     if text.lstrip().startswith(("{", "[")):
         document = json.loads(text)
         for each in document if isinstance(document, list) else [document]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from conch.cli.command_parser import CommandParser
 from conch.cli.kubernetes_names import label, namespace, object_name
 from conch.cli.text_files import write_text
-from conch.errors import ConfigError
+from conch.errors import ConfigError, InvalidRequest
 from conch.monitoring.rules.thresholds import Thresholds
 
 _FAILURE, _USAGE_ERROR = 1, 2
@@ -44,7 +44,7 @@ def rules(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         print(f"conch rules: {error.name} is not installed; pip install 'conch-server[monitoring]'", file=sys.stderr)
         return _FAILURE
-    except ConfigError as error:
+    except (ConfigError, InvalidRequest) as error:
         print(f"conch rules {given.command}: {error}", file=sys.stderr)
         return _USAGE_ERROR
     return write_text(f"conch rules {given.command}", given.output, text)

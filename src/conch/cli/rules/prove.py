@@ -13,16 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from conch.cli.rules.promtool import INSTALL, find_promtool, run_tests
+from conch.cli.text_files import read_text
+from conch.errors import InvalidRequest
 from conch.metric_catalog.catalog import all_metrics
 from conch.monitoring.promql import Node, metric_names
 from conch.monitoring.rules.analysis import AnalysedRule, analyse_rules
+from conch.monitoring.rules.groups import rule_groups
 from conch.monitoring.rules.known_metrics import TARGET_LABELS, MetricTable
 from conch.monitoring.rules.rule import InputSeries
-from conch.monitoring.rules.user_rules import read_rules
-from conch.monitoring.rules.witness import expand_records, first_witness, witness_search
+from conch.monitoring.rules.thresholds import Thresholds
+from conch.monitoring.rules.user_rules import UserRule, read_rules
+from conch.monitoring.rules.witness import expand_records, first_witness, proof_search, witness_search
 from conch.monitoring.yaml_documents import YamlError, load_documents
 
-_USAGE_ERROR = 2
 _UNWRAPPED = 160  # columns of a file or a pipe
 _STYLES = {
     "fires": "green",
@@ -48,25 +51,21 @@ class ProvedRule:
 
 
 def prove(given: Namespace) -> int:
-    """Prove the rules of files; print a table or JSON; return 1 if a rule never fires or is wrong."""
+    """Prove the rules of files; print a table or JSON; return 1 if a rule never fires or is wrong.
+
+    Raises InvalidRequest for a file that cannot be read or has no rules.
+    """
     table = MetricTable(all_metrics(), TARGET_LABELS | frozenset(given.target_label))
     promtool = None if given.no_search else find_promtool()
+    files = [(path, analyse_rules(_rules(path), table, given.scrape_interval)) for path in given.files]
     proved: list[ProvedRule] = []
-    for path in given.files:
-        try:
-            documents = load_documents(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            print(f"conch rules prove: {path}: {error}", file=sys.stderr)
-            return _USAGE_ERROR
-        except YamlError as error:
-            print(f"conch rules prove: {path}:{error.line}: {error}", file=sys.stderr)
-            return _USAGE_ERROR
-        rules = [rule for document in documents for rule in read_rules(document)]
-        if not rules:
-            print(f"conch rules prove: {path} has no rules (groups, or a PrometheusRule)", file=sys.stderr)
-            return _USAGE_ERROR
-        analysed = analyse_rules(rules, table, given.scrape_interval)
-        proved += [_proved(path, each, analysed, table, promtool) for each in analysed]
+    total = sum(len(analysed) for _, analysed in files)
+    # The status is shown on a terminal only.
+    with Console(stderr=True).status("") as status:
+        for path, analysed in files:
+            for each in analysed:
+                status.update(f"{len(proved) + 1} of {total}: {each.rule.name}", spinner_style="")
+                proved.append(_proved(path, each, analysed, table, promtool))
     if given.json:
         print(json.dumps([_document(each) for each in proved], indent=2))
     else:
@@ -74,6 +73,18 @@ def prove(given: Namespace) -> int:
         if promtool is None and not given.no_search:
             print(f"No series were searched: {INSTALL}")
     return int(any(each.verdict in ("never fires", "wrong", "invalid") for each in proved))
+
+
+def _rules(path: Path) -> list[UserRule]:
+    """Return the rules of a file. Raises InvalidRequest."""
+    try:
+        documents = load_documents(read_text(path))
+    except YamlError as error:
+        raise InvalidRequest(f"{path}:{error.line}: {error}") from None
+    rules = [rule for document in documents for rule in read_rules(document)]
+    if not rules:
+        raise InvalidRequest(f"{path} has no rules (groups, or a PrometheusRule): there is nothing to prove")
+    return rules
 
 
 def _proved(
@@ -106,16 +117,21 @@ def _search(
     trees: dict[str, Node] = {name: each.tree for name, each in records.items() if each.tree is not None}
     assert analysed.tree is not None
     tree = expand_records(analysed.tree, trees)
-    search = witness_search(analysed.rule.name, tree, analysed.rule.for_s, table, "rules.yml")
-    if search is None:
-        return None, ""
     needed = [each.rule.document for each in others if each.rule.name in _needed(analysed.tree, trees)]
     rules = {"groups": [{"name": "proof", "rules": [*needed, analysed.rule.document]}]}
-    passed, output = run_tests(promtool, rules, search.document)
-    if (witness := first_witness(search, output)) is not None:
-        return witness, ""
-    # A failure without a test that fired is an error of the rule itself.
-    return None, "" if passed else output.strip().splitlines()[-1]
+    shipped = [each for group in rule_groups(Thresholds()) for each in group.alerts if each.name == analysed.rule.name]
+    searches = (
+        witness_search(analysed.rule.name, tree, analysed.rule.for_s, table, "rules.yml"),
+        *(proof_search(each, "rules.yml") for each in shipped),
+    )
+    for search in filter(None, searches):
+        passed, output = run_tests(promtool, rules, search.document)
+        if (witness := first_witness(search, output)) is not None:
+            return witness, ""
+        if not passed:
+            # A failure without a test that fired is an error of the rule itself.
+            return None, output.strip().splitlines()[-1]
+    return None, ""
 
 
 def _needed(tree: Node, trees: dict[str, Node]) -> set[str]:

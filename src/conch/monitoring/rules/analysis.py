@@ -161,6 +161,7 @@ class _Analysis:
             message = f"the histogram '{name}' has no series with just that name; use {name}_bucket, _sum or _count"
             yield RuleProblem("never", "histogram-name", message, node.place)
             return
+        yield from _unknown_values(node, metric)
         labels = self._labels(node)
         for matcher in node.matchers:
             if matcher.label != "__name__" and not matcher.matches(""):
@@ -393,6 +394,22 @@ def _contradictions(node: Selector) -> Iterator[RuleProblem]:
                 message = f"no value of '{label}' fulfils all conditions"
                 yield RuleProblem("never", "contradiction", message, node.place)
                 break
+
+
+def _unknown_values(node: Selector, metric: KnownMetric) -> Iterator[RuleProblem]:
+    """Yield conditions that no value of a label fulfils, where all values are known."""
+    for matcher in node.matchers:
+        known = metric.label_values.get(matcher.label)
+        try:
+            fulfilled = known is None or any(map(matcher.matches, known))
+        except re.error:
+            continue
+        if known is not None and not fulfilled:
+            message = (
+                f"no series of '{node.metric}' has {matcher.label}{matcher.operator}\"{matcher.value}\";"
+                f" the values are {', '.join(sorted(known))}"
+            )
+            yield RuleProblem("never", "unknown-value", message, node.place)
 
 
 def _replaced_by_numbers(side: Node, matched: frozenset[str]) -> Iterator[RuleProblem]:

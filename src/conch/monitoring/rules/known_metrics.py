@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from conch.errors import FailureReason
 from conch.metric_catalog.metric import MetricDefinition
 
 # Labels that Prometheus, its operator and usual scrape configurations add.
@@ -25,6 +26,14 @@ _OF_PROMETHEUS = {
         for name in ("scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling")
     },
     "ALERTS": MetricDefinition("ALERTS", "gauge", "Pending and firing alerts.", ("alertname", "alertstate")),
+}
+# Metric → label → all of its values.
+_LABEL_VALUES = {
+    "nv_inference_request_failure": {"reason": frozenset(each.value for each in FailureReason)},
+    **{
+        f"conch_{what}": {"enforced": frozenset({"true", "false"})}
+        for what in ("request_rate_limit", "token_rate_limit", "limit_exceeded_total")
+    },
 }
 # Names in articles that no exporter has.
 _NOT_EXPORTED = {
@@ -52,6 +61,11 @@ class KnownMetric:
         if self.definition.kind == "summary" and not self.part:
             extra = {"quantile"}
         return frozenset(self.definition.labels) | _ALWAYS | extra
+
+    @property
+    def label_values(self) -> Mapping[str, frozenset[str]]:
+        """All values of the labels of which they are known."""
+        return _LABEL_VALUES.get(self.definition.name, {})
 
     @property
     def range(self) -> tuple[float, float]:

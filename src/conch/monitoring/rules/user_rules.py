@@ -24,9 +24,9 @@ class RuleFault:
 
 @dataclass(frozen=True, slots=True)
 class UserRule:
-    """A rule of a user. `line` is that of its expression; `texts` are the templates of its annotations and labels.
+    """A rule of a user. `texts` are the templates of its annotations and labels.
 
-    A rule with faults has the values of the keys that are probably meant.
+    `line` is that of its first fault or of its expression. With faults, keys are those that are probably meant.
     """
 
     name: str
@@ -57,7 +57,7 @@ def read_rules(document: YamlDocument) -> list[UserRule]:
             for_s = 0
         labels, annotations = _mapping(value.get("labels")), _mapping(value.get("annotations"))
         texts = tuple(str(text) for text in (*labels.values(), *annotations.values()))
-        line = document.line((*path, "expr"))
+        line = faults[0].line if faults else document.line((*path, "expr"))
         expr = str(value.get("expr", "")).strip()
         found.append(UserRule(str(name), "record" not in value, expr, for_s, line, tuple(labels), texts, value, faults))
     return found

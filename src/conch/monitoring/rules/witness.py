@@ -23,7 +23,7 @@ from conch.monitoring.promql import (
     walk,
 )
 from conch.monitoring.rules.known_metrics import KnownMetric, MetricTable
-from conch.monitoring.rules.rule import InputSeries, counter, gauge
+from conch.monitoring.rules.rule import AlertingRule, InputSeries, counter, gauge
 
 _MAX_CANDIDATES = 150
 _MAX_EVALUATIONS = 20_000
@@ -88,25 +88,39 @@ def witness_search(name: str, tree: Node, for_s: float, table: MetricTable, rule
     if may_be_absent:
         shapes = [[*each, ()] for each in shapes]
     candidates = tuple(_combinations(shapes, limit))
-    window = duration(clock.end_s)
-    tests = [
-        {
-            "interval": duration(clock.interval_s),
-            "input_series": [{"series": each.series, "values": each.values} for each in series],
-            "promql_expr_test": [
-                {
-                    # The number of the candidate is part of the query, which promtool prints.
-                    "expr": f'sum(count_over_time(ALERTS{{alertname="{name}", alertstate="firing"}}[{window}]))'
-                    f" + 0 * {index}",
-                    "eval_time": window,
-                    "exp_samples": [],
-                }
-            ],
-        }
-        for index, series in enumerate(candidates)
-    ]
-    document = {"rule_files": [rules_path], "evaluation_interval": duration(clock.interval_s), "tests": tests}
+    document = {
+        "rule_files": [rules_path],
+        "evaluation_interval": duration(clock.interval_s),
+        "tests": [_test(name, index, series, clock.interval_s, clock.end_s) for index, series in enumerate(candidates)],
+    }
     return WitnessSearch(document, candidates)
+
+
+def proof_search(alert: AlertingRule, rules_path: str) -> WitnessSearch:
+    """Return a search among the proofs of a shipped alert, for a rule of its name."""
+    proofs = [each for each in alert.proofs if each.fires]
+    interval_s = max(each.interval_s for each in proofs)
+    tests = [_test(alert.name, index, each.series, each.interval_s, each.at_s) for index, each in enumerate(proofs)]
+    document = {"rule_files": [rules_path], "evaluation_interval": duration(interval_s), "tests": tests}
+    return WitnessSearch(document, tuple(each.series for each in proofs))
+
+
+def _test(name: str, index: int, series: Sequence[InputSeries], interval_s: int, end_s: float) -> dict[str, Any]:
+    """Return a test of promtool that fails if series fire an alert until a time."""
+    window = duration(end_s)
+    return {
+        "interval": duration(interval_s),
+        "input_series": [{"series": each.series, "values": each.values} for each in series],
+        "promql_expr_test": [
+            {
+                # The number of the candidate is part of the query, which promtool prints.
+                "expr": f'sum(count_over_time(ALERTS{{alertname="{name}", alertstate="firing"}}[{window}]))'
+                f" + 0 * {index}",
+                "eval_time": window,
+                "exp_samples": [],
+            }
+        ],
+    }
 
 
 def _clock(tree: Node, for_s: float) -> _Clock:

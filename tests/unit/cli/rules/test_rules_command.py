@@ -1,6 +1,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,10 @@ import pytest
 from conch.alerts.configuration import DEFAULT_DEDUPLICATE_S
 from conch.cli.rules.command import rules
 from conch.monitoring.promql import parse_duration
-from conch.monitoring.yaml_documents import load_documents
+from conch.monitoring.rules.documents import rule_file, rules_of
+from conch.monitoring.rules.groups import rule_groups
+from conch.monitoring.rules.thresholds import Thresholds
+from conch.monitoring.yaml_documents import dump_documents, load_documents
 from tests.debian import debian_tool
 from tests.unit.monitoring.rules.test_analysis import QPS_ARTICLE
 
@@ -114,7 +118,13 @@ def test_without_promtool_nothing_is_searched(
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a: [", "rules.yaml:1: invalid YAML"), ("a: b", "has no rules"), (None, "No such file")]
+    ("text", "message"),
+    [
+        ("a: [", "rules.yaml:1: invalid YAML"),
+        ("a: b", "has no rules"),
+        ("", "rules.yaml has no rules (groups, or a PrometheusRule): there is nothing to prove\n"),
+        (None, "rules.yaml': No such file or directory\n"),
+    ],
 )
 def test_a_file_without_rules_is_refused(
     text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -252,4 +262,37 @@ def test_rules_that_prometheus_refuses_are_invalid(
     status, [fault, sound] = proved(head + text + "  - {alert: Down, expr: up == 0}\n", tmp_path, capsys, "--no-search")
     assert (status, fault["verdict"], sound["verdict"]) == (1, "invalid", "not searched")
     messages = [each["message"] for each in fault["problems"]]
+    assert messages[0].startswith(f"line {fault['line']}: ")
     assert [message.startswith(start) for message, start in zip(messages, faults, strict=True)] == [True], messages
+
+
+def test_invalid_promql_has_a_position(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, [alert] = proved("- {alert: A, expr: 'up == 0 oops'}", tmp_path, capsys, "--no-search")
+    assert alert["verdict"] == "invalid"
+    assert alert["problems"][0]["message"].startswith("invalid PromQL at column 9, 'oops': ")
+    _, [alert] = proved("- alert: A\n  expr: |\n    up\n    == 0 oops\n", tmp_path, capsys, "--no-search")
+    assert "at line 2, column 6 of the expression, 'oops'" in alert["problems"][0]["message"]
+
+
+def test_the_shipped_rules_are_proved(promtool: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    groups = rules_of(
+        next(each for group in rule_groups(Thresholds()) for each in group.alerts if "Overload" in each.name),
+        rule_groups(Thresholds()),
+    )
+    status, found = proved(dump_documents([rule_file(groups)]), tmp_path, capsys)
+    assert status == 0
+    assert {each["rule"]: each["verdict"] for each in found}["ConchOverloadPredicted"] == "fires"
+    assert found[-1]["witness"]
+
+
+def test_output_stops_quietly_with_its_reader(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("- {alert: Down, expr: up == 0}\n" * 2000)
+    command = [sys.executable, "-m", "conch", "rules", "prove", "--json", "--no-search", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.read(1)
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert (first, errors, process.returncode) == (b"[", b"", 141)

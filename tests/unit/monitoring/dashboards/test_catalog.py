@@ -144,3 +144,26 @@ def test_the_command_writes_files_and_lists(tmp_path: Path, capsys: pytest.Captu
 def test_conch_check_finds_nothing_in_them(tmp_path: Path, names: str) -> None:
     assert dashboards(["--output", str(tmp_path), "--dcgm-names", names]) == 0
     assert not check_paths([tmp_path]).findings
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--list", "--namespace", "x"], "--namespace is for --configmaps only"),
+        (["--output", "d", "--folder", "x"], "--folder is for --configmaps only"),
+        (["--output", "d", "--json"], "--json is for --list only"),
+        (["--configmaps", "--namespace", "A B"], "'A B' is not a valid namespace"),
+        (["--configmaps", "--label", "a b=c"], "'a b=c' is not a valid label"),
+    ],
+)
+def test_options_without_effect_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        dashboards(flags)
+    assert raised.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert dashboards(["--output", str(tmp_path / "file" / "d")]) == 1
+    assert capsys.readouterr().err.startswith(f"conch dashboards: cannot write {tmp_path / 'file'}")

@@ -1,6 +1,8 @@
 """Dashboards and rule files as a whole."""
 
 import json
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,3 +160,21 @@ def test_the_command_refuses_what_it_cannot_read(tmp_path: Any, capsys: pytest.C
     (tmp_path / "x.json").write_text("{")
     assert translate([str(tmp_path / "x.json"), *names]) == 2
     assert "neither a Grafana dashboard" in capsys.readouterr().err
+
+
+def test_the_command_refuses_what_is_without_effect(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["--from", "dcgm-legacy", "--to", "dcgm-4.7"]
+    with pytest.raises(SystemExit) as raised:
+        translate(["--query", "up", str(tmp_path / "x.json"), *names])
+    assert raised.value.code == 2
+    assert "FILE and --query cannot be used together" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", StringIO(""))
+    assert translate(["-", *names]) == 2
+    assert capsys.readouterr().err == "conch translate: stdin has no queries: there is nothing to translate\n"
+    assert translate(["absent.yaml", *names]) == 2
+    assert capsys.readouterr().err == "conch translate: cannot read 'absent.yaml': No such file or directory\n"
+    path = tmp_path / "absent" / "x"
+    assert translate(["--query", "up", "--output", str(path), *names]) == 1
+    assert capsys.readouterr().err == f"conch translate: cannot write {path}: No such file or directory\n"

@@ -64,7 +64,7 @@ def prove(given: Namespace) -> int:
     with Console(stderr=True).status("") as status:
         for path, analysed in files:
             for each in analysed:
-                status.update(f"{len(proved) + 1} of {total}: {each.rule.name}", spinner_style="")
+                status.update(f"{len(proved) + 1} of {total}: {each.rule.name}")
                 proved.append(_proved(path, each, analysed, table, promtool))
     if given.json:
         print(json.dumps([_document(each) for each in proved], indent=2))

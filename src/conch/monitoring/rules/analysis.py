@@ -104,7 +104,8 @@ class _Analysis:
         try:
             tree = parse(rule.expr)
         except PromqlError as error:
-            message = f"invalid PromQL {position(rule.expr, error.offset)}: {error}"
+            reason = str(error).removeprefix("invalid promql query")  # which says nothing more
+            message = f"invalid PromQL {position(rule.expr, error.offset)}{reason and f': {reason}'}"
             return AnalysedRule(rule, None, (RuleProblem("never", "syntax", message, error.offset),))
         found = self.problems_of(tree)
         if rule.is_alert:

@@ -269,7 +269,9 @@ def test_rules_that_prometheus_refuses_are_invalid(
 def test_invalid_promql_has_a_position(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, [alert] = proved("- {alert: A, expr: 'up == 0 oops'}", tmp_path, capsys, "--no-search")
     assert alert["verdict"] == "invalid"
-    assert alert["problems"][0]["message"].startswith("invalid PromQL at column 9, 'oops': ")
+    assert alert["problems"][0]["message"] == "invalid PromQL at column 9, 'oops'"
+    _, [alert] = proved("- {alert: A, expr: avg_over_time(up)}", tmp_path, capsys, "--no-search")
+    assert alert["problems"][0]["message"].startswith("invalid PromQL at column 1, 'avg_over_time(up)': expected type")
     _, [alert] = proved("- alert: A\n  expr: |\n    up\n    == 0 oops\n", tmp_path, capsys, "--no-search")
     assert "at line 2, column 6 of the expression, 'oops'" in alert["problems"][0]["message"]
 

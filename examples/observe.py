@@ -30,17 +30,21 @@ from string import Template
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-import openai
-import tritonclient.http as triton
-import yaml
-from rich.console import Console
-from rich.table import Table
-
 EXAMPLES = Path(__file__).resolve().parent
 sys.path.insert(0, str(EXAMPLES / "clients"))
 
-from chat import ask  # noqa: E402 - found by the line above
-from detect import detect  # noqa: E402
+try:
+    import openai
+    import tritonclient.http as triton
+    import yaml
+    from chat import ask
+    from detect import detect
+    from rich.console import Console
+    from rich.table import Table
+except ModuleNotFoundError as error:
+    sys.exit(
+        f"observe.py: {error.name} is not installed; run: make observe, or: pip install -e '.[examples,monitoring]'"
+    )
 
 PROGRAMS = {"prometheus": "prometheus", "prometheus-alertmanager": "prometheus-alertmanager"}
 MODEL, LIMIT = "detect", 2

@@ -31,6 +31,16 @@ def test_an_alert_is_delivered_and_dashboards_have_data(tmp_path: Path) -> None:
     assert "Conch / Overview and SLO" in done.stdout
 
 
+def test_a_missing_package_is_named_with_the_way_to_install_it(tmp_path: Path) -> None:
+    (tmp_path / "openai.py").write_text("raise ModuleNotFoundError(name='openai')\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(OBSERVE), "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("observe.py: openai is not installed; run: make observe, or: pip install -e")
+    assert done.stderr.count("\n") == 1
+
+
 def test_missing_programs_are_named_with_the_way_to_install_them(tmp_path: Path) -> None:
     done = observe(str(tmp_path))
     assert done.returncode == 1

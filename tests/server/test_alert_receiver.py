@@ -226,7 +226,8 @@ def test_start_failures(tmp_path: Path) -> None:
         assert (twice.returncode, "another process uses the queue" in twice.stderr) == (2, True)
         taken = (*arguments[:-1], str(tmp_path / "other"), "--port", str(running.port))
         busy = conch_alerts(*taken, environment=debian_environment())
-        assert (busy.returncode, "cannot listen on 127.0.0.1" in busy.stderr) == (1, True)
+        assert (busy.returncode, f"cannot listen on 127.0.0.1:{running.port}: " in busy.stderr) == (1, True)
+        assert busy.stderr.endswith("; --port chooses another\n")
     missing = conch_alerts("receive", "--config", str(tmp_path / "gone.yaml"), environment=debian_environment())
     assert (missing.returncode, "gone.yaml: No such file" in missing.stderr) == (2, True)
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from conch.cli.tunnel import tunnel as tunnel_command
+from conch.monitoring.rules.groups import DEFAULT_JOBS
 from tests.debian import debian_environment, debian_tool
 from tests.tunnel.sshd import unused_port
 
@@ -137,7 +138,8 @@ def test_the_central_prometheus_federates_selected_series(
     start(*prometheus(adapted("federation.yml", tmp_path, {9091: site}), central))
     [found] = until(lambda: get(central, "/api/v1/query", query="DCGM_FI_DEV_GPU_UTIL"))
     assert found["metric"]["site"] == "gpu1"
-    assert found["metric"]["job"] == "gpu"
+    assert found["metric"]["job"] == "gpu-exporter"
+    assert re.fullmatch(DEFAULT_JOBS, found["metric"]["job"])
     assert found["metric"]["via"] == "gpu1"
     assert found["value"][1] == "42"
     assert get(central, "/api/v1/query", query="unwanted") == []

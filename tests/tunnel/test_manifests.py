@@ -124,3 +124,25 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytes
     path = tmp_path / "missing" / "tunnel.yaml"
     assert tunnel(["manifests", "gpu", "--address", "10.0.0.1", "--port", "9400", "--output", str(path)]) == 1
     assert capsys.readouterr().err == f"conch tunnel manifests: cannot write {path}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("interval", ["5", "0", "0s", "", "5 s", "1s1m", "1.5s", "s"])
+def test_an_interval_without_a_unit_is_refused(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tunnel(["manifests", "gpu1", "--address=10.0.24.31", "--port=9400", f"--interval={interval}"])
+    assert stopped.value.code == 2
+    assert f"'{interval}' is not a valid duration: a number with a unit, such as 15s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("interval", ["5s", "1m30s", "500ms"])
+def test_an_interval_is_taken_as_it_is(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tunnel(["manifests", "gpu1", "--address=10.0.24.31", "--port=9400", f"--interval={interval}"]) == 0
+    assert f"interval: {interval}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["manifest", "manifets", "Manifests"])
+def test_a_misspelt_command_is_not_a_host(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tunnel([word, "gpu1", "--address", "10.0.24.31", "--port", "9400"])
+    assert stopped.value.code == 2
+    assert f"unknown command '{word}'; did you mean 'manifests'?" in capsys.readouterr().err

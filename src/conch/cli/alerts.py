@@ -45,7 +45,8 @@ def _receive(config: "ReceiverConfig", given: Namespace) -> int:
     try:
         run_receiver(config, ReceiverOptions(given.queue, given.address, given.port, given.log_format))
     except OSError as error:
-        print(f"conch alerts receive: cannot listen on {given.address}:{given.port}: {error}", file=sys.stderr)
+        place, reason = f"{given.address}:{given.port}", error.strerror or str(error)
+        print(f"conch alerts receive: cannot listen on {place}: {reason}; --port chooses another", file=sys.stderr)
         return _FAILURE
     return 0
 

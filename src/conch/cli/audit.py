@@ -22,10 +22,14 @@ def audit(arguments: Sequence[str]) -> int:
 
 
 def _verify(files: Sequence[Path]) -> int:
-    from conch.limits.audit_log import verify
+    from conch.limits.audit_log import has_records, verify
 
     try:
         chain = verify(files)
+        if chain.findings and not chain.records and not any(has_records(path) for path in files):
+            names = ", ".join(map(str, files))
+            print(f"conch audit: {names}: not an audit log; no line is a record of --limits-audit-log", file=sys.stderr)
+            return _UNREADABLE
     except OSError as error:
         print(f"conch audit: cannot read '{error.filename}': {error.strerror}", file=sys.stderr)
         return _UNREADABLE

@@ -7,6 +7,7 @@ import shutil
 import sys
 from argparse import Action, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from random import random
 from typing import TypeVar
@@ -18,6 +19,7 @@ from conch.tunnel.settings import Forward, TunnelSettings, parse_target
 
 _FAILURE, _USAGE_ERROR = 1, 2
 _STOP_TIMEOUT_S = 2.0
+_MIN_SIMILARITY = 0.8  # of a misspelt command, which would otherwise be a host
 DEFAULT_METRICS_PORT = 9405
 
 _Value = TypeVar("_Value")
@@ -29,6 +31,9 @@ def tunnel(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["manifests"]:
         return _write_manifests(arguments[1:])
     parser = _parser()
+    forwards = {"--forward", "--reverse"} & {each.partition("=")[0] for each in arguments}
+    if not forwards and get_close_matches("".join(arguments[:1]), ["manifests"], cutoff=_MIN_SIMILARITY):
+        parser.error(f"unknown command '{arguments[0]}'; did you mean 'manifests'?")
     given = parser.parse_args(arguments)
     settings = _settings(parser, given)
     from conch.observability import logs
@@ -252,7 +257,9 @@ def _manifests_parser() -> CommandParser:
         metavar="NAME=VALUE",
         help="label by which your Prometheus selects ServiceMonitors, such as release=kps; repeatable",
     )
-    parser.add_argument("--interval", default="15s", metavar="DURATION", help="of scrapes (default: 15s)")
+    parser.add_argument(
+        "--interval", type=_checked(_duration), default="15s", metavar="DURATION", help="of scrapes (default: 15s)"
+    )
     parser.add_argument("--path", default="/metrics", metavar="PATH", help="default: /metrics")
     parser.add_argument(
         "--discovery",
@@ -305,6 +312,15 @@ def _seconds(text: str) -> float:
 def _path_or_none(text: str) -> str:
     if text and not re.fullmatch(r"/[!-~]*", text):
         raise ValueError(f"'{text}' is not a valid path: it begins with /")
+    return text
+
+
+def _duration(text: str) -> str:
+    """Check a duration as the ServiceMonitor's schema has it."""
+    if not re.search("[1-9]", text) or not re.fullmatch(
+        r"(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?", text, re.ASCII
+    ):
+        raise ValueError(f"'{text}' is not a valid duration: a number with a unit, such as 15s or 1m")
     return text
 
 

@@ -27,6 +27,7 @@ from conch.limits.audit_chain import (
     ChainFinding,
     check_head,
     follow,
+    read_record,
     seal,
 )
 
@@ -231,6 +232,11 @@ def verify(paths: Sequence[Path]) -> Chain:
                 chain.findings.append(ChainFinding(str(head), 0, "the head was changed"))
             check_head(chain, str(path), found)
     return chain
+
+
+def has_records(path: Path) -> bool:
+    """Return whether a file has a record, even a changed one, or a head beside it: whether it is of an audit log."""
+    return Path(f"{path}{_HEAD}").exists() or any(read_record(line) is not None for line in read_lines(path))
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ def check_options(options: ServerOptions) -> list[str]:
         *_check_ports(options),
         *_check_tls(options),
         *_check_log_file(options),
+        *_check_host_proc(options),
         *_check_limits(options),
         *_check_cache(options),
         *check_trace_settings(options.trace_config),
@@ -68,6 +69,11 @@ def _check_ports(options: ServerOptions) -> Iterable[str]:
 
 def _overlap(one: str, other: str) -> bool:
     return one == other or one in _WILDCARD_ADDRESSES or other in _WILDCARD_ADDRESSES
+
+
+def _check_host_proc(options: ServerOptions) -> Iterable[str]:
+    if options.host_proc and not Path(options.host_proc).is_dir():
+        yield f"--host-proc: there is no directory '{options.host_proc}'; mount /proc of the machine there"
 
 
 def _check_tls(options: ServerOptions) -> Iterable[str]:

@@ -75,3 +75,11 @@ def test_help_lists_the_flags_and_serves_nothing(
     assert serve(["--http-port=1", flag]) == 0
     assert "--http-port=<port>" in capsys.readouterr().out
     assert not served
+
+
+def test_a_missing_proc_of_the_machine_is_refused(
+    served: list[ServerOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve([f"--model-repository={tmp_path}", "--host-proc=/nonexistent"]) == 2
+    assert "--host-proc: there is no directory '/nonexistent'; mount /proc of the machine" in capsys.readouterr().err
+    assert serve([f"--model-repository={tmp_path}", "--host-proc=/proc"]) == 7

@@ -193,3 +193,16 @@ def test_files_without_records_and_missing_ones(tmp_path: Path, capsys: pytest.C
     assert audit(["verify", str(tmp_path / "empty")]) == 2
     assert audit(["verify", str(tmp_path / "missing")]) == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_a_file_of_something_else_is_not_an_audit_log(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = path.with_name("README.md")
+    other.write_text("# Title\n\n{}\ntext\n")
+    assert audit(["verify", str(other)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert f"{other}: not an audit log; no line is a record" in output.err
+    # A log whose records were all changed is damaged.
+    path.write_text(path.read_text().replace("key:ops", "key:eve"))
+    Path(f"{path}.head").unlink()
+    assert audit(["verify", str(path)]) == 1

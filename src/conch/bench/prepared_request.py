@@ -123,7 +123,7 @@ class FixedRequests(ScriptSource):
 
     def __init__(self, requests: list[PreparedRequest]) -> None:
         if not requests:
-            raise ValueError("a workload needs at least one request")
+            raise ValueError("a load needs at least one request")
         self._requests = requests
 
     @property

@@ -26,7 +26,7 @@ class RequestOutcome(IntEnum):
     WRONG_ANSWER = 6
     """A complete answer that differs from the expected one, or that is not well-formed."""
     CANCELLED = 7
-    """Cancelled by the client as the workload asks."""
+    """Cancelled by the client as the plan asks."""
     UNFINISHED = 8
     """Still in flight when the run ended."""
 

@@ -1,0 +1,242 @@
+"""Measure one level of load: start it, warm up, measure for a window, stop it, summarise."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import import_module
+from time import monotonic_ns
+from typing import cast
+
+import numpy as np
+
+from conch.bench.load.generator import Load
+from conch.bench.load_plan import LoadPlan, OpenLoop
+from conch.bench.measurement import ClientHealth, Level, Measurement, Note
+from conch.bench.measuring_window import Interruption, MeasuringWindow
+from conch.bench.observers.observer import Sampling, ServerObserver
+from conch.bench.record_log import RecordLog
+from conch.bench.records import RequestOutcome
+from conch.bench.summary_stand_in import is_precise, steady_since, summarize
+
+_TICK_S = 0.1
+_CHECK_NS = 500_000_000  # between evaluations of steady state and precision
+_LOST_NS = 5_000_000_000  # without a success, but with failures: the server is gone
+_END_MARGIN_S = 5.0  # beyond the grace, for the generator to end
+
+LoadFactory = Callable[[LoadPlan], Load]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A run in progress, for the live view. Times are nanoseconds of CLOCK_MONOTONIC."""
+
+    level: Level
+    phase: str  # "warm-up", "measuring", "ending"
+    start_ns: int
+    now_ns: int
+    window_start_ns: int | None
+    expected_s: float  # how long warm-up and window take, at most
+    log: RecordLog
+    gauges: Mapping[str, float]
+
+
+def measure_level(
+    plan: LoadPlan,
+    window: MeasuringWindow,
+    level: Level,
+    observers: Sequence[ServerObserver] = (),
+    *,
+    slo: Mapping[str, float] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    interruption: Interruption | None = None,
+    make_load: LoadFactory | None = None,
+) -> Measurement:
+    """Measure one level and return its figures, also if the server failed or `interruption` was requested meanwhile.
+
+    Raises ConnectionError if no connection can be opened, RuntimeError if a process of the generator died.
+    """
+    load = (make_load or _process_load)(plan)
+    run = _LevelRun(load, plan, window, level, Sampling(observers), on_progress, interruption or Interruption())
+    try:
+        run.measure()
+    finally:
+        load.close()
+    return run.measurement(slo or {})
+
+
+def _process_load(plan: LoadPlan) -> Load:
+    return cast("Load", import_module("conch.bench.load.process_load").ProcessLoad(plan))
+
+
+class _LevelRun:
+    """One run of one level, from start to summary."""
+
+    def __init__(
+        self,
+        load: Load,
+        plan: LoadPlan,
+        window: MeasuringWindow,
+        level: Level,
+        sampling: Sampling,
+        on_progress: Callable[[Progress], None] | None,
+        interruption: Interruption,
+    ) -> None:
+        self._load = load
+        self._plan = plan
+        self._window = window
+        self._level = level
+        self._sampling = sampling
+        self._on_progress = on_progress
+        self._interruption = interruption
+        self._log = RecordLog()
+        self._started_at = ""
+        self._start_ns = 0
+        self._window_start_ns: int | None = None
+        self._window_end_ns = 0
+        self._next_check_ns = 0
+        self._last_success_ns = 0
+        self._health: ClientHealth | None = None
+        self._notes: list[Note] = []
+
+    def measure(self) -> None:
+        """Run the load until the window has ended and all of its processes have."""
+        self._load.start()
+        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._start_ns = self._last_success_ns = monotonic_ns()
+        self._next_check_ns = self._start_ns + _CHECK_NS
+        self._sampling.start()
+        try:
+            while not self._has_ended():
+                self._report("warm-up" if self._window_start_ns is None else "measuring")
+            self._window_end_ns = monotonic_ns()
+            self._sampling.mark()
+            self._health = self._load.health()
+            self._end()
+        finally:
+            self._sampling.stop()
+
+    def _has_ended(self) -> bool:
+        """Collect for one tick; return whether the window is over."""
+        collected = self._load.collect(_TICK_S)
+        self._log.add(collected)
+        now = monotonic_ns()
+        if np.any(collected.records["outcome"] == RequestOutcome.OK):
+            self._last_success_ns = now
+        if collected.ended:
+            return True
+        if self._interruption.requested:
+            self._notes.append(_INTERRUPTED)
+            return True
+        if self._is_lost(now):
+            self._notes.append(_LOST)
+            return True
+        check = now >= self._next_check_ns
+        if check:
+            self._next_check_ns = now + _CHECK_NS
+        if self._window_start_ns is None:
+            return self._warm_up(now, check=check)
+        return self._is_window_over(now, check=check)
+
+    def _is_lost(self, now: int) -> bool:
+        """Return whether all requests of the last seconds failed for lack of a connection."""
+        if now - self._last_success_ns < _LOST_NS:
+            return False
+        recent = self._log.tail(now - _LOST_NS)
+        return len(recent) > 0 and bool(np.all(recent["outcome"] == RequestOutcome.CONNECTION_ERROR))
+
+    def _warm_up(self, now: int, *, check: bool) -> bool:
+        """Begin the window if warm-up is over. Returns False: it is not over itself."""
+        elapsed_s = (now - self._start_ns) / 1e9
+        fixed = self._window.warm_up_s
+        if fixed is not None:
+            if elapsed_s >= fixed:
+                self._begin_window(self._start_ns + int(fixed * 1e9))
+        elif check and (steady_ns := self._steady_since()) is not None:
+            self._begin_window(steady_ns)
+        elif elapsed_s >= self._window.max_warm_up_s:
+            self._notes.append(_NOT_STEADY)
+            self._begin_window(now)
+        return False
+
+    def _steady_since(self) -> int | None:
+        return steady_since(self._log.records, self._start_ns, monotonic_ns())
+
+    def _begin_window(self, start_ns: int) -> None:
+        self._window_start_ns = start_ns
+        self._sampling.mark()
+        self._load.health()  # what comes next counts from here
+
+    def _is_window_over(self, now: int, *, check: bool) -> bool:
+        window = self._window
+        assert self._window_start_ns is not None
+        elapsed_s = (now - self._window_start_ns) / 1e9
+        if elapsed_s >= window.max_duration_s and window.duration_s is None:
+            return True
+        if window.duration_s is not None and elapsed_s >= window.duration_s:
+            return True
+        if window.requests is not None:
+            done = int(np.count_nonzero(self._log.records["done_ns"] >= self._window_start_ns)) if check else 0
+            if done >= window.requests:
+                return True
+        return (
+            check
+            and window.precision is not None
+            and is_precise(self._log.records, self._window_start_ns, now, window.precision)
+        )
+
+    def _end(self) -> None:
+        """Stop the load and collect the answers to requests in flight."""
+        self._load.stop(self._window.grace_s)
+        deadline = monotonic_ns() + int((self._window.grace_s + _END_MARGIN_S) * 1e9)
+        while monotonic_ns() < deadline:
+            collected = self._load.collect(_TICK_S)
+            self._log.add(collected)
+            if collected.ended:
+                return
+            self._report("ending")
+
+    def _report(self, phase: str) -> None:
+        if self._on_progress is not None:
+            self._on_progress(
+                Progress(
+                    self._level,
+                    phase,
+                    self._start_ns,
+                    monotonic_ns(),
+                    self._window_start_ns,
+                    self._window.limit_s,
+                    self._log,
+                    self._sampling.gauges(),
+                )
+            )
+
+    def measurement(self, slo: Mapping[str, float]) -> Measurement:
+        """Return the figures of the window; of the whole run if it ended before the window began."""
+        start_ns = self._window_start_ns if self._window_start_ns is not None else self._start_ns
+        observed = self._sampling.observed(start_ns, self._window_end_ns)
+        summary = summarize(
+            self._log.records,
+            self._log.chunks,
+            level=self._level,
+            started_at=self._started_at,
+            start_ns=self._start_ns,
+            window_start_ns=start_ns,
+            window_end_ns=self._window_end_ns,
+            errors=self._log.errors,
+            slo=slo,
+            is_open_loop=isinstance(self._plan.pacing, OpenLoop),
+            client=self._health,
+        )
+        return replace(
+            summary,
+            server=observed.server,
+            gpus=observed.gpus,
+            notes=(*summary.notes, *self._notes, *observed.notes),
+        )
+
+
+_INTERRUPTED = Note("interrupted", "info", "interrupted; the figures are of the time until then")
+_LOST = Note("server-lost", "invalid", "only connection errors for 5 s: the server is gone; the run ended early")
+_NOT_STEADY = Note(
+    "not-steady", "warning", "throughput or latency was not steady at the end of the longest warm-up; see --warm-up"
+)

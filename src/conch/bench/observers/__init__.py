@@ -1,0 +1,1 @@
+"""What is observed beside the load: the server's metrics, its processes, its GPUs."""

@@ -134,3 +134,17 @@ class Measurement:
     notes: tuple[Note, ...] = ()
     series: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Per second of the run, warm-up included, for plots: "throughput", "p50", "p99", "errors", "in_flight", …"""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """How B differs from A in one quantity at one level."""
+
+    quantity: str
+    """"throughput", "output_rate", "goodput", "mean", "p50", "p99", "ttft_p99", "itl_p50", "error_ratio", …"""
+    level: str  # label of the level
+    a: Estimate
+    b: Estimate
+    change: Estimate
+    """b / a - 1, so 0.05 is 5 % more; of "error_ratio" b - a."""
+    verdict: str  # "better", "worse" or "undecided"

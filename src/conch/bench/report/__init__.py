@@ -1,0 +1,1 @@
+"""How results are shown and kept: the certificate, tables for terminals and Markdown, CSV, HTML, comparisons."""

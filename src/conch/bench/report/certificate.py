@@ -1,0 +1,74 @@
+"""The document of a benchmark run. Its JSON is these classes, field by field; see `certificate_file`."""
+
+from dataclasses import dataclass, field
+
+from conch.bench.environment import Environment
+from conch.bench.measurement import Effect, Measurement, Note
+
+SCHEMA_VERSION = 1
+"""Raised with every change of a class of the document. Older documents stay readable, newer ones are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertifiedTarget:
+    """What was measured. Unknown is ""."""
+
+    url: str  # without credentials and query
+    protocol: str  # as of --protocol
+    model: str = ""
+    model_version: str = ""
+    server_name: str = ""
+    server_version: str = ""
+    config_digest: str = ""  # of the model's configuration as the server reports it
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """Where more load stops to give more throughput."""
+
+    reached: bool
+    level: str  # label of the lowest level with nearly the highest throughput
+    throughput: float  # at that level, in `unit`
+    unit: str  # "req/s" or "output tok/s"
+    knee: float | None = None
+    """Estimated concurrency from which requests wait for each other: highest throughput × latency without load."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AbComparison:
+    """The result of measuring two targets in turn."""
+
+    baseline: CertifiedTarget  # A; B is the certificate's own target
+    measurements: tuple[Measurement, ...]  # of A
+    effects: tuple[Effect, ...]
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """One run of `conch bench`."""
+
+    created_at: str  # UTC, ISO 8601
+    tool_version: str
+    command: tuple[str, ...]  # without secrets, see `public_command`
+    target: CertifiedTarget
+    environment: Environment
+    measurements: tuple[Measurement, ...]
+    settings: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    saturation: Saturation | None = None
+    ab: AbComparison | None = None
+    notes: tuple[Note, ...] = ()  # on the run as a whole; those on a level are with its measurement
+    verdict: str = ""  # in words
+    schema_version: int = SCHEMA_VERSION
+
+
+def all_notes(certificate: Certificate) -> tuple[Note, ...]:
+    """Return the notes of the run and, each named once, those of its levels, the most severe first."""
+    notes = dict.fromkeys(certificate.notes)
+    for measurement in certificate.measurements:
+        for note in measurement.notes:
+            prefix = f"{measurement.level.label}: " if len(certificate.measurements) > 1 else ""
+            notes.setdefault(Note(note.code, note.severity, prefix + note.message))
+    severities = ("invalid", "warning", "info")
+    return tuple(sorted(notes, key=lambda note: severities.index(note.severity) if note.severity in severities else 3))

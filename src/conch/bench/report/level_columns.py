@@ -1,0 +1,134 @@
+"""The columns of the table of levels, for terminals, Markdown and HTML alike."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from conch.bench.measurement import Estimate, Measurement, TimeDistribution
+from conch.bench.report.quantity import MISSING, PERCENT, PLAIN, SECONDS, Unit, format_estimate, format_value
+from conch.bench.report.scaling import LevelScaling, scaling
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRow:
+    """What a row of the table shows."""
+
+    measurement: Measurement
+    scaling: LevelScaling
+
+
+@dataclass(frozen=True, slots=True)
+class LevelColumn:
+    """A column. A column without any value is left out."""
+
+    title: str
+    cell: Callable[[LevelRow], str]
+
+
+def level_table(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
+    """Return titles and rows of cells, one row per level; the first column is the level."""
+    rows = [LevelRow(*each) for each in zip(measurements, scaling(measurements), strict=True)]
+    cells = [(column.title, [column.cell(row) for row in rows]) for column in COLUMNS]
+    if {each.level.kind for each in measurements} != {"concurrency"}:
+        cells[0] = ("Load", cells[0][1])
+    shown = [(title, column) for title, column in cells if any(cell != MISSING for cell in column)]
+    return [title for title, _ in shown], [[column[row] for _, column in shown] for row in range(len(rows))]
+
+
+def scarce_percentiles(measurements: Sequence[Measurement]) -> str:
+    """Return a sentence on percentiles that are a maximum, for want of requests; "" if there are none."""
+    for percentile in (95, 99):
+        needed = round(100 / (100 - percentile))
+        few = [each for each in measurements if each.latency is not None and each.latency.count < needed]
+        if few:
+            levels = ", ".join(each.level.label for each in few)
+            return f"P{percentile} is the maximum at levels with fewer than {needed} requests: {levels}."
+    return ""
+
+
+def errors_of(measurement: Measurement) -> int:
+    """Return how many requests failed. Those cancelled by the client or unfinished at the end did not."""
+    return sum(count for name, count in measurement.outcomes.items() if name not in ("ok", "cancelled", "unfinished"))
+
+
+def _estimate(read: Callable[[Measurement], Estimate | None], units: tuple[Unit, ...]) -> Callable[[LevelRow], str]:
+    return lambda row: format_estimate(read(row.measurement), units)
+
+
+def _value(read: Callable[[Measurement], float | None], units: tuple[Unit, ...]) -> Callable[[LevelRow], str]:
+    return lambda row: format_value(read(row.measurement), units)
+
+
+def _percentile(of: Callable[[Measurement], TimeDistribution | None], name: str) -> Callable[[LevelRow], str]:
+    def read(measurement: Measurement) -> Estimate | None:
+        distribution = of(measurement)
+        return distribution.percentiles.get(name) if distribution is not None else None
+
+    return _estimate(read, SECONDS)
+
+
+def _latency(measurement: Measurement) -> TimeDistribution | None:
+    return measurement.latency
+
+
+def _first_token(measurement: Measurement) -> TimeDistribution | None:
+    return measurement.tokens.first_token if measurement.tokens else None
+
+
+def _inter_token(measurement: Measurement) -> TimeDistribution | None:
+    return measurement.tokens.inter_token if measurement.tokens else None
+
+
+def _output_rate(measurement: Measurement) -> Estimate | None:
+    return measurement.tokens.output_rate if measurement.tokens else None
+
+
+def _total_token_rate(measurement: Measurement) -> float | None:
+    tokens = measurement.tokens
+    return tokens.input_rate.value + tokens.output_rate.value if tokens else None
+
+
+def _errors(row: LevelRow) -> str:
+    errors = errors_of(row.measurement)
+    share = errors / max(row.measurement.requests, errors, 1)
+    return f"{errors:,} ({format_value(share, PERCENT)})" if errors else "0"
+
+
+def _gpu_utilization(measurement: Measurement) -> float | None:
+    known = [each.utilization_ratio for each in measurement.gpus if each.utilization_ratio is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _gpu_power(measurement: Measurement) -> float | None:
+    known = [each.power_watts for each in measurement.gpus if each.power_watts is not None]
+    return sum(known) if known else None
+
+
+COLUMNS = (
+    LevelColumn("Concurrency", lambda row: row.measurement.level.label),
+    LevelColumn("Requests", lambda row: f"{row.measurement.requests:,}"),
+    LevelColumn("Wall", _value(lambda each: each.window_s, SECONDS)),
+    LevelColumn("Tok/s", _value(_total_token_rate, PLAIN)),
+    LevelColumn("Output tok/s", _estimate(_output_rate, PLAIN)),
+    LevelColumn("Req/s", _estimate(lambda each: each.throughput, PLAIN)),
+    LevelColumn("P50", _percentile(_latency, "50")),
+    LevelColumn("P95", _percentile(_latency, "95")),
+    LevelColumn("P99", _percentile(_latency, "99")),
+    LevelColumn("Max", _value(lambda each: each.latency.max if each.latency else None, SECONDS)),
+    LevelColumn("TTFT P50", _percentile(_first_token, "50")),
+    LevelColumn("TTFT P99", _percentile(_first_token, "99")),
+    LevelColumn("ITL P50", _percentile(_inter_token, "50")),
+    LevelColumn("ITL P99", _percentile(_inter_token, "99")),
+    LevelColumn("Errors", _errors),
+    LevelColumn("Goodput", _estimate(lambda each: each.goodput_ratio, PERCENT)),
+    LevelColumn("GPU", _value(_gpu_utilization, PERCENT)),
+    LevelColumn("GPU power", lambda row: _watts(_gpu_power(row.measurement))),
+    LevelColumn("Queue", _value(lambda each: each.server.queue_s if each.server else None, SECONDS)),
+    LevelColumn("Compute", _value(lambda each: each.server.compute_s if each.server else None, SECONDS)),
+    LevelColumn("Batch", _value(lambda each: each.server.batch_size if each.server else None, PLAIN)),
+    LevelColumn("Server CPU", _value(lambda each: each.server.cpu_cores if each.server else None, PLAIN)),
+    LevelColumn("Efficiency", lambda row: format_value(row.scaling.efficiency, PERCENT)),
+)
+
+
+def _watts(power: float | None) -> str:
+    return f"{power:,.0f} W" if power is not None else MISSING

@@ -1,0 +1,1 @@
+"""The requests that a benchmark sends."""

@@ -1,0 +1,1 @@
+"""What is measured: the server that answers at a URL, its protocols and its models."""

@@ -1,7 +1,6 @@
 """What `discover` finds out about a real Conch server, and the requests that are made for it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +37,11 @@ def send(target: Target, request: PreparedRequest) -> HttpAnswer:
     lines = request.head.decode().splitlines()
     method, path, _ = lines[0].split()
     headers = dict(line.split(": ", 1) for line in lines[1:])
-    return HttpProbe(target.endpoint).ask(method, path, request.body, headers)
+    probe = HttpProbe(target.endpoint)
+    try:
+        return probe.ask(method, path, request.body, headers)
+    finally:
+        probe.close()
 
 
 def test_a_model_with_tensors_is_measured_over_http(server: ConchProcess) -> None:
@@ -82,23 +85,23 @@ def test_a_grpc_port_is_recognised(server: ConchProcess, url: str) -> None:
 def test_a_decoupled_model_is_measured_by_streams(server: ConchProcess) -> None:
     target = discover(server.grpc, model="words")
     assert target.protocol is Protocol.GRPC_STREAM
-    with pytest.raises(TargetError, match="decoupled.*use grpc-stream"):
+    with pytest.raises(TargetError, match=r"decoupled.*use grpc-stream"):
         discover(server.grpc, protocol=Protocol.GRPC, model="words")
-    with pytest.raises(TargetError, match="decoupled.*use generate, or grpc-stream"):
+    with pytest.raises(TargetError, match=r"decoupled.*use generate, or grpc-stream"):
         discover(server.http, protocol=Protocol.HTTP, model="words")
 
 
 def test_errors_say_which_models_there_are(server: ConchProcess) -> None:
     with pytest.raises(TargetError, match="has 3 models; choose one with --model: echo, variable, words"):
         discover(server.http)
-    with pytest.raises(TargetError, match="no model 'ekho'; did you mean 'echo'. Ready models: echo, variable, words"):
+    with pytest.raises(TargetError, match=r"no model 'ekho'; did you mean 'echo'. Ready models: echo, variable, words"):
         discover(server.http, model="ekho")
     with pytest.raises(TargetError, match="no model 'ekho'; did you mean 'echo'"):
         discover(server.grpc, model="ekho")
 
 
 def test_the_wrong_port_is_named(server: ConchProcess) -> None:
-    with pytest.raises(TargetError, match="speaks gRPC, which --protocol http does not use.*8000"):
+    with pytest.raises(TargetError, match=r"speaks gRPC, which --protocol http does not use.*8000"):
         discover(server.grpc, protocol=Protocol.HTTP, model="echo")
     with pytest.raises(TargetError, match=r"speaks HTTP/1.1; use http://, or the gRPC port"):
         discover(f"grpc://{server.http}", model="echo")

@@ -10,7 +10,7 @@ from conch.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.bench.targets.discover import discover
 from conch.bench.targets.grpc_probe import GrpcProbe
 from conch.bench.targets.http_probe import HttpAnswer, HttpProbe
-from conch.bench.targets.target import ModelKind, Protocol, Target, TargetError
+from conch.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetError
 from tests.server.models import write_identity, write_scripted
 from tests.server.process import ConchProcess
 
@@ -27,13 +27,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
         yield process
 
 
-def requests(target: Target, settings: InputSettings | None = None) -> list[PreparedRequest]:
+def requests(target: BenchTarget, settings: InputSettings | None = None) -> list[PreparedRequest]:
     found = build_source(target, settings or InputSettings()).fixed
     assert found
     return found
 
 
-def send(target: Target, request: PreparedRequest) -> HttpAnswer:
+def send(target: BenchTarget, request: PreparedRequest) -> HttpAnswer:
     lines = request.head.decode().splitlines()
     method, path, _ = lines[0].split()
     headers = dict(line.split(": ", 1) for line in lines[1:])

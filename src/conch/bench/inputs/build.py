@@ -11,7 +11,7 @@ from conch.bench.inputs.settings import InputSettings
 from conch.bench.inputs.tensor_request import fixed_parameters, tensor_encoder
 from conch.bench.inputs.tensors import TensorGenerator, input_forms
 from conch.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
-from conch.bench.targets.target import Protocol, Target
+from conch.bench.targets.target import BenchTarget, Protocol
 
 # Of all distinct requests: beyond it there are fewer of them.
 _MAX_BYTES = 256 * 2**20
@@ -26,12 +26,12 @@ class PreparedInputs:
     notes: tuple[str, ...] = ()
 
 
-def build_source(target: Target, settings: InputSettings) -> ScriptSource:
+def build_source(target: BenchTarget, settings: InputSettings) -> ScriptSource:
     """Return the requests for a target. Raises InputError, TargetError."""
     return prepare_inputs(target, settings).source
 
 
-def prepare_inputs(target: Target, settings: InputSettings) -> PreparedInputs:
+def prepare_inputs(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
     """Return the requests for a target, and a description of them. Raises InputError, TargetError.
 
     For the OpenAI API, a few requests are sent to find out which fields the server accepts.
@@ -41,7 +41,7 @@ def prepare_inputs(target: Target, settings: InputSettings) -> PreparedInputs:
     return _tensors(target, settings)
 
 
-def _tensors(target: Target, settings: InputSettings) -> PreparedInputs:
+def _tensors(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
     forms = input_forms(target.model, settings)
     generator = TensorGenerator(settings)
     encoder = tensor_encoder(target, settings)
@@ -71,7 +71,7 @@ def distinct_requests(make: Callable[[int], PreparedRequest], count: int) -> tup
     return requests, []
 
 
-def _openai(target: Target, settings: InputSettings) -> PreparedInputs:
+def _openai(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
     form = try_server(target, settings)
     encoder = OpenAiEncoder(target, settings, form)
     rng = np.random.default_rng(settings.seed)

@@ -10,7 +10,7 @@ from conch.bench.inputs.settings import DEFAULT_OUTPUT_TOKENS, InputError, Input
 from conch.bench.inputs.tensor_request import http_head
 from conch.bench.prepared_request import ResponseKind
 from conch.bench.targets.http_probe import HttpAnswer, HttpProbe
-from conch.bench.targets.target import ModelKind, Target
+from conch.bench.targets.target import BenchTarget, ModelKind
 
 Message = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ class AcceptedForm:
 class OpenAiEncoder:
     """Encodes requests to one model."""
 
-    def __init__(self, target: Target, settings: InputSettings, form: AcceptedForm) -> None:
+    def __init__(self, target: BenchTarget, settings: InputSettings, form: AcceptedForm) -> None:
         self.form = form
         self.streams = settings.streaming and form.route is not OpenAiRoute.EMBEDDINGS
         self.response = ResponseKind.OPENAI_STREAM if self.streams else ResponseKind.OPENAI_UNARY
@@ -59,7 +59,7 @@ class OpenAiEncoder:
     def document(
         self, prompt: str | Sequence[Message], output_tokens: int | None, *, streams: bool, exact: bool | None = None
     ) -> dict[str, Any]:
-        """Return the body of a request. `exact` asks for so many tokens, not fewer."""
+        """Return the body of a request. `exact` asks for `output_tokens`, not fewer."""
         document = dict(self._extra)
         if self.form.route is OpenAiRoute.EMBEDDINGS:
             document["input"] = prompt
@@ -85,7 +85,7 @@ def user_message(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def try_server(target: Target, settings: InputSettings) -> AcceptedForm:
+def try_server(target: BenchTarget, settings: InputSettings) -> AcceptedForm:
     """Find the route and the fields that a server accepts, by requests for one token.
 
     Chat is preferred to completions, and completions to embeddings. Raises InputError with the server's message.
@@ -111,7 +111,7 @@ def try_server(target: Target, settings: InputSettings) -> AcceptedForm:
 
 
 def _try_route(
-    probe: HttpProbe, target: Target, settings: InputSettings, route: OpenAiRoute
+    probe: HttpProbe, target: BenchTarget, settings: InputSettings, route: OpenAiRoute
 ) -> AcceptedForm | HttpAnswer:
     """Leave out what the server refuses, one field at a time; return its last refusal if that does not help."""
     fields = {_MAX_TOKENS, *_OPTIONAL}

@@ -14,5 +14,5 @@ class PromptWriter:
         self._rng = rng
 
     def text(self, words: int = DEFAULT_WORDS) -> str:
-        """Return a text of so many words."""
+        """Return a text of `words` words."""
         return " ".join(WORDS[number] for number in self._rng.integers(0, len(WORDS), words))

@@ -11,7 +11,7 @@ from conch.bench.inputs.settings import InputError, InputSettings
 from conch.bench.prepared_request import ResponseKind
 from conch.bench.targets.grpc_probe import method_path
 from conch.bench.targets.kserve_http import model_path
-from conch.bench.targets.target import ModelKind, Protocol, Target, TargetModel
+from conch.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetModel
 from conch.protocol.v2_json.data import write_exactly
 from conch.tensor import Tensor
 
@@ -28,7 +28,7 @@ class TensorRequestEncoder(ABC):
         """Return head and body of a request (see PreparedRequest)."""
 
 
-def tensor_encoder(target: Target, settings: InputSettings) -> TensorRequestEncoder:
+def tensor_encoder(target: BenchTarget, settings: InputSettings) -> TensorRequestEncoder:
     """Return the encoder for a target's protocol."""
     if target.protocol is Protocol.HTTP:
         return _V2Http(target, settings)
@@ -56,7 +56,7 @@ def http_head(path: str, content_type: str, *more: str) -> bytes:
 class _V2Http(TensorRequestEncoder):
     response = ResponseKind.UNARY
 
-    def __init__(self, target: Target, settings: InputSettings) -> None:
+    def __init__(self, target: BenchTarget, settings: InputSettings) -> None:
         self._path = model_path(target.base_path, target.model.name, target.model.version) + "/infer"
         self._json = settings.json_tensors
 
@@ -91,7 +91,7 @@ def json_data(tensor: Tensor) -> bytes:
 class _Generate(TensorRequestEncoder):
     """A flat JSON object; one element is sent as a scalar."""
 
-    def __init__(self, target: Target, settings: InputSettings) -> None:
+    def __init__(self, target: BenchTarget, settings: InputSettings) -> None:
         streams = settings.streaming and (target.model.decoupled or target.model.kind is ModelKind.LANGUAGE)
         action = "generate_stream" if streams else "generate"
         self.response = ResponseKind.GENERATE_STREAM if streams else ResponseKind.UNARY
@@ -107,7 +107,7 @@ class _Generate(TensorRequestEncoder):
 
 
 class _V2Grpc(TensorRequestEncoder):
-    def __init__(self, target: Target, settings: InputSettings) -> None:  # noqa: ARG002
+    def __init__(self, target: BenchTarget, settings: InputSettings) -> None:  # noqa: ARG002
         stream = target.protocol is Protocol.GRPC_STREAM
         self.response = ResponseKind.GRPC_STREAM if stream else ResponseKind.UNARY
         self._head = method_path("ModelStreamInfer" if stream else "ModelInfer").encode()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.bench.inputs.settings import InputError, InputSettings
-from conch.bench.targets.target import TargetModel, TensorForm
+from conch.bench.targets.target import TargetModel, TensorMetadata
 from conch.tensor import BYTES, ITEM_SIZES, NUMPY_DTYPES, Tensor, pack_bytes
 
 BF16 = "BF16"
@@ -44,7 +44,7 @@ def input_forms(model: TargetModel, settings: InputSettings) -> list[InputForm]:
     ]
 
 
-def full_shape(form: TensorForm, model: TargetModel, settings: InputSettings) -> tuple[int, ...]:
+def full_shape(form: TensorMetadata, model: TargetModel, settings: InputSettings) -> tuple[int, ...]:
     """Return the shape of a request's input, with the batch. Raises InputError."""
     batch: tuple[int, ...] = (settings.batch_size,) if model.batched else ()
     dims = form.shape[1:] if model.batched else form.shape
@@ -68,7 +68,7 @@ def full_shape(form: TensorForm, model: TargetModel, settings: InputSettings) ->
     return batch + given
 
 
-def _needs_shape(form: TensorForm, dims: tuple[int, ...]) -> InputError:
+def _needs_shape(form: TensorMetadata, dims: tuple[int, ...]) -> InputError:
     example = ",".join(str(dim) if dim >= 0 else "N" for dim in dims)
     return InputError(
         f"input '{form.name}' has variable dimensions {list(dims)}; give its size with --shape {form.name}:{example}"

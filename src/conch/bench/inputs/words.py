@@ -7,7 +7,7 @@ carry change child city clear close cold come common could country course cover 
 door down draw drive during each early earth east eat end enough even evening ever every eye face fact family far
 father feel field fight figure fill find fire first fish five floor fly follow food foot force form four free friend
 from front full game garden general give glass good government great green ground group grow half hand happy hard
-have head hear heart heat heavy help here high hold home horse hot hour house how hundred idea important into island
+have head heart heat heavy help here high hold home horse hot hour house how hundred idea important into island
 keep kind king know land language large last late laugh lead learn leave left letter life light like line list
 listen little live long look lose love low machine make man many mark matter mean measure meet middle might mile
 mind minute money moon more morning most mother mountain move much music must name near need never new next night
@@ -20,7 +20,7 @@ some song soon sound south space speak special stand star start state stay step 
 study such summer sun sure surface table take talk teach tell ten test than that their them then there these they
 thing think this those though thought three through time together too top touch town trade train travel tree true
 try turn two under unit until use usual valley very voice wait walk wall want war warm watch water way week weight
-well west what wheel when where which while white who whole why wide will wind winter wish with without woman wonder
+well west what wheel when where which while white who whole why wide will wind winter with without woman wonder
 wood word work world would write year yes young
 """
 WORDS = tuple(_TEXT.split())

@@ -14,7 +14,7 @@ from conch.bench.targets.kserve_grpc import KServeGrpc
 from conch.bench.targets.kserve_http import KServeHttp
 from conch.bench.targets.openai_api import OpenAiApi
 from conch.bench.targets.server_api import KeyNeeded, ListedModel, ServerApi, ServerIdentity
-from conch.bench.targets.target import ModelKind, Protocol, Target, TargetError, TargetModel
+from conch.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetError, TargetModel
 
 _GRPC = (Protocol.GRPC, Protocol.GRPC_STREAM)
 _API_PATHS = ("/v1", "/v2", "/v3")
@@ -29,7 +29,7 @@ def discover(
     headers: Sequence[tuple[str, str]] = (),
     tls: Tls | None = None,
     metrics: bool = True,
-) -> Target:
+) -> BenchTarget:
     """Return what answers at `url`, and the model to measure: the only one, or `model`.
 
     Without a URL, Triton's default ports of this machine are tried. Without a protocol, a language model is measured
@@ -80,7 +80,7 @@ class _Discovery:
         self._key_needed: KeyNeeded | None = None
         self._notes: list[str] = []
 
-    def run(self, model: str | None, version: str) -> Target:
+    def run(self, model: str | None, version: str) -> BenchTarget:
         """Return the target. Raises TargetError."""
         if self._address.wire == "grpc" or (self._address.wire is None and self._protocol in _GRPC):
             return self._grpc(model, version)
@@ -110,7 +110,7 @@ class _Discovery:
 
     # --- HTTP ---
 
-    def _http(self, endpoint: Endpoint, probe: HttpProbe, model: str | None, version: str) -> Target:
+    def _http(self, endpoint: Endpoint, probe: HttpProbe, model: str | None, version: str) -> BenchTarget:
         kserve = KServeHttp(probe, self._root)
         openai = OpenAiApi(probe, self._address.path)
         found_v2 = self._identify(kserve, self._root)
@@ -148,7 +148,7 @@ class _Discovery:
 
     def _http_target(
         self, endpoint: Endpoint, v2: _Found | None, openai: _Found | None, name: str, version: str
-    ) -> Target:
+    ) -> BenchTarget:
         by_openai = None if openai is None else openai.api.model(name, "")
         by_v2 = None if v2 is None else v2.api.model(name, version)
         if by_v2 is None and by_openai is None:
@@ -204,8 +204,8 @@ class _Discovery:
         protocol: Protocol,
         protocols: tuple[Protocol, ...],
         named: _Found,
-    ) -> Target:
-        return Target(
+    ) -> BenchTarget:
+        return BenchTarget(
             url=self._address.url,
             endpoint=endpoint,
             protocol=protocol,
@@ -221,7 +221,7 @@ class _Discovery:
 
     # --- gRPC ---
 
-    def _grpc(self, model: str | None, version: str) -> Target:
+    def _grpc(self, model: str | None, version: str) -> BenchTarget:
         endpoint = self._endpoint(Transport.GRPC)
         api = KServeGrpc(GrpcProbe(endpoint))
         try:

@@ -18,9 +18,9 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 32
 _INITIAL_WINDOW_SIZE = 4
-_DEFAULT_WINDOW = 65_535
-_LARGEST_WINDOW = 2**31 - 1
-_MAX_FRAME = 16_384
+DEFAULT_WINDOW_BYTES = 65_535
+MAX_WINDOW_BYTES = 2**31 - 1
+MAX_FRAME_BYTES = 16_384
 _STREAM = 1
 _SERVICE = "/inference.GRPCInferenceService/"
 
@@ -84,8 +84,8 @@ class _Connection:
         except OSError as error:
             refuse_connection(endpoint, error)
         self._buffer = b""
-        settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, _LARGEST_WINDOW)
-        window = struct.pack(">I", _LARGEST_WINDOW - _DEFAULT_WINDOW)
+        settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, MAX_WINDOW_BYTES)
+        window = struct.pack(">I", MAX_WINDOW_BYTES - DEFAULT_WINDOW_BYTES)
         self.send(_PREFACE + frame(_SETTINGS, 0, 0, settings) + frame(_WINDOW_UPDATE, 0, 0, window))
 
     def __enter__(self) -> "_Connection":
@@ -104,9 +104,9 @@ class _Connection:
     def read_frame(self) -> tuple[int, int, int, bytes]:
         """Return type, flags, stream and payload of the next frame. Raises TargetError, NotHttp2."""
         head = self._read(9)
-        kind, flags, stream = head[3], head[4], int.from_bytes(head[5:9], "big") & _LARGEST_WINDOW
+        kind, flags, stream = head[3], head[4], int.from_bytes(head[5:9], "big") & MAX_WINDOW_BYTES
         length = int.from_bytes(head[:3], "big")
-        if head.startswith(b"HTTP/1.") or kind > _CONTINUATION + 10 or length > _MAX_FRAME:
+        if head.startswith(b"HTTP/1.") or kind > _CONTINUATION + 10 or length > MAX_FRAME_BYTES:
             raise NotHttp2(f"{place(self._endpoint)} does not speak gRPC: {first_line(head + self._buffer)}")
         return kind, flags, stream, self._read(length)
 
@@ -142,7 +142,7 @@ class _Call:
         self._block = b""
         self._data = bytearray()
         self._ended = False
-        self._windows = [_DEFAULT_WINDOW, _DEFAULT_WINDOW]  # of the connection and of the stream
+        self._windows = [DEFAULT_WINDOW_BYTES, DEFAULT_WINDOW_BYTES]  # of the connection and of the stream
 
     def run(self, path: str, message: bytes) -> list[bytes]:
         """Send the message, read to the end of the stream, and return the responses."""
@@ -166,7 +166,7 @@ class _Call:
         """Send the body within the server's flow control."""
         sent = 0
         while sent < len(body) and not self._ended:
-            allowed = min(*self._windows, _MAX_FRAME, len(body) - sent)
+            allowed = min(*self._windows, MAX_FRAME_BYTES, len(body) - sent)
             if allowed <= 0:
                 self._handle(*self._connection.read_frame())
                 continue
@@ -180,12 +180,12 @@ class _Call:
             for at in range(0, len(payload) - 5, 6):
                 setting, value = struct.unpack_from(">HI", payload, at)
                 if setting == _INITIAL_WINDOW_SIZE:
-                    self._windows[1] += value - _DEFAULT_WINDOW
+                    self._windows[1] += value - DEFAULT_WINDOW_BYTES
             self._connection.send(frame(_SETTINGS, _ACK, 0, b""))
         elif kind == _PING and not flags & _ACK:
             self._connection.send(frame(_PING, _ACK, 0, payload))
         elif kind == _WINDOW_UPDATE:
-            self._windows[1 if stream else 0] += int.from_bytes(payload[:4], "big") & _LARGEST_WINDOW
+            self._windows[1 if stream else 0] += int.from_bytes(payload[:4], "big") & MAX_WINDOW_BYTES
         elif kind == _DATA:
             self._data += _unpadded(payload, flags)
         elif kind in (_HEADERS, _CONTINUATION):

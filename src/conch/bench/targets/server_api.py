@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conch.bench.targets.target import ModelKind, TargetError, TargetModel, TensorForm
+from conch.bench.targets.target import ModelKind, TargetError, TargetModel, TensorMetadata
 
 # Where a server does not tell the largest batch.
 UNKNOWN_BATCH = 2**31 - 1
@@ -85,9 +85,9 @@ def _shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(int(dim) for dim in entry.get("shape") or ())  # protobuf's JSON has 64-bit integers as strings
 
 
-def _form(entry: Mapping[str, Any], details: Mapping[str, Any]) -> TensorForm:
+def _form(entry: Mapping[str, Any], details: Mapping[str, Any]) -> TensorMetadata:
     layout = str(details.get("format") or "").removeprefix("FORMAT_")
-    return TensorForm(
+    return TensorMetadata(
         name=str(entry["name"]),
         datatype=str(entry["datatype"]),
         shape=_shape(entry),

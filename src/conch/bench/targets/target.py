@@ -37,7 +37,7 @@ class ModelKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorForm:
+class TensorMetadata:
     """An input or output, as the metadata has it: `shape` includes the batch dimension, -1 is variable."""
 
     name: str
@@ -55,8 +55,8 @@ class TargetModel:
     version: str = ""  # "": the server's choice
     kind: ModelKind = ModelKind.TENSORS
     platform: str = ""
-    inputs: tuple[TensorForm, ...] = ()
-    outputs: tuple[TensorForm, ...] = ()
+    inputs: tuple[TensorMetadata, ...] = ()
+    outputs: tuple[TensorMetadata, ...] = ()
     max_batch_size: int = 0  # 0: the first dimension is not a batch
     decoupled: bool = False  # any number of responses per request
     sequences: bool = False  # requests need a correlation id
@@ -71,7 +71,7 @@ class TargetModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BenchTarget:
     """A model of a server, and how to reach it.
 
     `base_path` stands before the paths of the protocol, such as "/prefix" of /prefix/v2, or "/v1" of the OpenAI API.

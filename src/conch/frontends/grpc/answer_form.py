@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from conch.errors import ConchError, InvalidRequest
 from conch.frontends.grpc.framing import IDENTITY, MAX_MESSAGE_SIZE, PREFIX, compressed
 from conch.frontends.grpc.status import CODINGS, CONTENT_TYPE, GrpcError, error_block, refusal_reason
-from conch.frontends.http2.headers import response_block
 from conch.frontends.traffic import Traffic
+from conch.protocol.http2.header_blocks import response_block
 from conch.tensor import Buffer
 
 # `--grpc-infer-response-compression-level` as levels of zlib.

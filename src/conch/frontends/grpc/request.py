@@ -9,8 +9,9 @@ from conch.errors import ConchError, InvalidRequest, Unsupported
 from conch.frontends.grpc.framing import CODINGS, IDENTITY
 from conch.frontends.grpc.status import CODINGS as KNOWN_CODINGS
 from conch.frontends.grpc.status import CONTENT_TYPE, GrpcError, Status, error_block, error_fields, refusal_reason
-from conch.frontends.http2.headers import Field, RequestHead, response_block
+from conch.frontends.http2.headers import RequestHead
 from conch.frontends.v2_grpc.infer import Metadata
+from conch.protocol.http2.header_blocks import Field, response_block
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}

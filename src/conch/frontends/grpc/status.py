@@ -4,7 +4,7 @@ from enum import IntEnum
 from math import ceil
 
 from conch.errors import Code, ConchError, Exhausted, LimitExceeded
-from conch.frontends.http2.headers import response_block, trailers_block
+from conch.protocol.http2.header_blocks import response_block, trailers_block
 
 
 class Status(IntEnum):

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 from typing import Any, Protocol, cast
 
-from conch.frontends.http2.frames import ErrorCode
 from conch.frontends.http2.session import Http2Session
 from conch.frontends.http2.streams import StreamsOwner
+from conch.protocol.http2.frames import ErrorCode
 from conch.tensor import Buffer
 
 # The transport's high-water mark; above it data stay in the streams' buffers.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from conch.frontends.http2 import frames
+from conch.protocol.http2 import frames
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import time
 from math import inf
 from typing import Protocol
 
-from conch.frontends.http2.frames import (
+from conch.frontends.http2.limits import Http2Limits
+from conch.protocol.http2.frames import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -23,7 +24,6 @@ from conch.frontends.http2.frames import (
     ConnectionFault,
     ErrorCode,
 )
-from conch.frontends.http2.limits import Http2Limits
 from conch.tensor import Buffer
 
 # Frames that are read between two looks at the clock; header blocks and large frames, which take longer, count as all.

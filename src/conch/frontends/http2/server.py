@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from conch.frontends.http2.connection import Http2Connection
-from conch.frontends.http2.frames import ErrorCode
 from conch.frontends.http2.headers import RequestHead
 from conch.frontends.http2.limits import Http2Limits
 from conch.frontends.http2.stream import Http2Stream, Receiver
 from conch.frontends.listener import SWEEP_S, Listener
 from conch.frontends.traffic import Traffic
+from conch.protocol.http2.frames import ErrorCode
 
 Head = TypeVar("Head")
 

@@ -8,13 +8,13 @@ import logging
 import random
 from typing import Generic, TypeVar
 
-from conch.frontends.http2 import frames
-from conch.frontends.http2.frames import ConnectionFault, ErrorCode
 from conch.frontends.http2.keepalive import Check, Keepalive
 from conch.frontends.http2.limits import TokenBucket
 from conch.frontends.http2.reader import FrameReader
 from conch.frontends.http2.stream import Http2Channel
 from conch.frontends.http2.streams import Streams, StreamsOwner
+from conch.protocol.http2 import frames
+from conch.protocol.http2.frames import ConnectionFault, ErrorCode
 from conch.tensor import Buffer
 
 Head = TypeVar("Head")

@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from conch.frontends.http2.frames import (
+from conch.frontends.http2.limits import ReceiveWindow
+from conch.protocol.http2.frames import (
     DATA,
     DEFAULT_FRAME_BYTES,
     DEFAULT_WINDOW_BYTES,
@@ -16,7 +17,6 @@ from conch.frontends.http2.frames import (
     ErrorCode,
     frame_head,
 )
-from conch.frontends.http2.limits import ReceiveWindow
 from conch.tensor import Buffer
 
 # Up to this size, copying parts together is cheaper than handing several to the kernel.

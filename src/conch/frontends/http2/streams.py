@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from conch.frontends.http2 import frames
-from conch.frontends.http2.frames import ConnectionFault, ErrorCode, StreamFault
-from conch.frontends.http2.headers import HeaderBlocks, RequestHead
+from conch.frontends.http2.headers import RequestBlocks, RequestHead
 from conch.frontends.http2.limits import Http2Limits, ReceiveWindow, TokenBucket
 from conch.frontends.http2.stream import Http2Channel, Http2Stream, Receiver, SendScheduler
 from conch.frontends.loop_budget import ParseBudget
 from conch.frontends.traffic import Traffic
+from conch.protocol.http2 import frames
+from conch.protocol.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from conch.tensor import Buffer
 
 Head = TypeVar("Head")
@@ -52,7 +52,7 @@ class Streams(Generic[Head]):
         self._channel = channel
         self._noise_bucket = noise_frames
         self._on_empty = on_empty
-        self._blocks = HeaderBlocks(owner.interpret, limits.header_bytes_hard)
+        self._blocks = RequestBlocks(owner.interpret, limits.header_bytes_hard)
         self._window = ReceiveWindow(limits.connection_window)
         self._open: dict[int, Http2Stream] = {}
         self._reset_ids: deque[int] = deque(maxlen=_MAX_RESET_IDS)
@@ -85,7 +85,7 @@ class Streams(Generic[Head]):
             return
         self.last_accepted = stream
         try:
-            head = self._blocks.request(block)
+            head = self._blocks.read(block)
         except StreamFault as fault:
             self._refuse(stream, fault.code)
             return

@@ -14,7 +14,7 @@ from hpack import Decoder, Encoder
 from tritonclient.grpc import service_pb2
 
 from conch.errors import BackendError
-from conch.frontends.http2.frames import PREFACE
+from conch.protocol.http2.frames import PREFACE
 from conch.tensor import Tensor
 from tests.unit.frontends.grpc.test_v2_grpc_stream import request
 from tests.unit.frontends.http2.peers import (

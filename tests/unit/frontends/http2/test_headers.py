@@ -5,16 +5,17 @@ from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conch.frontends.http2.frames import ConnectionFault, StreamFault
-from conch.frontends.http2.headers import HeaderBlocks, response_block, trailers_block
+from conch.frontends.http2.headers import RequestBlocks
+from conch.protocol.http2.frames import ConnectionFault, StreamFault
+from conch.protocol.http2.header_blocks import response_block, trailers_block
 
 PSEUDO = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x")]
 NAMES = st.sampled_from([b"a", b"te-x", b"user-agent", b"cookie", b"x-long-name-of-a-field"])
 VALUES = st.binary(max_size=40).filter(lambda value: not {0, 10, 13} & set(value))
 
 
-def blocks(limit: int = 65_536) -> HeaderBlocks:
-    return HeaderBlocks(lambda head: head, limit)
+def blocks(limit: int = 65_536) -> RequestBlocks:
+    return RequestBlocks(lambda head: head, limit)
 
 
 @given(
@@ -34,7 +35,7 @@ def test_a_connection_is_read_as_its_client_meant_it(requests):
         if size is not None:
             client.header_table_size = size
         for _ in range(1 + twice):
-            head = server.request(client.encode([*PSEUDO[:2], (b":path", path), *fields]))
+            head = server.read(client.encode([*PSEUDO[:2], (b":path", path), *fields]))
             assert (head.method, head.path, head.fields) == (b"POST", path, fields)
 
 
@@ -45,19 +46,19 @@ def test_a_block_that_means_something_else_after_the_table_changed():
     entries = b"".join(b"\x40\x01" + name + b"\x01" + b"1" for name in (b"a", b"b"))
     server.skip(entries)
     block = bytes((0x83, 0x86, 0x84, 0x80 | 62))  # POST, http, /, the newest entry
-    assert server.request(block).fields == [(b"b", b"1")]
-    assert server.request(block).fields == [(b"b", b"1")]
+    assert server.read(block).fields == [(b"b", b"1")]
+    assert server.read(block).fields == [(b"b", b"1")]
     server.skip(b"\x40\x01c\x011")
-    assert server.request(block).fields == [(b"c", b"1")]
+    assert server.read(block).fields == [(b"c", b"1")]
     server.skip(b"\x20\x3f\xe1\x1f")  # emptied by a size of 0, then 4096 again
     with pytest.raises(ConnectionFault, match="COMPRESSION_ERROR"):
-        server.request(block)
+        server.read(block)
 
 
 @given(st.binary(max_size=300))
 def test_any_block_is_a_request_or_a_fault(block):
     try:
-        head = blocks().request(block)
+        head = blocks().read(block)
     except (ConnectionFault, StreamFault):
         return
     assert head.path
@@ -74,6 +75,6 @@ def test_others_can_read_what_is_written(fields, status):
 @pytest.mark.parametrize("size", [b"\x20", b"\x3e", b"\x3f\x00", b"\x3f\xe1\x1f"])
 def test_a_block_changes_the_size_of_the_table_twice_at_most(size):
     block = Encoder().encode([*PSEUDO])
-    assert blocks().request(size * 2 + block).path == b"/x"
+    assert blocks().read(size * 2 + block).path == b"/x"
     with pytest.raises(ConnectionFault, match="size"):
-        blocks().request(size * 3 + block)
+        blocks().read(size * 3 + block)

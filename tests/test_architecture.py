@@ -102,7 +102,8 @@ def test_public_methods_have_docstrings_unless_they_override() -> None:
     bases = defaultdict[str, set[str]](set)
     for _, node in classes:
         methods[node.name] |= {each.name for each in methods_of(node)}
-        bases[node.name] |= {base.id for base in node.bases if isinstance(base, ast.Name)}
+        plain = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+        bases[node.name] |= {base.id for base in plain if isinstance(base, ast.Name)}
 
     def inherited(name: str) -> set[str]:
         return set[str]().union(*(methods[base] | inherited(base) for base in bases[name] - {name}))

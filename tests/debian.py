@@ -23,6 +23,20 @@ _PACKAGES = {
     "ssh-keygen": ("openssh-client",),
     "victoria-metrics": ("victoria-metrics",),
     "ip": ("iproute2", "libbpf1", "libelf1"),
+    "chromium": (
+        *(
+            "chromium",
+            "chromium-common",
+            "libasyncns0",
+            "libcolord2",
+            "libdouble-conversion3",
+            "libepoxy0",
+            "libflac12",
+        ),
+        *("libgtk-3-0", "libharfbuzz-subset0", "libminizip1", "libmp3lame0", "libmpg123-0", "libogg0", "libopenh264-7"),
+        *("libopenjp2-7", "libopus0", "libpulse0", "libsndfile1", "libvorbis0a", "libvorbisenc2", "libwayland-cursor0"),
+        *("libwayland-egl1", "libxnvctrl0"),
+    ),
 }
 _BIN = ("usr/bin", "usr/sbin", "bin", "sbin")
 _SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])

@@ -29,7 +29,7 @@ def test_the_table_of_levels_has_the_published_columns_and_values() -> None:
 
 def test_percentiles_of_few_requests_are_named_as_what_they_are() -> None:
     text = " ".join(printed(s0_certificate(), 100).split())
-    assert "P95 is the maximum at levels with fewer than 20 requests: 1, 5." in text
+    assert "P95 is the maximum at 1, 5: fewer than 20 requests. P99 is the maximum at all levels" in text
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])

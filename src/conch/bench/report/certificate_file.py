@@ -1,9 +1,11 @@
 """Certificates as JSON: written atomically, read strictly."""
 
+import base64
 import math
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -18,7 +20,9 @@ from conch.errors import InvalidRequest
 
 FORMAT = "conch-benchmark"
 # Where an HTML certificate has its JSON.
-_EMBEDDED = re.compile(r'<script type="application/json" id="certificate">(.*?)</script>', re.DOTALL)
+_EMBEDDED = re.compile(
+    rb'<script type="application/json" id="certificate"( data-encoding="gzip")?>([^<]*)</script>', re.DOTALL
+)
 _MAX_BYTES = 256 << 20
 
 
@@ -27,10 +31,11 @@ def write_json(certificate: Certificate, path: Path) -> None:
     write_atomically(path, to_json(certificate))
 
 
-def to_json(certificate: Certificate) -> bytes:
-    """Return a certificate as indented JSON. Numbers that are not finite become null."""
+def to_json(certificate: Certificate, *, indent: bool = True) -> bytes:
+    """Return a certificate as JSON. Numbers that are not finite become null."""
     document = {"format": FORMAT, **{each.name: getattr(certificate, each.name) for each in fields(certificate)}}
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+    form = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if indent else 0
+    return orjson.dumps(document, option=form | orjson.OPT_SERIALIZE_NUMPY)
 
 
 def read_certificate(path: Path) -> Certificate:
@@ -49,10 +54,16 @@ def read_certificate(path: Path) -> Certificate:
 
 def embedded_json(page: bytes) -> bytes:
     """Return the JSON within an HTML certificate. Raises ValueError without one."""
-    found = _EMBEDDED.search(page.decode("utf-8", "replace"))
+    found = _EMBEDDED.search(page)
     if not found:
         raise ValueError("the page has no embedded certificate")
-    return found[1].encode()
+    if not found[1]:
+        return found[2]
+    try:
+        content = zlib.decompressobj(wbits=31).decompress(base64.b64decode(found[2]), _MAX_BYTES)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"its embedded certificate is damaged: {error}") from None
+    return content
 
 
 def from_json(content: bytes) -> Certificate:

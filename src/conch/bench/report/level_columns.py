@@ -34,15 +34,24 @@ def level_table(measurements: Sequence[Measurement]) -> tuple[list[str], list[li
     return [title for title, _ in shown], [[column[row] for _, column in shown] for row in range(len(rows))]
 
 
-def scarce_percentiles(measurements: Sequence[Measurement]) -> str:
+def remarks(measurements: Sequence[Measurement]) -> list[str]:
+    """Return what a reader of the table must know: percentiles of few requests, how tokens are counted."""
+    found = [_scarce_percentiles(measurements)]
+    sources = sorted({each.tokens.source for each in measurements if each.tokens})
+    found += [f"Tokens are counted by {each}: the server does not report them." for each in sources if each != "usage"]
+    return [each for each in found if each]
+
+
+def _scarce_percentiles(measurements: Sequence[Measurement]) -> str:
     """Return a sentence on percentiles that are a maximum, for want of requests; "" if there are none."""
+    sentences = []
     for percentile in (95, 99):
         needed = round(100 / (100 - percentile))
-        few = [each for each in measurements if each.latency is not None and each.latency.count < needed]
+        few = [each.level.label for each in measurements if each.latency and each.latency.count < needed]
         if few:
-            levels = ", ".join(each.level.label for each in few)
-            return f"P{percentile} is the maximum at levels with fewer than {needed} requests: {levels}."
-    return ""
+            levels = "at all levels" if len(few) == len(measurements) else f"at {', '.join(few)}"
+            sentences.append(f"P{percentile} is the maximum {levels}: fewer than {needed} requests.")
+    return " ".join(sentences)
 
 
 def errors_of(measurement: Measurement) -> int:

@@ -8,17 +8,19 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from conch.bench.measurement import Measurement, Note
-from conch.bench.report.certificate import AbComparison, Certificate, CertifiedTarget, all_notes
-from conch.bench.report.level_columns import level_table, scarce_percentiles
-from conch.bench.report.quantity import format_change
+from conch.bench.measurement import Effect, Measurement, Note
+from conch.bench.report.certificate import AbComparison, Certificate, all_notes
+from conch.bench.report.facts import effect_table
+from conch.bench.report.level_columns import level_table, remarks
 from conch.bench.report.scaling import find_saturation
+from conch.bench.report.target_line import target_line
 
 SEVERITY_STYLES = {"invalid": "bold red", "warning": "yellow", "info": "cyan"}
 EFFECT_STYLES = {"better": "green", "worse": "bold red"}
 # Below this width, or where a row does not fit, a level is a list of lines.
 _MIN_TABLE_COLUMNS = 60
 _PADDING = 2
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 10}
 
 
 def print_certificate(certificate: Certificate, console: Console | None = None) -> None:
@@ -34,53 +36,48 @@ def levels_renderable(measurements: Sequence[Measurement], columns: int) -> Rend
     return Group(*(_table(titles, rows, part) for part in _split(titles, rows, columns)))
 
 
-def target_line(target: CertifiedTarget) -> str:
-    """Return what was measured, in one line."""
-    model = f"{target.model} version {target.model_version}" if target.model_version else target.model
-    server = f"{target.server_name} {target.server_version}".strip()
-    return " · ".join(each for each in (model, target.url, target.protocol, server) if each)
-
-
 def _parts(certificate: Certificate, console: Console) -> Iterator[RenderableType]:
-    yield Text(target_line(certificate.target), "bold")
+    yield _text(target_line(certificate.target), "bold")
     measurements = certificate.measurements
     if measurements:
         yield levels_renderable(measurements, console.width)
     else:
-        yield Text("Nothing was measured.")
-    if scarce := scarce_percentiles(measurements):
-        yield Text(scarce, "dim")
-    tokens = next((each.tokens for each in measurements if each.tokens), None)
-    if tokens is not None and tokens.source != "usage":
-        yield Text(f"Tokens are counted by {tokens.source}: the server does not report them.", "dim")
+        yield _text("Nothing was measured.")
+    for remark in remarks(measurements):
+        yield _text(remark, "dim")
     saturation = certificate.saturation or find_saturation(measurements)
     if saturation is not None:
-        yield Text(saturation.message)
+        yield _text(saturation.message)
     for measurement in measurements:
         for message, count in measurement.errors[:3]:
-            yield Text(f"{measurement.level.label}: {count:,} × {message}", "red")
+            yield _text(f"{measurement.level.label}: {count:,} × {message}", "red")
     if certificate.ab is not None:
-        yield from _ab_parts(certificate.ab)
+        yield from _ab_parts(certificate.ab, console.width)
     for note in all_notes(certificate):
         yield note_line(note)
     if certificate.verdict:
-        yield Text(certificate.verdict, "bold")
+        yield _text(certificate.verdict, "bold")
+
+
+def effects_renderable(effects: Sequence[Effect], columns: int) -> RenderableType:
+    """Return the table of effects for a width."""
+    found = effect_table(effects)
+    styles = [{len(found.head) - 1: EFFECT_STYLES.get(each.verdict, "")} for each in effects]
+    if columns < _MIN_TABLE_COLUMNS:
+        return Group(*(_listed(found.head, row) for row in found.rows))
+    return Group(*(_table(found.head, found.rows, part, styles) for part in _split(found.head, found.rows, columns)))
 
 
 def note_line(note: Note) -> Text:
     """Return a note with its severity."""
-    return Text.assemble((f"{note.severity}: ", SEVERITY_STYLES.get(note.severity, "")), note.message)
+    return _text(f"{note.severity}: ", SEVERITY_STYLES.get(note.severity, "")).append_text(_text(note.message))
 
 
-def _ab_parts(ab: AbComparison) -> Iterator[RenderableType]:
-    yield Text(f"\nCompared with {target_line(ab.baseline)}:")
-    for effect in ab.effects:
-        change = format_change(effect.change)
-        level = f"{effect.level}: " if len({each.level for each in ab.effects}) > 1 else ""
-        style = EFFECT_STYLES.get(effect.verdict, "")
-        yield Text.assemble(f"  {level}{effect.quantity} {change} ", (effect.verdict, style))
+def _ab_parts(ab: AbComparison, columns: int) -> Iterator[RenderableType]:
+    yield _text(f"\nCompared with {target_line(ab.baseline)}:")
+    yield effects_renderable(ab.effects, columns)
     if ab.verdict:
-        yield Text(ab.verdict, "bold")
+        yield _text(ab.verdict, "bold")
 
 
 def _split(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: int) -> Iterator[list[int]]:
@@ -96,14 +93,21 @@ def _split(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: int) -
     yield part
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], part: Sequence[int]) -> Table:
+def _table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    part: Sequence[int],
+    styles: Sequence[dict[int, str]] = (),
+) -> Table:
+    """Return a table of some of the columns. `styles` has for each row the styles of cells by column."""
     table = Table(
         box=SIMPLE_HEAD, pad_edge=False, padding=(0, _PADDING - 1, 0, 0), show_edge=False, header_style="bold"
     )
     for index in part:
-        table.add_column(Text(titles[index]), justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(row[index]) for index in part))
+        table.add_column(_text(titles[index]), justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        style = styles[number] if styles else {}
+        table.add_row(*(_text(row[index], style.get(index, "")) for index in part))
     return table
 
 
@@ -111,8 +115,13 @@ def _listed(titles: Sequence[str], row: Sequence[str]) -> Table:
     table = Table.grid(padding=(0, _PADDING, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
-    table.add_row(Text(titles[0], "bold"), Text(row[0], "bold"))
+    table.add_row(_text(titles[0], "bold"), _text(row[0], "bold"))
     for title, cell in list(zip(titles, row, strict=True))[1:]:
-        table.add_row(Text(title), Text(cell))
+        table.add_row(_text(title), _text(cell))
     table.add_row("", "")
     return table
+
+
+def _text(content: str, style: str = "") -> Text:
+    """Return a text whose control characters, from names and messages of servers, are written out."""
+    return Text(content.translate(_CONTROLS), style)

@@ -1,0 +1,30 @@
+"""Durations as text: 500us, 30s, 3m, 1h30m."""
+
+import re
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|µs|ms|s|m|h)")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of a duration; a number without a unit is in seconds. Raises ValueError."""
+    stripped = text.strip()
+    if re.fullmatch(r"\d+(\.\d*)?|\.\d+", stripped):
+        return float(stripped)
+    if not stripped or _PART.sub("", stripped).strip():
+        raise ValueError(f"'{text}' is not a valid duration; expected a form such as 500us, 200ms, 30s, 3m or 1h30m")
+    return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(stripped))
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time with three digits and a fitting unit, such as 12.3 ms."""
+    size = abs(seconds)
+    for bound, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if size < bound * 0.9995:
+            return f"{_three_digits(seconds * factor)} {unit}"
+    return f"{_three_digits(seconds)} s"
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    return f"{value:.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"

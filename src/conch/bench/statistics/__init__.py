@@ -1,0 +1,1 @@
+"""What measurements say: percentiles with intervals, steady state, stopping rule, comparison, diagnosis, saturation."""

@@ -1,0 +1,47 @@
+"""A histogram of short times with a relative error of 6 %."""
+
+_SUB_BITS = 3
+_SUB_BUCKETS = 1 << _SUB_BITS
+BUCKETS = 64 * _SUB_BUCKETS
+
+
+class LagHistogram:
+    """Counts of times in nanoseconds, in logarithmic buckets."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts = [0] * BUCKETS
+
+    def add(self, time_ns: int) -> None:
+        """Count a time; negative ones count as 0."""
+        if time_ns < _SUB_BUCKETS:
+            self.counts[max(0, time_ns)] += 1
+            return
+        shift = time_ns.bit_length() - 1 - _SUB_BITS
+        self.counts[(shift << _SUB_BITS) + (time_ns >> shift)] += 1
+
+    def take(self) -> list[tuple[int, int]]:
+        """Return (bucket, count) where the count is not 0, and begin again."""
+        found = [(bucket, count) for bucket, count in enumerate(self.counts) if count]
+        self.counts = [0] * BUCKETS
+        return found
+
+
+def upper_edge_ns(bucket: int) -> int:
+    """Return the time below which all times of a bucket lie."""
+    if bucket < 2 * _SUB_BUCKETS:
+        return bucket + 1
+    shift = (bucket >> _SUB_BITS) - 1
+    return ((bucket & (_SUB_BUCKETS - 1)) + _SUB_BUCKETS + 1) << shift
+
+
+def percentile_s(counts: dict[int, int], share: float) -> float:
+    """Return the time in seconds that this share of the times does not exceed, 0 without times."""
+    total = sum(counts.values())
+    passed = 0
+    for bucket in sorted(counts):
+        passed += counts[bucket]
+        if passed >= share * total:
+            return upper_edge_ns(bucket) / 1e9
+    return 0.0

@@ -1,0 +1,340 @@
+"""The load generator seen from the controller: processes forked from it, each with a share of the load."""
+
+import contextlib
+import gc
+import json
+import math
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from array import array
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from conch.bench.load.connection_factory import ConnectionFactory, reach
+from conch.bench.load.controller_link import FRAME_HEAD, ControllerLink, GcPauses
+from conch.bench.load.generator import Collected, Load
+from conch.bench.load.lag_histogram import percentile_s
+from conch.bench.load.load_loop import LoadLoop
+from conch.bench.load.load_share import UNLIMITED, LoadShare
+from conch.bench.load_plan import ClosedLoop, LoadPlan, OpenLoop, Transport
+from conch.bench.measurement import ClientHealth
+from conch.bench.records import CHUNK, RECORD, Chunks, Records
+
+_S = 1_000_000_000
+_START_DELAY_NS = 20_000_000
+_RECEIVE_BYTES = 1 << 20
+_MAX_ERRORS = 100
+# What a process keeps free of its descriptors.
+_SPARE_DESCRIPTORS = 64
+# One process serves about this much, so that a few users do not take several processes.
+_IN_FLIGHT_PER_PROCESS = 128
+_RATE_PER_PROCESS = 8_000
+_GRPC_REQUESTS_PER_CONNECTION = 100
+_MAX_INITIAL_CONNECTIONS = 64
+
+
+@dataclass(slots=True)
+class _Process:
+    """A process of the generator, and what it has reported."""
+
+    number: int
+    pid: int
+    sock: socket.socket
+    received: bytearray = field(default_factory=bytearray)
+    connections: int | None = None
+    cause: str = ""
+    in_flight: int = 0
+    ended: bool = False
+    reaped: bool = False
+    cpu_ns: int = 0
+    cpu_before_ns: int = 0
+    gc_pauses: int = 0
+    gc_pauses_before: int = 0
+
+
+class ProcessLoad(Load):
+    """A load that runs in processes forked from this one."""
+
+    def __init__(self, plan: LoadPlan, processes: int | None = None) -> None:
+        """Assign. `processes` is their number; None: as many as the load needs, at most one for each core."""
+        self._plan = plan
+        self._count = processes
+        self._processes: list[_Process] = []
+        self._records: list[bytes] = []
+        self._chunks: list[bytes] = []
+        self._errors: list[str] = []
+        self._lags: dict[int, int] = {}
+        self._loop_lag_max_ns = 0
+        self._gc_pause_max_ns = 0
+        self._health_since_ns = 0
+
+    def start(self) -> None:
+        plan = self._plan
+        address = reach(plan.endpoint, plan.connect_timeout_s)
+        raise_descriptor_limit()
+        count = self._count or processes_needed(plan)
+        for share in shares(plan, count):
+            self._fork(share, address)
+        deadline = time.monotonic() + plan.connect_timeout_s + 1
+        while any(process.connections is None for process in self._processes) and time.monotonic() < deadline:
+            self._read(deadline - time.monotonic())
+        if not any(process.connections for process in self._processes):
+            causes = {process.cause for process in self._processes if process.cause}
+            self.close()
+            endpoint = plan.endpoint
+            raise ConnectionError(
+                f"cannot connect to {endpoint.host}:{endpoint.port}: {'; '.join(causes) or 'timeout'}"
+            )
+        self._command("go", time.monotonic_ns() + _START_DELAY_NS)
+        self._health_since_ns = time.monotonic_ns()
+
+    def collect(self, timeout_s: float) -> Collected:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._read(max(0.0, deadline - time.monotonic()))
+            if time.monotonic() >= deadline or all(process.ended for process in self._processes):
+                break
+        records, chunks = self._taken()
+        errors = tuple(self._errors[:_MAX_ERRORS])
+        self._errors = []
+        in_flight = sum(process.in_flight for process in self._processes)
+        return Collected(records, chunks, in_flight, errors, all(process.ended for process in self._processes))
+
+    def stop(self, grace_s: float) -> None:
+        self._command("stop", int(grace_s * _S))
+
+    def health(self) -> ClientHealth:
+        now = time.monotonic_ns()
+        wall = max(1, now - self._health_since_ns)
+        self._health_since_ns = now
+        used = [process.cpu_ns - process.cpu_before_ns for process in self._processes]
+        pauses = sum(process.gc_pauses - process.gc_pauses_before for process in self._processes)
+        for process in self._processes:
+            process.cpu_before_ns = process.cpu_ns
+            process.gc_pauses_before = process.gc_pauses
+        lags, self._lags = self._lags, {}
+        loop_lag, self._loop_lag_max_ns = self._loop_lag_max_ns, 0
+        gc_pause, self._gc_pause_max_ns = self._gc_pause_max_ns, 0
+        return ClientHealth(
+            processes=len(self._processes),
+            cpu_ratio=min(1.0, max(used, default=0) / wall),
+            cpu_cores=sum(used) / wall,
+            send_lag_p50_s=percentile_s(lags, 0.5),
+            send_lag_p99_s=percentile_s(lags, 0.99),
+            loop_lag_max_s=loop_lag / _S,
+            gc_pauses=pauses,
+            gc_pause_max_s=gc_pause / _S,
+            steal_ratio=None,
+            throttled_s=None,
+        )
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.ended = True
+            process.sock.close()
+            if not process.reaped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+                os.waitpid(process.pid, 0)
+                process.reaped = True
+
+    def _fork(self, share: LoadShare, address: tuple[int, tuple[object, ...]]) -> None:
+        ours, theirs = socket.socketpair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            for process in self._processes:
+                process.sock.close()
+            ours.close()
+            _run_process(self._plan, share, address, theirs)
+        theirs.close()
+        ours.setblocking(False)
+        self._processes.append(_Process(share.process, pid, ours))
+
+    def _command(self, name: str, value: int) -> None:
+        for process in self._processes:
+            if not process.ended:
+                with contextlib.suppress(OSError):  # `collect` reports a process that has died
+                    process.sock.send(json.dumps([name, value]).encode() + b"\n")
+
+    def _read(self, timeout_s: float) -> None:
+        """Wait for reports, and read those that are there."""
+        poller = select.poll()
+        running = {process.sock.fileno(): process for process in self._processes if not process.ended}
+        for descriptor in running:
+            poller.register(descriptor, select.POLLIN)
+        if running:
+            for descriptor, _ in poller.poll(max(0.0, timeout_s) * 1000):
+                self._receive(running[descriptor])
+
+    def _receive(self, process: _Process) -> None:
+        try:
+            data = process.sock.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._died(process)
+        process.received += data
+        while len(process.received) >= FRAME_HEAD.size:
+            text, records, chunks = FRAME_HEAD.unpack_from(process.received)
+            if len(process.received) < FRAME_HEAD.size + text + records + chunks:
+                return
+            at = FRAME_HEAD.size
+            values = json.loads(process.received[at : at + text])
+            at += text
+            if records:
+                self._records.append(bytes(process.received[at : at + records]))
+                self._chunks.append(bytes(process.received[at + records : at + records + chunks]))
+            del process.received[: at + records + chunks]
+            self._take(process, values)
+
+    def _take(self, process: _Process, values: dict[str, Any]) -> None:
+        if "fatal" in values:
+            self.close()
+            raise RuntimeError(f"process {process.number} of the load generator failed:\n{values['fatal']}")
+        if "ready" in values:
+            process.connections = values["ready"]
+            process.cause = values["cause"]
+            return
+        process.in_flight = values["in_flight"]
+        process.cpu_ns = values["cpu_ns"]
+        process.gc_pauses = values["gc_pauses"]
+        self._errors += values["errors"]
+        for bucket, count in values["lags"]:
+            self._lags[bucket] = self._lags.get(bucket, 0) + count
+        self._loop_lag_max_ns = max(self._loop_lag_max_ns, values["loop_lag_max_ns"])
+        self._gc_pause_max_ns = max(self._gc_pause_max_ns, values["gc_pause_max_ns"])
+        if values["ended"]:
+            process.ended = True
+            process.sock.close()
+            os.waitpid(process.pid, 0)
+            process.reaped = True
+
+    def _died(self, process: _Process) -> NoReturn:
+        _, status = os.waitpid(process.pid, 0)
+        process.reaped = True
+        self.close()
+        code = os.waitstatus_to_exitcode(status)
+        cause = signal.Signals(-code).name if code < 0 else f"status {code}"
+        raise RuntimeError(f"process {process.number} of the load generator ended with {cause}")
+
+    def _taken(self) -> tuple[Records, Chunks]:
+        """Return the rows received so far, their `chunks_from` counted from the first of all chunks."""
+        rows = [np.frombuffer(part, RECORD).copy() for part in self._records]
+        chunks = [np.frombuffer(part, CHUNK) for part in self._chunks]
+        before = 0
+        for part, its_chunks in zip(rows, chunks, strict=True):
+            column = part["chunks_from"]
+            column[column >= 0] += before
+            before += len(its_chunks)
+        self._records = []
+        self._chunks = []
+        if not rows:
+            return np.empty(0, RECORD), np.empty(0, CHUNK)
+        return np.concatenate(rows), np.concatenate(chunks)
+
+
+def _run_process(
+    plan: LoadPlan, share: LoadShare, address: tuple[int, tuple[object, ...]], sock: socket.socket
+) -> NoReturn:
+    """Be a process of the generator until it ends."""
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's, which then stops the load
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        pauses = GcPauses()
+        link = ControllerLink(sock, pauses)
+        try:
+            loop = LoadLoop(share, ConnectionFactory(plan.endpoint, address), link, select.epoll())
+            gc.collect()
+            gc.freeze()
+            gc.callbacks.append(pauses.observe)
+            loop.run()
+            loop.finish()
+            status = 0
+        except Exception:
+            link.fatal(traceback.format_exc())
+    finally:
+        os._exit(status)
+
+
+def processes_needed(plan: LoadPlan) -> int:
+    """Return how many processes a load takes: at most one for each core, but as many as descriptors demand."""
+    connections = connection_limit(plan)
+    if isinstance(plan.pacing, ClosedLoop):
+        busy = plan.pacing.users / _IN_FLIGHT_PER_PROCESS
+    else:
+        times = plan.pacing.times_s
+        busy = len(times) / max(1e-9, float(times[-1])) / _RATE_PER_PROCESS if len(times) else 1
+    per_process = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS)
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(math.ceil(busy), cores), math.ceil(connections / per_process))
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the limit of open files as far as the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def connection_limit(plan: LoadPlan) -> int:
+    """Return how many connections a load may open."""
+    if plan.connections is not None:
+        return plan.connections
+    in_flight = plan.pacing.users if isinstance(plan.pacing, ClosedLoop) else plan.pacing.in_flight
+    if plan.endpoint.transport == Transport.GRPC:
+        return math.ceil(in_flight / _GRPC_REQUESTS_PER_CONNECTION)
+    return in_flight
+
+
+def shares(plan: LoadPlan, processes: int) -> list[LoadShare]:
+    """Divide a plan among processes: users, arrivals, connections and requests in turn."""
+    pacing = plan.pacing
+    connections = connection_limit(plan)
+    processes = min(processes, connections)
+    times = np.zeros(0)
+    indexes = None
+    if isinstance(pacing, OpenLoop):
+        times = pacing.times_s
+        indexes = pacing.requests
+    divided = []
+    for number in range(processes):
+        own_times = array("q", np.rint(times[number::processes] * _S).astype(np.int64).tobytes())
+        users = _part(pacing.users, number, processes) if isinstance(pacing, ClosedLoop) else 0
+        most = _part(connections, number, processes)
+        divided.append(
+            LoadShare(
+                number,
+                processes,
+                plan.source,
+                users=users,
+                think_ns=int(pacing.think_s * _S) if isinstance(pacing, ClosedLoop) else 0,
+                open_loop=isinstance(pacing, OpenLoop),
+                times_ns=own_times,
+                request_indexes=None
+                if indexes is None
+                else array("q", indexes[number::processes].astype(np.int64).tobytes()),
+                connections=most,
+                initial_connections=most if isinstance(pacing, ClosedLoop) else min(most, _MAX_INITIAL_CONNECTIONS),
+                requests=UNLIMITED if plan.requests is None else _part(plan.requests, number, processes),
+                timeout_ns=int(plan.timeout_s * _S),
+                connect_timeout_ns=int(plan.connect_timeout_s * _S),
+            )
+        )
+    return divided
+
+
+def _part(whole: int, number: int, parts: int) -> int:
+    return whole // parts + (1 if number < whole % parts else 0)

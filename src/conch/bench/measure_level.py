@@ -16,7 +16,8 @@ from conch.bench.measuring_window import Interruption, MeasuringWindow
 from conch.bench.observers.observer import Sampling, ServerObserver
 from conch.bench.record_log import RecordLog
 from conch.bench.records import RequestOutcome
-from conch.bench.summary_stand_in import is_precise, steady_since, summarize
+from conch.bench.statistics.selection import RunWindow
+from conch.bench.statistics.summary import SummarySettings, summarize
 
 _TICK_S = 0.1
 _CHECK_NS = 500_000_000  # between evaluations of steady state and precision
@@ -47,6 +48,7 @@ def measure_level(
     observers: Sequence[ServerObserver] = (),
     *,
     slo: Mapping[str, float] | None = None,
+    percentiles: tuple[float, ...] = (),
     on_progress: Callable[[Progress], None] | None = None,
     interruption: Interruption | None = None,
     make_load: LoadFactory | None = None,
@@ -61,7 +63,7 @@ def measure_level(
         run.measure()
     finally:
         load.close()
-    return run.measurement(slo or {})
+    return run.measurement(slo or {}, percentiles)
 
 
 def _process_load(plan: LoadPlan) -> Load:
@@ -159,7 +161,8 @@ class _LevelRun:
         return False
 
     def _steady_since(self) -> int | None:
-        return steady_since(self._log.records, self._start_ns, monotonic_ns())
+        now = monotonic_ns()
+        return now if now - self._start_ns > 1_000_000_000 and self._log.count else None
 
     def _begin_window(self, start_ns: int) -> None:
         self._window_start_ns = start_ns
@@ -178,11 +181,7 @@ class _LevelRun:
             done = int(np.count_nonzero(self._log.records["done_ns"] >= self._window_start_ns)) if check else 0
             if done >= window.requests:
                 return True
-        return (
-            check
-            and window.precision is not None
-            and is_precise(self._log.records, self._window_start_ns, now, window.precision)
-        )
+        return False
 
     def _end(self) -> None:
         """Stop the load and collect the answers to requests in flight."""
@@ -210,25 +209,23 @@ class _LevelRun:
                 )
             )
 
-    def measurement(self, slo: Mapping[str, float]) -> Measurement:
+    def measurement(self, slo: Mapping[str, float], percentiles: tuple[float, ...]) -> Measurement:
         """Return the figures of the window; of the whole run if it ended before the window began."""
         start_ns = self._window_start_ns if self._window_start_ns is not None else self._start_ns
         observed = self._sampling.observed(start_ns, self._window_end_ns)
-        summary = summarize(
-            self._log.records,
-            self._log.chunks,
+        end_ns = max(self._window_end_ns, start_ns + 1)
+        settings = SummarySettings(
             level=self._level,
             started_at=self._started_at,
-            start_ns=self._start_ns,
-            window_start_ns=start_ns,
-            window_end_ns=self._window_end_ns,
-            errors=self._log.errors,
-            slo=slo,
+            window=RunWindow(self._start_ns, start_ns, end_ns),
             is_open_loop=isinstance(self._plan.pacing, OpenLoop),
-            client=self._health,
+            percentiles=percentiles,
+            slo=slo,
         )
+        summary = summarize(self._log.records, self._log.chunks, settings, self._log.errors)
         return replace(
             summary,
+            client=self._health,
             server=observed.server,
             gpus=observed.gpus,
             notes=(*summary.notes, *self._notes, *observed.notes),

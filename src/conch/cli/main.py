@@ -11,6 +11,7 @@ from io import TextIOWrapper
 _COMMANDS = {
     "alerts": ("alerts", "receive alerts of Alertmanager and send them to chat services; see conch alerts --help"),
     "audit": ("audit", "verify the audit log of limits; see conch audit verify --help"),
+    "bench": ("bench.command", "measure a server: latency, throughput, tokens; see conch bench --help"),
     "chat": ("chat", "chat with a language model in the terminal over the OpenAI API"),
     "check": ("check", "check a model repository for errors without starting a server"),
     "client": ("client", "send a file of prompts to a server; see conch client --help"),

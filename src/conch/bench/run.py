@@ -1,0 +1,198 @@
+"""One run of `conch bench`: levels one after the other, a search, or two servers in turn."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import orjson
+
+from conch.bench.environment import read_environment
+from conch.bench.load.generator import Load
+from conch.bench.load_level import LoadLevel
+from conch.bench.load_plan import LoadPlan
+from conch.bench.measure_level import measure_level
+from conch.bench.measurement import Measurement, Note
+from conch.bench.measuring_window import Interruption, MeasuringWindow
+from conch.bench.observers.observer import ServerObserver
+from conch.bench.prepared_request import ScriptSource
+from conch.bench.report.certificate import Certificate, CertifiedTarget
+from conch.bench.report.public_command import public_url
+from conch.bench.report.scaling import find_saturation
+from conch.bench.slo_search import SloSearch
+from conch.bench.targets.target import BenchTarget
+from conch.bench.view.run_view import RunView
+from conch.build_info import build_line
+
+MakeSource = Callable[[], ScriptSource]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A server in a run, what is sent to it, and what is observed of it."""
+
+    target: BenchTarget
+    source: ScriptSource
+    observers: tuple[ServerObserver, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FindMax:
+    """A search for the highest level that meets the SLOs; `level` makes a level from its value."""
+
+    search: SloSearch
+    level: Callable[[float], LoadLevel]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run measures. With `find_max`, `levels` is empty."""
+
+    side: Side
+    levels: tuple[LoadLevel, ...]
+    window: MeasuringWindow
+    slo: dict[str, float] = field(default_factory=dict)
+    slo_share: float = 0.99  # of requests, that must meet `slo`
+    find_max: FindMax | None = None
+    against: Side | None = None  # A, the baseline; `side` is B
+    rounds: int = 6
+    repeat: int = 1
+    timeout_s: float = 60.0
+    connections: int | None = None
+    seed: int = 0
+    percentiles: tuple[float, ...] = ()
+    command: tuple[str, ...] = ()  # without secrets
+    described: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+
+
+class BenchRun:
+    """Measures what the settings ask, and makes the certificate. `interruption` ends it early."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        view: RunView,
+        interruption: Interruption | None = None,
+        make_load: Callable[[LoadPlan], Load] | None = None,
+    ) -> None:
+        """Assign."""
+        self._settings = settings
+        self._view = view
+        self._interruption = interruption or Interruption()
+        self._make_load = make_load
+        self._measurements: list[Measurement] = []
+        self._notes: list[Note] = []
+
+    def run(self) -> Certificate:
+        """Measure, and return the certificate also of a part. Raises ConnectionError, RuntimeError."""
+        created_at = datetime.now(UTC).isoformat(timespec="seconds")
+        for each in self._steps():
+            self._measurements.append(each)
+            self._view.measured(each)
+            if self._interruption.requested or _is_lost(each):
+                break
+        return self._certificate(created_at)
+
+    def _steps(self) -> Iterator[Measurement]:
+        if self._settings.find_max is not None:
+            yield from self._search(self._settings.find_max)
+            return
+        for repetition in range(self._settings.repeat):
+            for level in self._settings.levels:
+                yield self._measure(self._settings.side, level, repetition)
+
+    def _search(self, find_max: FindMax) -> Iterator[Measurement]:
+        tried: dict[float, bool] = {}
+        while (value := find_max.search.next_level(tried)) is not None:
+            measurement = self._measure(self._settings.side, find_max.level(value), 0)
+            tried[value] = meets_slo(measurement, self._settings.slo_share)
+            yield measurement
+        self._notes.append(_search_note(find_max.search.best(tried), tried, self._settings))
+
+    def _measure(self, side: Side, level: LoadLevel, repetition: int) -> Measurement:
+        window = self._settings.window
+        seed = self._settings.seed + repetition
+        plan = LoadPlan(
+            side.target.endpoint,
+            side.source,
+            level.pacing(window.limit_s, seed),
+            timeout_s=self._settings.timeout_s,
+            connections=self._settings.connections,
+            seed=seed,
+        )
+        measured = measure_level(
+            plan,
+            window,
+            level.level,
+            side.observers,
+            slo=self._settings.slo,
+            percentiles=self._settings.percentiles,
+            on_progress=self._view.progress,
+            interruption=self._interruption,
+            make_load=self._make_load,
+        )
+        return replace(measured, notes=tuple(dict.fromkeys(measured.notes)))
+
+    def _certificate(self, created_at: str) -> Certificate:
+        settings = self._settings
+        notes = [Note("target", "info", text) for text in settings.side.target.notes]
+        return Certificate(
+            created_at=created_at,
+            tool_version=build_line(),
+            command=settings.command,
+            target=certified(settings.side.target),
+            environment=read_environment(),
+            measurements=tuple(self._measurements),
+            settings=settings.described,
+            saturation=find_saturation(self._measurements),
+            notes=(*self._notes, *notes),
+        )
+
+
+def run(settings: RunSettings, view: RunView, interruption: Interruption | None = None) -> Certificate:
+    """Measure, and return the certificate also of a part. Raises ConnectionError, RuntimeError."""
+    return BenchRun(settings, view, interruption).run()
+
+
+def certified(target: BenchTarget) -> CertifiedTarget:
+    """Return what identifies a target in a certificate."""
+    model = target.model
+    config = orjson.dumps(dict(model.config), option=orjson.OPT_SORT_KEYS) if model.config else b""
+    return CertifiedTarget(
+        url=public_url(target.url),
+        protocol=target.protocol.value,
+        model=model.name,
+        model_version=model.version,
+        server_name=target.server_name,
+        server_version=target.server_version,
+        config_digest=hashlib.sha256(config).hexdigest()[:16] if config else "",
+    )
+
+
+def meets_slo(measurement: Measurement, share: float) -> bool:
+    """Return whether at least `share` of the requests met the SLOs."""
+    ratio = measurement.goodput_ratio
+    return ratio is not None and ratio.value >= share
+
+
+def _is_lost(measurement: Measurement) -> bool:
+    return any(note.code == "server-lost" for note in measurement.notes)
+
+
+def _search_note(best: float | None, tried: dict[float, bool], settings: RunSettings) -> Note:
+    targets = ", ".join(f"{name} {seconds * 1e3:g} ms" for name, seconds in settings.slo.items())
+    rule = f"{settings.slo_share:.4g} of requests within {targets}"
+    if best is None:
+        return Note("slo-not-met", "warning", f"the lowest level, {min(tried, default=0):g}, does not meet {rule}")
+    assert settings.find_max is not None
+    level = settings.find_max.level(best).level.label
+    reached = "" if any(not met for met in tried.values()) else "; no level failed, the maximum may be higher"
+    return Note("slo-max", "info", f"highest level with {rule}: {level}{reached}")
+
+
+def exit_status(certificate: Certificate) -> int:
+    """Return 0, 1 if nothing succeeded or the server was lost, 3 if a note makes a measurement invalid."""
+    measurements: Sequence[Measurement] = certificate.measurements
+    if not measurements or any(not each.outcomes.get("ok") or _is_lost(each) for each in measurements):
+        return 1
+    return 3 if any(note.severity == "invalid" for each in measurements for note in each.notes) else 0

@@ -1,0 +1,1 @@
+"""`conch bench`: measure a server."""

@@ -1,0 +1,168 @@
+"""`conch bench`: measure a server, print the result, write the files."""
+
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from conch.cli.bench.flags import parser
+from conch.cli.bench.perf_analyzer import translate
+from conch.errors import ConchError, InvalidRequest
+
+if TYPE_CHECKING:
+    from conch.bench.measuring_window import Interruption
+    from conch.bench.report.certificate import Certificate
+    from conch.bench.run import RunSettings
+    from conch.bench.view.run_view import RunView
+
+_FAILURE = 1
+_USAGE_ERROR = 2
+_SIGNALLED = 128
+
+
+def bench(arguments: Sequence[str]) -> int:
+    """Measure, or compare results; return the exit status."""
+    if arguments and arguments[0] == "compare":
+        return _compare(arguments[1:])
+    try:
+        words, notices = translate(arguments)
+    except ConchError as error:
+        return _fail(error.message, _USAGE_ERROR)
+    options = parser().parse_args(words)
+    for notice in notices:
+        print(f"conch bench: {notice}", file=sys.stderr)
+    try:
+        _check_outputs(options)
+        from conch.cli.bench.run_settings import run_settings
+
+        settings = run_settings(options, ("conch", "bench", *arguments))
+    except ConchError as error:
+        return _fail(error.message, _USAGE_ERROR)
+    return _measure(settings, options)
+
+
+def _compare(arguments: Sequence[str]) -> int:
+    return int(import_module("conch.cli.bench.compare").compare(arguments))
+
+
+def _measure(settings: "RunSettings", options: Namespace) -> int:
+    from conch.bench.measuring_window import Interruption
+    from conch.bench.run import exit_status, run
+
+    interruption = Interruption()
+    signals = _Signals(interruption)
+    view = _view(settings, options)
+    signals.install()
+    try:
+        certificate = run(settings, view, interruption)
+    except KeyboardInterrupt:
+        return _SIGNALLED + signal.SIGINT
+    except ConchError as error:
+        return _fail(error.message, _FAILURE)
+    except (ConnectionError, RuntimeError) as error:
+        return _fail(str(error), _FAILURE)
+    finally:
+        view.end()
+        signals.restore()
+    status = _report(certificate, options) or exit_status(certificate)
+    return _SIGNALLED + signals.received if signals.received and not status else status
+
+
+def _report(certificate: "Certificate", options: Namespace) -> int:
+    """Print the result, then write the files; return 1 if one could not be written."""
+    from conch.bench.report.terminal import print_certificate
+
+    print_certificate(certificate)
+    sys.stdout.flush()
+    status = 0
+    for name in ("json", "html", "png", "csv"):
+        path = getattr(options, name)
+        if path is None:
+            continue
+        try:
+            _write(name, certificate, Path(path))
+        except OSError as error:
+            status = _fail(f"cannot write {path}: {error.strerror or error}", _FAILURE)
+        except ConchError as error:
+            status = _fail(error.message, _FAILURE)
+        else:
+            if not options.quiet:
+                print(f"conch bench: wrote {path}", file=sys.stderr)
+    return status
+
+
+def _write(name: str, certificate: "Certificate", path: Path) -> None:
+    """Write one form. Raises OSError, InvalidRequest."""
+    if name == "json":
+        from conch.bench.report.certificate_file import write_json
+
+        write_json(certificate, path)
+    elif name == "html":
+        from conch.bench.report.html import write_html
+
+        write_html(certificate, path)
+    else:
+        raise InvalidRequest(f"--{name} is not supported yet")
+
+
+def _check_outputs(options: Namespace) -> None:
+    """Raise InvalidRequest for files that cannot be written, before minutes are spent on measuring."""
+    for name in ("json", "html", "png", "csv"):
+        path = getattr(options, name)
+        if path is None:
+            continue
+        folder = Path(path).absolute().parent
+        if Path(path).is_dir():
+            raise InvalidRequest(f"--{name}: '{path}' is a folder, not a file")
+        if not folder.is_dir():
+            raise InvalidRequest(f"--{name}: the folder '{folder}' does not exist")
+        if not os.access(folder, os.W_OK) and not os.access(path, os.W_OK):
+            raise InvalidRequest(f"--{name}: '{folder}' is not writable")
+
+
+def _view(settings: "RunSettings", options: Namespace) -> "RunView":
+    from conch.bench.view.run_view import QuietView
+
+    if options.quiet:
+        return QuietView()
+    if options.plain or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        from conch.bench.view.plain_view import PlainView
+
+        return PlainView()
+    from conch.bench.view.live_view import LiveView
+
+    target = settings.side.target
+    return LiveView(f"{target.model.name} · {target.url} · {target.protocol.value}")
+
+
+class _Signals:
+    """The first SIGINT or SIGTERM ends the load, with a report; the second ends the command at once."""
+
+    def __init__(self, interruption: "Interruption") -> None:
+        self._interruption = interruption
+        self._previous: dict[int, object] = {}
+        self.received = 0
+
+    def install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._handle)
+
+    def restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self.received:
+            raise KeyboardInterrupt
+        self.received = number
+        self._interruption.request()
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"conch bench: {message}", file=sys.stderr)
+    return status

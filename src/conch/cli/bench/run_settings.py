@@ -1,0 +1,255 @@
+"""What the flags of `conch bench` ask for, as settings of a run."""
+
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from conch.bench.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates
+from conch.bench.durations import parse_duration
+from conch.bench.inputs.build import prepare_inputs
+from conch.bench.inputs.settings import Amount, Cancellation, InputSettings, OpenAiRoute
+from conch.bench.load_level import LoadLevel, curve, rates, users
+from conch.bench.load_plan import Tls
+from conch.bench.measuring_window import MeasuringWindow
+from conch.bench.observers.gpu_metrics import GpuMetrics
+from conch.bench.observers.observer import ServerObserver
+from conch.bench.observers.scrape import ScrapeSettings
+from conch.bench.observers.server_metrics import ServerMetrics
+from conch.bench.observers.server_process import ServerProcess, is_local
+from conch.bench.report.public_command import public_command
+from conch.bench.run import FindMax, RunSettings, Side
+from conch.bench.slo_search import SloSearch
+from conch.bench.targets.address import is_address
+from conch.bench.targets.discover import discover
+from conch.bench.targets.target import BenchTarget, Protocol
+from conch.cli.bench.values import fraction
+from conch.cli.clients.api_key import client_key
+from conch.errors import InvalidRequest
+
+_DEFAULT_CONCURRENCIES = (1, 5, 30)
+_DEFAULT_DURATION_S = 10.0
+_MIN_ROUND_S = 1.0
+_HIGHEST_RATE = 1_000_000.0
+
+
+def run_settings(options: Namespace, command: Sequence[str]) -> RunSettings:
+    """Find the server, make its requests, and return the settings. Raises ConchError."""
+    url, model = _url_and_model(options)
+    window = _window(options)
+    levels, find_max = _levels(options, window)
+    side = _side(options, url, model)
+    against = None
+    if options.against is not None:
+        against = _side(options, options.against, side.target.model.name)
+    return RunSettings(
+        side=side,
+        levels=levels,
+        window=window,
+        slo=options.slo,
+        slo_share=options.slo_share,
+        find_max=find_max,
+        against=against,
+        rounds=options.rounds or 6,
+        repeat=options.repeat,
+        timeout_s=options.timeout,
+        connections=options.connections,
+        seed=options.seed,
+        percentiles=tuple(options.percentile),
+        command=public_command(command),
+    )
+
+
+def _url_and_model(options: Namespace) -> tuple[str | None, str | None]:
+    """Return both from the arguments in any order and --model."""
+    urls = [word for word in options.target if is_address(word)]
+    models = [word for word in options.target if not is_address(word)]
+    if options.model is not None:
+        models.append(options.model)
+    if len(urls) > 1 or len(set(models)) > 1:
+        extra = urls if len(urls) > 1 else models
+        raise InvalidRequest(
+            f"expected one URL and one model, got {' and '.join(repr(each) for each in extra)}; "
+            "--against names a second server"
+        )
+    return (urls[0] if urls else None), (models[0] if models else None)
+
+
+def _window(options: Namespace) -> MeasuringWindow:
+    bounded = options.requests is not None or options.until is not None
+    duration = options.duration or (None if bounded else _DEFAULT_DURATION_S)
+    return MeasuringWindow(
+        duration_s=duration,
+        requests=options.requests,
+        precision=options.until,
+        max_duration_s=max(options.max_duration, options.duration or 0.0),
+        warm_up_s=options.warm_up,
+        grace_s=options.grace,
+    )
+
+
+def _levels(options: Namespace, window: MeasuringWindow) -> tuple[tuple[LoadLevel, ...], FindMax | None]:
+    """Return the levels, or the search for one. Raises InvalidRequest for flags that exclude each other."""
+    given = [name for name in ("concurrency", "rate", "ramp", "burst", "trace") if getattr(options, name) is not None]
+    if len(given) > 1:
+        raise InvalidRequest(f"--{given[0]} and --{given[1]} exclude each other: a run has one form of load")
+    if options.arrivals is not None and not {"rate", "ramp", "burst"} & set(given):
+        raise InvalidRequest("--arrivals needs --rate, --ramp or --burst")
+    try:
+        if options.find_max:
+            return (), _find_max(options)
+        return _chosen_levels(options, window), None
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _chosen_levels(options: Namespace, window: MeasuringWindow) -> tuple[LoadLevel, ...]:
+    process, cv = parse_arrivals(options.arrivals or "poisson")
+    if options.rate is not None:
+        return rates(parse_rates(options.rate), process, cv)
+    if options.ramp is not None:
+        return (curve(parse_ramp(options.ramp, window.duration_s), f"ramp {options.ramp}", process, cv),)
+    if options.burst is not None:
+        return (curve(parse_burst(options.burst), f"burst {options.burst}", process, cv),)
+    return users(options.concurrency or _DEFAULT_CONCURRENCIES, options.think_time)
+
+
+def _find_max(options: Namespace) -> FindMax:
+    if not options.slo:
+        raise InvalidRequest("--find-max needs a target: --slo latency:50ms, or ttft:200ms,itl:30ms")
+    if options.ramp or options.burst or options.trace:
+        raise InvalidRequest("--find-max searches over --concurrency or --rate, not over ramps, bursts or traces")
+    if options.rate is None:
+        bounds = options.concurrency or (1, 4096)
+        return FindMax(SloSearch(min(bounds), max(bounds)), partial(_user_level, think_s=options.think_time))
+    process, cv = parse_arrivals(options.arrivals or "poisson")
+    values = parse_rates(options.rate)
+    highest = max(values) if len(values) > 1 else _HIGHEST_RATE
+    return FindMax(SloSearch(min(values), highest, integers=False), lambda value: rates([value], process, cv)[0])
+
+
+def _user_level(value: float, think_s: float) -> LoadLevel:
+    return users([int(value)], think_s)[0]
+
+
+def _side(options: Namespace, url: str | None, model: str | None) -> Side:
+    """Find a server and make its requests."""
+    target = discover(
+        url,
+        protocol=Protocol(options.protocol) if options.protocol else None,
+        model=model,
+        version=options.model_version,
+        headers=_headers(options),
+        tls=_tls(options),
+        metrics=options.metrics_url is None,
+    )
+    inputs = prepare_inputs(target, input_settings(options))
+    target = replace(target, notes=(*target.notes, *inputs.notes))
+    return Side(target, inputs.source, _observers(options, target))
+
+
+def _headers(options: Namespace) -> list[tuple[str, str]]:
+    headers = []
+    for text in options.header:
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip():
+            raise InvalidRequest(f"--header '{text}' is not valid: expected 'NAME: VALUE'")
+        headers.append((name.strip().lower(), value.strip()))
+    if key := client_key(options.api_key_file):
+        headers.append(("authorization", f"Bearer {key}"))
+    return headers
+
+
+def _tls(options: Namespace) -> Tls | None:
+    given = options.ca_file or options.cert_file or options.key_file or options.insecure
+    if not given:
+        return None
+    for name in ("ca_file", "cert_file", "key_file"):
+        path = getattr(options, name)
+        if path is not None and not Path(path).is_file():
+            raise InvalidRequest(f"--{name.replace('_', '-')}: there is no file '{path}'")
+    return Tls(options.ca_file, options.cert_file, options.key_file, verify=not options.insecure)
+
+
+def _observers(options: Namespace, target: BenchTarget) -> tuple[ServerObserver, ...]:
+    found: list[ServerObserver] = []
+    named = options.metrics_url not in (None, "none")
+    url = options.metrics_url if named else target.metrics_url
+    headers = target.endpoint.headers
+    if url and options.metrics_url != "none":
+        settings = ScrapeSettings(url, headers, options.ca_file, verify=not options.insecure)
+        found.append(ServerMetrics(settings, target.model.name, required=named))
+    if options.gpu_metrics_url:
+        found.append(GpuMetrics(ScrapeSettings(options.gpu_metrics_url)))
+    if is_local(target.endpoint.host):
+        found.append(ServerProcess(target.endpoint.port))
+    return tuple(found)
+
+
+def input_settings(options: Namespace) -> InputSettings:
+    """Return what requests contain. Raises InvalidRequest."""
+    return InputSettings(
+        input_data=options.input_data or "random",
+        images=options.images,
+        shapes=dict(_shape(text) for text in options.shape),
+        ranges=dict(_value_range(text) for text in options.range),
+        batch_size=options.batch_size,
+        streaming=not options.no_streaming,
+        prompt_tokens=_amount(options.prompt_tokens),
+        output_tokens=_amount(options.output_tokens),
+        prefix_tokens=options.prefix_tokens,
+        turns=_amount(options.turns),
+        tokenizer=options.tokenizer,
+        sequence_length=_amount(options.sequence_length),
+        cancel=options.cancel and _cancellation(options.cancel),
+        expect=options.expect,
+        seed=options.seed,
+        string_length=options.string_length,
+        route=_route(options.endpoint) if options.endpoint else None,
+    )
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, colon, sizes = text.rpartition(":")
+    parts = sizes.split(",")
+    if not colon or not name or not all(part.strip().isdecimal() for part in parts):
+        raise InvalidRequest(f"--shape '{text}' is not valid: expected NAME:1,3,224,224")
+    return name, tuple(int(part) for part in parts)
+
+
+def _value_range(text: str) -> tuple[str, tuple[float, float]]:
+    parts = text.rsplit(":", 2)
+    try:
+        name, low, high = parts[0], float(parts[1]), float(parts[2])
+    except (IndexError, ValueError):
+        raise InvalidRequest(f"--range '{text}' is not valid: expected NAME:LOW:HIGH, such as INPUT0:0:255") from None
+    return name, (low, high)
+
+
+def _amount(value: tuple[int, int] | None) -> Amount | None:
+    return None if value is None else Amount(*value)
+
+
+def _cancellation(text: str) -> Cancellation:
+    """Parse SHARE, SHARE@TIME or SHARE@N."""
+    share, _, after = text.partition("@")
+    try:
+        if not after:
+            return Cancellation(fraction(share), after_ms=0)
+        if after.isdecimal():
+            return Cancellation(fraction(share), after_responses=int(after))
+        return Cancellation(fraction(share), after_ms=round(parse_duration(after) * 1000))
+    except (ValueError, ArgumentTypeError) as error:
+        raise InvalidRequest(f"--cancel '{text}' is not valid: expected 10%@50ms or 10%@5: {error}") from None
+
+
+def _route(text: str) -> OpenAiRoute:
+    """Parse a path such as v1/chat/completions, or its last words."""
+    words = text.strip("/").removeprefix("v1/").removesuffix("/completions") or "completions"
+    try:
+        return OpenAiRoute(words)
+    except ValueError:
+        raise InvalidRequest(
+            f"--endpoint '{text}' is not supported: expected v1/chat/completions, v1/completions or v1/embeddings"
+        ) from None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _INTERVAL_S = 0.25
 _SPARKS = "▁▂▃▄▅▆▇█"
 _MAX_DONE = 6
-_NARROW = 60  # columns below which a value has a line of its own
+_NARROW = 60  # columns below which each value has a separate line
 
 
 class LiveView(RunView):

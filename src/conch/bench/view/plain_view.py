@@ -38,7 +38,7 @@ class PlainView(RunView):
     def _print(self, line: str) -> None:
         try:
             print(line, file=self._stream, flush=True)
-        except OSError:  # nobody reads progress any more: the result counts
+        except OSError:  # the reader of stderr has ended: the result still counts
             self._next = float("inf")
 
 

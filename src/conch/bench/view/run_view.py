@@ -7,7 +7,7 @@ from conch.bench.measurement import Measurement
 
 
 class RunView(ABC):
-    """Shows a run while it goes on. Called from the main thread, some times a second."""
+    """Shows a run in progress. Called from the main thread, some times a second."""
 
     @abstractmethod
     def progress(self, progress: Progress) -> None:

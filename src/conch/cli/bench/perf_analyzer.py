@@ -8,7 +8,7 @@ from conch.errors import InvalidRequest
 
 
 class Treatment(Enum):
-    """What becomes of a flag."""
+    """Whether and how a flag is supported."""
 
     SAME = "same flag"
     MEANS = "accepted"

@@ -31,7 +31,7 @@ from conch.errors import InvalidRequest
 _DEFAULT_CONCURRENCIES = (1, 5, 30)
 _DEFAULT_DURATION_S = 10.0
 _MIN_ROUND_S = 1.0
-_HIGHEST_RATE = 1_000_000.0
+_MAX_RATE = 1_000_000.0
 
 
 def run_settings(options: Namespace, command: Sequence[str]) -> RunSettings:
@@ -125,7 +125,7 @@ def _find_max(options: Namespace) -> FindMax:
         return FindMax(SloSearch(min(bounds), max(bounds)), partial(_user_level, think_s=options.think_time))
     process, cv = parse_arrivals(options.arrivals or "poisson")
     values = parse_rates(options.rate)
-    highest = max(values) if len(values) > 1 else _HIGHEST_RATE
+    highest = max(values) if len(values) > 1 else _MAX_RATE
     return FindMax(SloSearch(min(values), highest, integers=False), lambda value: rates([value], process, cv)[0])
 
 

@@ -6,34 +6,11 @@ from conch.errors import InvalidRequest
 
 
 def test_a_command_line_of_perf_analyzer_means_the_same() -> None:
-    words, notices = translate(
-        [
-            "-m",
-            "densenet_onnx",
-            "-x",
-            "2",
-            "-u",
-            "host:8001",
-            "-i",
-            "gRPC",
-            "-b",
-            "4",
-            "-p",
-            "3000",
-            "-f",
-            "out.csv",
-            "--concurrency-range",
-            "1:8:2",
-            "--percentile=95",
-            "--shape",
-            "input:3,224,224",
-            "-H",
-            "a:b",
-            "--streaming",
-            "--ssl-grpc-root-certifications-file",
-            "ca.pem",
-        ]
+    line = (
+        "-m densenet_onnx -x 2 -u host:8001 -i gRPC -b 4 -p 3000 -f out.csv --concurrency-range 1:8:2 "
+        "--percentile=95 --shape input:3,224,224 -H a:b --streaming --ssl-grpc-root-certifications-file ca.pem"
     )
+    words, notices = translate(line.split())
     options = parser().parse_args(words)
     assert options.model == "densenet_onnx"
     assert options.model_version == "2"

@@ -1,18 +1,81 @@
-"""Write prompts of random words."""
+"""Write prompts of random words with a given number of tokens."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
-from conch.bench.inputs.words import WORDS
+from conch.bench.inputs.settings import Amount, InputError
+from conch.bench.inputs.token_counter import TokenCounter
+from conch.bench.inputs.vocabulary import Vocabulary, text_of_tokens
 
 DEFAULT_WORDS = 64
+_PREFIX_SEED, _BLOCK_SEED = 1, 2
 
 
 class PromptWriter:
-    """Writes different texts, the same ones for the same random numbers."""
+    """Writes different prompts, the same ones for the same seed.
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
+    With a vocabulary that is not exact and a counter, prompts are cut to the exact number of tokens one by one.
+    """
 
-    def text(self, words: int = DEFAULT_WORDS) -> str:
-        """Return a text of `words` words."""
-        return " ".join(WORDS[number] for number in self._rng.integers(0, len(WORDS), words))
+    def __init__(self, vocabulary: Vocabulary, seed: int, counter: TokenCounter | None = None) -> None:
+        self.vocabulary = vocabulary
+        self._seed = seed
+        self._rng = np.random.default_rng(seed)
+        self._cutter = None if vocabulary.exact else counter
+
+    @property
+    def exact(self) -> bool:
+        """Whether prompts have exactly the number of tokens that was asked for."""
+        return self.vocabulary.exact or self._cutter is not None
+
+    def amount(self, amount: Amount) -> int:
+        """Return a random number in the range of an amount."""
+        if not amount.spread:
+            return amount.mean
+        return int(self._rng.integers(amount.mean - amount.spread, amount.mean + amount.spread, endpoint=True))
+
+    def prompt(self, tokens: int, prefix: Sequence[str] = (), *, first: bool = True, cut: bool = True) -> str:
+        """Return a prompt of `tokens` tokens that starts with the words of a prefix.
+
+        The first prompt of a conversation counts with what the chat template adds. `cut` allows to cut a text to the
+        number of tokens, which sends requests. Raises InputError if the prefix and the template alone have more.
+        """
+        overhead = self.vocabulary.overhead if first else 0
+        count = round((tokens - overhead) / self.vocabulary.tokens_per_word)
+        if count < 1 or count < len(prefix):
+            what = "the shared prefix and the chat template" if prefix else "the chat template"
+            raise InputError(f"--prompt-tokens {tokens}: {what} alone have {overhead + len(prefix)} tokens")
+        if self._cutter is not None and first and cut:
+            longer = " ".join((*prefix, *self.words(2 * count + 16, self._rng)))
+            return text_of_tokens(self._cutter, longer, tokens)
+        words = self.words(count - len(prefix), self._rng, start=not prefix)
+        return " ".join((*prefix, *words))
+
+    def prefix(self, number: int, tokens: int) -> list[str]:
+        """Return the words of a shared prefix."""
+        rng = np.random.default_rng((self._seed, _PREFIX_SEED, number))
+        return self.words(round(tokens / self.vocabulary.tokens_per_word), rng)
+
+    def blocks(self, hash_ids: Sequence[int], block_tokens: int, tokens: int) -> str:
+        """Return a prompt of blocks: those with the same id have the same words, so that servers can share them.
+
+        The last block is cut to the number of tokens; what the ids do not cover is random.
+        """
+        wanted = max(1, round((tokens - self.vocabulary.overhead) / self.vocabulary.tokens_per_word))
+        words: list[str] = []
+        for number in hash_ids:
+            if len(words) >= wanted:
+                break
+            rng = np.random.default_rng((self._seed, _BLOCK_SEED, number))
+            words += self.words(round(block_tokens / self.vocabulary.tokens_per_word), rng, start=not words)
+        words += self.words(max(0, wanted - len(words)), self._rng, start=not words)
+        return " ".join(words[:wanted])
+
+    def words(self, count: int, rng: np.random.Generator, *, start: bool = True) -> list[str]:
+        """Return random words; the first one, at the start of a prompt, is one that may stand there."""
+        known = self.vocabulary
+        found = [known.words[number] for number in rng.integers(0, len(known.words), count)]
+        if start and found:
+            found[0] = known.first[int(rng.integers(0, len(known.first)))]
+        return found

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from conch.bench.prepared_request import ScriptSource
 from conch.errors import ConchError
 
 DEFAULT_DISTINCT = 16
@@ -85,3 +86,12 @@ class InputSettings:
     tolerance: float = 1e-3
     """Relative, of floats in expected answers."""
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedInputs:
+    """The requests of a run, and what the report says of them."""
+
+    source: ScriptSource
+    description: str
+    notes: tuple[str, ...] = ()

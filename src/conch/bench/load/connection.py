@@ -304,11 +304,12 @@ class LoadConnection(ABC):
         if wants == 0:
             self._open()
         else:
-            self._watch(wants == _OUT)
+            self.owner.watch(self, wants == _OUT)
 
     def _open(self) -> None:
         self.state = OPEN
-        self._watch(False)
+        self.writing = False
+        self.owner.watch(self, False)
         self.opened()
 
     def _flush(self) -> None:
@@ -326,7 +327,7 @@ class LoadConnection(ABC):
         """Continue to send: all that `send` held has been sent."""
 
     def _watch(self, writable: bool) -> None:
-        if self.writing != writable or self.state != OPEN:
+        if self.writing != writable:
             self.writing = writable
             self.owner.watch(self, writable)
 

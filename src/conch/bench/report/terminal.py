@@ -37,26 +37,26 @@ def levels_renderable(measurements: Sequence[Measurement], columns: int) -> Rend
 
 
 def _parts(certificate: Certificate, console: Console) -> Iterator[RenderableType]:
-    yield _text(target_line(certificate.target), "bold")
+    yield plain_text(target_line(certificate.target), "bold")
     measurements = certificate.measurements
     if measurements:
         yield levels_renderable(measurements, console.width)
     else:
-        yield _text("Nothing was measured.")
+        yield plain_text("Nothing was measured.")
     for remark in remarks(measurements):
-        yield _text(remark, "dim")
+        yield plain_text(remark, "dim")
     saturation = certificate.saturation or find_saturation(measurements)
     if saturation is not None:
-        yield _text(saturation.message)
+        yield plain_text(saturation.message)
     for measurement in measurements:
         for message, count in measurement.errors[:3]:
-            yield _text(f"{measurement.level.label}: {count:,} × {message}", "red")
+            yield plain_text(f"{measurement.level.label}: {count:,} × {message}", "red")
     if certificate.ab is not None:
         yield from _ab_parts(certificate.ab, console.width)
     for note in all_notes(certificate):
         yield note_line(note)
     if certificate.verdict:
-        yield _text(certificate.verdict, "bold")
+        yield plain_text(certificate.verdict, "bold")
 
 
 def effects_renderable(effects: Sequence[Effect], columns: int) -> RenderableType:
@@ -65,31 +65,34 @@ def effects_renderable(effects: Sequence[Effect], columns: int) -> RenderableTyp
     styles = [{len(found.head) - 1: EFFECT_STYLES.get(each.verdict, "")} for each in effects]
     if columns < _MIN_TABLE_COLUMNS:
         return Group(*(_listed(found.head, row) for row in found.rows))
-    return Group(*(_table(found.head, found.rows, part, styles) for part in _split(found.head, found.rows, columns)))
+    return Group(*(_table(found.head, found.rows, part, styles) for part in _split(found.head, found.rows, columns, 2)))
 
 
 def note_line(note: Note) -> Text:
     """Return a note with its severity."""
-    return _text(f"{note.severity}: ", SEVERITY_STYLES.get(note.severity, "")).append_text(_text(note.message))
+    return plain_text(f"{note.severity}: ", SEVERITY_STYLES.get(note.severity, "")).append_text(
+        plain_text(note.message)
+    )
 
 
 def _ab_parts(ab: AbComparison, columns: int) -> Iterator[RenderableType]:
-    yield _text(f"\nCompared with {target_line(ab.baseline)}:")
+    yield plain_text(f"\nCompared with {target_line(ab.baseline)}:")
     yield effects_renderable(ab.effects, columns)
     if ab.verdict:
-        yield _text(ab.verdict, "bold")
+        yield plain_text(ab.verdict, "bold")
 
 
-def _split(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: int) -> Iterator[list[int]]:
-    """Yield the indexes of columns that fit beside each other. The level is in each part."""
-    widths = [max(cell_len(cell) for cell in (title, *cells)) for title, *cells in zip(titles, *rows, strict=True)]
-    part, used = [0], widths[0] + _PADDING
-    for index, width in list(enumerate(widths))[1:]:
-        if used + width + _PADDING > columns and len(part) > 1:
+def _split(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: int, keys: int = 1) -> Iterator[list[int]]:
+    """Yield the indexes of columns that fit beside each other. The first `keys` columns are in each part."""
+    widths = [
+        max(cell_len(cell) for cell in (title, *cells)) + _PADDING for title, *cells in zip(titles, *rows, strict=True)
+    ]
+    part = list(range(keys))
+    for index in range(keys, len(widths)):
+        if sum(widths[each] for each in part) + widths[index] > columns and len(part) > keys:
             yield part
-            part, used = [0], widths[0] + _PADDING
+            part = list(range(keys))
         part.append(index)
-        used += width + _PADDING
     yield part
 
 
@@ -104,10 +107,10 @@ def _table(
         box=SIMPLE_HEAD, pad_edge=False, padding=(0, _PADDING - 1, 0, 0), show_edge=False, header_style="bold"
     )
     for index in part:
-        table.add_column(_text(titles[index]), justify="right", no_wrap=True)
+        table.add_column(plain_text(titles[index]), justify="right", no_wrap=True)
     for number, row in enumerate(rows):
         style = styles[number] if styles else {}
-        table.add_row(*(_text(row[index], style.get(index, "")) for index in part))
+        table.add_row(*(plain_text(row[index], style.get(index, "")) for index in part))
     return table
 
 
@@ -115,13 +118,13 @@ def _listed(titles: Sequence[str], row: Sequence[str]) -> Table:
     table = Table.grid(padding=(0, _PADDING, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
-    table.add_row(_text(titles[0], "bold"), _text(row[0], "bold"))
+    table.add_row(plain_text(titles[0], "bold"), plain_text(row[0], "bold"))
     for title, cell in list(zip(titles, row, strict=True))[1:]:
-        table.add_row(_text(title), _text(cell))
+        table.add_row(plain_text(title), plain_text(cell))
     table.add_row("", "")
     return table
 
 
-def _text(content: str, style: str = "") -> Text:
+def plain_text(content: str, style: str = "") -> Text:
     """Return a text whose control characters, from names and messages of servers, are written out."""
     return Text(content.translate(_CONTROLS), style)

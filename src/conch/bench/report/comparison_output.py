@@ -8,11 +8,15 @@ import orjson
 from conch.bench.report.compared_quantities import QUANTITIES
 from conch.bench.report.comparison import Comparison
 from conch.bench.report.facts import effect_table, quantity_units
-from conch.bench.report.gate import FALSE_ALARM_RATE, Decision, Outcome
+from conch.bench.report.gate import FALSE_ALARM_RATE, ConditionOutcome, Decision
 from conch.bench.report.markdown import markdown_table, markdown_text
 from conch.bench.report.quantity import format_change, format_estimate
 
-WORDS = {Outcome.HOLDS: "FAIL", Outcome.DOES_NOT_HOLD: "pass", Outcome.UNDECIDED: "undecided"}
+WORDS = {
+    ConditionOutcome.HOLDS: "FAIL",
+    ConditionOutcome.DOES_NOT_HOLD: "pass",
+    ConditionOutcome.UNDECIDED: "undecided",
+}
 _LEVELS = {"invalid": "error", "warning": "warning"}
 
 
@@ -25,7 +29,8 @@ def decision_line(decision: Decision) -> str:
     else:
         found = format_estimate(decision.found, quantity_units(quantity))
     reason = f"; {decision.reason}" if decision.reason else ""
-    return f"{decision.condition.text} at {decision.level}: {found}{reason}"
+    condition = decision.condition.text.partition("@")[0].rstrip()
+    return f"{condition} at {decision.level}: {found}{reason}"
 
 
 def print_comparison(names: tuple[str, str], comparison: Comparison, decisions: Sequence[Decision]) -> None:
@@ -41,7 +46,11 @@ def print_comparison(names: tuple[str, str], comparison: Comparison, decisions: 
         console.print(effects_renderable(comparison.effects, console.width))
     for note in (*comparison.obstacles, *comparison.warnings):
         console.print(note_line(note))
-    styles = {Outcome.HOLDS: "bold red", Outcome.DOES_NOT_HOLD: "green", Outcome.UNDECIDED: "yellow"}
+    styles = {
+        ConditionOutcome.HOLDS: "bold red",
+        ConditionOutcome.DOES_NOT_HOLD: "green",
+        ConditionOutcome.UNDECIDED: "yellow",
+    }
     for decision in decisions:
         line = Text(f"{WORDS[decision.outcome]}: ", styles[decision.outcome])
         console.print(line.append_text(plain_text(decision_line(decision))))
@@ -92,7 +101,7 @@ def github_annotations(comparison: Comparison, decisions: Sequence[Decision]) ->
     """Yield workflow commands of GitHub: an error or a warning each."""
     for note in (*comparison.obstacles, *comparison.warnings):
         yield f"::{_LEVELS.get(note.severity, 'notice')} title=conch bench::{_command_text(note.message)}"
-    kinds = {Outcome.HOLDS: "error", Outcome.UNDECIDED: "warning"}
+    kinds = {ConditionOutcome.HOLDS: "error", ConditionOutcome.UNDECIDED: "warning"}
     for each in decisions:
         if each.outcome in kinds:
             yield f"::{kinds[each.outcome]} title=conch bench::{_command_text(decision_line(each))}"

@@ -120,14 +120,14 @@ def effect_table(effects: Sequence[Effect]) -> FactTable:
         (
             each.level,
             each.quantity,
-            format_estimate(each.a, quantity_units(each.quantity)),
-            format_estimate(each.b, quantity_units(each.quantity)),
             format_effect(each),
             each.verdict,
+            format_estimate(each.a, quantity_units(each.quantity)),
+            format_estimate(each.b, quantity_units(each.quantity)),
         )
         for each in effects
     )
-    return FactTable(("Level", "Quantity", "A", "B", "Change", "Verdict"), rows)
+    return FactTable(("Level", "Quantity", "Change", "Verdict", "A", "B"), rows)
 
 
 def format_effect(effect: Effect) -> str:

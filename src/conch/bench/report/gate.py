@@ -25,7 +25,7 @@ _FACTORS = {"%": 0.01, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0
 _EXAMPLES = "'p99 > +5 %', 'throughput < -3 %', 'p99 > 50 ms' or 'p99 > +5 % @ 30'"
 
 
-class Outcome(Enum):
+class ConditionOutcome(Enum):
     """Whether a condition holds."""
 
     HOLDS = "holds"
@@ -51,7 +51,7 @@ class Decision:
 
     condition: Condition
     level: str
-    outcome: Outcome
+    outcome: ConditionOutcome
     found: Estimate
     reason: str = ""
 
@@ -99,7 +99,7 @@ def _decide(condition: Condition, effect: Effect, decisions: int) -> Decision:
     low, high = _widened(estimate, decisions, logarithmic=logarithmic)
     if low is None or high is None:
         reason = "too few requests for an interval"
-        return Decision(condition, effect.level, Outcome.UNDECIDED, estimate, reason)
+        return Decision(condition, effect.level, ConditionOutcome.UNDECIDED, estimate, reason)
     found = Estimate(estimate.value, low, high)
     holds, fails = (
         (low > condition.limit, high <= condition.limit)
@@ -109,8 +109,10 @@ def _decide(condition: Condition, effect: Effect, decisions: int) -> Decision:
             low >= condition.limit,
         )
     )
-    outcome = Outcome.HOLDS if holds else Outcome.DOES_NOT_HOLD if fails else Outcome.UNDECIDED
-    reason = "the interval contains the limit; measure longer" if outcome is Outcome.UNDECIDED else ""
+    outcome = (
+        ConditionOutcome.HOLDS if holds else ConditionOutcome.DOES_NOT_HOLD if fails else ConditionOutcome.UNDECIDED
+    )
+    reason = "the interval contains the limit; measure longer" if outcome is ConditionOutcome.UNDECIDED else ""
     return Decision(condition, effect.level, outcome, found, reason)
 
 

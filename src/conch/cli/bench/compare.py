@@ -36,7 +36,7 @@ def compare(arguments: Sequence[str]) -> int:
     """Compare, print, and return the exit status."""
     from conch.bench.report.certificate_file import read_certificate
     from conch.bench.report.comparison import compare_interleaved, compare_runs
-    from conch.bench.report.gate import Outcome, decide, parse_condition
+    from conch.bench.report.gate import ConditionOutcome, decide, parse_condition
 
     given = _parser().parse_args(arguments)
     try:
@@ -58,7 +58,9 @@ def compare(arguments: Sequence[str]) -> int:
     if refused:
         print("conch bench compare: not comparable; --anyway compares nevertheless", file=sys.stderr)
         return _REFUSED
-    failing = {Outcome.HOLDS, Outcome.UNDECIDED} if given.undecided == "fail" else {Outcome.HOLDS}
+    failing = (
+        {ConditionOutcome.HOLDS, ConditionOutcome.UNDECIDED} if given.undecided == "fail" else {ConditionOutcome.HOLDS}
+    )
     return _FAILED if any(each.outcome in failing for each in decisions) else _PASSED
 
 

@@ -5,7 +5,14 @@ import dataclasses
 from tritonclient.grpc import service_pb2
 
 from conch.bench.load_plan import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
-from conch.bench.prepared_request import Cancel, ExpectedAnswer, FixedRequests, PreparedRequest, ResponseKind, ScriptSource
+from conch.bench.prepared_request import (
+    Cancel,
+    ExpectedAnswer,
+    FixedRequests,
+    PreparedRequest,
+    ResponseKind,
+    ScriptSource,
+)
 from tests.bench.load.running import plan
 
 UNARY_PATH = b"/inference.GRPCInferenceService/ModelInfer"

@@ -76,6 +76,7 @@ class LoadRequest:
         "reasoning_tokens",
         "received_bytes",
         "responses",
+        "retries",
         "sent_bytes",
         "sent_ns",
         "settled",
@@ -96,6 +97,7 @@ class LoadRequest:
         self.sent_bytes = 0
         self.received_bytes = 0
         self.responses = 0
+        self.retries = 0
         self.status = 0
         self.input_tokens = -1
         self.output_tokens = -1
@@ -129,6 +131,17 @@ class LoadOwner(ABC):
         """
 
     @abstractmethod
+    def retry(self, request: LoadRequest, now_ns: int, message: str) -> None:
+        """Send a request that the server has not processed over another connection; `message` says why.
+
+        A request that was sent too often is settled as REJECTED.
+        """
+
+    @abstractmethod
+    def retire(self, connection: "LoadConnection") -> None:
+        """Replace a connection that takes no more requests. It stays open for those in flight."""
+
+    @abstractmethod
     def available(self, connection: "LoadConnection") -> None:
         """Offer a connection for the next request. Call it when open, and again when `capacity` is not used up.
 
@@ -160,6 +173,7 @@ class LoadConnection(ABC):
         "listed",
         "opened_ns",
         "owner",
+        "retired",
         "state",
         "wire",
         "writing",
@@ -174,6 +188,7 @@ class LoadConnection(ABC):
         self.state = CONNECTING
         self.fd = wire.fileno()
         self.answered = False  # whether any request was answered completely
+        self.retired = False  # whether the loop no longer counts it among those it may open
         self.listed = False  # whether the loop has it among the available ones
         self.opened_ns = monotonic_ns()
         self.writing = False

@@ -10,12 +10,12 @@ from time import monotonic_ns
 from conch.bench.load.connection import OPEN, LoadOwner, LoadRequest
 from conch.bench.load.grpc_messages import PREFIX_BYTES, StreamResponse, with_id
 from conch.bench.load.grpc_status import grpc_outcome, grpc_status_name, http_status_outcome, reset_outcome
-from conch.bench.load.http2_client import Http2ClientConnection, error_name
+from conch.bench.load.http2_client import Http2ClientConnection
 from conch.bench.load.http2_stream import ClientStream, GrpcHead
 from conch.bench.load.wire import Wire
 from conch.bench.prepared_request import ResponseKind
 from conch.bench.records import RequestOutcome
-from conch.protocol.http2.frames import ErrorCode
+from conch.protocol.http2.frames import ErrorCode, error_name
 
 _OK = int(RequestOutcome.OK)
 _SERVER_ERROR = int(RequestOutcome.SERVER_ERROR)

@@ -39,7 +39,7 @@ def encode_grpc(request: PreparedRequest) -> bytes:
 
 
 def with_id(message: bytes, number: bytes) -> bytes:
-    """Return a ModelInferRequest with its prefix and an identifier, in place of one that it has: the last one counts."""
+    """Return a ModelInferRequest with its prefix and an identifier; of several the last one counts."""
     size = len(message) + 2 + len(number)
     return b"".join((message_prefix(size), message, bytes((_REQUEST_ID, len(number))), number))
 

@@ -75,9 +75,7 @@ class Http2ClientConnection(LoadConnection):
         "_window",
     )
 
-    def __init__(
-        self, owner: LoadOwner, wire: Wire, capacity: int, fields: list[tuple[bytes, bytes]]
-    ) -> None:
+    def __init__(self, owner: LoadOwner, wire: Wire, capacity: int, fields: list[tuple[bytes, bytes]]) -> None:
         """Assign. `fields`, `:authority` among them, go with each request; names are in lower case."""
         super().__init__(owner, wire, capacity)
         self._ask = capacity
@@ -303,7 +301,7 @@ class Http2ClientConnection(LoadConnection):
                 position = following
                 self._data(number, data, start, following, size, flags & _END_STREAM != 0, now)
             else:
-                if size > (_FRAME_BYTES if kind == _HEADERS or kind == _CONTINUATION else _MAX_CONTROL_BYTES):
+                if size > (_FRAME_BYTES if kind in (_HEADERS, _CONTINUATION) else _MAX_CONTROL_BYTES):
                     raise _too_large(size)
                 if following > end:
                     break
@@ -398,7 +396,7 @@ class Http2ClientConnection(LoadConnection):
         if not number:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
         if flags & (_PADDED | _PRIORITISED):
-            payload = _without_padding(flags, payload)
+            payload = frames.unpadded(flags, payload)
         ended = flags & _END_STREAM != 0
         if flags & _END_HEADERS:
             self._head(number, payload, ended, now)
@@ -437,7 +435,7 @@ class Http2ClientConnection(LoadConnection):
 
     def _other_frame(self, kind: int, number: int, flags: int, payload: bytes, now: int) -> None:
         if kind == frames.WINDOW_UPDATE:
-            self._window_update(number, frames.read_number(payload, "WINDOW_UPDATE") & 0x7FFFFFFF, now)
+            self._window_update(number, frames.read_number(payload, "WINDOW_UPDATE") & 0x7FFFFFFF)
         elif kind == frames.PING:
             if len(payload) != 8 or number:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes on stream {number}")
@@ -490,7 +488,7 @@ class Http2ClientConnection(LoadConnection):
         self._push_blocked()
         self.room()
 
-    def _window_update(self, number: int, increment: int, now: int) -> None:
+    def _window_update(self, number: int, increment: int) -> None:
         if not number:
             self._window += increment
             if not increment or self._window > frames.MAX_WINDOW_BYTES:
@@ -510,7 +508,7 @@ class Http2ClientConnection(LoadConnection):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY of {len(payload)} bytes")
         last = int.from_bytes(payload[:4], "big") & 0x7FFFFFFF
         reason = payload[8 : 8 + _MAX_REASON_BYTES].decode("utf-8", "replace")
-        name = error_name(int.from_bytes(payload[4:8], "big"))
+        name = frames.error_name(int.from_bytes(payload[4:8], "big"))
         self._leave(f"the server ended the connection: GOAWAY {name}{': ' if reason else ''}{reason}")
         for stream in self.streams():
             if stream.number > last:
@@ -603,25 +601,5 @@ class Http2ClientConnection(LoadConnection):
             kind = _CONTINUATION
 
 
-def error_name(code: int) -> str:
-    """Return the name of an error code, or its number."""
-    if 0 <= code <= ErrorCode.HTTP_1_1_REQUIRED:
-        return ErrorCode(code).name
-    return f"0x{code:x}"
-
-
 def _too_large(size: int) -> ConnectionFault:
     return ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"frame of {size} bytes")
-
-
-def _without_padding(flags: int, payload: bytes) -> bytes:
-    start = 0
-    end = len(payload)
-    if flags & _PADDED:
-        start = 1
-        end -= payload[0] if payload else 0
-    if flags & _PRIORITISED:
-        start += 5
-    if start > end:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
-    return payload[start:end]

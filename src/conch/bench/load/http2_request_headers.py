@@ -80,10 +80,8 @@ class RequestHeaders:
         return b"".join(parts)
 
     def _references(self) -> bytes:
-        parts: list[bytes] = []
-        for index in range(_STATIC_ENTRIES + len(self._fields), _STATIC_ENTRIES, -1):
-            parts.append(_integer(index, 7, _INDEXED))
-        return b"".join(parts)
+        newest_last = range(_STATIC_ENTRIES + len(self._fields), _STATIC_ENTRIES, -1)
+        return b"".join([_integer(index, 7, _INDEXED) for index in newest_last])
 
     def _text(self, path: bytes) -> bytes:
         parts = [_literal(_PLAIN, _PATH, b"", path)]

@@ -1,4 +1,4 @@
-"""One HTTP/2 stream of the load generator: a unary call, or a call of ModelStreamInfer with one request after another."""
+"""One HTTP/2 stream of the load generator: a unary call, or one of ModelStreamInfer with several requests."""
 
 from conch.bench.load.connection import LoadRequest
 

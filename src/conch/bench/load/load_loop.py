@@ -24,6 +24,7 @@ from conch.bench.prepared_request import Answer, Cancel
 from conch.bench.records import RequestOutcome
 
 _OK = int(RequestOutcome.OK)
+_REJECTED = int(RequestOutcome.REJECTED)
 _CONNECTION_ERROR = int(RequestOutcome.CONNECTION_ERROR)
 _TIMEOUT = int(RequestOutcome.TIMEOUT)
 _WRONG_ANSWER = int(RequestOutcome.WRONG_ANSWER)
@@ -47,6 +48,8 @@ _MAX_BACK_OFF_NS = _S
 _COARSE_NS = 2 * _MS
 _MAX_SELECT_FD = 1_024
 _MAX_EMPTY_SCRIPTS = 1_000
+# How often a request is sent again that servers refuse to process.
+_MAX_RETRIES = 3
 _FOREVER = 1 << 62
 
 
@@ -143,6 +146,26 @@ class LoadLoop(LoadOwner):
             return False
         return True
 
+    def retry(self, request: LoadRequest, now_ns: int, message: str) -> None:
+        if request.settled:
+            return
+        if request.retries >= _MAX_RETRIES or self._stopping:
+            self.settle(request, _UNFINISHED if self._stopping else _REJECTED, now_ns, message)
+            return
+        via = request.via
+        if via is not None:
+            via.in_flight -= 1
+            self._in_flight -= 1
+        request.via = None
+        request.retries += 1
+        request.waited = True
+        self._waiting.appendleft(request)
+
+    def retire(self, connection: LoadConnection) -> None:
+        if not connection.retired:
+            connection.retired = True
+            self._connections -= 1
+
     def available(self, connection: LoadConnection) -> None:
         if self._connecting:
             self._connecting.pop(connection.fd, None)
@@ -151,7 +174,7 @@ class LoadLoop(LoadOwner):
             self._idle.append(connection)
 
     def lost(self, connection: LoadConnection, message: str) -> None:
-        self._connections -= 1
+        self.retire(connection)
         self._by_fd[connection.fd] = None
         self._connecting.pop(connection.fd, None)
         if message and not connection.answered:

@@ -256,7 +256,7 @@ def _run_process(
         pauses = GcPauses()
         link = ControllerLink(sock, pauses)
         try:
-            loop = LoadLoop(share, ConnectionFactory(plan.endpoint, address), link, select.epoll())
+            loop = LoadLoop(share, _factory(plan, address), link, select.epoll())
             gc.collect()
             gc.freeze()
             gc.callbacks.append(pauses.observe)
@@ -267,6 +267,15 @@ def _run_process(
             link.fatal(traceback.format_exc())
     finally:
         os._exit(status)
+
+
+def _factory(plan: LoadPlan, address: tuple[int, tuple[object, ...]]) -> ConnectionFactory:
+    if plan.endpoint.transport != Transport.GRPC:
+        return ConnectionFactory(plan.endpoint, address)
+    from conch.bench.load.grpc_factory import GrpcConnectionFactory  # a load over HTTP/1.1 needs no HPACK
+
+    each = math.ceil(_in_flight(plan) / connection_limit(plan))
+    return GrpcConnectionFactory(plan.endpoint, address, max(_GRPC_REQUESTS_PER_CONNECTION, each))
 
 
 def processes_needed(plan: LoadPlan) -> int:
@@ -293,10 +302,13 @@ def connection_limit(plan: LoadPlan) -> int:
     """Return how many connections a load may open."""
     if plan.connections is not None:
         return plan.connections
-    in_flight = plan.pacing.users if isinstance(plan.pacing, ClosedLoop) else plan.pacing.in_flight
     if plan.endpoint.transport == Transport.GRPC:
-        return math.ceil(in_flight / _GRPC_REQUESTS_PER_CONNECTION)
-    return in_flight
+        return math.ceil(_in_flight(plan) / _GRPC_REQUESTS_PER_CONNECTION)
+    return _in_flight(plan)
+
+
+def _in_flight(plan: LoadPlan) -> int:
+    return plan.pacing.users if isinstance(plan.pacing, ClosedLoop) else plan.pacing.in_flight
 
 
 def shares(plan: LoadPlan, processes: int) -> list[LoadShare]:

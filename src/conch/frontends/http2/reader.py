@@ -23,6 +23,7 @@ from conch.protocol.http2.frames import (
     SETTINGS,
     ConnectionFault,
     ErrorCode,
+    unpadded,
 )
 from conch.tensor import Buffer
 
@@ -169,7 +170,7 @@ class FrameReader:
         if not stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
         if flags & (PADDED | PRIORITISED):
-            payload = _unpadded(flags, payload)
+            payload = unpadded(flags, payload)
         if flags & END_HEADERS:
             self._streams.headers(stream, payload, bool(flags & END_STREAM))
         else:
@@ -227,16 +228,3 @@ class FrameReader:
 
 def _too_large(size: int) -> ConnectionFault:
     return ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"frame of {size} bytes")
-
-
-def _unpadded(flags: int, payload: bytes) -> bytes:
-    """Remove padding and priority from a HEADERS frame. Raises ConnectionFault."""
-    start, end = 0, len(payload)
-    if flags & PADDED:
-        start = 1
-        end -= payload[0] if payload else 0
-    if flags & PRIORITISED:
-        start += 5
-    if start > end:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
-    return payload[start:end]

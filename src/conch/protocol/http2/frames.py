@@ -128,3 +128,23 @@ def read_number(payload: bytes, what: str) -> int:
         raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"{what} of {len(payload)} bytes")
     number: int = _NUMBER.unpack(payload)[0]
     return number
+
+
+def unpadded(flags: int, payload: bytes) -> bytes:
+    """Remove padding and priority from a HEADERS frame. Raises ConnectionFault."""
+    start, end = 0, len(payload)
+    if flags & PADDED:
+        start = 1
+        end -= payload[0] if payload else 0
+    if flags & PRIORITISED:
+        start += 5
+    if start > end:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
+    return payload[start:end]
+
+
+def error_name(code: int) -> str:
+    """Return the name of an error code, or its number."""
+    if 0 <= code <= ErrorCode.HTTP_1_1_REQUIRED:
+        return ErrorCode(code).name
+    return f"0x{code:x}"

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 Context = grpc.aio.ServicerContext
 Reply = service_pb2.ModelInferResponse
-REASON = "too much: 100 % für alle"
+REASON = "too much: 100 % für uns"
 
 cancelled = 0
 

@@ -1,7 +1,7 @@
 """gRPC as the load generator speaks it: unary calls, and ModelStreamInfer.
 
 A call of ModelStreamInfer stays open and serves one request after the other, so that there is one for each user. Where
-the server allows fewer streams, requests share them: each has an identifier of its own, which its responses repeat.
+the server allows fewer streams, requests share them: each has its own identifier, which its responses repeat.
 """
 
 from collections import deque

@@ -1,14 +1,15 @@
 """Print findings, each with its source line as compilers do, or convert them to JSON."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
-from conch.check.finding import Finding, Place, Severity
+from conch.check.finding import Finding, Place, Rule, Severity
 from conch.check.run import Report
 from conch.check.source import SourceFile
 
@@ -16,10 +17,12 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity
 _MAX_EXCERPT_COLUMNS = 160
 
 
-def print_report(report: Report, findings: Sequence[Finding], console: Console) -> None:
-    """Print findings and a summary."""
+def print_report(
+    report: Report, findings: Sequence[Finding], console: Console, texts: Mapping[Path, str] | None = None
+) -> None:
+    """Print findings and a summary. `texts` are those of files that are not on disk."""
     for finding in findings:
-        console.print(_entry(finding))
+        console.print(_entry(finding, texts or {}))
         console.print()
     counts = Counter(finding.rule.severity for finding in findings)
     totals = ", ".join(_count(counts[severity], severity.value) for severity in Severity if counts[severity])
@@ -43,18 +46,18 @@ def as_document(report: Report, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def _entry(finding: Finding) -> Group:
+def _entry(finding: Finding, texts: Mapping[Path, str]) -> Group:
     rule = finding.rule
     parts = [
         Text.assemble((f"{rule.severity.value}[{rule.id}]", _STYLES[rule.severity]), " ", (str(finding.place), "bold")),
-        *_excerpt(finding.place),
+        *_excerpt(finding.place, texts),
         _field("", finding.message),
         _field("why: ", rule.why),
         _field("fix: ", finding.what_to_do),
     ]
     for related in finding.related:
         parts.append(_field("see: ", f"{related.place}: {related.what}"))
-        parts += _excerpt(related.place)
+        parts += _excerpt(related.place, texts)
     return Group(*parts)
 
 
@@ -62,9 +65,21 @@ def _field(label: str, text: str) -> Any:
     return Padding(Text.assemble((label, "dim"), text), (0, 0, 0, 2), expand=False)
 
 
-def _excerpt(place: Place) -> list[Text]:
+def print_rule(rule: Rule, console: Console) -> None:
+    """Print what a rule finds, why, and the remedy."""
+    console.print(
+        Text.assemble((f"{rule.severity.value}[{rule.id}]", _STYLES[rule.severity]), " ", (rule.title, "bold"))
+    )
+    console.print(_field("why: ", rule.why))
+    console.print(_field("fix: ", rule.cure))
+    console.print(_field("ignore: ", f"conch check --ignore {rule.id}, or a comment `conch: ignore[{rule.id}]`"))
+
+
+def _excerpt(place: Place, texts: Mapping[Path, str]) -> list[Text]:
     """Return the line of a place with a mark below its column."""
-    source = SourceFile.read(place.path) if place.line and place.path.is_file() else None
+    source = SourceFile(place.path, texts[place.path]) if place.path in texts else None
+    if source is None and place.line and place.path.is_file():
+        source = SourceFile.read(place.path)
     lines = source.text.split("\n") if source else []
     if not 0 < place.line <= len(lines):
         return []

@@ -2,6 +2,7 @@
 
 from conch.check.finding import Rule
 from conch.check.rules import deployment as deployment_rules
+from conch.check.rules import kubernetes as kubernetes_rules
 from conch.check.rules import language as language_rules
 from conch.check.rules import monitoring as monitoring_rules
 from conch.check.rules import python as python_rules
@@ -11,7 +12,8 @@ FAMILIES: dict[str, tuple[Rule, ...]] = {
     "Repositories": repository_rules.RULES,
     "Python models": python_rules.RULES,
     "Language models": language_rules.RULES,
-    "Scripts, images and charts beside a repository": deployment_rules.RULES,
-    "Alerts, dashboards, monitors and autoscalers beside a repository": monitoring_rules.RULES,
+    "Scripts, images, compose files and Terraform": deployment_rules.RULES,
+    "Manifests of Kubernetes and Helm charts": kubernetes_rules.RULES,
+    "Alerts, dashboards, monitors, limits and autoscalers": monitoring_rules.RULES,
 }
 RULES: tuple[Rule, ...] = tuple(rule for rules in FAMILIES.values() for rule in rules)

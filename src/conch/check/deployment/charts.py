@@ -1,0 +1,128 @@
+"""Render Helm charts, so that the rules for manifests apply to what they create."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from conch.check.finding import Finding, Place, Related
+from conch.check.rules import kubernetes as rules
+from conch.check.source import SourceFile
+
+CHART_FILE = "Chart.yaml"
+_LIBRARY = "helm_python"
+_TIMEOUT_S = 60
+_MAX_VALUES_FILES = 8
+_AT = re.compile(r"\(?([\w./-]+/templates/[\w./-]+):(\d+)(?::(\d+))?")
+# Values that the chart's user must give: that is no mistake of the chart.
+_WANTS_VALUES = re.compile(r"\brequired\b|execution error at|values don't meet the specifications|missing properties")
+_KEY = re.compile(r"^[\s-]*([\w./-]+):")
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChart:
+    """The manifests of a chart: files with the paths of their templates and the rendered texts."""
+
+    directory: Path
+    sources: tuple[SourceFile, ...]
+
+    def relocated(self, finding: Finding) -> Finding:
+        """Convert the places of a finding from lines of a rendered text to those of its template."""
+        related = tuple(Related(self._place(each.place), each.what) for each in finding.related)
+        return replace(finding, place=self._place(finding.place), related=related, edits=())
+
+    def _place(self, place: Place) -> Place:
+        source = next((each for each in self.sources if each.path == place.path), None)
+        template = SourceFile.read(place.path) if source and place.line else None
+        if source is None or template is None:
+            return place
+        lines = source.text.split("\n")
+        line = template_line(template.text.split("\n"), lines, place.line)
+        return Place(place.path, line, 1) if line else Place(place.path)
+
+
+def render_charts(directories: Sequence[Path]) -> tuple[list[RenderedChart], list[Finding]]:
+    """Render charts with their defaults, or with the first of their files of values that works."""
+    found: list[RenderedChart] = []
+    findings: list[Finding] = []
+    for directory in directories:
+        chart = Place(directory / CHART_FILE)
+        if find_spec(_LIBRARY) is None:
+            message = f"chart {directory.name} was not rendered: the package helm-python-sdk is not installed"
+            findings.append(Finding(rules.CHART_UNRENDERED, chart, message))
+            continue
+        try:
+            attempts = _attempts(directory)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            message = f"chart {directory.name} cannot be rendered: {_first_line(str(error))}"
+            findings.append(Finding(rules.CHART_INVALID, chart, message))
+            continue
+        manifests = next((each["manifests"] for each in attempts if "manifests" in each), None)
+        if manifests is None:
+            findings.append(_failure(directory, str(attempts[0]["error"])))
+        else:
+            found.append(RenderedChart(directory, tuple(_sources(directory, manifests))))
+    return found, findings
+
+
+def template_line(template: Sequence[str], rendered: Sequence[str], number: int) -> int:
+    """Return the line of a template that a line of its rendered text comes from, 0 if none is similar."""
+    line = rendered[number - 1].strip() if 0 < number <= len(rendered) else ""
+    relative = number / max(len(rendered), 1)
+
+    def nearest(numbers: list[int]) -> int:
+        return min(numbers, key=lambda each: abs(each / len(template) - relative))
+
+    same = [index for index, each in enumerate(template, 1) if each.strip() == line]
+    if same and line:
+        return nearest(same)
+    key = _KEY.match(line)
+    alike = [
+        index for index, each in enumerate(template, 1) if key and (other := _KEY.match(each)) and other[1] == key[1]
+    ]
+    if not alike:
+        return 0
+    indent = len(rendered[number - 1]) - len(rendered[number - 1].lstrip())
+    aligned = [index for index in alike if len(template[index - 1]) - len(template[index - 1].lstrip()) == indent]
+    best = aligned or alike
+    return max(best, key=lambda index: (SequenceMatcher(None, template[index - 1].strip(), line).ratio(), -index))
+
+
+def _attempts(directory: Path) -> list[dict[str, Any]]:
+    values = sorted({*directory.glob("*values*.yaml"), *directory.glob("ci/*.yaml")} - {directory / "values.yaml"})
+    command = [sys.executable, "-m", "conch.check.deployment.helm_renderer", str(directory)]
+    command += map(str, values[:_MAX_VALUES_FILES])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise ValueError((done.stderr.strip().splitlines() or ["the renderer failed"])[-1])
+    attempts: list[dict[str, Any]] = json.loads(done.stdout)
+    return attempts
+
+
+def _sources(directory: Path, manifests: dict[str, str]) -> Iterator[SourceFile]:
+    """Yield the manifests of the chart itself; those of charts that it depends on are not its text."""
+    for name, text in manifests.items():
+        path = directory / name.partition("/")[2]
+        if path.is_file() and path.suffix in (".yaml", ".yml") and text.strip():
+            yield SourceFile(path, text)
+
+
+def _failure(directory: Path, error: str) -> Finding:
+    at = _AT.search(error)
+    path = directory / at[1].partition("/")[2] if at else directory / CHART_FILE
+    place = Place(path, int(at[2]), int(at[3] or 1)) if at and path.is_file() else Place(directory / CHART_FILE)
+    message = f"chart {directory.name}: {_first_line(error)}"
+    if _WANTS_VALUES.search(error):
+        cure = f"Put an example of the values that it needs beside it, such as {directory.name}/ci/test-values.yaml."
+        return Finding(rules.CHART_UNRENDERED, place, message, cure)
+    return Finding(rules.CHART_INVALID, place, message)
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0]

@@ -1,0 +1,94 @@
+"""Check deployment files together: manifests, charts, Dockerfiles, compose files, Terraform, scripts."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from conch.check.deployment.charts import CHART_FILE, RenderedChart, render_charts
+from conch.check.deployment.command_lines import check_command_lines
+from conch.check.deployment.dockerfiles import check_dockerfile, check_init_containers, is_dockerfile
+from conch.check.deployment.images import check_shm_variable
+from conch.check.deployment.secrets import check_known_secrets
+from conch.check.deployment.terraform import check_terraform, embedded_yaml
+from conch.check.deployment.tunnels import check_tunnels
+from conch.check.finding import Finding, Place
+from conch.check.monitoring.check import check_monitoring
+from conch.check.rules import monitoring as monitoring_rules
+from conch.check.source import SourceFile
+
+_YAML = (".yaml", ".yml")
+_MANIFEST = ("kind:", "services:")
+
+
+def check_deployment(sources: Sequence[SourceFile]) -> Iterator[Finding]:
+    """Check all files of a path: those that are read as lines, then objects, which refer to each other."""
+    for source in sources:
+        yield from _lines_of(source)
+    directories = sorted({each.path.parent for each in sources if each.path.name == CHART_FILE})
+    charts, findings = render_charts(directories)
+    yield from findings
+    # A template that was rendered is not read as it is.
+    templates = {each.path for chart in charts for each in chart.sources}
+    written = [each for each in sources if each.path not in templates]
+    written += [each for source in sources if source.path.suffix == ".tf" for each in embedded_yaml(source)]
+    rendered = [each for chart in charts for each in chart.sources]
+    found = [*_objects_of([*written, *rendered]), *check_monitoring([*written, *rendered])]
+    for source in rendered:
+        found += [*check_command_lines(source), *check_shm_variable(source)]
+    yield from (_relocated(each, charts) for each in found)
+
+
+def _lines_of(source: SourceFile) -> Iterator[Finding]:
+    suffix = source.path.suffix
+    if suffix != ".json":
+        yield from check_command_lines(source)
+        yield from check_tunnels(source)
+        if suffix != ".md":
+            yield from check_shm_variable(source)
+            yield from check_known_secrets(source)
+    if is_dockerfile(source):
+        yield from check_dockerfile(source)
+    elif suffix == ".tf":
+        yield from check_terraform(source)
+
+
+def _objects_of(sources: Sequence[SourceFile]) -> Iterator[Finding]:
+    """Check what YAML files contain, if the package that reads them is installed."""
+    marked = [
+        each
+        for each in sources
+        if each.path.suffix in (*_YAML, ".tf", ".json") and any(word in each.text for word in _MANIFEST)
+    ]
+    dockerfiles = [each for each in sources if is_dockerfile(each)]
+    if not marked:
+        return
+    try:
+        from conch.check.deployment.cluster import check_together
+        from conch.check.deployment.compose import check_compose, is_compose
+        from conch.check.deployment.pods import check_workload
+        from conch.check.deployment.schema import check_schemas
+        from conch.check.deployment.workloads import workloads_of
+        from conch.check.monitoring.objects import read_objects
+    except ModuleNotFoundError as error:
+        message = f"{error.name} is not installed"
+        yield Finding(monitoring_rules.MONITORING_UNCHECKED, Place(marked[0].path), message)
+        return
+    objects = read_objects(marked)
+    workloads = workloads_of(objects)
+    yield from check_schemas(objects)
+    for workload in workloads:
+        yield from check_workload(workload)
+    yield from check_together(objects, workloads)
+    yield from check_init_containers(dockerfiles, workloads)
+    for each in objects:
+        if is_compose(each):
+            yield from check_compose(each)
+
+
+def _relocated(finding: Finding, charts: Sequence[RenderedChart]) -> Finding:
+    path = finding.place.path
+    chart = next((each for each in charts if _is_below(path, each.directory)), None)
+    return chart.relocated(finding) if chart else finding
+
+
+def _is_below(path: Path, directory: Path) -> bool:
+    return path.is_relative_to(directory)

@@ -1,0 +1,142 @@
+"""Check objects of Kubernetes together: Services, disruption budgets, autoscalers and what they refer to."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from conch.check.deployment.workloads import Container, Workload
+from conch.check.finding import Finding, Related
+from conch.check.monitoring.objects import MonitoringObject, items, mapping
+from conch.check.rules import kubernetes as rules
+
+_METRICS_PORT = 8002
+_PUBLIC = ("LoadBalancer", "NodePort")
+_OPEN_CONTROL = ("explicit", "poll")
+_RESTRICTIONS = ("http-restricted-api", "grpc-restricted-protocol", "api-key-file")
+
+
+def check_together(objects: Sequence[MonitoringObject], workloads: Sequence[Workload]) -> Iterator[Finding]:
+    """Check all objects of a path together. What is absent may be deployed elsewhere and is not reported."""
+    autoscaled: dict[tuple[str, str], MonitoringObject] = {}
+    for each in objects:
+        if each.kind == "Service":
+            yield from _service(each, workloads)
+        elif each.kind == "PodDisruptionBudget":
+            yield from _budget(each, workloads)
+        elif each.kind in ("HorizontalPodAutoscaler", "ScaledObject"):
+            yield from _autoscaler(each, workloads)
+            target = mapping(each.value, "spec", "scaleTargetRef")
+            key = str(target.get("kind", "Deployment")), str(target.get("name"))
+            first = autoscaled.setdefault(key, each)
+            if first is not each and _same_namespace(first, each):
+                message = f"{each.kind} '{each.name}' and {first.kind} '{first.name}' scale {key[0]} '{key[1]}'"
+                related = Related(first.place("spec"), f"{first.kind} '{first.name}'")
+                place = each.place("spec", "scaleTargetRef")
+                yield Finding(rules.AUTOSCALER_TWICE, place, message, related=(related,))
+
+
+def _service(service: MonitoringObject, workloads: Sequence[Workload]) -> Iterator[Finding]:
+    selector = mapping(service.value, "spec", "selector")
+    reachable = [each for each in workloads if _same_namespace(service, each.source)]
+    selected = [each for each in reachable if selector and _selects(selector, each.labels)]
+    if selector and not selected:
+        named = [each for each in reachable if each.source.name == service.name]
+        if named:
+            wanted = ", ".join(f"{name}={value}" for name, value in selector.items())
+            has = ", ".join(f"{name}={value}" for name, value in named[0].labels.items()) or "no labels"
+            message = f"Service '{service.name}' selects {wanted}, but the pods of {named[0].what} have {has}"
+            yield Finding(rules.SERVICE_SELECTS_NOTHING, service.place("spec", "selector"), message)
+    containers = [container for each in selected for container in each.containers()]
+    yield from _target_ports(service, containers)
+    if mapping(service.value, "spec").get("type") in _PUBLIC:
+        yield from _public(service, [each for each in containers if each.is_server])
+
+
+def _target_ports(service: MonitoringObject, containers: Sequence[Container]) -> Iterator[Finding]:
+    names = {str(port["name"]) for each in containers for port in each.ports if "name" in port}
+    for index, port in enumerate(items(service.value, "spec", "ports")):
+        target = port.get("targetPort")
+        if containers and isinstance(target, str) and not target.isdecimal() and target not in names:
+            listed = ", ".join(sorted(names)) or "none"
+            message = f"Service '{service.name}' sends to port '{target}'; the selected pods name {listed}"
+            yield Finding(rules.PORT_UNKNOWN, service.place("spec", "ports", index, "targetPort"), message)
+
+
+def _public(service: MonitoringObject, servers: Sequence[Container]) -> Iterator[Finding]:
+    kind = mapping(service.value, "spec").get("type")
+    ports = items(service.value, "spec", "ports")
+    for index, port in enumerate(ports):
+        if servers and (port.get("port") == _METRICS_PORT or port.get("name") == "metrics"):
+            message = f"Service '{service.name}' of type {kind} exposes the metrics port"
+            yield Finding(rules.METRICS_PUBLIC, service.place("spec", "ports", index), message)
+    for server in servers:
+        mode = server.flag("model-control-mode")
+        if mode in _OPEN_CONTROL and not any(server.flag(each) is not None for each in _RESTRICTIONS):
+            message = (
+                f"Service '{service.name}' of type {kind} exposes a server with --model-control-mode={mode}, without "
+                "a restriction"
+            )
+            related = Related(server.place(), f"container '{server.name}'")
+            yield Finding(rules.CONTROL_PUBLIC, service.place("spec", "type"), message, related=(related,))
+
+
+def _budget(budget: MonitoringObject, workloads: Sequence[Workload]) -> Iterator[Finding]:
+    spec = mapping(budget.value, "spec")
+    least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
+    if str(most) in ("0", "0%"):
+        message = f"PodDisruptionBudget '{budget.name}' has maxUnavailable: {most}"
+        yield Finding(rules.PDB_BLOCKS_DRAIN, budget.place("spec", "maxUnavailable"), message)
+    elif least == "100%":
+        message = f"PodDisruptionBudget '{budget.name}' has minAvailable: 100%"
+        yield Finding(rules.PDB_BLOCKS_DRAIN, budget.place("spec", "minAvailable"), message)
+    elif isinstance(least, int):
+        wanted = mapping(spec, "selector", "matchLabels")
+        for each in workloads:
+            replicas = 1 if each.replicas is None else each.replicas
+            if wanted and _same_namespace(budget, each.source) and _selects(wanted, each.labels) and least >= replicas:
+                message = f"PodDisruptionBudget '{budget.name}' keeps {least} of {replicas} replicas of {each.what}"
+                related = Related(each.source.place("spec"), f"{each.what} has {replicas} replicas")
+                place = budget.place("spec", "minAvailable")
+                yield Finding(rules.PDB_BLOCKS_DRAIN, place, message, related=(related,))
+
+
+def _autoscaler(scaler: MonitoringObject, workloads: Sequence[Workload]) -> Iterator[Finding]:
+    spec = mapping(scaler.value, "spec")
+    keys = (
+        ("minReplicas", "maxReplicas")
+        if scaler.kind == "HorizontalPodAutoscaler"
+        else ("minReplicaCount", "maxReplicaCount")
+    )
+    least, most = spec.get(keys[0], 1), spec.get(keys[1])
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        message = f"{scaler.kind} '{scaler.name}' has {keys[0]}: {least} and {keys[1]}: {most}"
+        yield Finding(rules.AUTOSCALER_RANGE, scaler.place("spec", keys[0]), message)
+    target = mapping(spec, "scaleTargetRef")
+    for index, metric in enumerate(items(spec, "metrics")):
+        resource = mapping(metric, "resource")
+        name = resource.get("name")
+        if metric.get("type") != "Resource" or mapping(resource, "target").get("type") != "Utilization":
+            continue
+        for each in workloads:
+            is_target = each.source.kind == target.get("kind") and each.source.name == target.get("name")
+            without = [one for one in each.containers() if not _requests(one.value, str(name))]
+            if is_target and _same_namespace(scaler, each.source) and without:
+                message = (
+                    f"HorizontalPodAutoscaler '{scaler.name}' scales on the utilisation of {name}, but container "
+                    f"'{without[0].name}' of {each.what} requests none"
+                )
+                related = Related(without[0].place(), f"container '{without[0].name}' has no request of {name}")
+                place = scaler.place("spec", "metrics", index)
+                yield Finding(rules.AUTOSCALER_NO_REQUEST, place, message, related=(related,))
+
+
+def _requests(container: Mapping[str, Any], resource: str) -> bool:
+    """Whether a container requests a resource; a limit without a request is one."""
+    return any(resource in mapping(container, "resources", key) for key in ("requests", "limits"))
+
+
+def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    return all(labels.get(str(name)) == str(value) for name, value in selector.items())
+
+
+def _same_namespace(one: MonitoringObject, other: MonitoringObject) -> bool:
+    return not one.namespace or not other.namespace or one.namespace == other.namespace

@@ -1,0 +1,87 @@
+"""Check the services of compose files."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from conch.check.deployment.dockerfiles import is_no_models_folder
+from conch.check.deployment.secrets import is_secret, secret_message
+from conch.check.finding import Finding
+from conch.check.monitoring.objects import MonitoringObject, mapping
+from conch.check.rules import deployment as rules
+
+_UNVERSIONED = re.compile(r"^[\w./-]+(?::\d+/[\w./-]+)?(?::latest)?$")
+
+
+def is_compose(each: MonitoringObject) -> bool:
+    """Whether a document is a compose file: it has services, of which each has an image or a build."""
+    services = mapping(each.value, "services")
+    return bool(services) and all(
+        isinstance(one, dict) and {"image", "build"} & one.keys() for one in services.values()
+    )
+
+
+def check_compose(each: MonitoringObject) -> Iterator[Finding]:
+    """Check one file."""
+    volumes = mapping(each.value, "volumes")
+    for name, service in mapping(each.value, "services").items():
+        yield from _resources(each, name, service)
+        yield from _image(each, name, service)
+        yield from _environment(each, name, service)
+        yield from _volumes(each, name, service, set(volumes))
+
+
+def _resources(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
+    limits = mapping(service, "deploy", "resources", "limits")
+    if "devices" in limits:
+        place = each.place("services", name, "deploy", "resources", "limits", "devices")
+        yield Finding(rules.COMPOSE_GPU, place, f"service '{name}' has devices in deploy.resources.limits")
+    devices = mapping(service, "deploy", "resources", "reservations").get("devices")
+    for index, device in enumerate(devices if isinstance(devices, list) else ()):
+        place = each.place("services", name, "deploy", "resources", "reservations", "devices", index)
+        if isinstance(device, dict) and "capabilities" not in device:
+            message = f"a device of service '{name}' has no capabilities"
+            yield Finding(rules.COMPOSE_INVALID, place, message, "Add `capabilities: [gpu]`.")
+        elif isinstance(device, dict) and "count" in device and "device_ids" in device:
+            message = f"a device of service '{name}' has count and device_ids"
+            yield Finding(rules.COMPOSE_INVALID, place, message, "Keep one of the two.")
+
+
+def _image(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
+    image = service.get("image")
+    # With a build, the name is that of what is built here.
+    if isinstance(image, str) and _UNVERSIONED.match(image) and "build" not in service:
+        yield Finding(rules.IMAGE_LATEST, each.place("services", name, "image"), f"service '{name}' runs {image}")
+
+
+def _environment(each: MonitoringObject, name: str, service: dict[str, Any]) -> Iterator[Finding]:
+    environment = service.get("environment")
+    if isinstance(environment, list):
+        settings = [(*str(one).partition("=")[::2], index) for index, one in enumerate(environment)]
+    elif isinstance(environment, dict):
+        settings = [(str(key), "" if value is None else str(value), key) for key, value in environment.items()]
+    else:
+        return
+    for variable, value, key in settings:
+        if is_secret(variable, value):
+            place = each.place("services", name, "environment", key)
+            message = secret_message(f"variable {variable} of service '{name}'")
+            yield Finding(rules.SECRET_TEXT, place, message)
+
+
+def _volumes(each: MonitoringObject, name: str, service: dict[str, Any], named: set[str]) -> Iterator[Finding]:
+    volumes = service.get("volumes")
+    for index, volume in enumerate(volumes if isinstance(volumes, list) else ()):
+        place = each.place("services", name, "volumes", index)
+        source, target = (
+            (str(volume.get("source", "")), str(volume.get("target", "")))
+            if isinstance(volume, dict)
+            else (*str(volume).split(":"), "")[:2]
+        )
+        if source.rpartition("/")[2] == "config.pbtxt" and is_no_models_folder(target):
+            yield Finding(rules.CONFIG_ELSEWHERE, place, f"service '{name}' mounts config.pbtxt at {target}")
+        is_bind = isinstance(volume, dict) and volume.get("type", "volume") != "volume"
+        if target and not is_bind and re.fullmatch(r"[A-Za-z0-9][\w.-]*", source) and source not in named:
+            message = f"service '{name}' uses volume '{source}', which the file does not define"
+            cure = f"Define it: `volumes: {{{source}: }}`; a folder begins with ./ or /."
+            yield Finding(rules.COMPOSE_INVALID, place, message, cure)

@@ -1,0 +1,203 @@
+"""Check Dockerfiles: images FROM scratch, versions of base images, secrets, and misplaced configurations."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from conch.check.deployment.secrets import is_secret, secret_message
+from conch.check.deployment.workloads import Workload
+from conch.check.finding import Finding, Place, Related
+from conch.check.rules import deployment as rules
+from conch.check.rules import kubernetes as kubernetes_rules
+from conch.check.source import SourceFile
+
+NAMES = ("Dockerfile", "Containerfile")
+_INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
+_SETTING = re.compile(r"([A-Za-z_][\w-]*)=(\"[^\"]*\"|'[^']*'|\S+)")
+_PROGRAM_FOLDERS = ("/bin", "/usr/bin", "/sbin", "/usr/local/bin")
+_COPIES = ("cp", "sh", "bash", "/bin/cp", "/bin/sh", "/bin/bash", "rsync", "tar")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """An instruction with its continuation lines joined."""
+
+    name: str  # in upper case
+    text: str
+    place: Place
+
+
+@dataclass(slots=True)
+class Stage:
+    """A stage: its base image and its instructions."""
+
+    image: str
+    begin: Place
+    instructions: list[Instruction] = field(default_factory=list)
+
+    @property
+    def destinations(self) -> list[str]:
+        """The paths that COPY and ADD write to."""
+        return [
+            _words(each.text)[-1] for each in self.instructions if each.name in ("COPY", "ADD") and _words(each.text)
+        ]
+
+    @property
+    def has_programs(self) -> bool:
+        """Whether anything that a command can run was copied into it, as far as paths show that."""
+        paths = [PurePosixPath(each) for each in self.destinations]
+        return any(
+            str(path) == "/"
+            or str(path).startswith(_PROGRAM_FOLDERS)
+            or path.name in ("bin", "app", "busybox", "server")
+            for path in paths
+        ) or any("--from=" in each.text for each in self.instructions if each.name == "COPY")
+
+
+def is_dockerfile(source: SourceFile) -> bool:
+    """Whether the name of a file is that of a Dockerfile."""
+    return source.path.name.startswith(NAMES) or source.path.suffix.lower() in (".dockerfile", ".containerfile")
+
+
+def check_dockerfile(source: SourceFile) -> Iterator[Finding]:
+    """Check one file."""
+    stages = stages_of(source)
+    names = {_stage_name(each) for each in stages}
+    for stage in stages:
+        yield from _base(stage, names)
+        for each in stage.instructions:
+            if each.name in ("ENV", "ARG"):
+                yield from _secrets(each)
+            elif each.name in ("COPY", "ADD"):
+                yield from _configuration(each)
+        if stage.image == "scratch":
+            yield from _scratch(stage)
+
+
+def check_init_containers(dockerfiles: Sequence[SourceFile], workloads: Sequence[Workload]) -> Iterator[Finding]:
+    """Find init containers that copy files out of an image FROM scratch.
+
+    The image is recognised by the path that is copied: the Dockerfile writes to it.
+    """
+    final = [stages[-1] for source in dockerfiles if (stages := stages_of(source))]
+    data = [each for each in final if each.image == "scratch" and not each.has_programs]
+    for workload in workloads:
+        for container in workload.containers("initContainers"):
+            words = container.words
+            if not words or PurePosixPath(words[0]).name not in _COPIES:
+                continue
+            for stage in data:
+                folders = [path.rstrip("/") for path in stage.destinations if path.rstrip("/")]
+                copied = next((each for each in folders if any(_below(word, each) for word in words[1:])), None)
+                if copied:
+                    message = (
+                        f"init container '{container.name}' runs {words[0]} to copy {copied}, but its image is built FROM "
+                        "scratch and contains no program"
+                    )
+                    related = Related(stage.begin, f"the image with {copied} is built FROM scratch")
+                    place = container.place()
+                    yield Finding(kubernetes_rules.INIT_CONTAINER_SCRATCH, place, message, related=(related,))
+
+
+def stages_of(source: SourceFile) -> list[Stage]:
+    """Return the stages of a file."""
+    stages: list[Stage] = []
+    for each in _instructions(source):
+        if each.name == "FROM":
+            image = next((word for word in each.text.split() if not word.startswith("--")), "")
+            stages.append(Stage(image, each.place))
+        if stages:
+            stages[-1].instructions.append(each)
+    return stages
+
+
+def _instructions(source: SourceFile) -> Iterator[Instruction]:
+    parts: list[str] = []
+    begin, end = 0, ""
+    for number, line in enumerate(source.text.split("\n"), 1):
+        if end:  # inside a here-document
+            end = "" if line.strip() == end else end
+            continue
+        if line.lstrip().startswith("#") or (not line.strip() and not parts):
+            continue
+        begin = begin if parts else number
+        parts.append(line.rstrip().removesuffix("\\"))
+        if line.rstrip().endswith("\\"):
+            continue
+        match = _INSTRUCTION.match(" ".join(parts))
+        if match:
+            column = len(parts[0]) - len(parts[0].lstrip()) + 1
+            yield Instruction(match[1].upper(), match[2].strip(), Place(source.path, begin, column))
+            document = re.search(r"<<-?[\"']?(\w+)", match[2]) if match[1].upper() in ("RUN", "COPY", "ADD") else None
+            end = document[1] if document else ""
+        parts = []
+
+
+def _base(stage: Stage, names: set[str]) -> Iterator[Finding]:
+    image = stage.image
+    if image in ("scratch", *names) or "$" in image or "@" in image:
+        return
+    tag = image.rpartition("/")[2].partition(":")[2]
+    if tag in ("", "latest"):
+        yield Finding(rules.IMAGE_LATEST, stage.begin, f"the image begins with {image}")
+
+
+def _scratch(stage: Stage) -> Iterator[Finding]:
+    if stage.has_programs:
+        return
+    for each in stage.instructions:
+        is_shell = each.name == "RUN" or (each.name in ("CMD", "ENTRYPOINT") and not _is_json(each.text))
+        if is_shell:
+            message = f"{each.name} needs a shell, which an image FROM scratch does not have"
+            yield Finding(rules.IMAGE_SCRATCH_COMMAND, each.place, message)
+            return
+    if any(each.name in ("COPY", "ADD") for each in stage.instructions):
+        copied = ", ".join(stage.destinations)
+        yield Finding(rules.IMAGE_SCRATCH, stage.begin, f"the image contains only {copied}")
+
+
+def _secrets(instruction: Instruction) -> Iterator[Finding]:
+    settings = _SETTING.findall(instruction.text)
+    if not settings and instruction.name == "ENV" and len(words := instruction.text.split(None, 1)) == 2:
+        settings = [(words[0], words[1])]
+    for name, value in settings:
+        if is_secret(name, value.strip("\"'")):
+            message = secret_message(f"{instruction.name} {name}")
+            yield Finding(rules.SECRET_TEXT, instruction.place, message)
+
+
+def _configuration(instruction: Instruction) -> Iterator[Finding]:
+    words = _words(instruction.text)
+    if words and any(word.rpartition("/")[2] == "config.pbtxt" for word in words[:-1]):
+        target = words[-1]
+        if is_no_models_folder(target):
+            message = f"{instruction.name} writes config.pbtxt to {target}"
+            yield Finding(rules.CONFIG_ELSEWHERE, instruction.place, message)
+
+
+def is_no_models_folder(target: str) -> bool:
+    """Whether a path for a config.pbtxt is inside the server's installation, which is never a model repository."""
+    return target.startswith(("/opt/tritonserver/", "/etc/")) and "/models/" not in target
+
+
+def _stage_name(stage: Stage) -> str:
+    words = stage.instructions[0].text.split()
+    return words[-1] if len(words) > 2 and words[-2].upper() == "AS" else ""
+
+
+def _words(text: str) -> list[str]:
+    try:
+        words = json.loads(text)
+        return [str(each) for each in words] if isinstance(words, list) else []
+    except ValueError:
+        return [word for word in text.split() if not word.startswith("--")]
+
+
+def _is_json(text: str) -> bool:
+    return text.startswith("[") and bool(_words(text))
+
+
+def _below(word: str, folder: str) -> bool:
+    return word.rstrip("/.*") == folder or word.startswith(f"{folder}/")

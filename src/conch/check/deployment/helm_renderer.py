@@ -1,0 +1,35 @@
+"""A process that renders charts with the package helm-python-sdk, the only module that imports it.
+
+    python -m conch.check.deployment.helm_renderer CHART [VALUES…]
+
+prints JSON: for the defaults and for each file of values, `{"manifests": {template: text}}` or `{"error": message}`. A
+process of its own, because the library is a Go program with signal handlers, and a template may run for ever.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Render a chart and print the manifests."""
+    import helm_python
+    import yaml
+
+    chart, *files = arguments
+    attempts: list[dict[str, Any]] = []
+    for file in [None, *files]:
+        try:
+            values = yaml.safe_load(Path(file).read_text(encoding="utf-8")) if file else {}
+            with helm_python.Chart.load(chart) as loaded:
+                manifests = loaded.render(values or {}, name="release", namespace="default")
+            attempts.append({"manifests": manifests})
+        except (helm_python.HelmError, yaml.YAMLError, UnicodeDecodeError) as error:
+            attempts.append({"error": str(error)})
+    print(json.dumps(attempts))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

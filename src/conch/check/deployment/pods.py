@@ -1,0 +1,156 @@
+"""Check pods: probes, GPUs, shared memory, volumes, ports, images and the environment."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from conch.check.deployment.secrets import is_secret, secret_message
+from conch.check.deployment.workloads import Container, Workload
+from conch.check.finding import Finding
+from conch.check.monitoring.objects import items, mapping
+from conch.check.rules import deployment as deployment_rules
+from conch.check.rules import kubernetes as rules
+
+_GPU = re.compile(r"nvidia\.com/(?:gpu|mig-.*)$")
+_MIN_LOAD_S = 120  # a liveness probe that waits as long is taken as meant for a slow start
+_SHM_VARIABLE = re.compile(r"^(?:NCCL_.*|shm[-_]size)$", re.IGNORECASE)
+_DEFAULT_GRACE_S = 30
+_UNVERSIONED = re.compile(r"^[\w./-]+(?::\d+/[\w./-]+)?(?::latest)?$")
+
+
+def check_workload(workload: Workload) -> Iterator[Finding]:
+    """Check one workload."""
+    yield from _selector(workload)
+    volumes = {str(each.get("name")) for each in items(workload.pod, "volumes")}
+    volumes |= {
+        str(mapping(each, "metadata").get("name"))
+        for each in items(workload.source.value, "spec", "volumeClaimTemplates")
+    }
+    for key in ("initContainers", "containers"):
+        for container in workload.containers(key):
+            yield from _volumes(container, volumes)
+            yield from _ports(container)
+            yield from _image(container)
+            yield from _environment(container)
+            yield from _gpus(container)
+    for server in workload.servers:
+        yield from _probes(server)
+        yield from _shared_memory(server)
+        yield from _grace_period(server, workload)
+
+
+def _selector(workload: Workload) -> Iterator[Finding]:
+    if workload.source.kind in ("Pod", "Job", "CronJob"):
+        return
+    wanted = mapping(workload.source.value, "spec", "selector", "matchLabels")
+    absent = {name: value for name, value in wanted.items() if workload.labels.get(str(name)) != str(value)}
+    if absent:
+        name, value = next(iter(absent.items()))
+        has = ", ".join(f"{key}={each}" for key, each in workload.labels.items()) or "no labels"
+        message = f"{workload.what} selects {name}={value}, but its pods have {has}"
+        yield Finding(rules.SELECTOR_MISMATCH, workload.source.place("spec", "selector"), message)
+
+
+def _volumes(container: Container, volumes: set[str]) -> Iterator[Finding]:
+    for index, mount in enumerate(items(container.value, "volumeMounts")):
+        name = str(mount.get("name"))
+        if name not in volumes:
+            message = f"container '{container.name}' mounts volume '{name}'; the pod has {_listed(volumes)}"
+            yield Finding(rules.VOLUME_UNKNOWN, container.place("volumeMounts", index), message)
+
+
+def _ports(container: Container) -> Iterator[Finding]:
+    named = {str(each["name"]) for each in container.ports if "name" in each}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        for how in ("httpGet", "tcpSocket", "grpc"):
+            port = mapping(container.value, probe, how).get("port")
+            if isinstance(port, str) and not port.isdecimal() and port not in named:
+                message = f"{probe} of container '{container.name}' uses port '{port}'; it names {_listed(named)}"
+                yield Finding(rules.PORT_UNKNOWN, container.place(probe), message)
+
+
+def _image(container: Container) -> Iterator[Finding]:
+    if container.image and _UNVERSIONED.match(container.image):
+        message = f"container '{container.name}' runs {container.image}"
+        yield Finding(deployment_rules.IMAGE_LATEST, container.place("image"), message)
+
+
+def _environment(container: Container) -> Iterator[Finding]:
+    for index, each in enumerate(container.environment):
+        name, value = str(each.get("name", "")), each.get("value")
+        if isinstance(value, str) and is_secret(name, value):
+            place = container.place("env", index)
+            message = secret_message(f"variable {name} of container '{container.name}'")
+            yield Finding(deployment_rules.SECRET_TEXT, place, message)
+
+
+def _gpus(container: Container) -> Iterator[Finding]:
+    limits, requests = (
+        mapping(container.value, "resources", "limits"),
+        mapping(container.value, "resources", "requests"),
+    )
+    for name, number in requests.items():
+        if _GPU.match(str(name)) and str(limits.get(name)) != str(number):
+            limit = f"limits {limits[name]}" if name in limits else "sets no limit"
+            message = f"container '{container.name}' requests {number} {name} and {limit}"
+            yield Finding(rules.GPU_REQUEST, container.place("resources"), message)
+    visible = next((each for each in container.environment if each.get("name") == "NVIDIA_VISIBLE_DEVICES"), None)
+    value = str((visible or {}).get("value", ""))
+    if value and value not in ("none", "void") and not any(_GPU.match(str(name)) for name in (*limits, *requests)):
+        index = container.environment.index(visible or {})
+        message = f"NVIDIA_VISIBLE_DEVICES={value} gives container '{container.name}' GPUs, but it has no limit of them"
+        yield Finding(rules.GPU_UNLIMITED, container.place("env", index), message)
+
+
+def _probes(server: Container) -> Iterator[Finding]:
+    liveness = mapping(server.value, "livenessProbe")
+    if liveness and not mapping(server.value, "startupProbe"):
+        patience = _patience_s(liveness)
+        if patience < _MIN_LOAD_S:
+            message = (
+                f"livenessProbe of container '{server.name}' ends it {patience:g} s after its start; without a "
+                "startupProbe, that is all the time it has to load models"
+            )
+            yield Finding(rules.PROBE_KILLS_LOADING, server.place("livenessProbe"), message)
+    path = str(mapping(liveness, "httpGet").get("path", ""))
+    if path.rstrip("/").endswith("/ready"):
+        message = f"livenessProbe of container '{server.name}' asks {path}"
+        yield Finding(rules.PROBE_LIVENESS_READY, server.place("livenessProbe"), message)
+    if not mapping(server.value, "readinessProbe"):
+        yield Finding(rules.PROBE_MISSING, server.place(), f"container '{server.name}' has no readinessProbe")
+
+
+def _patience_s(probe: dict[str, Any]) -> float:
+    """Return how long after its start a container is ended at the earliest."""
+
+    def number(key: str, default: int) -> float:
+        value = probe.get(key, default)
+        return value if isinstance(value, int | float) else default
+
+    return number("initialDelaySeconds", 0) + number("periodSeconds", 10) * number("failureThreshold", 3)
+
+
+def _shared_memory(server: Container) -> Iterator[Finding]:
+    """Find servers that evidently use shared memory and have the default size."""
+    mounts = {str(each.get("mountPath", "")).rstrip("/") for each in items(server.value, "volumeMounts")}
+    if "/dev/shm" in mounts:  # noqa: S108 - a path in a manifest
+        return
+    reasons = [str(each.get("name")) for each in server.environment if _SHM_VARIABLE.match(str(each.get("name", "")))]
+    parallel = server.flag("tensor-parallel-size") or server.flag("tp-size") or ""
+    if parallel.isdecimal() and int(parallel) > 1:
+        reasons.append(f"--tensor-parallel-size={parallel}")
+    if reasons:
+        message = f"container '{server.name}' needs shared memory ({reasons[0]}), but mounts nothing at /dev/shm"
+        yield Finding(rules.SHM_SMALL, server.place(), message)
+
+
+def _grace_period(server: Container, workload: Workload) -> Iterator[Finding]:
+    timeout = server.flag("exit-timeout-secs") or ""
+    grace = workload.pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S)
+    if timeout.isdecimal() and isinstance(grace, int) and int(timeout) > grace:
+        message = f"--exit-timeout-secs={timeout} of container '{server.name}' exceeds the grace period of {grace} s"
+        yield Finding(rules.GRACE_PERIOD, workload.place("terminationGracePeriodSeconds"), message)
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

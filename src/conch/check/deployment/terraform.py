@@ -1,0 +1,94 @@
+"""Check Terraform files, as far as a tolerant reader of their blocks and settings can.
+
+Expressions are not evaluated. Values of charts in here-documents are returned as YAML with their lines in the file, so
+that the rules for YAML apply to them.
+"""
+
+import re
+from collections.abc import Iterator
+
+from conch.check.deployment.secrets import is_secret, secret_message
+from conch.check.finding import Finding
+from conch.check.rules import deployment as rules
+from conch.check.source import SourceFile
+
+_HEREDOC = re.compile(r"<<-?[ \t]*\"?(\w+)\"?[ \t]*\n(.*?)^[ \t]*\1\b", re.DOTALL | re.MULTILINE)
+_EXPRESSION = re.compile(r"[$%]\{[^{}]*\}")
+_SWITCH = re.compile(r"^[ \t]*enable_(\w+)[ \t]*=[ \t]*false\b", re.MULTILINE)
+_SETTING = re.compile(r"^[ \t]*\"?(\w+)\"?[ \t]*=[ \t]*\"((?:[^\"\\\n]|\\.)*)\"", re.MULTILINE)
+_VARIABLE = re.compile(r"^[ \t]*variable[ \t]+\"(\w+)\"[ \t]*\{(.*?)^[ \t]*\}", re.DOTALL | re.MULTILINE)
+_DEFAULT = re.compile(r"\bdefault[ \t]*=[ \t]*\"((?:[^\"\\\n]|\\.)*)\"")
+_BLOCK = re.compile(
+    r"^[ \t]*(?:ingress|resource[ \t]+\"aws_(?:vpc_)?security_group_(?:ingress_)?rule\"[^{]*)[ \t]*=?[ \t]*\{",
+    re.MULTILINE,
+)
+_ANYWHERE = re.compile(r"\"(?:0\.0\.0\.0/0|::/0)\"")
+_PORT = re.compile(r"\b(from|to)_port[ \t]*=[ \t]*(-?\d+)")
+_WATCHED_PORTS = {22: "SSH", 8000: "HTTP", 8001: "gRPC", 8002: "metrics", 9400: "GPU metrics"}
+
+
+def check_terraform(source: SourceFile) -> Iterator[Finding]:
+    """Check one file."""
+    text = _without_comments(source.text)
+    for match in _SWITCH.finditer(text):
+        configured = re.search(rf"^[ \t]*{re.escape(match[1])}\w*_config[ \t]*=[ \t]*\{{", text, re.MULTILINE)
+        if configured:
+            name = configured[0].strip(" \t={")
+            message = f"enable_{match[1]} is false, but {name} is given"
+            at = match.start() + len(match[0]) - len(match[0].lstrip())
+            yield Finding(rules.TERRAFORM_DISABLED, source.at(at), message, f"Set enable_{match[1]} = true.")
+    settings = [(match, match[1], match[2]) for match in _SETTING.finditer(text)]
+    for variable in _VARIABLE.finditer(text):
+        if default := _DEFAULT.search(variable[2]):
+            settings.append((variable, variable[1], default[1]))
+    for match, name, value in settings:
+        if is_secret(name, value) and not re.fullmatch(r"[\w-]*[Tt]oken|name|[A-Z_]+", value):
+            yield Finding(rules.SECRET_TEXT, source.at(match.start(1)), secret_message(name))
+    yield from _open_ports(source, text)
+
+
+def _open_ports(source: SourceFile, text: str) -> Iterator[Finding]:
+    for match in _BLOCK.finditer(text):
+        block = text[match.end() : _closing(text, match.end())]
+        ports = {which: int(number) for which, number in _PORT.findall(block)}
+        if not _ANYWHERE.search(block) or "from" not in ports or 'type = "egress"' in re.sub(r"[ \t]+", " ", block):
+            continue
+        begin, end = ports["from"], ports.get("to", ports["from"])
+        open_ports = [f"{port} ({name})" for port, name in _WATCHED_PORTS.items() if begin <= port <= end]
+        if open_ports:
+            begin_at = match.start() + len(match[0]) - len(match[0].lstrip())
+            message = f"port {', '.join(open_ports)} is open to 0.0.0.0/0"
+            yield Finding(rules.TERRAFORM_OPEN_PORT, source.at(begin_at), message)
+
+
+def embedded_yaml(source: SourceFile) -> Iterator[SourceFile]:
+    """Yield the here-documents of a file as YAML, each on the lines that it has in the file."""
+    for match in _HEREDOC.finditer(source.text):
+        above = source.text.count("\n", 0, match.start(2))
+        yield SourceFile(source.path, "\n" * above + dedented(_EXPRESSION.sub("expression", match[2])))
+
+
+def dedented(text: str) -> str:
+    """Remove the indentation that all lines of a text share."""
+    lines = text.split("\n")
+    indent = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
+    return "\n".join(line[indent:] for line in lines)
+
+
+def _without_comments(text: str) -> str:
+    """Blank out comments, keeping all offsets."""
+
+    def blank(match: re.Match[str]) -> str:
+        return match[0] if match[0].startswith('"') else re.sub(r"[^\n]", " ", match[0])
+
+    return re.sub(r"\"(?:[^\"\\\n]|\\.)*\"|#[^\n]*|//[^\n]*|/\*.*?\*/", blank, text, flags=re.DOTALL)
+
+
+def _closing(text: str, start: int) -> int:
+    """Return the offset of the brace that closes a block that was opened before `start`."""
+    depth = 1
+    for match in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if match[0] == "{" else -1
+        if depth == 0:
+            return start + match.start()
+    return len(text)

@@ -47,6 +47,8 @@ OPTIONAL = {
         "monitoring/yaml_documents.py",
         "backends/child/conch_child/engine/tensorrtllm/arguments.py",
     },
+    "helm_python": {"check/deployment/helm_renderer.py"},
+    "kubernetes_validate": {"check/deployment/schema.py"},
     "promql_parser": {"monitoring/promql.py"},
     "grafana_foundation_sdk": {"monitoring/dashboards/grafana.py"},
     "urllib3": {"repository/remote/http_client.py", "alerts/http_post.py"},

@@ -14,8 +14,10 @@ from conch.check.files.labels import check_labels
 from conch.check.files.model_files import check_files
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
+from conch.check.python.metrics import declared_metrics
 from conch.check.python.models import check_other_python, check_python_model
 from conch.check.rules import repository as rules
+from conch.check.served import Served
 from conch.check.source import SourceFile
 from conch.check.suppressions import unsuppressed
 
@@ -52,7 +54,8 @@ def check_paths(paths: Sequence[Path]) -> Report:
             if root == path:
                 findings += _duplicates(directories, named)
         files += len(contents.files)
-        findings += _check_files(contents.files)
+        directories = [each for every in contents.repositories.values() for each in every]
+        findings += _check_files(contents.files, directories)
     return Report(models, files, tuple(sorted(unsuppressed(dict.fromkeys(findings)), key=_order)))
 
 
@@ -97,13 +100,17 @@ def _duplicates(directories: Sequence[Path], named: dict[str, Path]) -> Iterator
             yield Finding(rules.MODEL_DUPLICATE, Place(directory), message)
 
 
-def _check_files(paths: Sequence[Path]) -> Iterator[Finding]:
+def _check_files(paths: Sequence[Path], models: Sequence[Path]) -> Iterator[Finding]:
+    """Check the files beside models; `models` are the folders of these."""
     sources = [source for path in paths if (source := SourceFile.read(path)) is not None]
     written = [each for each in sources if each.path.suffix != ".py"]
     for source in sources:
         if source.path.suffix == ".py":
             yield from check_other_python(source.path)
-    yield from check_deployment(written)
+    code = [each for each in paths if each.suffix == ".py"]
+    code += [each for directory in models for each in directory.glob("*/*.py")]
+    served = Served(frozenset(each.name for each in models), declared_metrics(code))
+    yield from check_deployment(written, served)
     together: dict[Path, list[SourceFile]] = defaultdict(list)
     for source in written:
         if source.path.suffix != ".json":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conch.check.deployment.charts import CHART_FILE, RenderedChart, render_charts
 from conch.check.deployment.command_lines import check_command_lines
-from conch.check.deployment.dockerfiles import check_dockerfile, check_init_containers, is_dockerfile
+from conch.check.deployment.dockerfiles import check_dockerfile, is_dockerfile
 from conch.check.deployment.images import check_shm_variable
 from conch.check.deployment.secrets import check_known_secrets
 from conch.check.deployment.terraform import check_terraform, embedded_yaml
@@ -13,13 +13,14 @@ from conch.check.deployment.tunnels import check_tunnels
 from conch.check.finding import Finding, Place
 from conch.check.monitoring.check import check_monitoring
 from conch.check.rules import monitoring as monitoring_rules
+from conch.check.served import Served
 from conch.check.source import SourceFile
 
 _YAML = (".yaml", ".yml")
 _MANIFEST = ("kind:", "services:")
 
 
-def check_deployment(sources: Sequence[SourceFile]) -> Iterator[Finding]:
+def check_deployment(sources: Sequence[SourceFile], served: Served) -> Iterator[Finding]:
     """Check all files of a path: those that are read as lines, then objects, which refer to each other."""
     for source in sources:
         yield from _lines_of(source)
@@ -31,7 +32,7 @@ def check_deployment(sources: Sequence[SourceFile]) -> Iterator[Finding]:
     written = [each for each in sources if each.path not in templates]
     written += [each for source in sources if source.path.suffix == ".tf" for each in embedded_yaml(source)]
     rendered = [each for chart in charts for each in chart.sources]
-    found = [*_objects_of([*written, *rendered]), *check_monitoring([*written, *rendered])]
+    found = [*_objects_of([*written, *rendered]), *check_monitoring([*written, *rendered], served)]
     for source in rendered:
         found += [*check_command_lines(source), *check_shm_variable(source)]
     yield from (_relocated(each, charts) for each in found)
@@ -64,6 +65,7 @@ def _objects_of(sources: Sequence[SourceFile]) -> Iterator[Finding]:
     try:
         from conch.check.deployment.cluster import check_together
         from conch.check.deployment.compose import check_compose, is_compose
+        from conch.check.deployment.init_containers import check_init_containers
         from conch.check.deployment.pods import check_workload
         from conch.check.deployment.schema import check_schemas
         from conch.check.deployment.workloads import workloads_of

@@ -2,22 +2,19 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from conch.check.deployment.secrets import is_secret, secret_message
-from conch.check.deployment.workloads import Workload
-from conch.check.finding import Finding, Place, Related
+from conch.check.finding import Finding, Place
 from conch.check.rules import deployment as rules
-from conch.check.rules import kubernetes as kubernetes_rules
 from conch.check.source import SourceFile
 
 NAMES = ("Dockerfile", "Containerfile")
 _INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 _SETTING = re.compile(r"([A-Za-z_][\w-]*)=(\"[^\"]*\"|'[^']*'|\S+)")
 _PROGRAM_FOLDERS = ("/bin", "/usr/bin", "/sbin", "/usr/local/bin")
-_COPIES = ("cp", "sh", "bash", "/bin/cp", "/bin/sh", "/bin/bash", "rsync", "tar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +71,6 @@ def check_dockerfile(source: SourceFile) -> Iterator[Finding]:
                 yield from _configuration(each)
         if stage.image == "scratch":
             yield from _scratch(stage)
-
-
-def check_init_containers(dockerfiles: Sequence[SourceFile], workloads: Sequence[Workload]) -> Iterator[Finding]:
-    """Find init containers that copy files out of an image FROM scratch.
-
-    The image is recognised by the path that is copied: the Dockerfile writes to it.
-    """
-    final = [stages[-1] for source in dockerfiles if (stages := stages_of(source))]
-    data = [each for each in final if each.image == "scratch" and not each.has_programs]
-    for workload in workloads:
-        for container in workload.containers("initContainers"):
-            words = container.words
-            if not words or PurePosixPath(words[0]).name not in _COPIES:
-                continue
-            for stage in data:
-                folders = [path.rstrip("/") for path in stage.destinations if path.rstrip("/")]
-                copied = next((each for each in folders if any(_below(word, each) for word in words[1:])), None)
-                if copied:
-                    message = (
-                        f"init container '{container.name}' runs {words[0]} to copy {copied}, but its image is built FROM "
-                        "scratch and contains no program"
-                    )
-                    related = Related(stage.begin, f"the image with {copied} is built FROM scratch")
-                    place = container.place()
-                    yield Finding(kubernetes_rules.INIT_CONTAINER_SCRATCH, place, message, related=(related,))
 
 
 def stages_of(source: SourceFile) -> list[Stage]:
@@ -197,7 +169,3 @@ def _words(text: str) -> list[str]:
 
 def _is_json(text: str) -> bool:
     return text.startswith("[") and bool(_words(text))
-
-
-def _below(word: str, folder: str) -> bool:
-    return word.rstrip("/.*") == folder or word.startswith(f"{folder}/")

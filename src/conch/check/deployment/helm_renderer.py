@@ -16,17 +16,19 @@ from typing import Any
 def main(arguments: Sequence[str]) -> None:
     """Render a chart and print the manifests."""
     import helm_python
-    import yaml
+
+    from conch.monitoring.yaml_documents import YamlError, load_documents
 
     chart, *files = arguments
     attempts: list[dict[str, Any]] = []
     for file in [None, *files]:
         try:
-            values = yaml.safe_load(Path(file).read_text(encoding="utf-8")) if file else {}
+            documents = load_documents(Path(file).read_text(encoding="utf-8")) if file else []
+            values = documents[0].value if documents else {}
             with helm_python.Chart.load(chart) as loaded:
-                manifests = loaded.render(values or {}, name="release", namespace="default")
+                manifests = loaded.render(values, name="release", namespace="default")
             attempts.append({"manifests": manifests})
-        except (helm_python.HelmError, yaml.YAMLError, UnicodeDecodeError) as error:
+        except (helm_python.HelmError, YamlError, UnicodeDecodeError) as error:
             attempts.append({"error": str(error)})
     print(json.dumps(attempts))
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from conch.check.finding import Finding
@@ -21,9 +20,10 @@ _DROPPED = re.compile(r"Additional properties are not allowed \((.*?) (?:was|wer
 def _library() -> Any:
     """Return the package, None if it is not installed."""
     try:
-        return import_module("kubernetes_validate")
+        import kubernetes_validate
     except ModuleNotFoundError:
         return None
+    return kubernetes_validate
 
 
 def check_schemas(objects: Sequence[MonitoringObject]) -> Iterator[Finding]:

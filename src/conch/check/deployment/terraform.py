@@ -38,9 +38,8 @@ def check_terraform(source: SourceFile) -> Iterator[Finding]:
             at = match.start() + len(match[0]) - len(match[0].lstrip())
             yield Finding(rules.TERRAFORM_DISABLED, source.at(at), message, f"Set enable_{match[1]} = true.")
     settings = [(match, match[1], match[2]) for match in _SETTING.finditer(text)]
-    for variable in _VARIABLE.finditer(text):
-        if default := _DEFAULT.search(variable[2]):
-            settings.append((variable, variable[1], default[1]))
+    defaults = [(variable, _DEFAULT.search(variable[2])) for variable in _VARIABLE.finditer(text)]
+    settings += [(variable, variable[1], default[1]) for variable, default in defaults if default]
     for match, name, value in settings:
         if is_secret(name, value) and not re.fullmatch(r"[\w-]*[Tt]oken|name|[A-Z_]+", value):
             yield Finding(rules.SECRET_TEXT, source.at(match.start(1)), secret_message(name))

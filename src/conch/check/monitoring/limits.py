@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
 from conch.check.finding import Finding, Place
 from conch.check.monitoring.objects import read_objects
@@ -15,16 +16,18 @@ _LIMITS_FILE = re.compile(r"^limits:.*\n(?:\s*(?:#.*)?\n)*\s*- ", re.MULTILINE)
 _LINE = re.compile(r"\bline ([0-9]+) of ")
 
 
-def check_limits(sources: Sequence[SourceFile]) -> Iterator[Finding]:
-    """Yield the limits that a server would refuse."""
+def check_limits(sources: Sequence[SourceFile], models: frozenset[str]) -> Iterator[Finding]:
+    """Yield the limits that a server would refuse, and those of models that are not in `models` if it is not empty."""
     for source in sources:
         if not _LIMITS_FILE.search(source.text):
             continue
         try:
-            read_limits_text(source.text, f"'{source.path.name}'")
+            limits = read_limits_text(source.text, f"'{source.path.name}'")
         except ConfigError as error:
             found = _LINE.search(error.message)
             yield Finding(rules.LIMITS_INVALID, Place(source.path, int(found[1]) if found else 1, 1), error.message)
+        else:
+            yield from _unknown_models(source, sorted({key.subject.model for key in limits}), models)
     annotated = [
         each
         for each in sources
@@ -35,3 +38,13 @@ def check_limits(sources: Sequence[SourceFile]) -> Iterator[Finding]:
             read_annotations(each.value)
         except ConfigError as error:
             yield Finding(rules.LIMITS_INVALID, each.place("metadata", "annotations"), error.message)
+
+
+def _unknown_models(source: SourceFile, named: Sequence[str], models: frozenset[str]) -> Iterator[Finding]:
+    for name in named:
+        if models and name not in (*models, "*", ""):
+            near = get_close_matches(name, models, n=1)
+            suggestion = f"; did you mean '{near[0]}'?" if near else ""
+            message = f"limits for model '{name}', which no checked repository has{suggestion}"
+            place = source.find(rf"\bmodel:[ \t]*[\"']?{re.escape(name)}\b")
+            yield Finding(rules.LIMITS_UNKNOWN_MODEL, place, message)

@@ -1,18 +1,19 @@
 """Check the queries of alerting rules, recording rules and dashboards against the metrics that exist."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from conch.check.finding import Finding, Place
+from conch.check.finding import Finding, Place, Related
 from conch.check.monitoring.objects import MonitoringObject, mapping
+from conch.check.python.metrics import DeclaredMetric
 from conch.check.rules import monitoring as rules
 from conch.check.source import SourceFile
 from conch.metric_catalog.catalog import all_metrics
-from conch.monitoring.promql import Node, PromqlError
+from conch.monitoring.promql import Node, PromqlError, metric_names
 from conch.monitoring.rules.analysis import AnalysedRule, RuleProblem, analyse_rules, expression_problems
 from conch.monitoring.rules.known_metrics import MetricTable
-from conch.monitoring.rules.user_rules import read_rules
+from conch.monitoring.rules.user_rules import group_faults, read_rules
 from conch.monitoring.translate.variables import parse_template
 from conch.monitoring.yaml_documents import YamlDocument
 
@@ -21,8 +22,10 @@ _NO_DATA = ("unknown-metric", "unknown-label", "histogram-name", "no-buckets", "
 _WRONG = ("rate-of-gauge", "quantile")
 
 
-def check_queries(objects: Sequence[MonitoringObject]) -> tuple[dict[str, Node], list[Finding]]:
-    """Check all queries; return the recorded expressions and the findings."""
+def check_queries(
+    objects: Sequence[MonitoringObject], declared: Mapping[str, DeclaredMetric]
+) -> tuple[dict[str, Node], list[Finding]]:
+    """Check all queries; return the recorded expressions and the findings. `declared` are metrics of Python code."""
     table = MetricTable(all_metrics())
     rules_found = [(each, rule) for each in objects for rule in read_rules(_document_of(each))]
     analysed = analyse_rules([rule for _, rule in rules_found], table)
@@ -33,7 +36,10 @@ def check_queries(objects: Sequence[MonitoringObject]) -> tuple[dict[str, Node],
         for finding in _of_rule(source.source, each)
     ]
     for each in objects:
+        findings += _of_groups(each)
         findings += _of_dashboards(each, table, recorded)
+    for (source, _), rule in zip(rules_found, analysed, strict=True):
+        findings += _of_declared(source.source, rule, declared)
     return recorded, findings
 
 
@@ -60,6 +66,30 @@ def _of_rule(source: SourceFile, analysed: AnalysedRule) -> Iterator[Finding]:
             yield Finding(found, place, f"{what}: {message}")
         elif problem.verdict == "wrong":
             yield Finding(rules.ALERT_WRONG, place, f"{what}: {message}")
+
+
+def _of_groups(each: MonitoringObject) -> Iterator[Finding]:
+    for fault in group_faults(_document_of(each)):
+        yield Finding(rules.RULE_INVALID, Place(each.source.path, fault.line, 1), fault.message)
+
+
+def _of_declared(
+    source: SourceFile, analysed: AnalysedRule, declared: Mapping[str, DeclaredMetric]
+) -> Iterator[Finding]:
+    """Find the name of a counter for a metric that Python code declares as a gauge."""
+    rule = analysed.rule
+    for name in sorted(metric_names(analysed.tree)) if analysed.tree is not None else ():
+        metric = declared.get(name.removesuffix("_total"))
+        if name.endswith("_total") and name not in declared and metric is not None and metric.kind == "gauge":
+            place = Place(source.path, rule.line + rule.expr[: max(rule.expr.find(name), 0)].count("\n"), 1)
+            what = f"alert '{rule.name}'" if rule.is_alert else f"record '{rule.name}'"
+            message = (
+                f"{what}: no metric is named '{name}': {metric.place.path.name} declares '{metric.name}', a gauge, "
+                "which has no _total and no rate"
+            )
+            cure = f"Use avg_over_time({metric.name}[…]), or the rate of a counter: nv_inference_request_success."
+            found = rules.ALERT_NEVER_FIRES if rule.is_alert else rules.QUERY_NO_DATA
+            yield Finding(found, place, message, cure, (Related(metric.place, f"the gauge '{metric.name}'"),))
 
 
 def _of_dashboards(each: MonitoringObject, table: MetricTable, recorded: dict[str, Node]) -> Iterator[Finding]:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
+from conch.check.python.clients import CLIENT_MODULE, check_timing
 from conch.check.python.contract import check_class, check_execute, check_habits, check_imports, check_names
-from conch.check.python.file import PythonFile, siblings
+from conch.check.python.file import API_MODULE, PythonFile, siblings
 from conch.check.python.items import check_class_names, check_images, check_items
+from conch.check.python.metrics import check_gauges
 from conch.check.python.tensors import check_tensors
 from conch.check.rules import python as rules
 from conch.check.source import SourceFile
@@ -39,13 +41,17 @@ def check_python_model(model: CheckedModel) -> Iterator[Finding]:
 
 
 def check_other_python(path: Path) -> Iterator[Finding]:
-    """Check a Python file that belongs to no model: only its uses of Triton's module."""
+    """Check a Python file that belongs to no model: its uses of Triton's module, and of Triton's client."""
     source = SourceFile.read(path)
-    if source is None or "triton_python_backend_utils" not in source.text:
+    if source is None or not any(name in source.text for name in (API_MODULE, CLIENT_MODULE)):
         return
     for parsed in _parsed(path):
         if isinstance(parsed, PythonFile):
             yield from check_names(parsed)
+            if CLIENT_MODULE in source.text:
+                yield from check_timing(parsed)
+            if API_MODULE in source.text:
+                yield from check_gauges(parsed)
 
 
 def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
@@ -63,6 +69,7 @@ def _check_all(main: PythonFile, model: CheckedModel) -> Iterator[Finding]:
     for file in files:
         yield from check_names(file)
         yield from check_habits(file)
+        yield from check_gauges(file)
     if not brings_environment:
         yield from check_imports(files, beside)
     yield from check_images(files)

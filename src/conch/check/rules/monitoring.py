@@ -21,7 +21,7 @@ ALERT_WRONG = Rule(
 RULE_INVALID = Rule(
     "rule-invalid",
     _ERROR,
-    "Rule with an unknown or missing key, or an invalid duration",
+    "Rule or group with an unknown or missing key, or an invalid duration",
     "Prometheus refuses the whole file: none of its alerts fires.",
     "Correct the key; `promtool check rules` has Prometheus's own message.",
 )
@@ -74,11 +74,18 @@ LIMITS_INVALID = Rule(
     "A server does not start with such a file, and keeps the last limits if it changes or an annotation does.",
     "Write limits as in docs/observability/limits.md.",
 )
+LIMITS_UNKNOWN_MODEL = Rule(
+    "limits-unknown-model",
+    _NOTICE,
+    "Limits of a model that no repository has",
+    "They limit nothing until a model of that name is served.",
+    "Correct the name, or keep the limits for a model that is deployed elsewhere.",
+)
 MONITORING_UNCHECKED = Rule(
     "monitoring-unchecked",
     _NOTICE,
-    "Files for monitoring that are not checked",
-    "Errors in alerts, dashboards, monitors and autoscalers are not found.",
+    "Manifests and files for monitoring that are not checked",
+    "Errors in manifests, compose files, alerts, dashboards, monitors and autoscalers are not found.",
     "Install what the check needs: pip install 'conch-server[monitoring]'",
 )
 

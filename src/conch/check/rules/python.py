@@ -131,6 +131,21 @@ PYTHON_IMAGE_LIMIT = Rule(
     "A small file can contain an image of gigabytes: one request can block the instance for seconds or crash it.",
     "Read the size from the header first, and refuse images that are too large with a TritonError.",
 )
+PYTHON_GAUGE = Rule(
+    "python-gauge-constant",
+    _WARNING,
+    "A gauge is set to a constant for each request",
+    "It counts nothing: two requests at once leave it at 1, and it stays there when they end.",
+    "Use `metric.increment(1)` at the begin of a request and `metric.increment(-1)` at its end, in `finally`.",
+)
+CLIENT_TIMING = Rule(
+    "client-timing",
+    _WARNING,
+    "A client measures the submission of a request, not its response",
+    "The measured latency is that of a function call, near 0.00 ms.",
+    "Read the clock after the result: in the callback, after get_result(), or inside the loop over the responses; or "
+    "measure with `conch bench` or `conch client`.",
+)
 PYTHON_PRINT = Rule(
     "python-print",
     _NOTICE,

@@ -10,6 +10,13 @@ from conch.monitoring.yaml_documents import YamlDocument, YamlPath
 
 _KEYS = ("alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations")
 _EXTENSIONS = ("debug", "update_entries_limit")  # of VictoriaMetrics
+_GROUP_KEYS = ("name", "interval", "query_offset", "limit", "labels", "rules")
+# Of Thanos, Mimir and VictoriaMetrics.
+_GROUP_EXTENSIONS = (
+    *("partial_response_strategy", "source_tenants", "align_evaluation_time_on_interval", "evaluation_delay"),
+    *("type", "params", "headers", "notifier_headers", "concurrency", "tenant", "eval_offset", "eval_delay"),
+    *("eval_alignment", "debug", "limit_evaluation"),
+)
 _NAMING = ("alert", "record", "expr")
 _MIN_SIMILARITY = 0.6
 
@@ -61,6 +68,49 @@ def read_rules(document: YamlDocument) -> list[UserRule]:
         expr = str(value.get("expr", "")).strip()
         found.append(UserRule(str(name), "record" not in value, expr, for_s, line, tuple(labels), texts, value, faults))
     return found
+
+
+def group_faults(document: YamlDocument) -> list[RuleFault]:
+    """Return why Prometheus refuses the groups of a rule file or a PrometheusRule object."""
+    value = document.value
+    prefix: YamlPath = ()
+    if isinstance(value, dict) and value.get("kind") == "PrometheusRule":
+        value, prefix = _mapping(value.get("spec")), ("spec",)
+    groups = value.get("groups") if isinstance(value, dict) else None
+    found: list[RuleFault] = []
+    names: set[str] = set()
+    for index, group in enumerate(groups if isinstance(groups, list) else ()):
+        if isinstance(group, dict) and _is_group(group):
+            path = (*prefix, "groups", index)
+            found += (RuleFault(text, document.line((*path, *key))) for key, text in _faults_of_group(group, names))
+            names.add(str(group.get("name")))
+    return found
+
+
+def _is_group(group: dict[Any, Any]) -> bool:
+    """Return whether a mapping holds a list with a rule, whatever its key."""
+    lists = (each for each in group.values() if isinstance(each, list))
+    return any(isinstance(each, dict) and _is_rule(each, in_group=False) for found in lists for each in found)
+
+
+def _faults_of_group(group: dict[Any, Any], names: set[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the path of a key in a group, and what is wrong with it. `names` are those of the groups before."""
+    shown = f"group '{group['name']}'" if group.get("name") else "a group"
+    for key in map(str, group):
+        if key not in (*_GROUP_KEYS, *_GROUP_EXTENSIONS):
+            near = get_close_matches(key.lower(), [each for each in _GROUP_KEYS if each not in group], n=1)
+            meant = f"did you mean '{near[0]}'?" if near else f"a group has {', '.join(_GROUP_KEYS)}"
+            yield (key,), f"{shown}: unknown key '{key}'; {meant}"
+    if not group.get("name"):
+        yield (), "a group has no name"
+    elif str(group["name"]) in names:
+        yield ("name",), f"{shown} is in the file twice"
+    for key in ("interval", "query_offset"):
+        try:
+            if group.get(key):
+                parse_duration(str(group[key]))
+        except ValueError:
+            yield (key,), f"{shown}: {key}: '{group[key]}' is not a valid duration, such as 1m"
 
 
 def _rule_values(value: Any, path: YamlPath = ()) -> Iterator[tuple[YamlPath, dict[str, Any]]]:

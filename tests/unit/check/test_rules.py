@@ -9,7 +9,10 @@ from onnx import helper
 from conch.check.rules.catalog import RULES
 from conch.check.rules.reference import reference
 from tests.backends.onnxruntime.onnx_models import FP32, write_model
+from tests.unit.check.deployment.test_files import WRONG as WRONG_FILES
+from tests.unit.check.deployment.test_manifests import WRONG as WRONG_MANIFESTS
 from tests.unit.check.repository import ECHO, TENSORS, ids, write, write_python
+from tests.unit.check.test_articles import BESIDE, MISTAKES
 
 PAGE = Path(__file__).parents[3] / "docs" / "check.md"
 LARGE = """
@@ -46,6 +49,8 @@ apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata: {name: triton-hpa}
 spec:
+  scaleTargetRef: {kind: Deployment, name: triton}
+  maxReplicas: 4
   metrics:
     - type: Pods
       pods:
@@ -138,6 +143,14 @@ def text(name: str, contents: str) -> Callable[[Path], object]:
     return lambda root: write(root / name, contents)
 
 
+def limits_beside_a_model(root: Path) -> None:
+    write_python(root / "models", "m")
+    write(
+        root / "limits.yaml",
+        'limits:\n  - {model: n, requests_per_second: 8}\n  - {model: "*", requests_per_second: 9}\n',
+    )
+
+
 STEP = (
     'step { model_name: "m" model_version: -1 '
     'input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }'
@@ -220,14 +233,22 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("flag-refused", text("serve.sh", "tritonserver --model-repository=/m --allow-sagemaker=true\n")),
     ("flag-no-effect", text("serve.sh", "tritonserver --model-repository=/m --http-thread-count=4 && echo --none\n")),
     ("image-tag", lambda root: (write(root / "a.yaml", "image: r.io/a/b:2\n"), write(root / "a.md", "`r.io/a/b:1`\n"))),
-    ("alert-never-fires", text("rules.yaml", "groups:\n- rules:\n  - {alert: A, expr: conch_nothing > 1}\n")),
+    (
+        "alert-never-fires",
+        text("rules.yaml", "groups:\n- name: g\n  rules:\n  - {alert: A, expr: conch_nothing > 1}\n"),
+    ),
     ("alert-wrong", text("rules.yml", "- {alert: A, expr: nv_inference_request_success > 9}\n")),
     ("rule-invalid", text("rules.yml", "- {alrt: A, expr: up == 0}\n")),
+    ("rule-invalid", text("rules.yml", "groups:\n- {name: g, intervals: 1m, rules: [{alert: A, expr: up == 0}]}\n")),
+    ("rule-invalid", text("rules.yml", "groups:\n- {name: g, rulez: [{alert: A, expr: up == 0}]}\n")),
+    ("rule-invalid", text("rules.yml", "groups:\n- {rules: [{alert: A, expr: up == 0}]}\n")),
+    ("rule-invalid", text("rules.yml", "groups:\n- {name: g, interval: often, rules: [{alert: A, expr: up == 0}]}\n")),
     ("query-no-data", text("rules.yml", "- {record: 'a:b', expr: sum(conch_nothing)}\n")),
     ("query-no-data", text("board.json", '{"panels": [{"targets": [{"expr": "nv_inference_cuont"}]}]}')),
     ("query-wrong", text("board.json", '{"panels": [{"targets": [{"expr": "rate(conch_queue_depth[$__range])"}]}]}')),
     ("monitor-selects-nothing", text("gpu.yaml", LABELLESS_SERVICE)),
     ("limits-invalid", text("limits.yaml", "limits:\n  - {model: m, requests_per_second: 80qps}\n")),
+    ("limits-unknown-model", limits_beside_a_model),
     ("limits-invalid", text("app.yaml", 'kind: Deployment\nmetadata: {name: a, annotations: {max_qps: "-1"}}\n')),
     ("monitor-port", text("gpu.yaml", LABELLESS_SERVICE.replace("{name: gpu,", "{name: gpu, labels: {app: gpu},"))),
     ("autoscaler-counter", text("hpa.yaml", AUTOSCALER)),
@@ -244,8 +265,10 @@ def test_a_broken_rule(rule: str, build: Callable[[Path], object], tmp_path: Pat
 
 def test_every_rule_is_tested() -> None:
     elsewhere = {"model-duplicate", "ensemble-unchecked", "python-output", "file-unreadable", "backend-not-installed"}
-    elsewhere.add("monitoring-unchecked")
-    assert {rule.id for rule in RULES} - elsewhere == {rule for rule, _ in BROKEN}
+    elsewhere |= {"monitoring-unchecked", "probe-liveness-ready", "chart-invalid", "chart-unrendered"}
+    elsewhere |= {row[2] for row in MISTAKES} | {row[1] for row in BESIDE}  # of articles
+    elsewhere |= WRONG_MANIFESTS.keys() | {row[0] for row in WRONG_FILES}
+    assert {rule.id for rule in RULES} - elsewhere == {rule for rule, _ in BROKEN} - elsewhere
 
 
 def test_ids_are_unique() -> None:

@@ -24,6 +24,8 @@ from conch.repository.store import ModelFiles, Repository
 
 _CONFIG_FILE = "config.pbtxt"
 _PLACE = re.compile(r"^.*?:(?P<line>\d+):(?P<column>\d+): (?P<text>.*)$", re.DOTALL)
+_PLATFORM_ERROR = "unexpected platform type"
+_PLATFORM = re.compile(r"^[ \t]*(platform)[ \t]*:[ \t]*[\"'](\w+)[\"']", re.MULTILINE)
 _MAX_MISTAKES = 20  # in one file
 
 # Optional fields: they are removed after an error, so that the remaining errors can be found.
@@ -64,7 +66,9 @@ def _all_mistakes(
             files = repository.read(folder.name, Override(config=json.dumps(to_document(message))))
         except ConchError as error:
             text = error.message.removesuffix(f" ('config' of the load of '{folder.name}')")  # the override above
-            mistakes.append(Finding(_rule(error), folder.locate(text), text))
+            edits = _platform_edits(source, text)
+            cure = f'Write backend: "{message.platform}".' if edits else ""
+            mistakes.append(Finding(_rule(error), folder.locate(text), text, cure, edits=edits))
             if not _remove_cause(message, text):
                 break
         else:
@@ -121,6 +125,9 @@ def _remove_cause(message: Any, error: str) -> bool:
     if "directory name must equal model name" in error:
         message.name = ""
         return True
+    if _PLATFORM_ERROR in error and is_known(message.platform):
+        message.backend, message.platform = message.platform, ""
+        return True
     if "needs --model-namespacing" in error:
         for step in message.ensemble_scheduling.step:
             step.model_namespace = ""
@@ -135,6 +142,14 @@ def _remove_cause(message: Any, error: str) -> bool:
             message.ClearField(field)
             return True
     return False
+
+
+def _platform_edits(source: SourceFile, error: str) -> tuple[Edit, ...]:
+    """Return the edit that makes the platform a backend, if a backend has its name: `platform: "python"`."""
+    match = _PLATFORM.search(source.text) if _PLATFORM_ERROR in error else None
+    if match is None or not is_known(match[2]):
+        return ()
+    return (Edit(match.start(1), match.end(1), "backend"),)
 
 
 def _first_error(message: Any) -> str:

@@ -16,11 +16,12 @@ from conch.check.rules import kubernetes as rules
 from conch.check.source import SourceFile
 
 CHART_FILE = "Chart.yaml"
+_VALUES_FILE = "values.yaml"
 _LIBRARY = "helm_python"
 _TIMEOUT_S = 60
 _MAX_VALUES_FILES = 8
 _AT = re.compile(r"\(?([\w./-]+/templates/[\w./-]+):(\d+)(?::(\d+))?")
-# Values that the chart's user must give: that is no mistake of the chart.
+# Values that the user of the chart must give are not a mistake of the chart.
 _WANTS_VALUES = re.compile(r"\brequired\b|execution error at|values don't meet the specifications|missing properties")
 _KEY = re.compile(r"^[\s-]*([\w./-]+):")
 
@@ -43,6 +44,12 @@ class RenderedChart:
         if source is None or template is None:
             return place
         lines = source.text.split("\n")
+        if not _same(template.text.split("\n"), lines, place.line):
+            # A line that the template does not have may come from the values as it is.
+            values = SourceFile.read(self.directory / _VALUES_FILE)
+            same = _same(values.text.split("\n"), lines, place.line) if values else []
+            if values and len(same) == 1:
+                return Place(values.path, same[0], 1)
         line = template_line(template.text.split("\n"), lines, place.line)
         return Place(place.path, line, 1) if line else Place(place.path)
 
@@ -73,15 +80,10 @@ def render_charts(directories: Sequence[Path]) -> tuple[list[RenderedChart], lis
 
 def template_line(template: Sequence[str], rendered: Sequence[str], number: int) -> int:
     """Return the line of a template that a line of its rendered text comes from, 0 if none is similar."""
+    if same := _same(template, rendered, number):
+        relative = number / len(rendered)
+        return min(same, key=lambda each: abs(each / len(template) - relative))
     line = rendered[number - 1].strip() if 0 < number <= len(rendered) else ""
-    relative = number / max(len(rendered), 1)
-
-    def nearest(numbers: list[int]) -> int:
-        return min(numbers, key=lambda each: abs(each / len(template) - relative))
-
-    same = [index for index, each in enumerate(template, 1) if each.strip() == line]
-    if same and line:
-        return nearest(same)
     key = _KEY.match(line)
     alike = [
         index for index, each in enumerate(template, 1) if key and (other := _KEY.match(each)) and other[1] == key[1]
@@ -90,12 +92,23 @@ def template_line(template: Sequence[str], rendered: Sequence[str], number: int)
         return 0
     indent = len(rendered[number - 1]) - len(rendered[number - 1].lstrip())
     aligned = [index for index in alike if len(template[index - 1]) - len(template[index - 1].lstrip()) == indent]
-    best = aligned or alike
+    # A line without a directive would be equal to the rendered one.
+    best = [each for each in aligned or alike if "{{" in template[each - 1]] or aligned or alike
     return max(best, key=lambda index: (SequenceMatcher(None, template[index - 1].strip(), line).ratio(), -index))
 
 
+def _same(lines: Sequence[str], rendered: Sequence[str], number: int) -> list[int]:
+    """Return the numbers of the lines that are equal to a rendered one but for indentation and quotes."""
+    wanted = _plain(rendered[number - 1]) if 0 < number <= len(rendered) else ""
+    return [index for index, each in enumerate(lines, 1) if wanted and _plain(each) == wanted]
+
+
+def _plain(line: str) -> str:
+    return line.strip().removeprefix("- ").replace('"', "").replace("'", "")
+
+
 def _attempts(directory: Path) -> list[dict[str, Any]]:
-    values = sorted({*directory.glob("*values*.yaml"), *directory.glob("ci/*.yaml")} - {directory / "values.yaml"})
+    values = sorted({*directory.glob("*values*.yaml"), *directory.glob("ci/*.yaml")} - {directory / _VALUES_FILE})
     command = [sys.executable, "-m", "conch.check.deployment.helm_renderer", str(directory)]
     command += map(str, values[:_MAX_VALUES_FILES])
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

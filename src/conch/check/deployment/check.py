@@ -68,14 +68,14 @@ def _objects_of(sources: Sequence[SourceFile]) -> Iterator[Finding]:
         from conch.check.deployment.init_containers import check_init_containers
         from conch.check.deployment.pods import check_workload
         from conch.check.deployment.schema import check_schemas
-        from conch.check.deployment.workloads import workloads_of
+        from conch.check.deployment.workloads import pod_owners
         from conch.check.monitoring.objects import read_objects
     except ModuleNotFoundError as error:
         message = f"{error.name} is not installed"
         yield Finding(monitoring_rules.MONITORING_UNCHECKED, Place(marked[0].path), message)
         return
     objects = read_objects(marked)
-    workloads = workloads_of(objects)
+    workloads = pod_owners(objects)
     yield from check_schemas(objects)
     for workload in workloads:
         yield from check_workload(workload)

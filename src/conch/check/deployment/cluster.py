@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from conch.check.deployment.workloads import Container, Workload
+from conch.check.deployment.workloads import Container, PodOwner
 from conch.check.finding import Finding, Related
 from conch.check.monitoring.objects import MonitoringObject, items, mapping
 from conch.check.rules import kubernetes as rules
@@ -14,7 +14,7 @@ _OPEN_CONTROL = ("explicit", "poll")
 _RESTRICTIONS = ("http-restricted-api", "grpc-restricted-protocol", "api-key-file")
 
 
-def check_together(objects: Sequence[MonitoringObject], workloads: Sequence[Workload]) -> Iterator[Finding]:
+def check_together(objects: Sequence[MonitoringObject], workloads: Sequence[PodOwner]) -> Iterator[Finding]:
     """Check all objects of a path together. What is absent may be deployed elsewhere and is not reported."""
     autoscaled: dict[tuple[str, str], MonitoringObject] = {}
     for each in objects:
@@ -34,7 +34,7 @@ def check_together(objects: Sequence[MonitoringObject], workloads: Sequence[Work
                 yield Finding(rules.AUTOSCALER_TWICE, place, message, related=(related,))
 
 
-def _service(service: MonitoringObject, workloads: Sequence[Workload]) -> Iterator[Finding]:
+def _service(service: MonitoringObject, workloads: Sequence[PodOwner]) -> Iterator[Finding]:
     selector = mapping(service.value, "spec", "selector")
     reachable = [each for each in workloads if _same_namespace(service, each.source)]
     selected = [each for each in reachable if selector and _selects(selector, each.labels)]
@@ -79,7 +79,7 @@ def _public(service: MonitoringObject, servers: Sequence[Container]) -> Iterator
             yield Finding(rules.CONTROL_PUBLIC, service.place("spec", "type"), message, related=(related,))
 
 
-def _budget(budget: MonitoringObject, workloads: Sequence[Workload]) -> Iterator[Finding]:
+def _budget(budget: MonitoringObject, workloads: Sequence[PodOwner]) -> Iterator[Finding]:
     spec = mapping(budget.value, "spec")
     least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
     if str(most) in ("0", "0%"):
@@ -99,7 +99,7 @@ def _budget(budget: MonitoringObject, workloads: Sequence[Workload]) -> Iterator
                 yield Finding(rules.PDB_BLOCKS_DRAIN, place, message, related=(related,))
 
 
-def _autoscaler(scaler: MonitoringObject, workloads: Sequence[Workload]) -> Iterator[Finding]:
+def _autoscaler(scaler: MonitoringObject, workloads: Sequence[PodOwner]) -> Iterator[Finding]:
     spec = mapping(scaler.value, "spec")
     keys = (
         ("minReplicas", "maxReplicas")

@@ -24,6 +24,18 @@ _FLAGS: dict[str, Flag] = {name: flag for flag in FLAGS for name in (flag.name, 
 _ELEMENT = re.compile(r"[ \t]*(?:-[ \t]+|[\[,][ \t]*)?")
 _SPAN = re.compile(r"`([^`\n]+)`")
 _HELP_FLAGS = ("--help", "-h")
+# Flags that texts give to servers that have none of them, and what does what they promise.
+_INVENTED = {
+    "cpu-only": "Remove it: the device is the model's, `instance_group { kind: KIND_CPU }` in config.pbtxt; bound the "
+    "server's cores and memory in its container.",
+    "gpus": "Remove it: `instance_group { kind: KIND_GPU gpus: [ 0 ] }` in config.pbtxt, or CUDA_VISIBLE_DEVICES.",
+    "max-batch-size": "Remove it: max_batch_size is a field of config.pbtxt.",
+    "workers": "Remove it: the number of instances is `instance_group { count: N }` in config.pbtxt.",
+}
+_LIBRARY_CURE = (
+    "The server loads no plug-ins for metrics: declare them in YAML, `--metrics-config custom_metrics=FILE.yaml`, or "
+    "in model.py with `pb_utils.MetricFamily(…)`."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,10 @@ def _check(word: _Word, name: str, value: str | None, flag: Flag | None) -> Iter
     problems: list[str] = []
     given = read_arguments(FLAGS, [f"--{name}" if value is None else f"--{name}={value}"], problems)
     for problem in problems:
-        yield Finding(rules.FLAG_UNKNOWN if flag is None else rules.FLAG_VALUE, word.place, problem)
+        cure = _INVENTED.get(name, "") if flag is None else ""
+        if name == "metrics-config" and (value or "").endswith(".so"):
+            cure = _LIBRARY_CURE
+        yield Finding(rules.FLAG_UNKNOWN if flag is None else rules.FLAG_VALUE, word.place, problem, cure)
     for one in given:
         yield from _standing(word, one)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from conch.check.deployment.dockerfiles import is_no_models_folder
+from conch.check.deployment.dockerfiles import is_outside_of_models
 from conch.check.deployment.secrets import is_secret, secret_message
 from conch.check.finding import Finding
 from conch.check.monitoring.objects import MonitoringObject, mapping
@@ -78,7 +78,7 @@ def _volumes(each: MonitoringObject, name: str, service: dict[str, Any], named: 
             if isinstance(volume, dict)
             else (*str(volume).split(":"), "")[:2]
         )
-        if source.rpartition("/")[2] == "config.pbtxt" and is_no_models_folder(target):
+        if source.rpartition("/")[2] == "config.pbtxt" and is_outside_of_models(target):
             yield Finding(rules.CONFIG_ELSEWHERE, place, f"service '{name}' mounts config.pbtxt at {target}")
         is_bind = isinstance(volume, dict) and volume.get("type", "volume") != "volume"
         if target and not is_bind and re.fullmatch(r"[A-Za-z0-9][\w.-]*", source) and source not in named:

@@ -144,12 +144,12 @@ def _configuration(instruction: Instruction) -> Iterator[Finding]:
     words = _words(instruction.text)
     if words and any(word.rpartition("/")[2] == "config.pbtxt" for word in words[:-1]):
         target = words[-1]
-        if is_no_models_folder(target):
+        if is_outside_of_models(target):
             message = f"{instruction.name} writes config.pbtxt to {target}"
             yield Finding(rules.CONFIG_ELSEWHERE, instruction.place, message)
 
 
-def is_no_models_folder(target: str) -> bool:
+def is_outside_of_models(target: str) -> bool:
     """Whether a path for a config.pbtxt is inside the server's installation, which is never a model repository."""
     return target.startswith(("/opt/tritonserver/", "/etc/")) and "/models/" not in target
 

@@ -2,8 +2,8 @@
 
     python -m conch.check.deployment.helm_renderer CHART [VALUES…]
 
-prints JSON: for the defaults and for each file of values, `{"manifests": {template: text}}` or `{"error": message}`. A
-process of its own, because the library is a Go program with signal handlers, and a template may run for ever.
+prints JSON: for the defaults and for each file of values, `{"manifests": {template: text}}` or `{"error": message}`. It
+is a separate process, because the library is a Go program with signal handlers, and a template may run for ever.
 """
 
 import json

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from conch.check.deployment.dockerfiles import stages_of
-from conch.check.deployment.workloads import Workload
+from conch.check.deployment.workloads import PodOwner
 from conch.check.finding import Finding, Related
 from conch.check.rules import kubernetes as rules
 from conch.check.source import SourceFile
@@ -12,7 +12,7 @@ from conch.check.source import SourceFile
 _COPIES = ("cp", "sh", "bash", "/bin/cp", "/bin/sh", "/bin/bash", "rsync", "tar")
 
 
-def check_init_containers(dockerfiles: Sequence[SourceFile], workloads: Sequence[Workload]) -> Iterator[Finding]:
+def check_init_containers(dockerfiles: Sequence[SourceFile], workloads: Sequence[PodOwner]) -> Iterator[Finding]:
     """Find init containers that copy files out of an image FROM scratch.
 
     The image is recognised by the path that is copied: the Dockerfile writes to it.

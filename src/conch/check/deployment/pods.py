@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from conch.check.deployment.secrets import is_secret, secret_message
-from conch.check.deployment.workloads import Container, Workload
+from conch.check.deployment.workloads import Container, PodOwner
 from conch.check.finding import Finding
 from conch.check.monitoring.objects import items, mapping
 from conch.check.rules import deployment as deployment_rules
@@ -18,7 +18,7 @@ _DEFAULT_GRACE_S = 30
 _UNVERSIONED = re.compile(r"^[\w./-]+(?::\d+/[\w./-]+)?(?::latest)?$")
 
 
-def check_workload(workload: Workload) -> Iterator[Finding]:
+def check_workload(workload: PodOwner) -> Iterator[Finding]:
     """Check one workload."""
     yield from _selector(workload)
     volumes = {str(each.get("name")) for each in items(workload.pod, "volumes")}
@@ -39,7 +39,7 @@ def check_workload(workload: Workload) -> Iterator[Finding]:
         yield from _grace_period(server, workload)
 
 
-def _selector(workload: Workload) -> Iterator[Finding]:
+def _selector(workload: PodOwner) -> Iterator[Finding]:
     if workload.source.kind in ("Pod", "Job", "CronJob"):
         return
     wanted = mapping(workload.source.value, "spec", "selector", "matchLabels")
@@ -144,7 +144,7 @@ def _shared_memory(server: Container) -> Iterator[Finding]:
         yield Finding(rules.SHM_SMALL, server.place(), message)
 
 
-def _grace_period(server: Container, workload: Workload) -> Iterator[Finding]:
+def _grace_period(server: Container, workload: PodOwner) -> Iterator[Finding]:
     timeout = server.flag("exit-timeout-secs") or ""
     grace = workload.pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S)
     if timeout.isdecimal() and isinstance(grace, int) and int(timeout) > grace:

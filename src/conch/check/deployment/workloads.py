@@ -79,7 +79,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class PodOwner:
     """An object that creates pods."""
 
     source: MonitoringObject
@@ -123,6 +123,6 @@ class Workload:
         return self.source.place(*self.template, "spec", *path)
 
 
-def workloads_of(objects: Sequence[MonitoringObject]) -> list[Workload]:
+def pod_owners(objects: Sequence[MonitoringObject]) -> list[PodOwner]:
     """Return the workloads among objects."""
-    return [Workload(each, _TEMPLATES[each.kind]) for each in objects if each.kind in _TEMPLATES]
+    return [PodOwner(each, _TEMPLATES[each.kind]) for each in objects if each.kind in _TEMPLATES]

@@ -8,21 +8,68 @@ _PAGE = """\
 
     conch check PATH…
 
-checks model repositories without starting a server: no process, no port, no framework. PATH is a repository, a model's
-folder, or a folder that contains repositories, scripts and charts. The server's code reads the configurations, so an
-error of the server is reported with the same message, and with line and column. Python models are parsed and never run.
-The exit status is 0 without errors, 1 with errors (with `--strict` also with warnings), 2 for an invalid command line.
+checks model repositories and the files that deploy them, without starting a server: no process, no port, no framework.
+PATH is a repository, a model's folder, a file, or a folder that contains repositories, scripts and charts; `-` is the
+standard input. The server's code reads the configurations, so an error of the server is reported with the same message,
+and with line and column. Python models are parsed and never run. The exit status is 0 without errors, 1 with errors
+(with `--strict` also with warnings), 2 for an invalid command line.
 
 | Option | Meaning |
 |---|---|
+| `--explain ID` | print what a rule finds, why, and the remedy; repeatable |
 | `--fix` | fix findings that have a safe fix, and print the changes as a diff |
-| `--json` | print JSON: rule, severity, file, line, column, message, why, cure, fixable, related |
-| `--strict` | treat warnings as errors in the exit status |
-| `--rule ID` | check only this rule; repeatable |
+| `--format FORMAT` | `text`, `json`, `sarif` (2.1.0) or `github` (annotations of a workflow) |
 | `--ignore ID` | skip this rule; repeatable |
+| `--json` | print JSON: rule, severity, file, line, column, message, why, cure, fixable, related |
+| `--kind KIND` | of the standard input: config, dockerfile, json, markdown, python, shell, systemd, terraform, yaml |
+| `--output FILE` | write JSON, SARIF or annotations to a file |
+| `--rule ID` | check only this rule; repeatable |
+| `--strict` | treat warnings as errors in the exit status |
 
 Ids are stable. An error fails when the model is loaded or used, a warning probably has an unintended effect, and a
-notice is information.
+notice is information. A comment `conch: ignore[ID]` in the line of a finding, or in the line above, suppresses it.
+
+## What is checked
+
+| Files | Needed beside the base install |
+|---|---|
+| config.pbtxt, versions, labels, model.py, clients in Python | |
+| model files: ONNX, OpenVINO IR, TorchScript and exported programs, GGUF, safetensors, XGBoost, LightGBM | |
+| command lines of the server in scripts, units of systemd, Dockerfiles, manifests and Markdown | |
+| Dockerfiles, Terraform (read tolerantly, expressions are not evaluated), tunnels of ssh | |
+| manifests of Kubernetes, compose files, Prometheus rules, monitors, autoscalers, dashboards, limits | `[monitoring]` |
+| manifests against the schemas of Kubernetes | `[check]` |
+| what a Helm chart renders, with its defaults or with a `*values*.yaml` beside them | `[charts]` (244 MB) |
+
+Objects refer to each other: give their files in one command. What is absent may be deployed elsewhere and is not
+reported.
+
+## In pre-commit, GitHub Actions and other CI
+
+```yaml
+# .pre-commit-config.yaml
+repos:
+  - repo: https://github.com/conch-server/conch
+    rev: main
+    hooks:
+      - id: conch-check
+```
+
+```yaml
+# .github/workflows/check.yml
+on: [push, pull_request]
+permissions: {contents: read, security-events: write}
+jobs:
+  check:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: conch-server/conch/deploy/check-action@main
+        with: {paths: models deploy, strict: "true"}
+```
+
+The action annotates the changed files and uploads SARIF to code scanning. Elsewhere, `--format sarif --output FILE`
+writes what GitLab, Azure DevOps and editors read.
 """
 
 

@@ -71,6 +71,7 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: gpt2}
 spec:
+  selector: {matchLabels: {app: gpt2}}
   template:
     metadata: {labels: {app: gpt2, app.kubernetes.io/component: server}}
     spec:
@@ -97,6 +98,8 @@ apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata: {name: gpt2}
 spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: gpt2}
+  maxReplicas: 4
   metrics:
     - {type: Pods, pods: {metric: {name: "triton:queue_compute:ratio"}, target: {type: AverageValue, averageValue: 1}}}
 """

@@ -1,0 +1,141 @@
+"""Manifests of Kubernetes: probes, GPUs, volumes, Services, disruption budgets, autoscalers."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.check.repository import found, ids, write
+
+SERVER = {
+    "name": "triton",
+    "image": "nvcr.io/nvidia/tritonserver:25.01-py3",
+    "args": ["tritonserver", "--model-repository=/models"],
+    "ports": [{"containerPort": 8000, "name": "http"}, {"containerPort": 8002, "name": "metrics"}],
+    "readinessProbe": {"httpGet": {"path": "/v2/health/ready", "port": "http"}},
+    "resources": {"limits": {"nvidia.com/gpu": 1}},
+}
+
+
+def deployment(container: dict[str, object] | None = None, pod: object = None, **spec: object) -> dict[str, object]:
+    """A Deployment of a server, with changes of its container, its pod and its specification."""
+    merged = {name: value for name, value in (SERVER | (container or {})).items() if value is not None}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "triton"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "triton"}},
+            "template": {
+                "metadata": {"labels": {"app": "triton"}},
+                "spec": {"containers": [merged], **(pod if isinstance(pod, dict) else {})},
+            },
+            **spec,
+        },
+    }
+
+
+def service(**spec: object) -> dict[str, object]:
+    ports = [{"port": 8000, "targetPort": "http", "name": "http"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "triton"},
+        "spec": {"selector": {"app": "triton"}, "ports": ports, **spec},
+    }
+
+
+def scaler(kind: str = "HorizontalPodAutoscaler", **spec: object) -> dict[str, object]:
+    groups = {"HorizontalPodAutoscaler": "autoscaling/v2", "ScaledObject": "keda.sh/v1alpha1"}
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "triton"}
+    return {
+        "apiVersion": groups[kind],
+        "kind": kind,
+        "metadata": {"name": "scaler"},
+        "spec": {"scaleTargetRef": target, **({"maxReplicas": 4} if kind != "ScaledObject" else {}), **spec},
+    }
+
+
+def budget(**spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "triton"},
+        "spec": {"selector": {"matchLabels": {"app": "triton"}}, **spec},
+    }
+
+
+CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
+LIVENESS = {"httpGet": {"path": "/v2/health/live", "port": "http"}}
+PUBLIC = {"type": "LoadBalancer"}
+EXPLICIT = {"args": ["tritonserver", "--model-repository=/models", "--model-control-mode=explicit"]}
+WRONG = {
+    "manifest-invalid": [deployment(replica=2)],
+    "selector-mismatch": [deployment(selector={"matchLabels": {"app": "other"}})],
+    "service-selects-nothing": [deployment(), service(selector={"app": "tritom"})],
+    "port-unknown": [deployment({"readinessProbe": {"httpGet": {"path": "/v2/health/ready", "port": "web"}}})],
+    "volume-unknown": [deployment({"volumeMounts": [{"name": "models", "mountPath": "/models"}]})],
+    "probe-kills-loading": [deployment({"livenessProbe": LIVENESS})],
+    "probe-missing": [deployment({"readinessProbe": None})],
+    "shm-small": [deployment({"env": [{"name": "NCCL_P2P_DISABLE", "value": "1"}]})],
+    "gpu-unlimited": [deployment({"resources": None, "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})],
+    "gpu-request": [deployment({"resources": {"requests": {"nvidia.com/gpu": 1}}})],
+    "image-latest": [deployment({"image": "example.org/a/tritonserver"})],
+    "secret-text": [deployment({"env": [{"name": "HF_TOKEN", "value": "a-real-one"}]})],
+    "pdb-blocks-drain": [deployment(replicas=2), budget(minAvailable=2)],
+    "autoscaler-no-request": [deployment(), scaler(metrics=[CPU])],
+    "autoscaler-range": [scaler(minReplicas=5)],
+    "autoscaler-twice": [scaler(), scaler("ScaledObject", triggers=[])],
+    "control-public": [deployment(EXPLICIT), service(**PUBLIC)],
+    "metrics-public": [deployment(), service(**PUBLIC, ports=[{"port": 8002, "targetPort": "metrics"}])],
+    "grace-period": [deployment({"args": ["tritonserver", "--model-repository=/m", "--exit-timeout-secs=90"]})],
+}
+
+
+def write_objects(path: Path, objects: list[dict[str, object]]) -> Path:
+    return write(path, yaml.safe_dump_all(objects, sort_keys=False))
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_a_mistake_in_a_manifest(rule: str, tmp_path: Path) -> None:
+    write_objects(tmp_path / "all.yaml", WRONG[rule])
+    assert set(ids(tmp_path)) == {rule}
+
+
+def test_a_liveness_probe_on_readiness(tmp_path: Path) -> None:
+    ready = {"httpGet": {"path": "/v2/health/ready", "port": "http"}}
+    write_objects(tmp_path / "a.yaml", [deployment({"livenessProbe": ready, "startupProbe": ready})])
+    assert ids(tmp_path) == ["probe-liveness-ready"]
+
+
+def test_a_sound_deployment(tmp_path: Path) -> None:
+    container = {
+        "livenessProbe": LIVENESS,
+        "startupProbe": {"httpGet": {"path": "/v2/health/ready", "port": "http"}, "failureThreshold": 30},
+        "resources": {"limits": {"nvidia.com/gpu": 2, "cpu": 4}, "requests": {"nvidia.com/gpu": 2}},
+        "args": ["tritonserver", "--model-repository=/models", "--model-control-mode=explicit"],
+        "env": [
+            {"name": "NCCL_DEBUG", "value": "INFO"},
+            {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}},
+            {"name": "AWS_WEB_IDENTITY_TOKEN_FILE", "value": "/var/run/token"},
+        ],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    pod = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}], "terminationGracePeriodSeconds": 60}
+    objects = [deployment(container, pod, replicas=3), service(), budget(minAvailable=2)]
+    objects.append(scaler(minReplicas=3, metrics=[CPU]))
+    write_objects(tmp_path / "a.yaml", objects)
+    assert [each.message for each in found(tmp_path)] == []
+
+
+def test_objects_of_another_namespace_are_not_compared(tmp_path: Path) -> None:
+    other = service(selector={"app": "x"}) | {"metadata": {"name": "triton", "namespace": "other"}}
+    here = deployment() | {"metadata": {"name": "triton", "namespace": "here"}}
+    write_objects(tmp_path / "a.yaml", [here, other])
+    assert ids(tmp_path) == []
+
+
+def test_a_restricted_server_may_be_public(tmp_path: Path) -> None:
+    arguments = [*EXPLICIT["args"], "--http-restricted-api=model-repository:key=value"]
+    write_objects(tmp_path / "a.yaml", [deployment({"args": arguments}), service(**PUBLIC)])
+    assert ids(tmp_path) == []

@@ -28,7 +28,7 @@ _OUT = select.EPOLLOUT
 class EncodedRequest:
     """A PreparedRequest as the loop uses it. `wire` is the whole request of HTTP/1.1; gRPC leaves it empty."""
 
-    __slots__ = ("cancel", "cancel_after", "expected", "index", "keep_body", "kind", "prepared", "wire")
+    __slots__ = ("cancel", "cancel_after", "expected", "index", "keep_body", "kind", "prepared", "streams", "wire")
 
     def __init__(self, prepared: PreparedRequest, wire: bytes, keep_body: bool) -> None:
         """Assign. `keep_body`: whether something reads the body of a unary answer."""
@@ -36,6 +36,7 @@ class EncodedRequest:
         self.wire = wire
         self.index: int = prepared.index
         self.kind: int = int(prepared.response)
+        self.streams = self.kind not in (int(ResponseKind.UNARY), int(ResponseKind.OPENAI_UNARY))
         self.cancel: int = int(prepared.cancel)
         self.cancel_after: int = prepared.cancel_after
         self.expected: ExpectedAnswer | None = prepared.expected

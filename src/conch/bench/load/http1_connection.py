@@ -4,8 +4,9 @@ from time import monotonic_ns
 
 from conch.bench.load.connection import LoadConnection, LoadOwner, LoadRequest
 from conch.bench.load.http1_head import MAX_HEAD_BYTES, ChunkedBody, KnownHeads, MalformedResponse, ResponseHead
+from conch.bench.load.response_stream import ResponseStream, new_stream, read_openai_answer
 from conch.bench.load.wire import Wire
-from conch.bench.prepared_request import PreparedRequest
+from conch.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.bench.records import RequestOutcome
 
 _OK = int(RequestOutcome.OK)
@@ -13,6 +14,7 @@ _CLIENT_ERROR = int(RequestOutcome.CLIENT_ERROR)
 _REJECTED = int(RequestOutcome.REJECTED)
 _SERVER_ERROR = int(RequestOutcome.SERVER_ERROR)
 _WRONG_ANSWER = int(RequestOutcome.WRONG_ANSWER)
+_OPENAI_UNARY = int(ResponseKind.OPENAI_UNARY)
 
 # How much of an error's body is kept for its message.
 _MAX_MESSAGE_BYTES = 2_048
@@ -29,7 +31,18 @@ def encode_http1(request: PreparedRequest, connection_fields: bytes) -> bytes:
 class Http1Connection(LoadConnection):
     """One HTTP/1.1 connection."""
 
-    __slots__ = ("_body", "_chunked", "_content_bytes", "_head", "_held", "_known", "_left", "_request")
+    __slots__ = (
+        "_body",
+        "_chunked",
+        "_content_bytes",
+        "_head",
+        "_held",
+        "_known",
+        "_left",
+        "_pieces",
+        "_request",
+        "_stream",
+    )
 
     def __init__(self, owner: LoadOwner, wire: Wire, known: KnownHeads) -> None:
         super().__init__(owner, wire, 1)
@@ -41,6 +54,8 @@ class Http1Connection(LoadConnection):
         self._chunked: ChunkedBody | None = None
         self._body: list[bytes] = []
         self._content_bytes = 0
+        self._stream: ResponseStream | None = None
+        self._pieces: list[tuple[int, bytes]] = []  # of a stream, not yet read: when they came, and the bytes
 
     def opened(self) -> None:
         self.owner.available(self)
@@ -67,7 +82,13 @@ class Http1Connection(LoadConnection):
             return
         request.received_bytes += len(data)
         known = self._known.last
-        if self._head is None and len(data) == known.total and not self._held and data.startswith(known.raw):
+        if (
+            self._head is None
+            and len(data) == known.total
+            and not self._held
+            and not request.encoded.streams
+            and data.startswith(known.raw)
+        ):
             # The usual case: one whole answer whose head is that of the answer before.
             request.status = known.status
             request.first_ns = now_ns
@@ -95,7 +116,7 @@ class Http1Connection(LoadConnection):
             self.fail("the server closed the connection without an answer")
 
     def _keeps(self, request: LoadRequest, head: ResponseHead) -> bool:
-        return request.encoded.keep_body or head.status >= 400
+        return request.encoded.keep_body or head.status >= 300
 
     def _receive_head(self, request: LoadRequest, data: bytes, now_ns: int) -> None:
         end = data.find(b"\r\n\r\n")
@@ -120,13 +141,15 @@ class Http1Connection(LoadConnection):
         self._left = head.length
         self._chunked = ChunkedBody() if head.chunked else None
         self._content_bytes = 0
+        if head.status < 300 and request.encoded.streams:
+            self._stream = new_stream(self.owner, request)
         if head.length == 0 or len(data) > end:
             self._receive_body(request, data[end:], now_ns)
 
     def _receive_body(self, request: LoadRequest, data: bytes, now_ns: int) -> None:
         head = self._head
         assert head is not None
-        if request.first_ns == 0:
+        if request.first_ns == 0 and self._stream is None:
             request.first_ns = now_ns
         chunked = self._chunked
         if chunked is not None:
@@ -141,16 +164,25 @@ class Http1Connection(LoadConnection):
                     raise MalformedResponse(f"the answer has {-self._left} bytes more than its Content-Length")
                 ended = self._left == 0
         if content:
-            self._content(request, head, content)
+            if self._stream is not None:
+                if not self._pieces:
+                    self.owner.defer(self)
+                self._pieces.append((now_ns, content))
+            else:
+                self._content(request, head, content)
         if ended:
             self._finish(request, head, now_ns)
 
     def _content(self, request: LoadRequest, head: ResponseHead, content: bytes) -> None:
-        if request.encoded.keep_body or (head.status >= 400 and self._content_bytes < _MAX_MESSAGE_BYTES):
+        if request.encoded.keep_body or (head.status >= 300 and self._content_bytes < _MAX_MESSAGE_BYTES):
             self._body.append(content)
         self._content_bytes += len(content)
 
     def _finish(self, request: LoadRequest, head: ResponseHead, now_ns: int) -> None:
+        stream = self._stream
+        if stream is not None and not (self._read_pieces(stream) and stream.end(now_ns)):
+            self.cancel(request)
+            return
         self._head = None
         self._chunked = None
         body = b""
@@ -166,13 +198,38 @@ class Http1Connection(LoadConnection):
         self.answered = True
         status = head.status
         if status < 300:
-            self.owner.settle(request, _OK, now_ns)
+            self._settle(request, now_ns)
         else:
             self.owner.settle(request, http_outcome(status), now_ns, f"HTTP {status}{_reason(body)}")
         if head.keeps_alive:
             self.owner.available(self)
         else:
             self.close()
+
+    def _settle(self, request: LoadRequest, now_ns: int) -> None:
+        stream = self._stream
+        if stream is not None:
+            self._stream = None
+            self.owner.settle(request, stream.outcome, now_ns, stream.message)
+        elif request.encoded.kind == _OPENAI_UNARY:
+            wrong = read_openai_answer(request)
+            self.owner.settle(request, _WRONG_ANSWER if wrong else _OK, now_ns, wrong)
+        else:
+            self.owner.settle(request, _OK, now_ns)
+
+    def deferred(self) -> None:
+        stream, request = self._stream, self._request
+        if stream is not None and request is not None and not self._read_pieces(stream):
+            self.cancel(request)
+
+    def _read_pieces(self, stream: ResponseStream) -> bool:
+        """Read what has come of a stream; False if the request was cancelled by it."""
+        pieces = self._pieces
+        self._pieces = []
+        for now_ns, content in pieces:  # noqa: SIM110 - quicker
+            if not stream.feed(content, now_ns):
+                return False
+        return True
 
 
 def http_outcome(status: int) -> int:

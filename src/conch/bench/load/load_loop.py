@@ -176,9 +176,11 @@ class LoadLoop(LoadOwner):
     def lost(self, connection: LoadConnection, message: str) -> None:
         self.retire(connection)
         self._by_fd[connection.fd] = None
-        self._connecting.pop(connection.fd, None)
+        was_connecting = self._connecting.pop(connection.fd, None) is not None
         if message and not connection.answered:
-            self._failed_to_connect(message)
+            self._back_off(message)
+            if was_connecting:
+                self._fail_waiting(message)
 
     def watch(self, connection: LoadConnection, writable: bool) -> None:
         events = select.EPOLLIN | select.EPOLLOUT if writable else select.EPOLLIN
@@ -313,8 +315,7 @@ class LoadLoop(LoadOwner):
                 if self._left == 0:
                     return
                 user = self._new_user()
-                request = self._make(self._next_request(user, None), user, start_ns)
-                self._at(start_ns, request)
+                self._at(start_ns, self._make(self._next_request(user, None), user, start_ns))
 
     def _new_user(self) -> LoadUser:
         user = LoadUser(self._new_session(), None)
@@ -437,7 +438,9 @@ class LoadLoop(LoadOwner):
             try:
                 connection = self._factory.open(self)
             except OSError as error:
-                self._failed_to_connect(f"connecting failed: {describe(error)}")
+                message = f"connecting failed: {describe(error)}"
+                self._back_off(message)
+                self._fail_waiting(message)
                 return
             while connection.fd >= len(self._by_fd):
                 self._by_fd.append(None)
@@ -446,13 +449,17 @@ class LoadLoop(LoadOwner):
             self._connections += 1
             self._epoll.register(connection.fd, select.EPOLLIN | select.EPOLLOUT)
 
-    def _failed_to_connect(self, message: str) -> None:
-        """Back off, and fail what waited: one request, or all of them if no connection is open."""
+    def _back_off(self, message: str) -> None:
+        """Open no connection for a while: the last one was of no use."""
         now = monotonic_ns()
         self._cause = message
         if now >= self._connect_after_ns:
             self._connect_after_ns = now + _back_off_ns(self._failures)
             self._failures += 1
+
+    def _fail_waiting(self, message: str) -> None:
+        """Fail what waits for a connection: one request, or all of them if no connection is open."""
+        now = monotonic_ns()
         none_open = self._connections <= len(self._connecting)
         for _ in range(len(self._waiting) if none_open else min(1, len(self._waiting))):
             self.settle(self._waiting.popleft(), _CONNECTION_ERROR, now, message)

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 import traceback
+import warnings
 from array import array
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -150,7 +151,9 @@ class ProcessLoad(Load):
         ours, theirs = socket.socketpair()
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        with warnings.catch_warnings():  # threads of numpy's, which hold no lock that matters here
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if pid == 0:
             for process in self._processes:
                 process.sock.close()

@@ -1,0 +1,229 @@
+"""Server-sent events of streamed answers: what their chunks hold."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import orjson
+
+from conch.bench.load.connection import LoadOwner, LoadRequest
+from conch.bench.prepared_request import ResponseKind
+from conch.bench.records import RequestOutcome
+
+_OPENAI_STREAM = int(ResponseKind.OPENAI_STREAM)
+_OK = int(RequestOutcome.OK)
+_SERVER_ERROR = int(RequestOutcome.SERVER_ERROR)
+_WRONG_ANSWER = int(RequestOutcome.WRONG_ANSWER)
+_MAX_EVENT_BYTES = 16 * 1024 * 1024
+# Fields of generate_stream's events that are not outputs.
+_NOT_OUTPUTS = ("id", "model_name", "model_version", "sequence_start", "sequence_end")
+
+
+class ResponseStream(ABC):
+    """The events of one streamed answer, fed in pieces of any size."""
+
+    __slots__ = ("_data", "_held", "_owner", "_request", "_texts", "finished", "message", "outcome")
+
+    def __init__(self, owner: LoadOwner, request: LoadRequest) -> None:
+        self._owner = owner
+        self._request = request
+        self._held = b""  # an incomplete line
+        self._data: list[bytes] = []  # lines of the present event
+        self._texts: list[str] = []
+        self.finished = False  # whether the stream has said that it is complete
+        self.outcome = _OK
+        self.message = ""
+
+    def feed(self, data: bytes, now_ns: int) -> bool:
+        """Take bytes that arrived at `now_ns`; False if the request was cancelled by them."""
+        lines = (self._held + data if self._held else data).split(b"\n")
+        self._held = lines.pop()
+        if len(self._held) > _MAX_EVENT_BYTES:
+            self._malformed(f"an event has more than {_MAX_EVENT_BYTES} bytes")
+            self._held = b""
+        for line in lines:
+            if line.endswith(b"\r"):
+                line = line[:-1]
+            if line.startswith(b"data:"):
+                self._data.append(line[5:])
+            elif not line and self._data:
+                event = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                self._data = []
+                if not self._event(event.strip(), now_ns):
+                    return False
+        return True
+
+    def end(self, now_ns: int) -> bool:
+        """Take the end of the body; False if the request was cancelled by what came last."""
+        if (self._held or self._data) and not self.feed(b"\n\n", now_ns):
+            return False
+        self._request.text = "".join(self._texts)
+        if not self.finished:
+            self._malformed(self._missing_end())
+        return True
+
+    @abstractmethod
+    def _missing_end(self) -> str:
+        """Return what is wrong with a stream that was not `finished`."""
+
+    @abstractmethod
+    def _chunk(self, chunk: dict[str, Any], now_ns: int) -> bool:
+        """Take the JSON object of an event; False if the request was cancelled by it."""
+
+    def _event(self, event: bytes, now_ns: int) -> bool:
+        if event == b"[DONE]":
+            self.finished = True
+            return True
+        try:
+            chunk = orjson.loads(event)
+        except ValueError:
+            self._malformed(f"an event is not valid JSON: {event[:80]!r}")
+            return True
+        if not isinstance(chunk, dict):
+            self._malformed(f"an event is not a JSON object: {event[:80]!r}")
+            return True
+        error = chunk.get("error")
+        if error:
+            self.outcome = _SERVER_ERROR
+            self.message = _error_text(error)
+            self.finished = True
+            return True
+        return self._chunk(chunk, now_ns)
+
+    def _content(self, text: str) -> None:
+        if self._request.encoded.keep_body:
+            self._texts.append(text)
+
+    def _malformed(self, message: str) -> None:
+        if self.outcome == _OK:
+            self.outcome = _WRONG_ANSWER
+            self.message = message
+
+
+class OpenAiStream(ResponseStream):
+    """Chunks of chat and of text completions."""
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self, owner: LoadOwner, request: LoadRequest) -> None:
+        super().__init__(owner, request)
+        self._tokens = 0  # that the server has reported so far
+
+    def _missing_end(self) -> str:
+        return "the stream ended without [DONE]"
+
+    def _chunk(self, chunk: dict[str, Any], now_ns: int) -> bool:
+        characters = 0
+        choices = chunk.get("choices")
+        if isinstance(choices, list):
+            for choice in choices:
+                if isinstance(choice, dict):
+                    characters += self._choice(choice)
+        tokens = 0
+        usage = chunk.get("usage")
+        if isinstance(usage, dict):
+            read_usage(self._request, usage)
+            if self._request.output_tokens > self._tokens:
+                tokens = self._request.output_tokens - self._tokens
+                self._tokens = self._request.output_tokens
+        if characters:
+            return self._owner.responded(self._request, now_ns, tokens, characters)
+        return True
+
+    def _choice(self, choice: dict[str, Any]) -> int:
+        if choice.get("finish_reason"):
+            self.finished = True
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):  # of text completions
+            text = choice.get("text")
+            if not isinstance(text, str):
+                return 0
+            self._content(text)
+            return len(text)
+        characters = 0
+        text = delta.get("content")
+        if isinstance(text, str):
+            self._content(text)
+            characters += len(text)
+        if len(delta) > 1 or not characters:
+            text = delta.get("reasoning_content") or delta.get("reasoning")
+            if isinstance(text, str):
+                characters += len(text)
+            calls = delta.get("tool_calls")
+            if isinstance(calls, list):
+                characters += _call_characters(calls)
+        return characters
+
+
+class GenerateStream(ResponseStream):
+    """Responses of Triton's generate_stream, each of which counts; the end of the body ends them."""
+
+    __slots__ = ()
+
+    def _missing_end(self) -> str:
+        return "the stream ended without a response"
+
+    def _chunk(self, chunk: dict[str, Any], now_ns: int) -> bool:
+        self.finished = True
+        characters = 0
+        for name, value in chunk.items():
+            if isinstance(value, str) and name not in _NOT_OUTPUTS:
+                characters += len(value)
+                self._content(value)
+        return self._owner.responded(self._request, now_ns, 0, characters)
+
+
+def new_stream(owner: LoadOwner, request: LoadRequest) -> ResponseStream:
+    """Return what reads the streamed answer to a request."""
+    if request.encoded.kind == _OPENAI_STREAM:
+        return OpenAiStream(owner, request)
+    return GenerateStream(owner, request)
+
+
+def read_openai_answer(request: LoadRequest) -> str:
+    """Read `usage` and text of an answer that is not streamed; return what is wrong with it, or ""."""
+    try:
+        answer = orjson.loads(request.body)
+    except ValueError:
+        return f"the answer is not valid JSON: {request.body[:80]!r}"
+    if not isinstance(answer, dict):
+        return f"the answer is not a JSON object: {request.body[:80]!r}"
+    usage = answer.get("usage")
+    if isinstance(usage, dict):
+        read_usage(request, usage)
+    choices = answer.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        message = choices[0].get("message")
+        text = message.get("content") if isinstance(message, dict) else choices[0].get("text")
+        if isinstance(text, str):
+            request.text = text
+    return ""
+
+
+def read_usage(request: LoadRequest, usage: dict[str, Any]) -> None:
+    """Take counts of tokens from the `usage` of an answer."""
+    request.input_tokens = _count(usage.get("prompt_tokens"), request.input_tokens)
+    request.output_tokens = _count(usage.get("completion_tokens"), request.output_tokens)
+    details = usage.get("completion_tokens_details")
+    if isinstance(details, dict):
+        request.reasoning_tokens = _count(details.get("reasoning_tokens"), request.reasoning_tokens)
+
+
+def _count(value: object, before: int) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 31 else before
+
+
+def _call_characters(calls: list[Any]) -> int:
+    characters = 0
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            for part in (function.get("name"), function.get("arguments")):
+                if isinstance(part, str):
+                    characters += len(part)
+    return characters
+
+
+def _error_text(error: object) -> str:
+    if isinstance(error, dict):
+        error = error.get("message", error)
+    return f"error in the stream: {str(error)[:300]}"

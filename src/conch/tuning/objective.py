@@ -1,0 +1,146 @@
+"""What to reach: objectives with weights, and constraints, over the figures of a measurement. Pure.
+
+Figures are a mapping from the names below to numbers: seconds, bytes, per second, ratios. Unknown figures are absent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log
+
+_MS = 1e-3
+_MB = 1e6
+_INFEASIBLE = -10.0  # the score of a configuration just outside a constraint; exp(10) is beyond any gain
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure. `unit` is the value of 1 in Model Analyzer's unit; `rising`: more is better."""
+
+    name: str
+    rising: bool
+    unit: float
+    printed: str
+
+
+def _metrics() -> dict[str, Metric]:
+    table = [
+        Metric("throughput", True, 1, "/s"),
+        Metric("goodput", True, 1, "/s"),
+        Metric("output_tokens", True, 1, "tok/s"),
+        Metric("cpu_memory", False, _MB, "MB"),
+        Metric("gpu_memory", False, _MB, "MB"),
+        Metric("gpu_utilization", True, 0.01, "%"),
+        Metric("gpu_power", False, 1, "W"),
+        Metric("energy", False, 1, "J/request"),
+        Metric("errors", False, 0.01, "%"),
+    ]
+    for time in ("latency", "ttft", "itl"):
+        for point in ("avg", "p50", "p90", "p95", "p99"):
+            name = point if time == "latency" else f"{time}_{point}"
+            table.append(Metric(name, False, _MS, "ms"))
+    return {metric.name: metric for metric in table}
+
+
+METRICS = _metrics()
+
+MODEL_ANALYZER_METRICS = {
+    "perf_throughput": "throughput",
+    "perf_latency": "p99",
+    "perf_latency_avg": "avg",
+    "perf_latency_p90": "p90",
+    "perf_latency_p95": "p95",
+    "perf_latency_p99": "p99",
+    "gpu_used_memory": "gpu_memory",
+    "gpu_utilization": "gpu_utilization",
+    "gpu_power_usage": "gpu_power",
+    "cpu_used_ram": "cpu_memory",
+    "output_token_throughput": "output_tokens",
+    **{
+        f"{theirs}_{point}": f"{ours}_{point}"
+        for theirs, ours in (("time_to_first_token", "ttft"), ("inter_token_latency", "itl"))
+        for point in ("avg", "p50", "p90", "p95", "p99")
+    },
+}
+"""Tag of Model Analyzer → name here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A figure to improve."""
+
+    metric: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """Bounds of a figure in seconds, bytes, per second."""
+
+    metric: str
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def violation(self, figures: Mapping[str, float]) -> float:
+        """Return how far the figure is outside, as a logarithm; 0 inside, and for a figure that is unknown."""
+        value = figures.get(self.metric)
+        if value is None:
+            return 0.0
+        if self.maximum is not None and value > self.maximum:
+            return log(value / self.maximum) if self.maximum > 0 else 1.0
+        if self.minimum is not None and value < self.minimum:
+            return log(self.minimum / value) if value > 0 else 1.0
+        return 0.0
+
+    def __str__(self) -> str:
+        metric = METRICS[self.metric]
+        low = "" if self.minimum is None else f"{self.minimum / metric.unit:g} ≤ "
+        high = "" if self.maximum is None else f" ≤ {self.maximum / metric.unit:g}"
+        return f"{low}{self.metric}{high} {metric.printed.strip()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Objectives and constraints of one run."""
+
+    objectives: tuple[Objective, ...] = (Objective("throughput"),)
+    constraints: tuple[Constraint, ...] = ()
+
+    def is_feasible(self, figures: Mapping[str, float]) -> bool:
+        """Return whether the figures meet all constraints."""
+        return not any(constraint.violation(figures) for constraint in self.constraints)
+
+    def score(self, figures: Mapping[str, float]) -> float | None:
+        """Return the score, higher is better: the weighted mean logarithm of the objectives.
+
+        A difference of 0.05 is about 5 %. Outside of the constraints it is lower than inside, the lower the farther.
+        None if a figure of an objective is unknown.
+        """
+        violation = sum(constraint.violation(figures) for constraint in self.constraints)
+        if violation:
+            return _INFEASIBLE - violation
+        total = 0.0
+        for objective in self.objectives:
+            value = figures.get(objective.metric)
+            if value is None or value <= 0:
+                return None
+            total += objective.weight * log(value) * (1 if METRICS[objective.metric].rising else -1)
+        return total / sum(objective.weight for objective in self.objectives)
+
+    def unknown(self, figures: Mapping[str, float]) -> list[str]:
+        """Return the metrics of objectives and constraints that the figures lack."""
+        names = [*(each.metric for each in self.objectives), *(each.metric for each in self.constraints)]
+        return [name for name in dict.fromkeys(names) if name not in figures]
+
+    def __str__(self) -> str:
+        words = [
+            f"{'maximize' if METRICS[each.metric].rising else 'minimize'} {each.metric}"
+            + (f" (weight {each.weight:g})" if len(self.objectives) > 1 else "")
+            for each in self.objectives
+        ]
+        return ", ".join([*words, *map(str, self.constraints)])
+
+
+def shown(metric: str, value: float) -> str:
+    """Return a figure with its unit: 12.3 ms."""
+    kind = METRICS[metric]
+    return f"{value / kind.unit:.4g} {kind.printed}".replace(" /s", "/s")

@@ -1,0 +1,170 @@
+"""A client of the model repository API and of statistics, for Conch and Triton, over HTTP."""
+
+import http.client
+import json
+import os
+import ssl
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from conch.tuning.knobs import Document
+
+LOAD_TIMEOUT_S = 600.0
+_TIMEOUT_S = 30.0
+_POLL_S = 0.2
+_NOT_EXPLICIT = "explicit model load / unload is not allowed"
+_PROBE = "conch-tune-probe"  # a model that does not exist
+
+
+class ServerUnreachable(ConnectionError):
+    """No answer: the server does not run, or the connection was lost."""
+
+
+class ServerRefusal(RuntimeError):
+    """The server answered with an error. `status` is of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAccess:
+    """Where a server is and how to authenticate. Holds the file of the key, not the key, so that it may be stored."""
+
+    url: str
+    api_key_file: str | None = None
+    ca_file: str | None = None
+
+    def key(self) -> str:
+        """Return the key: the last field of the file's first line, or the variable CONCH_API_KEY. Raises OSError."""
+        if self.api_key_file is None:
+            return os.environ.get("CONCH_API_KEY", "")
+        lines = Path(self.api_key_file).read_text(encoding="utf-8").splitlines()
+        return next((line.split()[-1] for line in lines if line.strip() and not line.startswith("#")), "")
+
+
+@dataclass(slots=True)
+class RepositoryClient:
+    """One connection a request: the server may restart between two of them."""
+
+    access: ServerAccess
+    load_timeout_s: float = LOAD_TIMEOUT_S
+    _headers: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._headers = {"Content-Type": "application/json"}
+        if key := self.access.key():
+            self._headers["Authorization"] = f"Bearer {key}"
+
+    def server(self) -> dict[str, Any]:
+        """Return name, version and extensions of the server."""
+        found: dict[str, Any] = self._call("GET", "/v2")
+        return found
+
+    def check_explicit(self) -> None:
+        """Raise ServerRefusal, with what to do, unless the server lets clients load models."""
+        try:
+            self._call("POST", f"/v2/repository/models/{_PROBE}/load", {})
+        except ServerRefusal as refusal:
+            if _NOT_EXPLICIT in str(refusal):
+                raise ServerRefusal(
+                    refusal.status,
+                    "the server does not load models on request; start it with --model-control-mode=explicit and "
+                    "--load-model=NAME (or '*') for the models to serve",
+                ) from None
+            if refusal.status in (401, 403):
+                raise
+
+    def is_ready(self, model: str) -> bool:
+        """Return whether a model is served."""
+        try:
+            self._call("GET", f"/v2/models/{quote(model)}/ready")
+        except ServerRefusal:
+            return False
+        return True
+
+    def config(self, model: str) -> Document:
+        """Return the configuration of a served model. Raises ServerRefusal if it is not served."""
+        found: Document = self._call("GET", f"/v2/models/{quote(model)}/config")
+        return found
+
+    def load(self, model: str, config: Document | None = None) -> None:
+        """Load or reload a model, from the repository's configuration without `config`.
+
+        Raises ServerRefusal with the cause if it fails; then the served instances stay.
+        """
+        parameters = {} if config is None else {"parameters": {"config": json.dumps(config)}}
+        self._call("POST", f"/v2/repository/models/{quote(model)}/load", parameters, self.load_timeout_s)
+
+    def unload(self, model: str) -> None:
+        """Unload a model and wait until it is not ready."""
+        self._call("POST", f"/v2/repository/models/{quote(model)}/unload", {}, self.load_timeout_s)
+        deadline = time.monotonic() + self.load_timeout_s
+        while self.is_ready(model) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def statistics(self, model: str | None = None) -> dict[str, dict[str, Any]]:
+        """Return the statistics of one model, or of all, summed over versions, by model."""
+        path = "/v2/models/stats" if model is None else f"/v2/models/{quote(model)}/stats"
+        found: dict[str, dict[str, Any]] = {}
+        for each in self._call("GET", path).get("model_stats", []):
+            found[each["name"]] = each  # the newest version comes last
+        return found
+
+    def is_live(self) -> bool:
+        """Return whether the server answers."""
+        try:
+            self._call("GET", "/v2/health/live")
+        except ServerRefusal:
+            return True
+        except ServerUnreachable:
+            return False
+        return True
+
+    def wait_until_live(self, timeout_s: float) -> bool:
+        """Wait until the server answers; return False if it does not within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while not self.is_live():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def _call(self, method: str, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S) -> Any:
+        parts = urlsplit(self.access.url)
+        host, port = parts.hostname or "localhost", parts.port
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = ssl.create_default_context(cafile=self.access.ca_file)
+            connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+        try:
+            text = None if body is None else json.dumps(body)
+            connection.request(method, parts.path.rstrip("/") + path, text, self._headers)
+            response = connection.getresponse()
+            return _answer(response.status, response.read(), f"{method} {path}")
+        except (OSError, http.client.HTTPException) as error:
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise ServerUnreachable(f"no answer from {self.access.url}: {reason}") from error
+        finally:
+            connection.close()
+
+
+def _answer(status: int, body: bytes, request: str) -> Any:
+    try:
+        value = json.loads(body) if body.strip() else {}
+    except ValueError:
+        value = None
+    if status >= http.HTTPStatus.BAD_REQUEST:
+        message = value.get("error") if isinstance(value, dict) else None
+        raise ServerRefusal(status, str(message or f"{request} answered {status}: {body[:200]!r}"))
+    if value is None:
+        raise ServerRefusal(
+            status, f"{request} answered {body[:60]!r}, which is not JSON; is the URL that of an inference server?"
+        )
+    return value

@@ -1,0 +1,1 @@
+"""Searches of a space as state machines: they propose points and are told scores. No I/O, no clock."""

@@ -1,0 +1,137 @@
+"""Apply a configuration for good, and roll back: in the files of a local repository, or as overrides on the server."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+from conch.tuning.knobs import Document, backend_of, with_settings
+from conch.tuning.pbtxt_edit import changed_fields, edit_pbtxt, fields_text
+from conch.tuning.repository_client import RepositoryClient, ServerAccess
+from conch.tuning.space import Value
+from conch.tuning.state.folder import StateFolder, remove_durably, write_durably, write_text_durably
+from conch.tuning.state.saved_state import SavedModel, restore_model
+from conch.tuning.trials.deployment import read_if_exists
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file and its texts before and after; None where it did not exist."""
+
+    path: str
+    before: str | None
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedChange:
+    """What was applied: files of a repository, or, without any, configurations on the server."""
+
+    applied_at: str
+    access: ServerAccess
+    models: tuple[SavedModel, ...]
+    files: tuple[FileChange, ...]
+
+    def save(self, folder: StateFolder) -> None:
+        """Write it durably. Raises OSError."""
+        write_durably(folder.applied, asdict(self))
+
+
+def file_change(repository: Path, model: str, base: Document, settings: Mapping[str, Value]) -> FileChange | None:
+    """Return the change of a model's config.pbtxt; None if nothing changes. Raises ConfigError, OSError."""
+    path = repository / model / "config.pbtxt"
+    before = read_if_exists(path)
+    after = edit_pbtxt(before or "", lambda document: with_settings(document, settings), str(path), backend_of(base))
+    return None if after == (before or "") else FileChange(str(path), before, after)
+
+
+def difference(change: FileChange | None, model: str, base: Document, settings: Mapping[str, Value]) -> str:
+    """Return a unified diff: of the file, or without one of the fields that change."""
+    if change is not None:
+        before, after, label = change.before or "", change.after, change.path
+    else:
+        changed = with_settings(base, settings)
+        names = changed_fields(base, changed)
+        before, after, label = fields_text(base, names), fields_text(changed, names), f"{model}/config.pbtxt"
+    return "".join(unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), label, label))
+
+
+def apply_to_repository(
+    client: RepositoryClient, folder: StateFolder, changes: Mapping[str, FileChange], models: tuple[SavedModel, ...]
+) -> None:
+    """Write the files and load the models from them. If a load fails, the files are put back.
+
+    Raises ServerRefusal, ServerUnreachable, OSError.
+    """
+    record = AppliedChange(_now(), client.access, models, tuple(changes.values()))
+    record.save(folder)
+    try:
+        for change in changes.values():
+            write_text_durably(Path(change.path), change.after)
+        for model in changes:
+            client.load(model)
+    except BaseException:
+        for change in changes.values():
+            _put_back(change)
+        remove_durably(folder.applied)
+        raise
+
+
+def apply_to_server(
+    client: RepositoryClient,
+    folder: StateFolder,
+    documents: Mapping[str, Document],
+    models: tuple[SavedModel, ...],
+) -> None:
+    """Load configurations in place of those of the repository, until the models or the server are loaded again.
+
+    Raises ServerRefusal, ServerUnreachable, OSError.
+    """
+    AppliedChange(_now(), client.access, models, ()).save(folder)
+    for model, document in documents.items():
+        client.load(model, document)
+
+
+def read_applied(folder: StateFolder) -> AppliedChange | None:
+    """Return what was applied last, None if nothing is or it was rolled back. Raises ValueError."""
+    text = read_if_exists(folder.applied)
+    if text is None:
+        return None
+    value: dict[str, Any] = json.loads(text)
+    return AppliedChange(
+        value["applied_at"],
+        ServerAccess(**value["access"]),
+        tuple(SavedModel(**each) for each in value["models"]),
+        tuple(FileChange(**each) for each in value["files"]),
+    )
+
+
+def roll_back(client: RepositoryClient, folder: StateFolder, change: AppliedChange) -> list[str]:
+    """Undo what was applied; return what was done, one line each.
+
+    Raises ValueError if a file was changed since, which then stays; ServerRefusal, ServerUnreachable, OSError.
+    """
+    for file in change.files:
+        if read_if_exists(Path(file.path)) not in (file.after, file.before):
+            raise ValueError(f"'{file.path}' was changed since; undo the change of {change.applied_at} by hand")
+    done = []
+    for file in change.files:
+        _put_back(file)
+        done.append(f"'{file.path}' restored")
+    done.extend(f"model '{model.name}': {restore_model(client, model)}" for model in change.models)
+    remove_durably(folder.applied)
+    return done
+
+
+def _put_back(change: FileChange) -> None:
+    if change.before is None:
+        Path(change.path).unlink(missing_ok=True)
+    else:
+        write_text_durably(Path(change.path), change.before)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,97 @@
+"""The folder of a tuned model in the state directory: its files, durable writes, and the lock."""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_MODE = 0o700
+
+
+def default_state_directory() -> Path:
+    """Return where state is kept by default: `$XDG_STATE_HOME/conch/tune`."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base, "conch", "tune")
+
+
+class StateFolder:
+    """Files of one model of one server."""
+
+    def __init__(self, path: Path) -> None:
+        """Assign."""
+        self.path = path
+        self.restore = path / "restore.json"
+        self.trials = path / "trials.jsonl"
+        self.applied = path / "applied.json"
+        self.watchdog_log = path / "watchdog.log"
+        self._lock: int | None = None
+
+    @classmethod
+    def of(cls, directory: Path, url: str, model: str) -> "StateFolder":
+        """Return the folder for a model of a server."""
+        digest = hashlib.sha256(f"{url.rstrip('/')}\0{model}".encode()).hexdigest()[:8]
+        name = re.sub(r"[^\w.-]+", "-", f"{url.partition('://')[2] or url}-{model}")[:80]
+        return cls(directory / f"{name}-{digest}")
+
+    def create(self) -> None:
+        """Create the folder, readable by this user only. Raises OSError."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=_MODE)
+
+    def lock(self, *, wait: bool = False) -> bool:
+        """Take the lock, which ends with the process and is not inherited by fork; False if another process has it."""
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._lock = descriptor
+        return True
+
+    def unlock(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def write_durably(path: Path, value: Any) -> None:
+    """Replace a JSON file such that after a power failure it has the old or the new contents. Raises OSError."""
+    write_text_durably(path, json.dumps(value, indent=1))
+
+
+def write_text_durably(path: Path, text: str) -> None:
+    """Replace a text file atomically and durably, with the mode that it had. Raises OSError; then it is unchanged."""
+    mode = path.stat().st_mode & 0o7777 if path.exists() else 0o600
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def remove_durably(path: Path) -> None:
+    """Remove a file if it exists."""
+    path.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Trials on a running server: load a configuration, measure, record."""

@@ -1,0 +1,112 @@
+"""One trial: load a configuration, measure, read the statistics of the stages, record."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from conch.tuning.knobs import LOAD, Document
+from conch.tuning.repository_client import RepositoryClient, ServerRefusal, ServerUnreachable
+from conch.tuning.space import Value
+from conch.tuning.state.trial_log import Trial, TrialLog
+from conch.tuning.trials.deployment import Deployment
+from conch.tuning.trials.meter import Meter, Reading
+from conch.tuning.trials.stages import StageLoad, stage_loads
+
+_MIN_FREE_MEMORY = 0.05  # share of a local machine's memory
+
+
+class ServerGone(ConnectionError):
+    """The server does not answer, and did not come back while the tuner waited."""
+
+
+@dataclass(slots=True)
+class TrialRunner:
+    """Runs trials. `stages` are the composing models whose statistics are read, with their instance counts."""
+
+    client: RepositoryClient
+    deployment: Deployment
+    meter: Meter
+    log: TrialLog
+    keep_watch: Callable[[], None]
+    wait_s: float
+    stages: Sequence[str] = ()
+    reused: int = 0
+    last_stages: tuple[StageLoad, ...] = ()
+
+    def run(self, settings: Mapping[str, Value], effort: float, purpose: str = "search") -> Trial:
+        """Return the trial of an earlier run if there is one, else measure. A failure is a result.
+
+        Raises ServerGone if the server does not come back.
+        """
+        if (earlier := self.log.earlier(settings, effort, purpose)) is not None:
+            self.reused += 1
+            return earlier
+        started = time.monotonic()
+        reading, stages = self._measured(settings, effort)
+        trial = Trial(
+            dict(settings),
+            effort,
+            reading.figures,
+            reading.failure,
+            reading.notes,
+            stages,
+            round(time.monotonic() - started, 3),
+            purpose,
+        )
+        self.log.append(trial)
+        return trial
+
+    def _measured(self, settings: Mapping[str, Value], effort: float) -> tuple[Reading, dict[str, dict[str, float]]]:
+        self.keep_watch()
+        try:
+            self.deployment.load(settings)
+            if is_local(self.client.access.url) and (free := free_memory_share()) < _MIN_FREE_MEMORY:
+                self.deployment.load({})
+                return Reading(failure=f"only {free:.0%} of the machine's memory is left"), {}
+            before = self.client.statistics() if self.stages else {}
+            started = time.monotonic()
+            reading = self.meter.measure(settings[LOAD], effort)
+            window_s = time.monotonic() - started
+            after = self.client.statistics() if self.stages else {}
+        except ServerRefusal as refusal:
+            return Reading(failure=f"the server refused the configuration: {refusal}"), {}
+        except ServerUnreachable as error:
+            self.deployment.forget()
+            if not self.client.wait_until_live(self.wait_s):
+                raise ServerGone(str(error)) from error
+            return Reading(failure=f"the server went away during the trial: {error}"), {}
+        documents = self.deployment.documents(settings)
+        counts = {name: instance_count(documents.get(name, {})) for name in self.stages}
+        loads = stage_loads(before, after, counts, window_s)
+        return reading, {
+            each.model: {
+                "queue_s": each.queue_s,
+                "compute_s": each.compute_s,
+                "busy_instances": each.busy_instances,
+                "instances": each.instances,
+                "requests": each.requests,
+            }
+            for each in loads
+        }
+
+
+def instance_count(document: Document) -> int:
+    """Return the number of instances of a configuration."""
+    return sum(int(group.get("count") or 1) for group in document.get("instance_group", [])) or 1
+
+
+def is_local(url: str) -> bool:
+    """Return whether a URL names this machine."""
+    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+
+
+def free_memory_share() -> float:
+    """Return the share of the machine's memory that is available; 1 where Linux does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 1.0
+    values = {line.partition(":")[0]: int(line.split()[1]) for line in lines}
+    return values["MemAvailable"] / values["MemTotal"]

@@ -1,0 +1,1 @@
+"""What a run found, for terminals, browsers and programs."""

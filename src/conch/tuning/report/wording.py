@@ -1,0 +1,64 @@
+"""Sentences and cells that terminal and page share."""
+
+from collections.abc import Mapping
+
+from conch.tuning.knobs import LOAD
+from conch.tuning.objective import METRICS, shown
+from conch.tuning.outcome import KnobEffect, TuneOutcome
+from conch.tuning.space import Value
+from conch.tuning.trials.comparison import Gain
+
+CURRENT = "current"
+COLUMNS = ("throughput", "p50", "p99", "goodput", "output_tokens", "ttft_p99", "cpu_memory", "gpu_memory")
+
+
+def settings_text(settings: Mapping[str, Value]) -> str:
+    """Return a configuration in one line, without the load."""
+    own = {name: value for name, value in settings.items() if name not in (LOAD, "round")}
+    return " ".join(f"{name}={value_text(value)}" for name, value in own.items()) or "as configured"
+
+
+def value_text(value: Value) -> str:
+    """Return a value as --knob takes it."""
+    if isinstance(value, tuple):
+        return "+".join(map(str, value)) or "off"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def gain_text(gain: Gain) -> str:
+    """Return a gain with its interval: +23.1 % (+19.2 … +27.3)."""
+    if gain.low is None or gain.high is None:
+        return f"{gain.ratio - 1:+.1%}".replace("%", " %") if gain.ratio else "not comparable"
+    return f"{(gain.ratio - 1) * 100:+.1f} % ({(gain.low - 1) * 100:+.1f} … {(gain.high - 1) * 100:+.1f})"
+
+
+def verdict(outcome: TuneOutcome) -> str:
+    """Return the result in one sentence."""
+    if outcome.winner is not None:
+        gain = next(each for each in outcome.gains if each.name == outcome.winner)
+        finalist = outcome.finalist(outcome.winner)
+        assert finalist is not None
+        return f"{settings_text(finalist.settings)} is better than the current configuration by {gain_text(gain)}"
+    if outcome.ended == "interrupted" or not outcome.finalists:
+        return f"no verdict: the run ended early ({outcome.ended or 'too few trials'})"
+    current = outcome.finalist(CURRENT)
+    if current is not None and not current.feasible and not any(gain.feasible for gain in outcome.gains):
+        return "no configuration that was measured meets the constraints"
+    return "no configuration is shown to be better than the current one"
+
+
+def metric_columns(outcome: TuneOutcome) -> list[str]:
+    """Return the figures to print: those that the finalists have."""
+    return [name for name in COLUMNS if any(name in each.figures for each in outcome.finalists)]
+
+
+def effect_texts(effect: KnobEffect) -> dict[str, str]:
+    """Return the changes of an effect by figure: +20 %."""
+    return {name: f"{(ratio - 1) * 100:+.0f} %" for name, ratio in effect.ratios.items()}
+
+
+def figure_text(name: str, value: float | None) -> str:
+    """Return a figure with its unit, "" if it is unknown."""
+    return "" if value is None else shown(name, value) if name in METRICS else f"{value:g}"

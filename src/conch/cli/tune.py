@@ -159,13 +159,13 @@ def _add_access(parser: CommandParser) -> None:
     access.add_argument("--state-dir", type=Path, metavar="DIR", help=f"default: {default_state_directory()}")
 
 
-
-
 class _ListKnobs(Action):
     def __call__(self, parser: ArgumentParser, *_: object) -> None:
         for knob in KNOBS.values():
             default = "default" if knob.default else ""
-            print(f"{knob.name:22} {default:8} {', '.join(knob.backends or ('all',)):40} {knob.fields}\n    {knob.help}")
+            print(
+                f"{knob.name:22} {default:8} {', '.join(knob.backends or ('all',)):40} {knob.fields}\n    {knob.help}"
+            )
         parser.exit()
 
 

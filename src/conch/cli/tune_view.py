@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Mapping
 
+from conch.tuning.knobs import LOAD
 from conch.tuning.objective import Goal
 from conch.tuning.report.wording import figure_text, settings_text, value_text
 from conch.tuning.space import Value
 from conch.tuning.state.trial_log import Trial
 from conch.tuning.tuner import TuneView
-from conch.tuning.knobs import LOAD
 
 _MAX_FIGURES = 4
 

@@ -56,7 +56,7 @@ class Knob:
 
 
 def is_ensemble(document: Document) -> bool:
-    """Return whether a configuration is an ensemble's, which has no instances of its own."""
+    """Return whether a configuration is an ensemble's, which has no instances."""
     return "ensemble_scheduling" in document or document.get("platform") == "ensemble"
 
 
@@ -162,7 +162,7 @@ def _powers(limit: int) -> tuple[int, ...]:
     return tuple(sorted({1 << n for n in range(limit.bit_length()) if 1 << n <= limit} | {limit}))
 
 
-# Reading and writing the fields.
+# TrialReading and writing the fields.
 
 
 def _groups(document: Document) -> list[Document]:
@@ -263,6 +263,8 @@ def _write_threads(document: Document, value: Value) -> None:
 
 
 def _write_backend(document: Document, value: Value) -> None:
+    if backend_of(document) == value:
+        return
     threads = _read_threads(document)
     _write_threads(document, 0)
     document["backend"] = value

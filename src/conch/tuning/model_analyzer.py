@@ -141,7 +141,7 @@ class ProfileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class AnalyzerProfile:
     """Settings for each model of `profile_models`; notices on keys without effect."""
 
     runs: tuple[TuneSettings, ...]
@@ -149,7 +149,7 @@ class Profile:
     url: str | None = None
 
 
-def read_profile(text: str, name: str) -> Profile:
+def read_profile(text: str, name: str) -> AnalyzerProfile:
     """Read a YAML file; `name` is its name in messages. Raises ProfileError."""
     try:
         documents = load_documents(text, unique_keys=True)
@@ -166,7 +166,7 @@ class _Reader:
         self._name = name
         self._notices: list[str] = []
 
-    def profile(self) -> Profile:
+    def profile(self) -> AnalyzerProfile:
         top = self._document.value
         self._check_keys(top, (), _READ | _WITHOUT_EFFECT.keys())
         if self._flag(top, "run_config_profile_models_concurrently_enable"):
@@ -180,7 +180,7 @@ class _Reader:
         composing = self._composing(top)
         runs = tuple(self._run(top, model, own, path, composing) for model, own, path in models)
         endpoint = top.get("triton_http_endpoint")
-        return Profile(runs, tuple(self._notices), None if endpoint is None else f"http://{endpoint}")
+        return AnalyzerProfile(runs, tuple(self._notices), None if endpoint is None else f"http://{endpoint}")
 
     def _run(
         self,
@@ -329,7 +329,7 @@ class _Reader:
         place: YamlPath = (*path, "parameters") if own.get("parameters") else ()
         batches = self._numbers(levels, "batch_sizes", place)
         if len(batches) > 1:
-            raise self._error((*place, "batch_sizes"), "one batch size is supported; tune for each load of its own")
+            raise self._error((*place, "batch_sizes"), "one batch size is supported; run the tuner once for each")
         trial = replace(trial, batch_size=int(batches[0]) if batches else 1)
         concurrency = self._numbers(levels, "concurrency", place)
         rates = self._numbers(levels, "request_rate", place)

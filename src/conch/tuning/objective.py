@@ -13,7 +13,7 @@ _INFEASIBLE = -10.0  # the score of a configuration just outside a constraint; e
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class Figure:
     """A figure. `unit` is the value of 1 in Model Analyzer's unit; `rising`: more is better."""
 
     name: str
@@ -22,22 +22,22 @@ class Metric:
     printed: str
 
 
-def _metrics() -> dict[str, Metric]:
+def _metrics() -> dict[str, Figure]:
     table = [
-        Metric("throughput", True, 1, "/s"),
-        Metric("goodput", True, 1, "/s"),
-        Metric("output_tokens", True, 1, "tok/s"),
-        Metric("cpu_memory", False, _MB, "MB"),
-        Metric("gpu_memory", False, _MB, "MB"),
-        Metric("gpu_utilization", True, 0.01, "%"),
-        Metric("gpu_power", False, 1, "W"),
-        Metric("energy", False, 1, "J/request"),
-        Metric("errors", False, 0.01, "%"),
+        Figure("throughput", True, 1, "/s"),
+        Figure("goodput", True, 1, "/s"),
+        Figure("output_tokens", True, 1, "tok/s"),
+        Figure("cpu_memory", False, _MB, "MB"),
+        Figure("gpu_memory", False, _MB, "MB"),
+        Figure("gpu_utilization", True, 0.01, "%"),
+        Figure("gpu_power", False, 1, "W"),
+        Figure("energy", False, 1, "J/request"),
+        Figure("errors", False, 0.01, "%"),
     ]
     for time in ("latency", "ttft", "itl"):
         for point in ("avg", "p50", "p90", "p95", "p99"):
             name = point if time == "latency" else f"{time}_{point}"
-            table.append(Metric(name, False, _MS, "ms"))
+            table.append(Figure(name, False, _MS, "ms"))
     return {metric.name: metric for metric in table}
 
 

@@ -22,7 +22,7 @@ from conch.tuning.state.folder import StateFolder
 from conch.tuning.state.trial_log import Trial, TrialLog
 from conch.tuning.trials.comparison import Contestant, Gain, compare, winner
 from conch.tuning.trials.deployment import Deployment
-from conch.tuning.trials.meter import Meter
+from conch.tuning.trials.meter import TrialMeter
 from conch.tuning.trials.runner import ServerGone, TrialRunner
 from conch.tuning.trials.stages import StageLoad, bottleneck, called_models
 
@@ -58,7 +58,7 @@ class TuneContext:
 
     client: RepositoryClient
     folder: StateFolder
-    meter: Meter
+    meter: TrialMeter
     view: TuneView
     cores: int
     repository: Path | None = None

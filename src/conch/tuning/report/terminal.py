@@ -55,12 +55,14 @@ def _table(*columns: str) -> Table:
 
 
 def _print_stages(outcome: TuneOutcome, console: Console) -> None:
-    table = _table("stage", "queue", "compute", "busy instances", "")
+    table = _table("stage", "queue", "compute", "busy instances")
     for each in outcome.stages:
-        mark = "bottleneck" if each.model == outcome.bottleneck else ""
         busy = f"{each.busy_instances:.1f} of {each.instances}"
-        table.add_row(each.model, f"{each.queue_s * 1e3:.1f} ms", f"{each.compute_s * 1e3:.1f} ms", busy, mark)
+        style = "bold" if each.model == outcome.bottleneck else ""
+        table.add_row(each.model, f"{each.queue_s * 1e3:.1f} ms", f"{each.compute_s * 1e3:.1f} ms", busy, style=style)
     console.print(table)
+    if outcome.bottleneck is not None:
+        console.print(Text(f"bottleneck: {outcome.bottleneck}"))
 
 
 def _print_finalists(outcome: TuneOutcome, console: Console) -> None:

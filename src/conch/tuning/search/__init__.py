@@ -1,1 +1,1 @@
-"""Searches of a space as state machines: they propose points and are told scores. No I/O, no clock."""
+"""Searches of a space as state machines: they propose points and receive scores. No I/O, no clock."""

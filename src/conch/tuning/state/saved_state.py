@@ -99,8 +99,8 @@ def restore_model(client: RepositoryClient, model: SavedModel) -> str:
     try:
         client.load(model.name)
         if client.config(model.name) == model.config:
-            return "restored from the repository"
+            return "restored"
     except ServerRefusal:
         pass  # such as a model without a configuration in the repository
     client.load(model.name, model.config)
-    return "restored to the configuration that was loaded before"
+    return "restored"

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from conch.bench.arrivals.arrival_times import Arrivals, arrival_times
+from conch.bench.arrivals.rate_curve import steady
 from conch.bench.inputs.build import build_source
 from conch.bench.inputs.settings import Amount, InputSettings
 from conch.bench.load_plan import ClosedLoop, LoadPlan, OpenLoop, Tls
@@ -15,7 +19,7 @@ from conch.bench.targets.target import BenchTarget, Protocol
 from conch.tuning.repository_client import ServerAccess, ServerUnreachable
 from conch.tuning.settings import TrialSettings
 from conch.tuning.space import Value
-from conch.tuning.trials.meter import Meter, Reading
+from conch.tuning.trials.meter import TrialMeter, TrialReading
 
 _PERCENTILES = ("50", "90", "95", "99")
 _START_S = 0.3  # processes, connections, their end
@@ -23,7 +27,7 @@ _MIN_SUCCESS = 0.99  # share of requests, below which a configuration is not use
 
 
 @dataclass(slots=True)
-class BenchMeter(Meter):
+class BenchMeter(TrialMeter):
     """Finds the target at the first measurement: the model may have to be loaded before."""
 
     access: ServerAccess
@@ -33,7 +37,7 @@ class BenchMeter(Meter):
     _target: BenchTarget | None = None
     _source: ScriptSource | None = None
 
-    def measure(self, load: Value, effort: float) -> Reading:
+    def measure(self, load: Value, effort: float) -> TrialReading:
         """Measure. Raises ServerUnreachable; TargetError and InputError if requests cannot be made."""
         target, source = self._prepared()
         level = Level("rate" if self.settings.rates else "concurrency", float(str(load)), str(load))
@@ -87,19 +91,19 @@ class BenchMeter(Meter):
     def _pacing(self, level: Level, duration_s: float) -> ClosedLoop | OpenLoop:
         if level.kind == "concurrency":
             return ClosedLoop(int(level.value))
-        arrivals = Arrivals(RateCurve.constant(level.value))
+        arrivals = Arrivals(steady(level.value))
         return OpenLoop(arrival_times(arrivals, duration_s + 1, np.random.default_rng(self.settings.seed)))
 
 
-def reading_of(measured: Measurement) -> Reading:
+def reading_of(measured: Measurement) -> TrialReading:
     """Return the figures of a measurement that objectives can use."""
     succeeded = measured.outcomes.get("ok", 0)
     total = sum(measured.outcomes.values()) - measured.outcomes.get("unfinished", 0)
     cause = f": {measured.errors[0][0]}" if measured.errors else ""
     if measured.latency is None or not succeeded:
-        return Reading(failure=f"no successful request of {total}{cause}")
+        return TrialReading(failure=f"no successful request of {total}{cause}")
     if succeeded < total * _MIN_SUCCESS:
-        return Reading(failure=f"{total - succeeded} of {total} requests failed{cause}")
+        return TrialReading(failure=f"{total - succeeded} of {total} requests failed{cause}")
     figures = {"throughput": measured.throughput.value, "errors": 1 - succeeded / total}
     figures |= _times("", measured.latency)
     if measured.goodput is not None:
@@ -113,7 +117,7 @@ def reading_of(measured: Measurement) -> Reading:
     figures |= _gpu_figures(measured, succeeded)
     notes = tuple(note.message for note in measured.notes if note.severity != "info")
     invalid = [note.message for note in measured.notes if note.code == "client-bottleneck"]
-    return Reading(figures, notes=notes or tuple(invalid))
+    return TrialReading(figures, notes=notes or tuple(invalid))
 
 
 def _times(prefix: str, times: TimeDistribution) -> dict[str, float]:

@@ -9,7 +9,7 @@ from conch.tuning.objective import Goal
 
 # Student's t for 95 %, by degrees of freedom.
 _T95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
-_T95_LIMIT = 2.0
+_T95_MANY = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _gain(current: Contestant, other: Contestant, goal: Goal) -> Gain:
     if len(differences) == 1:
         return Gain(other.name, _ratio(mean), None, None, feasible)
     freedom = len(differences) - 1
-    margin = (_T95[freedom - 1] if freedom <= len(_T95) else _T95_LIMIT) * stdev(differences) / sqrt(len(differences))
+    margin = (_T95[freedom - 1] if freedom <= len(_T95) else _T95_MANY) * stdev(differences) / sqrt(len(differences))
     return Gain(other.name, _ratio(mean), _ratio(mean - margin), _ratio(mean + margin), feasible)
 
 

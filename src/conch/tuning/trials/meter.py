@@ -7,7 +7,7 @@ from conch.tuning.space import Value
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TrialReading:
     """Figures by the names of `conch.tuning.objective.METRICS`; empty if no request succeeded, with the cause."""
 
     figures: dict[str, float] = field(default_factory=dict)
@@ -15,11 +15,11 @@ class Reading:
     notes: tuple[str, ...] = ()
 
 
-class Meter(ABC):
+class TrialMeter(ABC):
     """Puts a load on the model and measures it."""
 
     @abstractmethod
-    def measure(self, load: Value, effort: float) -> Reading:
+    def measure(self, load: Value, effort: float) -> TrialReading:
         """Measure under a load (concurrent users, or requests per second) for a share of the full window.
 
         Raises ServerUnreachable if the server is gone.

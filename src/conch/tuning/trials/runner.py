@@ -11,7 +11,7 @@ from conch.tuning.repository_client import RepositoryClient, ServerRefusal, Serv
 from conch.tuning.space import Value
 from conch.tuning.state.trial_log import Trial, TrialLog
 from conch.tuning.trials.deployment import Deployment
-from conch.tuning.trials.meter import Meter, Reading
+from conch.tuning.trials.meter import TrialMeter, TrialReading
 from conch.tuning.trials.stages import StageLoad, stage_loads
 
 _MIN_FREE_MEMORY = 0.05  # share of a local machine's memory
@@ -27,7 +27,7 @@ class TrialRunner:
 
     client: RepositoryClient
     deployment: Deployment
-    meter: Meter
+    meter: TrialMeter
     log: TrialLog
     keep_watch: Callable[[], None]
     wait_s: float
@@ -58,25 +58,27 @@ class TrialRunner:
         self.log.append(trial)
         return trial
 
-    def _measured(self, settings: Mapping[str, Value], effort: float) -> tuple[Reading, dict[str, dict[str, float]]]:
+    def _measured(
+        self, settings: Mapping[str, Value], effort: float
+    ) -> tuple[TrialReading, dict[str, dict[str, float]]]:
         self.keep_watch()
         try:
             self.deployment.load(settings)
             if is_local(self.client.access.url) and (free := free_memory_share()) < _MIN_FREE_MEMORY:
                 self.deployment.load({})
-                return Reading(failure=f"only {free:.0%} of the machine's memory is left"), {}
+                return TrialReading(failure=f"only {free:.0%} of the machine's memory is left"), {}
             before = self.client.statistics() if self.stages else {}
             started = time.monotonic()
             reading = self.meter.measure(settings[LOAD], effort)
             window_s = time.monotonic() - started
             after = self.client.statistics() if self.stages else {}
         except ServerRefusal as refusal:
-            return Reading(failure=f"the server refused the configuration: {refusal}"), {}
+            return TrialReading(failure=f"the server refused the configuration: {refusal}"), {}
         except ServerUnreachable as error:
             self.deployment.forget()
             if not self.client.wait_until_live(self.wait_s):
                 raise ServerGone(str(error)) from error
-            return Reading(failure=f"the server went away during the trial: {error}"), {}
+            return TrialReading(failure=f"the server went away during the trial: {error}"), {}
         documents = self.deployment.documents(settings)
         counts = {name: instance_count(documents.get(name, {})) for name in self.stages}
         loads = stage_loads(before, after, counts, window_s)

@@ -61,7 +61,7 @@ def bottleneck(loads: Iterable[StageLoad]) -> StageLoad | None:
 def called_models(
     model: str, before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """Return the models that had requests while this one had: those that a BLS model calls, if nobody else does."""
+    """Return the models that had requests while this one had: those that a BLS model calls, if no other client does."""
     own = _delta(before.get(model, {}), after.get(model, {}), "success", "count")
     return [
         name

@@ -1,0 +1,91 @@
+import json
+from dataclasses import replace
+from io import StringIO
+
+from rich.console import Console
+
+from conch.tuning.effects import knob_effects, pareto_front
+from conch.tuning.outcome import Finalist, TuneOutcome
+from conch.tuning.report.document import to_json
+from conch.tuning.report.page import page
+from conch.tuning.report.terminal import print_outcome
+from conch.tuning.report.wording import verdict
+from conch.tuning.space import Dimension, Space
+from conch.tuning.state.trial_log import Trial
+from conch.tuning.trials.comparison import Gain
+from conch.tuning.trials.stages import StageLoad
+
+SPACE = Space((Dimension("load", (1, 8)), Dimension("instances", (1, 2))))
+
+
+def _trial(load: int, instances: int, throughput: float, p99: float) -> Trial:
+    return Trial({"load": load, "instances": instances}, 1.0, {"throughput": throughput, "p99": p99})
+
+
+# Instances double the throughput at 8 users only by 1.5 and at 1 user not at all.
+TRIALS = (_trial(1, 1, 50, 0.02), _trial(1, 2, 50, 0.02), _trial(8, 1, 100, 0.08), _trial(8, 2, 150, 0.05))
+OUTCOME = TuneOutcome(
+    model="<detect>",
+    server="conch 1",
+    url="http://localhost:8000",
+    goal="maximize throughput",
+    started_at="2026-01-01T00:00:00+00:00",
+    duration_s=12.0,
+    space={each.name: each.values for each in SPACE.dimensions},
+    space_size=SPACE.size,
+    strategy="bayesian",
+    trials=(*TRIALS, Trial({"load": 8, "instances": 4}, 1.0, failure="out of <memory>")),
+    reused=0,
+    finalists=(
+        Finalist("current", {"load": 8}, TRIALS[2].figures, feasible=True),
+        Finalist("A", {"load": 8, "instances": 2}, TRIALS[3].figures, feasible=True),
+    ),
+    gains=(Gain("A", 1.5, 1.4, 1.6, feasible=True),),
+    winner="A",
+    effects=knob_effects(SPACE, TRIALS, {"load": 1, "instances": 1}, ("throughput", "p99")),
+    stages=(StageLoad("net", 10, 0.01, 0.02, 0.9, 1),),
+    bottleneck="net",
+    diffs={"m": "--- a\n+++ b\n-count: 1\n+count: 2\n"},
+)
+
+
+def test_effects_separate_knobs_that_were_changed_together() -> None:
+    unbalanced = [TRIALS[0], TRIALS[2], TRIALS[3]]  # instances were raised under the high load only
+    effects = {(each.knob, each.value): each for each in knob_effects(SPACE, unbalanced, {}, ("throughput",))}
+    assert 1.35 < effects["instances", 2].ratios["throughput"] < 1.65
+    assert 1.8 < effects["load", 8].ratios["throughput"] < 2.2
+
+
+def test_the_front_has_what_nothing_beats() -> None:
+    assert pareto_front(TRIALS, "throughput", "p99") == [TRIALS[0], TRIALS[3]]
+
+
+def test_the_verdict_names_the_gain_and_its_interval() -> None:
+    text = "instances=2 is better than the current configuration by +50.0 % (+40.0 … +60.0)"
+    assert verdict(OUTCOME) == text
+    assert "no configuration is shown" in verdict(replace(OUTCOME, winner=None))
+    assert "interrupted" in verdict(replace(OUTCOME, winner=None, ended="interrupted"))
+
+
+def test_the_page_is_whole_and_escapes() -> None:
+    text = page(OUTCOME)
+    assert text.count("<circle") == len(TRIALS)
+    assert "&lt;detect&gt;" in text
+    assert "out of &lt;memory&gt;" in text
+    assert "http://" not in text.replace("http://localhost:8000", "")
+    assert "<script" not in text
+
+
+def test_json_has_the_fields() -> None:
+    document = json.loads(to_json(OUTCOME))
+    assert document["format"] == 1
+    assert document["winner"] == "A"
+    assert document["trials"][0]["figures"]["throughput"] == 50
+
+
+def test_the_tables_fit_a_narrow_terminal() -> None:
+    console = Console(width=40, record=True, file=StringIO())
+    print_outcome(OUTCOME, console)
+    text = console.export_text()
+    assert "bottleneck: net" in text
+    assert max(map(len, text.splitlines())) <= 40

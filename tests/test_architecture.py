@@ -53,6 +53,8 @@ OPTIONAL = {
     "grafana_foundation_sdk": {"monitoring/dashboards/grafana.py"},
     "urllib3": {"repository/remote/http_client.py", "alerts/http_post.py"},
     "zstandard": {"archives/zstd.py"},
+    "PIL": {"bench/inputs/files/images.py"},
+    "tokenizers": {"bench/inputs/token_counter.py"},
 }
 
 # Options that are read through a method or a property of ServerOptions.

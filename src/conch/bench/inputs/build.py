@@ -1,21 +1,32 @@
 """Make the requests of a benchmark."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
 
 from conch.bench.inputs.cancellations import CancellationPattern, with_cancellations
+from conch.bench.inputs.expectations import add_expected_answers, expect_outputs
+from conch.bench.inputs.files.images import read_images
+from conch.bench.inputs.files.perf_analyzer_json import read_folder, read_streams
+from conch.bench.inputs.files.prompt_file import FilePrompt, read_json_lines, read_lines, read_payloads
+from conch.bench.inputs.files.recording import is_recording, read_recording
 from conch.bench.inputs.language import LanguageInputs, RequestSize
-from conch.bench.inputs.prompts import PromptWriter
+from conch.bench.inputs.rows import InputRow, InputStreams, batches
 from conch.bench.inputs.sequences import DEFAULT_LENGTH, SequenceSource, SequenceStep
 from conch.bench.inputs.settings import InputError, InputSettings, PreparedInputs
 from conch.bench.inputs.tensor_request import fixed_parameters, tensor_encoder
 from conch.bench.inputs.tensors import InputForm, TensorGenerator, input_forms
-from conch.bench.inputs.vocabulary import assumed_vocabulary
 from conch.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
 from conch.bench.targets.target import BenchTarget, ModelKind, Protocol
 
 # Of all distinct requests: beyond it there are fewer of them.
 _MAX_BYTES = 256 * 2**20
 MOONCAKE_BLOCK_TOKENS = 512
+_GENERATED = ("random", "zero")
+_PROMPT_LINES, _JSON_LINES = (".txt",), (".jsonl", ".ndjson")
 
 
 def build_source(target: BenchTarget, settings: InputSettings) -> ScriptSource:
@@ -27,14 +38,35 @@ def prepare_inputs(target: BenchTarget, settings: InputSettings) -> PreparedInpu
     """Return the requests for a target, and a description of them. Raises InputError, TargetError.
 
     For the OpenAI API, a few requests are sent to find out which fields the server accepts, and how it counts tokens.
+    With `expect="first"`, each request is sent once.
     """
-    if target.protocol is Protocol.OPENAI or target.model.kind is ModelKind.LANGUAGE:
-        with LanguageInputs(target, settings) as language:
-            return language.generated()
+    prepared = _prepare(target, settings)
+    fixed = prepared.source.fixed
+    if fixed is not None and settings.expect is not None:
+        add_expected_answers(target, fixed, settings)
+    elif settings.expect is not None:
+        raise InputError("--expect compares single requests; it does not support sequences and conversations")
+    if fixed is None or settings.cancel is None:
+        return prepared
+    source = FixedRequests(with_cancellations(fixed, settings.cancel, settings.seed))
+    return PreparedInputs(source, prepared.description, prepared.notes)
+
+
+def _prepare(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
+    generated = settings.input_data in _GENERATED and settings.images is None
+    if _by_prompts(target):
+        prompts = None if generated else _prompts(target, settings)
+        if generated or prompts is not None:
+            with LanguageInputs(target, settings) as language:
+                return language.generated() if prompts is None else language.of_prompts(prompts)
     _refuse_language_settings(target, settings)
-    if target.model.sequences or settings.sequence_length is not None:
-        return _sequences(target, settings)
-    return _tensors(target, settings)
+    if generated:
+        return _generated(target, settings)
+    return _of_streams(target, settings, _read_streams(target, settings))
+
+
+def _by_prompts(target: BenchTarget) -> bool:
+    return target.protocol is Protocol.OPENAI or target.model.kind is ModelKind.LANGUAGE
 
 
 def prepare_trace(
@@ -45,9 +77,10 @@ def prepare_trace(
 ) -> PreparedInputs:
     """Return one request for each request of a trace, in its order, so that OpenLoop.requests may be 0, 1, 2, ….
 
-    A model that is not a language model gets generated tensors, whatever the sizes. Raises InputError, TargetError.
+    A model that is not a language model gets generated tensors in turn, whatever the sizes. Raises InputError,
+    TargetError.
     """
-    if target.protocol is Protocol.OPENAI or target.model.kind is ModelKind.LANGUAGE:
+    if _by_prompts(target):
         with LanguageInputs(target, settings) as language:
             return language.of_sizes(sizes, block_tokens)
     return prepare_inputs(target, settings)
@@ -65,9 +98,13 @@ def _refuse_language_settings(target: BenchTarget, settings: InputSettings) -> N
             raise InputError(f"{flag} is for language models; '{target.model.name}' is measured with tensors")
 
 
-def _tensors(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
+def _generated(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
+    """Return requests with tensors of the model's metadata."""
     forms = input_forms(target.model, settings)
     generator = TensorGenerator(settings)
+    if target.model.sequences or settings.sequence_length is not None:
+        steps = [SequenceStep([generator.tensor(form) for form in forms]) for _ in range(settings.distinct)]
+        return _sequences(target, settings, _in_lengths(steps, settings), shown_forms(forms))
     encoder = tensor_encoder(target, settings)
     parameters = fixed_parameters(settings)
 
@@ -76,21 +113,51 @@ def _tensors(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
         return PreparedRequest(index, *encoder.encode(tensors, parameters), encoder.response)
 
     requests, notes = distinct_requests(make, settings.distinct)
-    marked = with_cancellations(requests, settings.cancel, settings.seed)
     what = f"{len(requests)} {settings.input_data} requests: {shown_forms(forms)}"
-    return PreparedInputs(FixedRequests(marked), what, tuple(notes))
+    return PreparedInputs(FixedRequests(requests), what, tuple(notes))
 
 
-def _sequences(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
-    forms = input_forms(target.model, settings)
-    generator = TensorGenerator(settings)
-    writer = PromptWriter(assumed_vocabulary(), settings.seed)
+def _of_streams(target: BenchTarget, settings: InputSettings, streams: InputStreams) -> PreparedInputs:
+    """Return requests with the tensors of a file."""
+    what = f"{sum(map(len, streams.streams))} rows of {settings.images or settings.input_data}"
+    grouped = [batches(rows, target.model, settings.batch_size) for rows in streams.streams]
+    if streams.sequences or target.model.sequences or settings.sequence_length is not None:
+        steps = [[_step(target, settings, row) for row in rows] for rows in grouped]
+        if settings.sequence_length is not None or not streams.sequences:
+            steps = [sequence for each in steps for sequence in _in_lengths(each, settings)]
+        return _sequences(target, settings, steps, what, streams.notes)
+    encoder = tensor_encoder(target, settings)
+    parameters = fixed_parameters(settings)
+    requests = []
+    for index, row in enumerate(grouped[0]):
+        head, body = encoder.encode(list(row.tensors.values()), parameters)
+        expected = expect_outputs(target, row.expected, settings.tolerance)
+        requests.append(PreparedRequest(index, head, body, encoder.response, expected=expected))
+    return PreparedInputs(FixedRequests(requests), what, streams.notes)
+
+
+def _step(target: BenchTarget, settings: InputSettings, row: InputRow) -> SequenceStep:
+    return SequenceStep(list(row.tensors.values()), expect_outputs(target, row.expected, settings.tolerance))
+
+
+def _in_lengths(steps: Sequence[SequenceStep], settings: InputSettings) -> list[list[SequenceStep]]:
+    """Return sequences of the given lengths, which begin at different steps."""
+    rng = np.random.default_rng(settings.seed)
     length = settings.sequence_length or DEFAULT_LENGTH
-    steps = [SequenceStep([generator.tensor(form) for form in forms]) for _ in range(settings.distinct)]
     sequences = []
     for number in range(settings.distinct):
-        count = writer.amount(length)
+        count = int(rng.integers(length.mean - length.spread, length.mean + length.spread, endpoint=True))
         sequences.append([steps[(number + at) % len(steps)] for at in range(count)])
+    return sequences
+
+
+def _sequences(
+    target: BenchTarget,
+    settings: InputSettings,
+    sequences: Sequence[Sequence[SequenceStep]],
+    what: str,
+    notes: tuple[str, ...] = (),
+) -> PreparedInputs:
     source = SequenceSource(
         sequences,
         tensor_encoder(target, settings),
@@ -98,17 +165,58 @@ def _sequences(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
         CancellationPattern(settings.cancel),
         text_ids=target.model.text_sequence_ids,
     )
-    return PreparedInputs(
-        source, f"sequences of {length} requests: {shown_forms(forms)}", sequence_notes(target, settings)
-    )
+    shortest, longest = min(map(len, sequences)), max(map(len, sequences))
+    lengths = str(longest) if shortest == longest else f"{shortest} to {longest}"
+    if settings.sequence_length is None and target.model.sequences:
+        reason = f"model '{target.model.name}' has sequence_batching"
+        notes = (*notes, f"{reason}: it gets sequences of {lengths} requests (--sequence-length)")
+    return PreparedInputs(source, f"sequences of {lengths} requests: {what}", notes)
 
 
-def sequence_notes(target: BenchTarget, settings: InputSettings) -> tuple[str, ...]:
-    """Return what the report says of sequences that were not asked for."""
-    if settings.sequence_length is not None or not target.model.sequences:
-        return ()
-    noticed = f"model '{target.model.name}' has sequence_batching: requests are sent in sequences of {DEFAULT_LENGTH}"
-    return (f"{noticed} (--sequence-length)",)
+def _read_streams(target: BenchTarget, settings: InputSettings) -> InputStreams:
+    """Read the tensors of a folder of images, a folder of files, a recording or perf_analyzer's JSON."""
+    if settings.images is not None:
+        return read_images(target.model, settings)
+    path = _path(settings)
+    if path.is_dir():
+        return read_folder(path, target.model, settings)
+    document = _document(path)
+    if is_recording(document):
+        return read_recording(str(path), document, target.model)
+    return read_streams(str(path), document, target.model, settings)
+
+
+def _prompts(target: BenchTarget, settings: InputSettings) -> list[FilePrompt] | None:
+    """Return the prompts of a file; None if it has tensors. Raises InputError where they cannot be sent."""
+    if settings.images is not None:
+        if target.protocol is Protocol.OPENAI:
+            raise InputError("--images is for models with tensors, not for the OpenAI API")
+        return None
+    path = _path(settings)
+    if path.suffix in _PROMPT_LINES:
+        return read_lines(path)
+    if path.suffix in _JSON_LINES:
+        return read_json_lines(path)
+    prompts = None if path.is_dir() else read_payloads(path, _document(path))
+    if prompts is None and target.protocol is Protocol.OPENAI:
+        raise InputError(f"--input-data {path}: the OpenAI API needs prompts: .txt, .jsonl, or JSON with payloads")
+    return prompts
+
+
+def _path(settings: InputSettings) -> Path:
+    path = Path(settings.input_data)
+    if not path.exists():
+        raise InputError(f"--input-data {path}: there is no such file or folder; or use random or zero")
+    return path
+
+
+def _document(path: Path) -> Any:
+    try:
+        return orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"--input-data {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"--input-data {path} is not valid JSON: {error}") from None
 
 
 def shown_forms(forms: Sequence[InputForm]) -> str:

@@ -1,9 +1,10 @@
 """Make the requests to language and embedding models."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conch.bench.inputs.cancellations import CancellationPattern, with_cancellations
+from conch.bench.inputs.cancellations import CancellationPattern
+from conch.bench.inputs.files.prompt_file import FilePrompt
 from conch.bench.inputs.openai_request import OpenAiEncoder, try_server
 from conch.bench.inputs.prompts import DEFAULT_WORDS, PromptWriter
 from conch.bench.inputs.sessions import Conversation, ConversationSource
@@ -66,22 +67,38 @@ class LanguageInputs:
             tokens = writer.amount(sizes)
             prompt = writer.prompt(tokens, prefixes[index % len(prefixes)])
             requests.append(self._request(index, prompt, self._output_tokens(writer), tokens if writer.exact else -1))
-        marked = with_cancellations(requests, settings.cancel, settings.seed)
-        return PreparedInputs(FixedRequests(marked), self._description(f"{count} prompts", writer), tuple(self.notes))
+        what = self._description(f"{count} prompts", writer)
+        return PreparedInputs(FixedRequests(requests), what, tuple(self.notes))
 
-    def of_prompts(self, prompts: Iterable[tuple[str | list[dict[str, object]], int | None]]) -> PreparedInputs:
-        """Return requests with given prompts, or messages, and numbers of output tokens. Raises InputError."""
+    def of_prompts(self, prompts: Sequence[FilePrompt]) -> PreparedInputs:
+        """Return requests with the prompts of a file; conversations if one of them has turns. Raises InputError."""
+        what = f"{len(prompts)} prompts of {self._settings.input_data}"
+        if any(prompt.turns for prompt in prompts):
+            return self._conversations([self._conversation(prompt) for prompt in prompts], what)
         requests = []
-        for index, (prompt, output_tokens) in enumerate(prompts):
-            wanted = output_tokens if output_tokens is not None else self._wanted_output()
-            if self._openai is not None:
-                content = prompt if isinstance(prompt, str) or self._chat else messages_text(prompt)
-                head, body = self._openai.encode(content, wanted)
+        for index, prompt in enumerate(prompts):
+            content = prompt.content
+            output_tokens = self._wanted_output() if prompt.output_tokens is None else prompt.output_tokens
+            if self._openai is not None and self._chat:
+                head, body = self._openai.encode(content, output_tokens)
             else:
-                head, body = self._encoder.encode(prompt if isinstance(prompt, str) else messages_text(prompt), wanted)
+                text = content if isinstance(content, str) else messages_text(content)
+                head, body = self._encoder.encode(text, output_tokens)
             requests.append(PreparedRequest(index, head, body, self._encoder.response))
-        marked = with_cancellations(requests, self._settings.cancel, self._settings.seed)
-        return PreparedInputs(FixedRequests(marked), f"{len(requests)} prompts of a file", tuple(self.notes))
+        return PreparedInputs(FixedRequests(requests), what, tuple(self.notes))
+
+    def _conversation(self, prompt: FilePrompt) -> Conversation:
+        first = prompt.content if isinstance(prompt.content, str) else messages_text(prompt.content)
+        turns = (first, *prompt.turns)
+        output_tokens = self._wanted_output() if prompt.output_tokens is None else prompt.output_tokens
+        return Conversation(turns, [output_tokens] * len(turns))
+
+    def _conversations(self, conversations: Sequence[Conversation], what: str) -> PreparedInputs:
+        if self._openai is None or self._openai.form.route is OpenAiRoute.EMBEDDINGS:
+            raise InputError("conversations need chat or completions of the OpenAI API (--protocol openai)")
+        pattern = CancellationPattern(self._settings.cancel)
+        source = ConversationSource(conversations, self._openai, self._settings.think_s, pattern)
+        return PreparedInputs(source, what, tuple(self.notes))
 
     def of_sizes(self, sizes: Sequence[RequestSize], block_tokens: int) -> PreparedInputs:
         """Return one request for each size, in their order. `index` is the place in `sizes`."""
@@ -145,8 +162,6 @@ class LanguageInputs:
         return [writer.prefix(number, tokens) for number in range(self._settings.prefixes)] if tokens else [[]]
 
     def _sessions(self, turns: Amount) -> PreparedInputs:
-        if self._openai is None or self._openai.form.route is OpenAiRoute.EMBEDDINGS:
-            raise InputError("--turns needs chat or completions of the OpenAI API (--protocol openai)")
         settings = self._settings
         writer = self._writer(exact=settings.prompt_tokens is not None)
         prefixes = self._prefixes(writer)
@@ -159,10 +174,8 @@ class LanguageInputs:
                 for turn in range(count)
             ]
             conversations.append(Conversation(prompts, [self._output_tokens(writer) for _ in range(count)]))
-        source = ConversationSource(conversations, self._openai, settings.think_s, CancellationPattern(settings.cancel))
-        what = self._description(f"conversations of {turns} turns", writer)
-        self.notes.append("the first turn has the prompt tokens that were asked for; later ones add that many words")
-        return PreparedInputs(source, what, tuple(self.notes))
+        self.notes.append("the first turn has the prompt tokens that were asked for; later ones add as many words")
+        return self._conversations(conversations, self._description(f"conversations of {turns} turns", writer))
 
     def _description(self, what: str, writer: PromptWriter) -> str:
         settings = self._settings

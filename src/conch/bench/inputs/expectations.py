@@ -1,0 +1,128 @@
+"""Find the expected answers of requests: in a file, or by sending each request once before the run."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from conch.bench.inputs.expected import (
+    ExpectedEmbedding,
+    ExpectedGrpcTensors,
+    ExpectedHttpTensors,
+    ExpectedText,
+    generated_text,
+    read_grpc_outputs,
+    read_http_outputs,
+)
+from conch.bench.inputs.sessions import answer_text
+from conch.bench.inputs.settings import InputError, InputSettings
+from conch.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, ResponseKind
+from conch.bench.targets.grpc_probe import GrpcProbe
+from conch.bench.targets.http_probe import HttpProbe
+from conch.bench.targets.target import BenchTarget, Protocol
+from conch.tensor import Tensor
+
+FIRST = "first"
+_TIMEOUT_S = 300.0
+_OK = 200
+
+
+def expect_outputs(target: BenchTarget, outputs: Mapping[str, Tensor], tolerance: float) -> ExpectedAnswer | None:
+    """Return the check for outputs that a file has; None if it has none."""
+    if not outputs:
+        return None
+    if target.protocol is Protocol.GRPC:
+        return ExpectedGrpcTensors(outputs, tolerance)
+    if target.protocol is Protocol.HTTP:
+        return ExpectedHttpTensors(outputs, tolerance)
+    raise InputError(f"expected outputs are compared with --protocol http or grpc, not {target.protocol}")
+
+
+def add_expected_answers(target: BenchTarget, requests: Sequence[PreparedRequest], settings: InputSettings) -> None:
+    """Set the expected answer of each request, as `--expect` says. Raises InputError, TargetError."""
+    if settings.expect is None:
+        return
+    if target.protocol is Protocol.GRPC_STREAM:
+        raise InputError("--expect compares whole answers: it does not support --protocol grpc-stream")
+    if settings.expect == FIRST:
+        for request in requests:
+            request.expected = _check_for(target, request, send_once(target, request), settings.tolerance)
+        return
+    answers = _of_file(settings.expect)
+    if len(answers) not in (1, len(requests)):
+        wanted = f"expected 1, or one for each of {len(requests)} requests"
+        raise InputError(f"--expect {settings.expect} has {len(answers)} answers; {wanted}")
+    for index, request in enumerate(requests):
+        body = answers[index % len(answers)]
+        request.expected = _check_for(target, request, body, settings.tolerance)
+
+
+def send_once(target: BenchTarget, request: PreparedRequest) -> Answer:
+    """Send a request outside of the run and return its answer. Raises InputError for a failure, TargetError."""
+    if target.protocol is Protocol.GRPC:
+        (body, *_) = GrpcProbe(target.endpoint, _TIMEOUT_S).responses(request.head.decode(), request.body)
+        return Answer(0, body)
+    first, *lines = request.head.decode("latin-1").splitlines()
+    method, path, _ = first.split(" ")
+    probe = HttpProbe(target.endpoint, _TIMEOUT_S)
+    try:
+        answer = probe.ask(method, path, request.body, dict(line.split(": ", 1) for line in lines))
+    finally:
+        probe.close()
+    if answer.status != _OK:
+        raise InputError(f"--expect first: the server answers {answer.status}: {answer.error_message()}")
+    if request.response in (ResponseKind.OPENAI_STREAM, ResponseKind.GENERATE_STREAM):
+        return Answer(answer.status, b"", streamed_text(answer.body))
+    return Answer(answer.status, answer.body)
+
+
+def streamed_text(body: bytes) -> str:
+    """Return the joined content of server-sent events of the OpenAI API or of generate_stream."""
+    parts = []
+    for line in body.splitlines():
+        data = line[5:].strip() if line.startswith(b"data:") else b""
+        if not data or data == b"[DONE]":
+            continue
+        document = orjson.loads(data)
+        if "text_output" in document:
+            parts.append(str(document["text_output"]))
+        for choice in document.get("choices") or ():
+            delta = choice.get("delta")
+            parts.append((choice.get("text") if delta is None else delta.get("content")) or "")
+    return "".join(parts)
+
+
+def _check_for(target: BenchTarget, request: PreparedRequest, answer: Answer, tolerance: float) -> ExpectedAnswer:
+    """Return the check for an answer, by its form."""
+    try:
+        if target.protocol is Protocol.GRPC:
+            return ExpectedGrpcTensors(read_grpc_outputs(answer.body), tolerance)
+        if target.protocol is Protocol.HTTP:
+            return ExpectedHttpTensors(read_http_outputs(answer.body), tolerance)
+        if request.head.split(b" ", 2)[1].endswith(b"/embeddings"):
+            return ExpectedEmbedding(answer.body, tolerance)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"--expect: the answer is not well-formed: {error}") from None
+    text = answer_text(answer) or generated_text(answer.body)
+    return ExpectedText(text or answer.body.decode("utf-8", "replace"))
+
+
+def _of_file(name: str) -> list[Answer]:
+    """Return the answers of a file: a body of the server, a JSON list of such bodies, or a text."""
+    try:
+        content = Path(name).read_bytes()
+    except OSError as error:
+        raise InputError(f"--expect {name} cannot be read: {error.strerror}") from None
+    try:
+        document: Any = orjson.loads(content)
+    except ValueError:
+        return [Answer(_OK, content)]
+    entries = document if isinstance(document, list) else [document]
+    return [_answer(entry) for entry in entries]
+
+
+def _answer(entry: Any) -> Answer:
+    if isinstance(entry, str):
+        return Answer(_OK, b"", entry)
+    return Answer(_OK, orjson.dumps(entry))

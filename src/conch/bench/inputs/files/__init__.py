@@ -1,0 +1,1 @@
+"""Inputs from files: perf_analyzer's JSON and folders, images, prompts, recordings."""

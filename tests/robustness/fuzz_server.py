@@ -17,12 +17,13 @@ import psutil
 from conch.errors import ConchError
 from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.http.connection import HttpConnection
-from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
+from conch.frontends.http.message import HttpLimits, HttpRequest
 from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.server_context import ServerContext
 from conch.frontends.loop_budget import ParseBudget
 from conch.frontends.offload import jobs
 from conch.frontends.offload.pool import Done, Job, OffloadPool, Outcome
-from conch.frontends.traffic import Traffic
+from conch.frontends.traffic import SweepClock, Traffic
 from conch.frontends.v2_http.routes import V2Http
 from conch.options.server_options import ServerOptions
 from conch.server import Server
@@ -100,35 +101,30 @@ class FuzzServer:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.handled: list[bytes] = []  # methods of the requests that reached the handler, in order
-        self.now = 0.0
-        self.limits = HttpLimits(body_bytes=MAX_INPUT_BYTES, head_bytes=4096, head_fields=32)
         self.connections: set[HttpConnection] = set()
         # How an answer is ordered must not depend on the clock here.
         self.parse_budget = ParseBudget(inf, inf)
-        self.traffic = Traffic()
-        self.budget = BodyBudget(DEFAULT_LIMIT_BYTES)
         self._routes = V2Http(
             server.inference, server.control, max_input_bytes=MAX_INPUT_BYTES, header_forward_pattern="X-Forward.*"
+        )
+        self.context = ServerContext(
+            self._handle,
+            HttpLimits(body_bytes=MAX_INPUT_BYTES, head_bytes=4096, head_fields=32),
+            BodyBudget(DEFAULT_LIMIT_BYTES),
+            self.parse_budget,
+            Traffic(),
+            SweepClock(),
+            body_limit=self._routes.body_limit,
+            refusal=self._routes.refusal,
         )
         self._watch = _Watch()
         self._loop_errors: list[dict[str, Any]] = []
 
     # What a connection knows of its owner.
 
-    def handler(self, request: HttpRequest, reply: HttpReply) -> None:
+    def _handle(self, request: HttpRequest, reply: HttpReply) -> None:
         self.handled.append(request.method)
         self._routes(request, reply)
-
-    @property
-    def body_limit(self) -> Callable[[HttpRequest], int]:
-        return self._routes.body_limit
-
-    @property
-    def refusal(self) -> Callable[[HttpRequest], HttpRefusal | None]:
-        return self._refusal
-
-    def _refusal(self, request: HttpRequest) -> HttpRefusal | None:
-        return self._routes.refusal(request)
 
     def opened(self, connection: HttpConnection) -> bool:
         self.connections.add(connection)

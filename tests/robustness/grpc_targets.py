@@ -19,7 +19,7 @@ from conch.frontends.forwarded_headers import ForwardedHeaders
 from conch.frontends.grpc.dispatch import Dispatcher
 from conch.frontends.http2.connection import Http2Connection
 from conch.frontends.http2.limits import Http2Limits
-from conch.frontends.traffic import Traffic
+from conch.frontends.traffic import SweepClock, Traffic
 from conch.frontends.v2_grpc.infer import GrpcInferEndpoint
 from conch.frontends.v2_grpc.service import InferenceService
 from conch.protocol.v2_proto.inference import read_infer_request
@@ -67,7 +67,7 @@ class GrpcFuzzServer:
             streams=20, stream_window=2**17, connection_window=2**18, frame_bytes=2**16, header_bytes_hard=8192
         )
         self.traffic = Traffic()
-        self.now = 0.0
+        self.clock = SweepClock()
         self.parse_budget = place.parse_budget
         self.read_buffer = memoryview(bytearray(2**16))
         self.connections: set[Http2Connection] = set()

@@ -34,7 +34,7 @@ async def talk(
     `allowed` are the statuses from 500 on that may be: nothing that a client sends is the server's fault.
     """
     before = len(place.handled)
-    connection = HttpConnection(place)
+    connection = HttpConnection(place, place.context)
     wire = Wire(connection)
     await wire.feed(parts, take)
     await wire.finish(lambda: connection.sender.busy)

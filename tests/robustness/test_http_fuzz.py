@@ -51,7 +51,7 @@ async def test_requests_may_be_cut_anywhere(tmp_path: Path) -> None:
 async def test_a_server_that_does_not_answer_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.robustness.fuzz_server.MAX_WORKER_S", 1.0)
     async with fuzz_server(tmp_path) as place:
-        monkeypatch.setattr(place, "handler", lambda request, reply: place.handled.append(request.method))
+        monkeypatch.setattr(place.context, "handler", lambda request, reply: place.handled.append(request.method))
         report = Report("none")
         await run_case(place, ConnectionTarget(place), b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n", report)
         assert ["hangs" in text for text in report.findings] == [True]

@@ -1,37 +1,44 @@
 """Batches that the core sends to instances, and the requests in them as instances see them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
-from typing import Protocol
 
 from conch.errors import ConchError, Unavailable
 from conch.request import InferRequest, InferResponse
 
 
-class Execution(Protocol):
+class Execution(ABC):
     """One admitted request while an instance works on it. All methods belong to the event loop's thread.
 
     A request ends exactly once: `finish` settles it, and later calls are no-ops. So an instance need not check whether
     the caller has cancelled.
     """
 
-    @property
-    def request(self) -> InferRequest:
-        """The request."""
+    # A Protocol would do, but its attributes and methods are looked up by name in compiled code.
+    __slots__ = ("request",)
+
+    def __init__(self, request: InferRequest) -> None:
+        self.request = request
 
     @property
     def cancelled(self) -> bool:
         """Whether the caller has cancelled the request."""
+        return False
 
+    @abstractmethod
     def on_cancel(self, notify: Callable[[], None]) -> None:
         """Call `notify` once when the caller cancels; immediately if that has happened."""
 
+    @abstractmethod
     def send(self, response: InferResponse | ConchError) -> None:
         """Deliver one response or error of a decoupled model; more may follow."""
 
+    @abstractmethod
     def finish(self, answer: InferResponse | ConchError | None) -> None:
         """Deliver the last response or the error; None ends a decoupled request without a further response."""
 
+    @abstractmethod
     def reschedule(self) -> None:
         """Reschedule the request of an iterative model: it joins a later batch."""
 

@@ -9,7 +9,7 @@ from enum import Enum
 from time import monotonic_ns
 from typing import Protocol
 
-from conch.backends.batch import Batch
+from conch.backends.batch import Batch, Execution
 from conch.errors import BackendError, Cancelled, ConchError
 from conch.request import InferRequest, InferResponse, Respond
 
@@ -29,7 +29,7 @@ class Owner(Protocol):
         """Count the request and drop it. `previous` is the state before its end."""
 
 
-class Pending:
+class Pending(Execution):
     """An admitted request; an `Execution` to the instance that gets it, an `Admitted` to the frontend that sent it."""
 
     __slots__ = (
@@ -43,13 +43,12 @@ class Pending:
         "group_key",
         "level",
         "queued",
-        "request",
         "respond",
         "state",
     )
 
     def __init__(self, request: InferRequest, respond: Respond, owner: Owner) -> None:
-        self.request = request
+        super().__init__(request)
         self.state = State.QUEUED
         self.level = 0  # priority level; 1 is the most urgent, 0 where the model has none
         self.expires = 0  # when its queue policy acts, monotonic ns; 0: never

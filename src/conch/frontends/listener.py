@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from conch.frontends.file_limits import max_connections
 from conch.frontends.loop_budget import ParseBudget
-from conch.frontends.traffic import Traffic
+from conch.frontends.traffic import SweepClock, Traffic
 
 SWEEP_S = 1.0
 _BACKLOG = 1024
@@ -45,7 +45,7 @@ class Listener(ABC, Generic[Connection]):
         """Assign. `connections` is the maximum; `sweep_s` is the interval of the timeout checks."""
         self.traffic = traffic or Traffic()
         self.parse_budget = ParseBudget()
-        self.now = 0.0  # monotonic seconds, as of the last sweep
+        self.clock = SweepClock()
         self._host = host
         self._port = port
         self._max_connections = connections
@@ -76,7 +76,7 @@ class Listener(ABC, Generic[Connection]):
         """Listen. Raises OSError if the address is not available."""
         loop = asyncio.get_running_loop()
         self._max_connections = max_connections(self._max_connections)
-        self.now = loop.time()
+        self.clock.now = loop.time()
         self._server = await loop.create_server(
             self._accept,
             self._host,
@@ -132,6 +132,6 @@ class Listener(ABC, Generic[Connection]):
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._sweep_s)
-            self.now = loop.time()
+            self.clock.now = loop.time()
             for connection in tuple(self._connections):
                 connection.sweep()

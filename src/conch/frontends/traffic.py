@@ -1,4 +1,4 @@
-"""Counters of a listener: bytes, and refused requests by reason."""
+"""What the connections of a listener share: its clock, and counters of bytes and of refused requests by reason."""
 
 # The label `reason` of refused requests, by HTTP status. Other errors are not refusals of the server: the request is
 # invalid, or a model has failed.
@@ -11,6 +11,15 @@ REASONS = {
     431: "too_large",
     503: "unavailable",
 }
+
+
+class SweepClock:
+    """A clock that is set once a second, which is cheaper to read than the system's. `now` is monotonic seconds."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0.0
 
 
 class Traffic:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from conch.backends.base import Instance
-from conch.backends.batch import Batch
+from conch.backends.batch import Batch, Execution
 from conch.core.reshape import Reshaper
 from conch.core.validation import RequestValidator
 from conch.errors import ConchError, InvalidRequest, ModelLoadError
@@ -57,13 +57,11 @@ async def _execute(instance: Instance, requests: Sequence[InferRequest]) -> None
     await asyncio.gather(*(execution.finished for execution in executions))
 
 
-class _Execution:
+class _Execution(Execution):
     """An execution whose response is dropped."""
 
-    cancelled = False
-
     def __init__(self, request: InferRequest) -> None:
-        self.request = request
+        super().__init__(request)
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_cancel(self, notify: Callable[[], None]) -> None:

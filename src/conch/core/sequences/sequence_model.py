@@ -335,13 +335,8 @@ class SequenceModel(ScheduledModel):
         super()._ready_changed()
 
 
-class Filler:
+class Filler(Execution):
     """An execution that fills the slot of a sequence without a request."""
-
-    cancelled = False
-
-    def __init__(self, request: InferRequest) -> None:
-        self.request = request
 
     def on_cancel(self, notify: Callable[[], None]) -> None:
         """Ignore the callback: a filler is not cancelled."""

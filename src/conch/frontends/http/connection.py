@@ -13,7 +13,7 @@ from conch.frontends.http.server_context import ServerContext
 _LINGER_S = 3.0
 
 
-class HttpConnectionOwner(ServerContext, Protocol):
+class HttpConnectionOwner(Protocol):
     """The server, as its connections see it."""
 
     def opened(self, connection: "HttpConnection") -> bool:
@@ -26,13 +26,14 @@ class HttpConnectionOwner(ServerContext, Protocol):
 class HttpConnection:
     """The protocol object of one client. Belongs to the event loop's thread."""
 
-    def __init__(self, owner: HttpConnectionOwner) -> None:
+    def __init__(self, owner: HttpConnectionOwner, context: ServerContext) -> None:
         self._owner = owner
-        self._limits = owner.limits
-        self._traffic = owner.traffic
+        self._clock = context.clock
+        self._limits = context.limits
+        self._traffic = context.traffic
         self._transport: asyncio.Transport
-        self.sender = HttpSender(owner)
-        self.receiver = HttpReceiver(owner, self.sender)
+        self.sender = HttpSender(context)
+        self.receiver = HttpReceiver(context, self.sender)
 
     @property
     def protocol(self) -> asyncio.Protocol:
@@ -92,7 +93,7 @@ class HttpConnection:
 
     def sweep(self) -> None:
         """Enforce the timeouts. Called about once a second."""
-        now, limits = self._owner.now, self._limits
+        now, limits = self._clock.now, self._limits
         stalled_s = self.sender.stalled_s(now)
         waited_s = now - max(self.receiver.since, self.sender.since)
         if stalled_s is not None:

@@ -34,7 +34,7 @@ class HttpReceiver:
         self._resuming = False  # whether parsing the backlog is scheduled
         self._reading = True
         self.stopped = False  # nothing more is parsed: further data are discarded
-        self.since = context.now  # when the connection opened, or the client began to send the last request
+        self.since = context.clock.now  # when the connection opened, or the client began to send the last request
 
     def connect(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
         """Begin with a connection. `protocol` gets the transport's events while no body is received in place."""
@@ -59,7 +59,7 @@ class HttpReceiver:
             self._backlog += data
             return
         if not self._reader.received:
-            self.since = self._context.now
+            self.since = self._context.clock.now
             if not self._sender.busy:
                 repeated = self._head_cache.recognise(data)
                 if repeated is not None:

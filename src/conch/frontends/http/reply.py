@@ -1,7 +1,7 @@
 """The answer to one request, as a handler writes it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 from conch.frontends.http.message import HttpRequest, error_in_json, sized_head, streamed_head
 from conch.tensor import Buffer
@@ -10,34 +10,41 @@ from conch.tensor import Buffer
 _JOIN_BYTES = 32_768
 
 
-class ReplyChannel(Protocol):
+class ReplyChannel(ABC):
     """The connection as a reply sees it."""
 
-    ending: bool  # whether the connection closes after this answer, whatever the client wants
+    # A Protocol would do, but its attributes and methods are looked up by name in compiled code.
+
+    def __init__(self) -> None:
+        self.ending = False  # whether the connection closes after this answer, whatever the client wants
+        self.writable = True  # whether the client keeps up with what is written
 
     @property
+    @abstractmethod
     def peer(self) -> str:
         """The address of the client, "" for a Unix socket."""
 
-    @property
-    def writable(self) -> bool:
-        """Whether the client keeps up with what is written."""
-
+    @abstractmethod
     def write(self, data: Buffer) -> None:
         """Send one buffer."""
 
+    @abstractmethod
     def write_parts(self, parts: list[Buffer]) -> None:
         """Send several buffers without joining them; they must not change until they have been sent."""
 
+    @abstractmethod
     def finished(self, keep_alive: bool) -> None:
         """Go to the next request, or close: the answer is complete."""
 
+    @abstractmethod
     def abort(self) -> None:
         """Close immediately."""
 
+    @abstractmethod
     def count_status(self, status: int) -> None:
         """Count an error that may be a refusal."""
 
+    @abstractmethod
     async def drained(self) -> None:
         """Wait until the client has taken enough of what was written, or has disconnected."""
 

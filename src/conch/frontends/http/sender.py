@@ -8,7 +8,7 @@ from typing import Protocol
 
 from conch.frontends.body_budget import UNCHARGED_BYTES
 from conch.frontends.http.message import HttpRefusal, HttpRequest, no_memory
-from conch.frontends.http.reply import HttpReply
+from conch.frontends.http.reply import HttpReply, ReplyChannel
 from conch.frontends.http.server_context import Handler, ServerContext
 from conch.tensor import Buffer
 
@@ -27,10 +27,11 @@ class RequestSource(Protocol):
         """Discard requests that are not being answered, and further data."""
 
 
-class HttpSender:
+class HttpSender(ReplyChannel):
     """Answers requests in the order in which they came. Belongs to the event loop's thread."""
 
     def __init__(self, context: ServerContext) -> None:
+        super().__init__()
         self._context = context
         self._traffic = context.traffic
         self._transport: asyncio.Transport
@@ -41,11 +42,8 @@ class HttpSender:
         self._charged = 0  # bytes of that request
         self._advancing = False
         self._postponed = False  # whether the requests that wait are served in a later turn of the loop
-        self.writable = True
         self._drained: asyncio.Future[None] | None = None
-        # Set when the server stops: the answer that is due is the last one.
-        self.ending = False
-        self.since = context.now  # when an answer was completed, or the client was last seen to take some of it
+        self.since = context.clock.now  # when an answer was completed, or the client was last seen to take some of it
         self._unsent_bytes = 0  # that the client had not taken at the last look
         self._stalled_since = 0.0  # since when the number has not changed
 
@@ -142,7 +140,7 @@ class HttpSender:
         """Go to the next request, or close: the answer is complete."""
         self._reply = None
         self._discharge()
-        self.since = self._context.now
+        self.since = self._context.clock.now
         if not keep_alive:
             self._source.stop()
             self._transport.close()
@@ -175,7 +173,7 @@ class HttpSender:
         self._continue()
 
     def _refuse(self, refusal: HttpRefusal) -> None:
-        self.since = self._context.now
+        self.since = self._context.clock.now
         self._traffic.count_status(refusal.status)
         self.write(refusal.answer())
         if self._transport.can_write_eof():

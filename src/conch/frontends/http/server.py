@@ -11,7 +11,7 @@ from conch.frontends.body_budget import DEFAULT_LIMIT_BYTES, BodyBudget
 from conch.frontends.http.budgeted_handler import BudgetedHandler
 from conch.frontends.http.connection import HttpConnection
 from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
-from conch.frontends.http.server_context import Handler
+from conch.frontends.http.server_context import Handler, ServerContext
 from conch.frontends.listener import Listener
 
 
@@ -35,12 +35,18 @@ class HttpServer(Listener[HttpConnection]):
         `refusal` returns why a request is refused before its body is received, None if it is not. `budget` is the
         memory for bodies, which servers may share.
         """
-        self.limits = limits or HttpLimits()
-        super().__init__(host, port, connections=self.limits.connections, reuse_port=reuse_port)
-        self.handler: Handler = BudgetedHandler(handler)
-        self.body_limit = body_limit
-        self.refusal = refusal
-        self.budget = budget or BodyBudget(DEFAULT_LIMIT_BYTES)
+        limits = limits or HttpLimits()
+        super().__init__(host, port, connections=limits.connections, reuse_port=reuse_port)
+        self.context = ServerContext(
+            BudgetedHandler(handler),
+            limits,
+            budget or BodyBudget(DEFAULT_LIMIT_BYTES),
+            self.parse_budget,
+            self.traffic,
+            self.clock,
+            body_limit=body_limit,
+            refusal=refusal,
+        )
 
     async def stop(self, timeout_s: float) -> None:
         """Stop accepting connections, close the idle ones, let the rest finish for `timeout_s`, then abort them."""
@@ -50,4 +56,4 @@ class HttpServer(Listener[HttpConnection]):
         await self._abort_connections()
 
     def _accept(self) -> asyncio.BaseProtocol:
-        return HttpConnection(self).protocol
+        return HttpConnection(self, self.context).protocol

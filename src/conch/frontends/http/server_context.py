@@ -1,26 +1,42 @@
-"""The server as the parts of a connection see it."""
+"""What all HTTP/1.1 connections of a server share."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 from conch.frontends.body_budget import BodyBudget
 from conch.frontends.http.message import HttpLimits, HttpRefusal, HttpRequest
 from conch.frontends.http.reply import HttpReply
 from conch.frontends.loop_budget import ParseBudget
-from conch.frontends.traffic import Traffic
+from conch.frontends.traffic import SweepClock, Traffic
 
 Handler = Callable[[HttpRequest, HttpReply], None]
 
 
-class ServerContext(Protocol):
-    """Handler, limits, budgets and clock of a server."""
+class ServerContext:
+    """Handler, limits, budgets and clock of a server.
 
-    handler: Handler
-    body_limit: Callable[[HttpRequest], int] | None
-    # Returns why a request is refused whatever its body is, None if it is not. Called with the head alone.
-    refusal: Callable[[HttpRequest], HttpRefusal | None] | None
-    budget: BodyBudget
-    parse_budget: ParseBudget
-    traffic: Traffic
-    limits: HttpLimits
-    now: float  # monotonic seconds, updated once a second
+    `body_limit` returns the limit of a body that exceeds the default one. `refusal` returns why a request is refused
+    whatever its body is, None if it is not; it is called with the head alone.
+    """
+
+    __slots__ = ("body_limit", "budget", "clock", "handler", "limits", "parse_budget", "refusal", "traffic")
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: HttpLimits,
+        budget: BodyBudget,
+        parse_budget: ParseBudget,
+        traffic: Traffic,
+        clock: SweepClock,
+        *,
+        body_limit: Callable[[HttpRequest], int] | None = None,
+        refusal: Callable[[HttpRequest], HttpRefusal | None] | None = None,
+    ) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.budget = budget
+        self.parse_budget = parse_budget
+        self.traffic = traffic
+        self.clock = clock
+        self.body_limit = body_limit
+        self.refusal = refusal

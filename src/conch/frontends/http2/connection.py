@@ -37,6 +37,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def __init__(self, owner: Http2ConnectionOwner) -> None:
         self._owner = owner
+        self._clock = owner.clock
         self._traffic = owner.traffic
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
@@ -62,7 +63,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
         """Release resources and cancel the calls of this client."""
         self._owner.closed(self)
-        self._closed_at = self._owner.now
+        self._closed_at = self._clock.now
         self.session.disconnected()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is one buffer
@@ -104,7 +105,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Pause reading while the write buffer is full (backpressure)."""
         self.writable = False
-        self._unwritable_since = self._owner.now
+        self._unwritable_since = self._clock.now
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -150,7 +151,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if self._closed_at is not None:
             return
         self._flush()
-        self._closed_at = self._owner.now
+        self._closed_at = self._clock.now
         if self._transport.can_write_eof():
             with contextlib.suppress(OSError):  # the client has disconnected, and the loop has not noticed it
                 self._transport.write_eof()
@@ -187,7 +188,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def sweep(self) -> None:
         """Enforce the timeouts. Called about once a second."""
-        now = self._owner.now
+        now = self._clock.now
         stalled_write_s = self._owner.limits.stalled_write_s
         if not self.writable and now - self._unwritable_since > stalled_write_s:
             self._transport.abort()

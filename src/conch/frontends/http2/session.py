@@ -35,13 +35,15 @@ class Http2Session(Generic[Head]):
     def __init__(self, owner: StreamsOwner[Head], channel: Http2Channel) -> None:
         limits = owner.limits
         self._owner = owner
+        self._clock = owner.clock
+        self._parse_budget = owner.parse_budget
         self._limits = limits
         self._channel = channel
-        self._noise_bucket = TokenBucket(limits.noise_frames, limits.noise_frames_per_s, owner.now)
+        self._noise_bucket = TokenBucket(limits.noise_frames, limits.noise_frames_per_s, owner.clock.now)
         self._streams = Streams(owner, channel, self._noise_bucket, self._finish)
         self._reader = FrameReader(self._streams, self, limits)
         self._keepalive = Keepalive(limits)
-        self._since = self._last_received = owner.now
+        self._since = self._last_received = owner.clock.now
         self._age_s = limits.age_s * random.uniform(0.9, 1.1)  # noqa: S311 - so that not all expire at once
         self._draining_since: float | None = None  # when the first GOAWAY was sent
         self._closed = False
@@ -64,9 +66,9 @@ class Http2Session(Generic[Head]):
         """
         if self._closed:
             return False
-        self._last_received = self._owner.now
+        self._last_received = self._clock.now
         try:
-            return self._reader.feed(data, self._owner.parse_budget.until())
+            return self._reader.feed(data, self._parse_budget.until())
         except ConnectionFault as fault:
             self.fail(fault.code, fault.reason)
         except Exception:
@@ -82,7 +84,7 @@ class Http2Session(Generic[Head]):
         """Send GOAWAY; the connection closes when the open streams have ended."""
         if self._closed or self._draining_since is not None:
             return
-        self._draining_since = self._owner.now
+        self._draining_since = self._clock.now
         # Streams that the client opens before it reads this are still accepted: until the ping is acknowledged.
         goaway = frames.goaway_frame(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR)
         self._channel.write(goaway + frames.ping_frame(_DRAIN_PING))
@@ -92,7 +94,7 @@ class Http2Session(Generic[Head]):
         if self._closed:
             return
         if self._draining_since is None:
-            self._draining_since = self._owner.now
+            self._draining_since = self._clock.now
         if not self._streams.refusing:
             self._streams.refusing = True
             self._channel.write(frames.goaway_frame(self._streams.last_accepted, ErrorCode.NO_ERROR))
@@ -115,7 +117,7 @@ class Http2Session(Generic[Head]):
 
     def sweep(self) -> None:
         """Enforce the timeouts. Called about once a second."""
-        now, limits = self._owner.now, self._limits
+        now, limits = self._clock.now, self._limits
         if not self._reader.ready and now - self._since > limits.preface_s:
             self.fail(ErrorCode.SETTINGS_TIMEOUT, "no HTTP/2 preface within the time allowed")
             return
@@ -169,7 +171,7 @@ class Http2Session(Generic[Head]):
     def _settings(self, stream: int, flags: int, payload: bytes) -> None:
         if stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
-        self._noise_bucket.spend(self._owner.now, "SETTINGS", 1 + len(payload) // _SETTINGS_PER_NOISE_FRAME_BYTES)
+        self._noise_bucket.spend(self._clock.now, "SETTINGS", 1 + len(payload) // _SETTINGS_PER_NOISE_FRAME_BYTES)
         if flags & frames.ACK:
             if payload:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS acknowledged with a payload")
@@ -198,7 +200,7 @@ class Http2Session(Generic[Head]):
                 self.refuse_streams()
             return
         self._note_data_sent()
-        if not self._keepalive.pinged(self._owner.now, len(self._streams)):
+        if not self._keepalive.pinged(self._clock.now, len(self._streams)):
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
         self._channel.write(frames.ping_frame(payload, frames.ACK))
 
@@ -209,7 +211,7 @@ class Http2Session(Generic[Head]):
             self._keepalive.data_sent()
 
     def _count_noise(self, what: str) -> None:
-        self._noise_bucket.spend(self._owner.now, what)
+        self._noise_bucket.spend(self._clock.now, what)
 
     def _finish(self) -> None:
         self._closed = True

@@ -8,7 +8,7 @@ from conch.frontends.http2.headers import RequestBlocks, RequestHead
 from conch.frontends.http2.limits import Http2Limits, ReceiveWindow, TokenBucket
 from conch.frontends.http2.stream import Http2Channel, Http2Stream, Receiver, SendScheduler
 from conch.frontends.loop_budget import ParseBudget
-from conch.frontends.traffic import Traffic
+from conch.frontends.traffic import SweepClock, Traffic
 from conch.protocol.http2 import frames
 from conch.protocol.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from conch.tensor import Buffer
@@ -34,7 +34,7 @@ class StreamsOwner(Protocol[Head]):
     limits: Http2Limits
     parse_budget: ParseBudget
     traffic: Traffic
-    now: float  # monotonic seconds, brought up to date once a second or more often
+    clock: SweepClock
     interpret: Callable[[RequestHead], Head]  # cached for equal header blocks; may raise StreamFault
     accept: Callable[[Head, Http2Stream], Receiver]
 
@@ -48,6 +48,7 @@ class Streams(Generic[Head]):
         """Assign. `noise_frames` limits frames without effect; `on_empty` is called when the last stream has ended."""
         limits = owner.limits
         self._owner = owner
+        self._clock = owner.clock
         self._limits = limits
         self._channel = channel
         self._noise_bucket = noise_frames
@@ -56,8 +57,8 @@ class Streams(Generic[Head]):
         self._window = ReceiveWindow(limits.connection_window)
         self._open: dict[int, Http2Stream] = {}
         self._reset_ids: deque[int] = deque(maxlen=_MAX_RESET_IDS)
-        self._reset_bucket = TokenBucket(limits.resets, limits.resets_per_s, owner.now)
-        self._small_bucket = TokenBucket(limits.small_frames, limits.small_frames_per_s, owner.now)
+        self._reset_bucket = TokenBucket(limits.resets, limits.resets_per_s, owner.clock.now)
+        self._small_bucket = TokenBucket(limits.small_frames, limits.small_frames_per_s, owner.clock.now)
         self.send_scheduler = SendScheduler(channel, limits.held_bytes, self._resume)
         self._withheld_bytes = 0  # consumed, and not given back to the connection's window
         self._last_opened = 0  # the highest stream that the client has opened
@@ -72,7 +73,7 @@ class Streams(Generic[Head]):
     def headers(self, stream: int, block: bytes, ended: bool) -> None:
         """Take a header block: a request, or trailers."""
         if block[:1] and block[0] & 0xE0 == _NEW_TABLE_SIZE:
-            self._noise_bucket.spend(self._owner.now, "changes of the header table", _REJECTED_COST_FRAMES)
+            self._noise_bucket.spend(self._clock.now, "changes of the header table", _REJECTED_COST_FRAMES)
         if stream <= self._last_opened:
             self._late_headers(stream, block, ended)
             return
@@ -92,7 +93,7 @@ class Streams(Generic[Head]):
         if len(self._open) >= self._limits.streams:
             self._refuse(stream, ErrorCode.REFUSED_STREAM)
             return
-        opened = Http2Stream(self, self.send_scheduler, stream, self._owner.now)
+        opened = Http2Stream(self, self.send_scheduler, stream, self._clock.now)
         opened.ended = ended
         opened.receiver = self._owner.accept(head, opened)
         if not opened.closed:  # by an answer that needs no more than the head
@@ -100,14 +101,14 @@ class Streams(Generic[Head]):
             if not ended:
                 return
             opened.receiver.data(b"", True)
-        self._noise_bucket.spend(self._owner.now, "requests that cannot be served", _REJECTED_COST_FRAMES)
+        self._noise_bucket.spend(self._clock.now, "requests that cannot be served", _REJECTED_COST_FRAMES)
 
     def data(self, stream: int, data: Buffer, size: int, ended: bool) -> None:
         """Take a piece of a DATA frame."""
         if not self._window.receive(size):
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
         if size < _SMALL_BYTES and not ended:
-            self._small_bucket.spend(self._owner.now, "small frames")
+            self._small_bucket.spend(self._clock.now, "small frames")
         receiving = self._open.get(stream)
         if receiving is None or receiving.ended:
             self._open_window(0, self._window, size)
@@ -116,7 +117,7 @@ class Streams(Generic[Head]):
         if ended:
             receiving.ended = True
         elif not size:
-            self._noise_bucket.spend(self._owner.now, "empty frames")
+            self._noise_bucket.spend(self._clock.now, "empty frames")
         elif not self._window_of(receiving).receive(size):
             self._open_window(0, self._window, size)
             self._reset_faulty(receiving, ErrorCode.FLOW_CONTROL_ERROR)
@@ -144,7 +145,7 @@ class Streams(Generic[Head]):
         if send_scheduler.window_credit > 0:
             send_scheduler.window_credit = min(send_scheduler.window_credit, _MAX_WINDOW_CREDIT) - 1
         else:
-            self._noise_bucket.spend(self._owner.now, "WINDOW_UPDATE")
+            self._noise_bucket.spend(self._clock.now, "WINDOW_UPDATE")
         if not stream:
             if not increment:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
@@ -168,7 +169,7 @@ class Streams(Generic[Head]):
         if not change:
             return
         # All streams are visited, twice.
-        self._noise_bucket.spend(self._owner.now, "changes of windows", 1 + len(self._open) // _STREAMS_PER_NOISE_FRAME)
+        self._noise_bucket.spend(self._clock.now, "changes of windows", 1 + len(self._open) // _STREAMS_PER_NOISE_FRAME)
         self.send_scheduler.initial_window = size
         for stream in self._open.values():
             if not stream.widen(change):
@@ -179,7 +180,7 @@ class Streams(Generic[Head]):
         """Check a PRIORITY frame, which is otherwise ignored."""
         if not stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
-        self._noise_bucket.spend(self._owner.now, "PRIORITY")
+        self._noise_bucket.spend(self._clock.now, "PRIORITY")
         if len(payload) != 5:
             self._refuse(stream, ErrorCode.FRAME_SIZE_ERROR)
 
@@ -219,7 +220,7 @@ class Streams(Generic[Head]):
 
     def sweep(self) -> None:
         """Enforce the timeouts of streams."""
-        now, limits = self._owner.now, self._limits
+        now, limits = self._clock.now, self._limits
         for stream in tuple(self._open.values()):
             if stream.stalled_s(now) > limits.stalled_write_s:
                 self.reset_stream(stream, ErrorCode.CANCEL)
@@ -243,7 +244,7 @@ class Streams(Generic[Head]):
         if receiving is None:
             if stream not in self._reset_ids:
                 raise ConnectionFault(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream}, which has ended")
-            self._noise_bucket.spend(self._owner.now, "HEADERS on streams that have ended", _REJECTED_COST_FRAMES)
+            self._noise_bucket.spend(self._clock.now, "HEADERS on streams that have ended", _REJECTED_COST_FRAMES)
         elif receiving.ended:
             self._reset_faulty(receiving, ErrorCode.STREAM_CLOSED)
         elif not ended:
@@ -258,7 +259,7 @@ class Streams(Generic[Head]):
         if stream in self._open:
             self._reset_faulty(self._open[stream], ErrorCode.STREAM_CLOSED)
         elif stream not in self._reset_ids:
-            self._noise_bucket.spend(self._owner.now, "frames on streams that have ended")
+            self._noise_bucket.spend(self._clock.now, "frames on streams that have ended")
 
     def _window_of(self, stream: Http2Stream) -> ReceiveWindow:
         if stream.receive_window is None:
@@ -303,4 +304,4 @@ class Streams(Generic[Head]):
             self._on_empty()
 
     def _count_reset(self) -> None:
-        self._reset_bucket.spend(self._owner.now, "stream resets")
+        self._reset_bucket.spend(self._clock.now, "stream resets")

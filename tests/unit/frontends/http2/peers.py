@@ -11,6 +11,7 @@ from conch.frontends.http2.headers import RequestHead
 from conch.frontends.http2.limits import Http2Limits
 from conch.frontends.http2.session import Http2Session
 from conch.frontends.http2.stream import Http2Stream
+from conch.frontends.traffic import SweepClock
 from conch.protocol.http2.frames import PREFACE
 from conch.protocol.http2.header_blocks import response_block, trailers_block
 
@@ -100,7 +101,8 @@ class Server:
 
     def __init__(self, receiver: Callable = Recorder, **limits) -> None:
         self.limits = Http2Limits(**limits)
-        self.now = 100.0
+        self.clock = SweepClock()
+        self.clock.now = 100.0
         self.parse_budget = Unlimited()
         self.receiver = receiver
         self.calls: list[Recorder] = []
@@ -136,7 +138,7 @@ class Server:
         return written
 
     def sweep_after(self, seconds: float) -> None:
-        self.now += seconds
+        self.clock.now += seconds
         self.session.sweep()
 
 

@@ -32,7 +32,7 @@ def test_rapid_resets_by_the_client():
     client = Client(Server(resets=50, resets_per_s=10))
     for stream in range(1, 101, 2):
         assert client.send(client.request(stream), frame(RST_STREAM, stream, number(8))) == []
-    client.server.now += 1
+    client.server.clock.now += 1
     for stream in range(101, 121, 2):
         assert client.send(client.request(stream), frame(RST_STREAM, stream, number(8))) == []
     assert goaway(client, client.request(121), frame(RST_STREAM, 121, number(8)))[0] == ErrorCode.ENHANCE_YOUR_CALM
@@ -133,4 +133,4 @@ def test_pings_at_the_allowed_interval():
     client = Client(Server(ping_interval_s=10, ping_strikes=1, keepalive_idle=True))
     for _ in range(10):
         assert len(client.send(frame(PING, 0, bytes(8)))) == 1
-        client.server.now += 11
+        client.server.clock.now += 11

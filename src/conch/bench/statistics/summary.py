@@ -1,13 +1,14 @@
 """Summarizes the records of one level of load as a Measurement."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.bench.measurement import Estimate, Level, Measurement
+from conch.bench.measurement import ClientHealth, Estimate, Level, Measurement
 from conch.bench.records import Chunks, Records, RequestOutcome
+from conch.bench.statistics.diagnosis import Evidence, diagnose
 from conch.bench.statistics.selection import NS, RequestColumns, RunWindow, select
 from conch.bench.statistics.series import per_second
 from conch.bench.statistics.time_distribution import time_distribution
@@ -33,7 +34,8 @@ class SummarySettings:
 
     `started_at` is UTC in ISO 8601. `slo` maps ttft, itl and latency to seconds. `input_tokens` are the tokens of each
     prepared request by its index, -1 if unknown, and count where the server reports none. `tokens_per_character` is
-    measured by a tokenizer, for servers that report no usage.
+    measured by a tokenizer, for servers that report no usage. `is_load_steady` is False for ramps, bursts and traces,
+    whose throughput and latency change by design.
     """
 
     level: Level
@@ -44,6 +46,8 @@ class SummarySettings:
     slo: Mapping[str, float] = field(default_factory=dict)
     input_tokens: NDArray[np.int64] | None = None
     tokens_per_character: float | None = None
+    client: ClientHealth | None = None
+    is_load_steady: bool = True
 
     def __post_init__(self) -> None:
         unknown = set(self.slo) - set(SLO_NAMES)
@@ -54,7 +58,7 @@ class SummarySettings:
 def summarize(
     records: Records, chunks: Chunks, settings: SummarySettings, errors: Mapping[str, int] | None = None
 ) -> Measurement:
-    """Return the figures of a window of a run. `errors` are messages with how often each was seen.
+    """Return the figures of a window of a run, with notes. `errors` are messages with how often each was seen.
 
     Rows of `chunks` are those that `chunks_from` of the records refers to: if arrays of several calls of
     `Load.collect` are joined, add the number of rows before. `join_records` does.
@@ -70,7 +74,7 @@ def summarize(
     sent = (records["sent_ns"] - window.run_start_ns) * NS
     service_rows = latency_rows & (records["sent_ns"] > 0)
     goodput, ratio = _goodput(columns, met, settings)
-    return Measurement(
+    measured = Measurement(
         level=settings.level,
         started_at=settings.started_at,
         window_s=window.duration_s,
@@ -91,8 +95,11 @@ def summarize(
         else token_figures(records, columns, window, counts, tokens, settings.percentiles),
         received_bytes=int(records["received_bytes"][ended].sum()),
         sent_bytes=int(records["sent_bytes"][ended].sum()),
+        client=settings.client,
         series=per_second(columns, span[1], tokens),
     )
+    evidence = Evidence(measured, columns, span, settings.is_open_loop, settings.is_load_steady, settings.client)
+    return replace(measured, notes=diagnose(evidence))
 
 
 def join_records(parts: list[tuple[Records, Chunks]]) -> tuple[Records, Chunks]:

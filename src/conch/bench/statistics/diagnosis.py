@@ -1,0 +1,219 @@
+"""What makes a measurement doubtful: notes on client, machine, server and sample."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from conch.bench.durations import duration_text
+from conch.bench.measurement import ClientHealth, Measurement, Note, TimeDistribution
+from conch.bench.records import RequestOutcome
+from conch.bench.statistics.modes import two_modes
+from conch.bench.statistics.selection import RequestColumns
+from conch.bench.statistics.stalls import Stalls, find_stalls
+from conch.bench.statistics.steady_state import Steadiness, steadiness
+
+MAX_CPU_RATIO = 0.9
+MAX_LAG_SHARE = 0.1  # of latency, from which on the client is the bottleneck
+_MIN_LAG_S = 100e-6
+_MIN_STEAL = 0.02
+_MIN_THROTTLED = 0.01
+_MIN_PAUSE_SHARE = 0.5  # of P99
+_SERIOUS_ERRORS = 0.01
+_MIN_OUTAGE_S = 0.05
+_MAX_RATE_SHORTFALL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What notes are made from. `span` is the window in seconds from the start of the run."""
+
+    measured: Measurement
+    columns: RequestColumns
+    span: tuple[float, float]
+    is_open_loop: bool
+    is_load_steady: bool
+    client: ClientHealth | None
+
+
+def diagnose(evidence: Evidence) -> tuple[Note, ...]:
+    """Return the notes on a measurement, the most severe first."""
+    notes = [
+        *_client_notes(evidence),
+        *_machine_notes(evidence),
+        *_outcome_notes(evidence),
+        *_time_notes(evidence),
+        *_sample_notes(evidence.measured),
+    ]
+    return tuple(sorted(notes, key=lambda note: ("invalid", "warning", "info").index(note.severity)))
+
+
+def _client_notes(evidence: Evidence) -> Iterator[Note]:
+    client, latency = evidence.client, evidence.measured.latency
+    if client is None:
+        return
+    reasons = list[str]()
+    if client.cpu_ratio >= MAX_CPU_RATIO:
+        reasons.append(f"its busiest process used {100 * client.cpu_ratio:.0f} % of a core")
+    if latency is not None:
+        for name, lag, time in (
+            ("half of all", client.send_lag_p50_s, latency.percentiles["50"].value),
+            ("1 % of all", client.send_lag_p99_s, latency.percentiles["99"].value),
+        ):
+            if lag > max(MAX_LAG_SHARE * time, _MIN_LAG_S):
+                reasons.append(f"it sent {name} requests {duration_text(lag)} late or later")
+                break
+    if reasons:
+        text = f"not comparable: the client was the bottleneck: {' and '.join(reasons)}"
+        yield Note("client-bottleneck", "invalid", f"{text}; use more --processes, more cores, or less load")
+
+
+def _machine_notes(evidence: Evidence) -> Iterator[Note]:
+    client, latency = evidence.client, evidence.measured.latency
+    if client is None:
+        return
+    if client.steal_ratio is not None and client.steal_ratio > _MIN_STEAL:
+        text = f"the hypervisor gave {100 * client.steal_ratio:.0f} % of the client's CPU time to other machines"
+        yield Note("steal", "warning", f"{text}: latency includes it")
+    throttled = (client.throttled_s or 0.0) / evidence.measured.window_s
+    if throttled > _MIN_THROTTLED:
+        text = f"the client's cgroup was throttled for {duration_text(client.throttled_s or 0.0)}"
+        yield Note("throttled", "warning", f"{text}; raise its CPU limit")
+    if latency is None:
+        return
+    p99 = latency.percentiles["99"].value
+    if client.gc_pause_max_s > _MIN_PAUSE_SHARE * p99:
+        text = f"garbage collection paused the client for up to {duration_text(client.gc_pause_max_s)}"
+        yield Note("gc-pauses", "warning", f"{text}, P99 is {duration_text(p99)}")
+    elif client.loop_lag_max_s > max(_MIN_PAUSE_SHARE * p99, client.send_lag_p99_s, _MIN_LAG_S):
+        text = f"a process of the client did not run for up to {duration_text(client.loop_lag_max_s)}"
+        yield Note("client-pauses", "info", f"{text}, P99 is {duration_text(p99)}")
+
+
+def _outcome_notes(evidence: Evidence) -> Iterator[Note]:
+    measured, columns = evidence.measured, evidence.columns
+    failed = sum(count for name, count in measured.outcomes.items() if name not in ("ok", "cancelled", "unfinished"))
+    answered = failed + measured.outcomes.get("ok", 0)
+    if not measured.outcomes.get("ok", 0):
+        yield Note("no-success", "invalid", "no request succeeded" if answered else "no request ended in the window")
+    elif failed:
+        share = failed / answered
+        severity = "warning" if share >= _SERIOUS_ERRORS else "info"
+        text = f"{failed:,} of {answered:,} requests failed ({100 * share:.3g} %); latency is of the others"
+        yield Note("errors", severity, text)
+    outage = _outage(evidence)
+    if outage is not None:
+        text = (
+            f"connections failed from {outage[0]:.1f} s to {outage[1]:.1f} s, and requests succeeded before and after"
+        )
+        yield Note("server-restart", "invalid", f"{text}: the server restarted or was unreachable")
+    overdue = int(columns.overdue.sum())
+    if overdue:
+        text = f"{overdue:,} requests were unanswered at the end: each counts with the time until then, a lower bound"
+        yield Note("unfinished", "warning", text)
+    if columns.excluded:
+        text = f"{columns.excluded:,} requests in flight at the end were younger than the median latency: not counted"
+        yield Note("in-flight", "info", text)
+
+
+def _outage(evidence: Evidence) -> tuple[float, float] | None:
+    """Return the longest time with connection errors and without a success, if requests succeeded around it."""
+    columns = evidence.columns
+    start, end = evidence.span
+    failed = columns.done_s[columns.outcome == RequestOutcome.CONNECTION_ERROR]
+    failed = failed[(failed >= start) & (failed < end)]
+    if not len(failed):
+        return None
+    good = np.sort(columns.done_s[columns.is_ok])
+    if len(good) < 2:
+        return None
+    place = np.searchsorted(good, failed)
+    between = (place > 0) & (place < len(good))
+    if not between.any():
+        return None
+    lengths = good[place[between]] - good[place[between] - 1]
+    longest = int(np.argmax(lengths))
+    typical = (good[-1] - good[0]) / len(good)
+    if lengths[longest] < max(_MIN_OUTAGE_S, 20 * typical):
+        return None
+    last = int(place[between][longest])
+    return float(good[last - 1]), float(good[last])
+
+
+def _time_notes(evidence: Evidence) -> Iterator[Note]:
+    columns, latency = evidence.columns, evidence.measured.latency
+    if latency is None:
+        return
+    good = columns.ended & columns.is_ok
+    found = None
+    if evidence.is_load_steady:
+        found = steadiness(columns.done_s[good], columns.latency_s[good], evidence.span)
+    if found is not None and (found.since_s is None or found.since_s > evidence.span[0] + 1e-9):
+        yield _not_steady(found, evidence)
+    known = ~(columns.outcome == RequestOutcome.UNFINISHED)
+    stalls = find_stalls(
+        columns.intended_s, np.where(known, columns.done_s, np.inf), evidence.span, latency.percentiles["50"].value
+    )
+    if len(stalls.starts_s):
+        yield _stalled(stalls, evidence)
+    level = evidence.measured.level
+    if evidence.is_open_loop and level.kind == "rate" and found is not None and found.since_s is None:
+        shortfall = 1 - evidence.measured.throughput.value / level.value
+        if shortfall > _MAX_RATE_SHORTFALL and "ok" in evidence.measured.outcomes:
+            rate = evidence.measured.throughput.value
+            text = f"the server answered {rate:,.4g} of {level.value:,.4g} requests per second"
+            yield Note("overload", "warning", f"{text}: latency grows for as long as the load lasts")
+    modes = two_modes(latency.histogram)
+    if modes is not None:
+        text = f"latency has two modes, near {duration_text(modes[0])} and {duration_text(modes[1])}"
+        yield Note("bimodal", "info", f"{text} ({100 * modes[2]:.0f} % of requests): a mean says little")
+
+
+def _not_steady(found: Steadiness, evidence: Evidence) -> Note:
+    start, end = evidence.span
+    if found.since_s is None:
+        return Note("not-steady", "warning", f"not steady in the window of {end - start:.3g} s: {found.trend_text}")
+    at = found.since_s - start
+    text = f"steady only from {at:.1f} s after the start of the window; over all of it, {found.trend_text}"
+    return Note("not-steady", "warning", f"{text}; use a longer --warm-up")
+
+
+def _stalled(stalls: Stalls, evidence: Evidence) -> Note:
+    count, longest = len(stalls.starts_s), float(stalls.lengths_s.max())
+    text = f"no answer for {duration_text(longest)}" if count == 1 else f"no answer {count} times for up to "
+    text += "" if count == 1 else duration_text(longest)
+    text += f" although requests were in flight, at {stalls.starts_s[0]:.1f} s"
+    text += "" if count == 1 else " first"
+    if stalls.period_s is not None:
+        text += f", about every {duration_text(stalls.period_s)}"
+    if not evidence.is_open_loop:
+        text += "; a closed loop sends less meanwhile, so percentiles hide this (coordinated omission): use --rate"
+    return Note("stalls", "warning", text)
+
+
+def _sample_notes(measured: Measurement) -> Iterator[Note]:
+    latency = measured.latency
+    if latency is None:
+        return
+    missing = [key for key, each in latency.percentiles.items() if each.high is None]
+    if missing:
+        lowest = min(missing, key=lambda key: _needed(float(key)))
+        names = ", ".join(f"P{key}" for key in missing)
+        severity = "warning" if float(lowest) <= 99 else "info"
+        text = f"{latency.count:,} requests are too few for an interval of {names}"
+        yield Note(
+            "few-samples",
+            severity,
+            f"{text}; P{lowest} needs at least {_needed(float(lowest)):,}" + _dependent(latency, lowest),
+        )
+
+
+def _needed(percentile: float) -> int:
+    """Return how many independent values have one beyond the percentile on both sides with confidence 95 %."""
+    p = max(percentile, 100 - percentile) / 100
+    return math.ceil(math.log(0.025) / math.log(p)) if p < 1 else 0
+
+
+def _dependent(latency: TimeDistribution, key: str) -> str:
+    return ", and more as they depend on each other" if latency.count > _needed(float(key)) else ""

@@ -192,7 +192,8 @@ class Http1Connection(LoadConnection):
         self._complete(request, head, body, now_ns)
 
     def _complete(self, request: LoadRequest, head: ResponseHead, body: bytes, now_ns: int) -> None:
-        request.responses = 1
+        if self._stream is None:
+            request.responses = 1
         request.body = body
         self._request = None
         self.answered = True

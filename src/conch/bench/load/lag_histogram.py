@@ -1,4 +1,4 @@
-"""A histogram of short times with a relative error of 6 %."""
+"""A histogram of short times with a relative error of at most 12.5 %."""
 
 _SUB_BITS = 3
 _SUB_BUCKETS = 1 << _SUB_BITS

@@ -25,6 +25,7 @@ from conch.bench.load.generator import Collected, Load
 from conch.bench.load.lag_histogram import percentile_s
 from conch.bench.load.load_loop import LoadLoop
 from conch.bench.load.load_share import UNLIMITED, LoadShare
+from conch.bench.load.machine_health import MachineCounters, machine_counters
 from conch.bench.load_plan import ClosedLoop, LoadPlan, OpenLoop, Transport
 from conch.bench.measurement import ClientHealth
 from conch.bench.records import CHUNK, RECORD, Chunks, Records
@@ -76,13 +77,16 @@ class ProcessLoad(Load):
         self._loop_lag_max_ns = 0
         self._gc_pause_max_ns = 0
         self._health_since_ns = 0
+        self._machine: MachineCounters | None = None
 
     def start(self) -> None:
         plan = self._plan
         address = reach(plan.endpoint, plan.connect_timeout_s)
         raise_descriptor_limit()
         count = self._count or processes_needed(plan)
-        for share in shares(plan, count):
+        divided = shares(plan, count)
+        check_descriptors(plan, max(share.connections for share in divided))
+        for share in divided:
             self._fork(share, address)
         deadline = time.monotonic() + plan.connect_timeout_s + 1
         while any(process.connections is None for process in self._processes) and time.monotonic() < deadline:
@@ -96,6 +100,7 @@ class ProcessLoad(Load):
             )
         self._command("go", time.monotonic_ns() + _START_DELAY_NS)
         self._health_since_ns = time.monotonic_ns()
+        self._machine = machine_counters()
 
     def collect(self, timeout_s: float) -> Collected:
         deadline = time.monotonic() + timeout_s
@@ -116,6 +121,8 @@ class ProcessLoad(Load):
         now = time.monotonic_ns()
         wall = max(1, now - self._health_since_ns)
         self._health_since_ns = now
+        machine = machine_counters()
+        before, self._machine = self._machine or machine, machine
         used = [process.cpu_ns - process.cpu_before_ns for process in self._processes]
         pauses = sum(process.gc_pauses - process.gc_pauses_before for process in self._processes)
         for process in self._processes:
@@ -133,8 +140,9 @@ class ProcessLoad(Load):
             loop_lag_max_s=loop_lag / _S,
             gc_pauses=pauses,
             gc_pause_max_s=gc_pause / _S,
-            steal_ratio=None,
-            throttled_s=None,
+            steal_ratio=machine.steal_ratio(before),
+            throttled_s=machine.throttled_since(before),
+            pressure_ratio=machine.pressure_ratio(before),
         )
 
     def close(self) -> None:
@@ -299,6 +307,16 @@ def raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def check_descriptors(plan: LoadPlan, connections: int) -> None:
+    """Raise ConnectionError if a process cannot have as many connections as a closed loop opens."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if isinstance(plan.pacing, ClosedLoop) and connections > limit - _SPARE_DESCRIPTORS:
+        raise ConnectionError(
+            f"{connections:,} connections per process exceed the limit of {limit:,} open files: "
+            f"raise it with `ulimit -Hn`, or use at least {processes_needed(plan)} processes"
+        )
 
 
 def connection_limit(plan: LoadPlan) -> int:

@@ -156,6 +156,9 @@ def _add_access(parser: CommandParser) -> None:
     access.add_argument("--gpu-metrics-url", metavar="URL", help="of conch gpu-exporter or dcgm-exporter")
     access.add_argument("--api-key-file", metavar="FILE", help="default: the variable CONCH_API_KEY")
     access.add_argument("--ca-file", metavar="FILE", help="certificates to trust")
+    access.add_argument(
+        "--server-wait", type=_duration, default=_RESTORE_WAIT_S, metavar="TIME", help="for a server that is gone"
+    )
     access.add_argument("--state-dir", type=Path, metavar="DIR", help=f"default: {default_state_directory()}")
 
 
@@ -374,6 +377,7 @@ def _run(given: Namespace, settings: TuneSettings) -> int:
         usable_cores() if is_local(access.url) else _REMOTE_CORES,
         given.repository,
         given.fresh,
+        given.server_wait,
     )
     session = ModelSession(client, folder, settings.model, _say)
     session.open()
@@ -390,7 +394,7 @@ def _run(given: Namespace, settings: TuneSettings) -> int:
     finally:
         view.close()
         with _uninterruptible():
-            failures = session.restore(_RESTORE_WAIT_S)
+            failures = session.restore(given.server_wait)
             for failure in failures:
                 _say(failure)
             session.close()

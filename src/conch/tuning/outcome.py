@@ -50,6 +50,8 @@ class TuneOutcome:
     effects: tuple[KnobEffect, ...]
     stages: tuple[StageLoad, ...] = ()
     bottleneck: str | None = None
+    current: Mapping[str, Value] = field(default_factory=dict)
+    """The values of the current configuration; empty before the search began."""
     diffs: Mapping[str, str] = field(default_factory=dict)
     """Model → difference of its config.pbtxt."""
     ended: str = ""

@@ -8,6 +8,7 @@ from conch.tuning.space import Dimension, Space, Value
 from conch.tuning.trials.deployment import SEPARATOR
 
 _INSTANCES = "instances"
+_BATCH = "max_batch_size"
 
 
 def plan_space(
@@ -25,6 +26,8 @@ def plan_space(
     """
     limit = settings.max_instances or 2 * cores
     levels: tuple[Value, ...] = settings.trial.rates or settings.trial.concurrency
+    # A stage must take the batches of its ensemble.
+    least_batch = int(documents[settings.model].get(_BATCH, 0)) if is_ensemble(documents[settings.model]) else 0
     dimensions = [Dimension(LOAD, levels, reloads=False)]
     for name, document in documents.items():
         own = name == settings.model
@@ -40,6 +43,8 @@ def plan_space(
             if knob == _INSTANCES and values is None:
                 current = KNOBS[knob].read(document)
                 found = Dimension(knob, tuple(v for v in found.values if v == current or int(str(v)) <= limit))
+            if knob == _BATCH and values is None and not own:
+                found = Dimension(knob, tuple(v for v in found.values if int(str(v)) >= least_batch) or found.values)
             if len(found.values) > 1 or chosen is not None:
                 label = knob if own else f"{name}{SEPARATOR}{knob}"
                 dimensions.append(Dimension(label, found.values, found.ordered, found.reloads))

@@ -356,6 +356,7 @@ class Tuner:
             effects=knob_effects(self._space, filled, self._current, _EFFECT_METRICS),
             stages=self._stages,
             bottleneck=narrow.model if narrow else None,
+            current=self._current,
             ended=progress.ended,
             notes=tuple(progress.notes),
         )

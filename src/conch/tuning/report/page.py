@@ -96,7 +96,7 @@ def scatter(outcome: TuneOutcome) -> str:
     for trial in known:
         x, y = place(trial)
         kind = "current" if len(trial.settings.keys() - {LOAD, "round"}) == 0 else "front" if trial in front else "dot"
-        text = f"{settings_text(trial.settings)}, load {value_text(trial.settings.get(LOAD))}: "
+        text = f"{settings_text(trial.settings, outcome.current)}, load {value_text(trial.settings.get(LOAD))}: "
         text += f"{trial.figures['throughput']:.1f}/s, p99 {_ms(trial.figures['p99'])}"
         marks.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(text)}</title></circle>')
     legend = "blue: best compromises; orange: the current configuration"
@@ -109,7 +109,7 @@ def _finalists(outcome: TuneOutcome) -> str:
     rows = []
     for each in outcome.finalists:
         figures = [figure_text(name, each.figures.get(name)) for name in columns]
-        label = each.name if each.name == "current" else f"{each.name}: {settings_text(each.settings)}"
+        label = each.name if each.name == "current" else f"{each.name}: {settings_text(each.settings, outcome.current)}"
         met = "met" if each.feasible else "not met"
         rows.append((label, value_text(each.settings.get(LOAD)), *figures, gains.get(each.name, ""), met))
     names = [each.name for each in outcome.finalists]

@@ -70,7 +70,7 @@ def _print_finalists(outcome: TuneOutcome, console: Console) -> None:
     table = _table("configuration", "load", *columns, "gain", "constraints")
     gains = {gain.name: gain_text(gain) for gain in outcome.gains}
     for each in outcome.finalists:
-        label = each.name if each.name == "current" else f"{each.name}: {settings_text(each.settings)}"
+        label = each.name if each.name == "current" else f"{each.name}: {settings_text(each.settings, outcome.current)}"
         figures = (figure_text(name, each.figures.get(name)) for name in columns)
         met = "met" if each.feasible else "not met"
         style = "bold green" if each.name == outcome.winner else ""
@@ -97,5 +97,5 @@ def _print_front(outcome: TuneOutcome, console: Console) -> None:
     table = _table("best compromises", "load", "throughput", "p99")
     for trial in front:
         figures = (figure_text(name, trial.figures[name]) for name in ("throughput", "p99"))
-        table.add_row(settings_text(trial.settings), value_text(trial.settings.get(LOAD)), *figures)
+        table.add_row(settings_text(trial.settings, outcome.current), value_text(trial.settings.get(LOAD)), *figures)
     console.print(table)

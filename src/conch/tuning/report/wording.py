@@ -12,9 +12,14 @@ CURRENT = "current"
 COLUMNS = ("throughput", "p50", "p99", "goodput", "output_tokens", "ttft_p99", "cpu_memory", "gpu_memory")
 
 
-def settings_text(settings: Mapping[str, Value]) -> str:
-    """Return a configuration in one line, without the load."""
-    own = {name: value for name, value in settings.items() if name not in (LOAD, "round")}
+def settings_text(settings: Mapping[str, Value], current: Mapping[str, Value] | None = None) -> str:
+    """Return what differs from the current configuration in one line, without the load."""
+    known = current or {}
+    own = {
+        name: value
+        for name, value in settings.items()
+        if name not in (LOAD, "round") and (name not in known or known[name] != value)
+    }
     return " ".join(f"{name}={value_text(value)}" for name, value in own.items()) or "as configured"
 
 
@@ -40,7 +45,10 @@ def verdict(outcome: TuneOutcome) -> str:
         gain = next(each for each in outcome.gains if each.name == outcome.winner)
         finalist = outcome.finalist(outcome.winner)
         assert finalist is not None
-        return f"{settings_text(finalist.settings)} is better than the current configuration by {gain_text(gain)}"
+        changes = settings_text(finalist.settings, outcome.current)
+        if changes == "as configured":
+            return f"the current configuration serves best at another load: {gain_text(gain)}"
+        return f"{changes} is better than the current configuration by {gain_text(gain)}"
     if outcome.ended == "interrupted" or not outcome.finalists:
         return f"no verdict: the run ended early ({outcome.ended or 'too few trials'})"
     current = outcome.finalist(CURRENT)

@@ -267,7 +267,7 @@ def test_a_profile_of_model_analyzer(conch: ConchProcess, state: Path, tmp_path:
     [
         ((), "a model is needed"),
         (("echo", "--maximize", "p99"), "'p99' is minimized"),
-        (("echo", "--knob", "instanses=1"), "unknown knob 'instanses'"),
+        (("echo", "--knob", "instances_=1"), "unknown knob 'instances_'"),
         (("echo", "--goodput"), "--goodput needs --slo"),
         (("echo", "--share", "0"), "must be above 0"),
     ],

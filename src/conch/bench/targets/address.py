@@ -57,6 +57,9 @@ def parse_address(url: str) -> Address:
     """
     try:
         check_no_credentials(url)
+    except ValueError as error:
+        raise TargetError(str(error)) from None
+    try:
         bare = "://" not in url
         if bare and url.count(":") > 1 and not url.startswith("["):
             url = f"[{url}]"  # an IPv6 address without a port

@@ -3,6 +3,7 @@
 import socket
 import ssl
 import struct
+from typing import NoReturn
 from urllib.parse import unquote
 
 from hpack import Decoder, Encoder
@@ -98,6 +99,8 @@ class _Connection:
         """Send bytes. Raises TargetError."""
         try:
             self._socket.sendall(data)
+        except (ConnectionResetError, BrokenPipeError):
+            self._closed()
         except OSError as error:
             refuse_connection(self._endpoint, error)
 
@@ -119,11 +122,14 @@ class _Connection:
             except OSError as error:
                 refuse_connection(self._endpoint, error)
             if not received:
-                tls = "" if isinstance(self._socket, ssl.SSLSocket) else "; does it expect TLS (grpcs://)?"
-                raise NotHttp2(f"{place(self._endpoint)} closes the connection without an answer{tls}")
+                self._closed()
             self._buffer += received
         data, self._buffer = self._buffer[:size], self._buffer[size:]
         return data
+
+    def _closed(self) -> NoReturn:
+        tls = "" if isinstance(self._socket, ssl.SSLSocket) else "; does it expect TLS (grpcs://)?"
+        raise NotHttp2(f"{place(self._endpoint)} closes the connection without an answer{tls}")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

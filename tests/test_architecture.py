@@ -41,6 +41,7 @@ OPTIONAL = {
     "tensorrt_llm": {"backends/child/conch_child/engine/tensorrtllm/driver.py"},
     "treelite": {"backends/fil/forest.py"},
     "grpc": {"accelerators/attribution/kubelet.py", "cli/clients/triton_stream.py"},
+    "matplotlib": {"bench/report/png.py"},
     "huggingface_hub": {"cli/repository/hub_download.py"},
     "obstore": {"repository/remote/object_store.py"},
     "yaml": {

@@ -51,7 +51,7 @@ def to_html(certificate: Certificate) -> str:
     return template.render(
         title=certificate.target.model or certificate.target.url,
         target=target_line(certificate.target),
-        created_at=certificate.created_at,
+        created_at=certificate.created_at.replace("T", " ").replace("+00:00", " UTC"),
         tool_version=certificate.tool_version,
         severity=next((each.severity for each in notes if each.severity in ("invalid", "warning")), ""),
         verdict=verdict_lines(certificate),

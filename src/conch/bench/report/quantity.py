@@ -8,7 +8,7 @@ from conch.bench.measurement import Estimate
 MISSING = "–"
 _DIGITS = 3  # significant digits of a value without an interval
 # An interval is written with two values where its sides differ by more than this factor.
-_MAX_ASYMMETRY = 1.5
+_MAX_ASYMMETRY = 2.0
 
 
 @dataclass(frozen=True, slots=True)

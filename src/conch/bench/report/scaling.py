@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from conch.bench.measurement import Measurement
 from conch.bench.report.certificate import Saturation
+from conch.bench.report.quantity import PLAIN, format_value
 
 # Levels with at least this share of the highest throughput count as saturated.
 _NEARLY = 0.95
@@ -62,7 +63,7 @@ def _saturation_of_concurrency(levels: Sequence[Measurement]) -> Saturation:
     found = next(each for each in levels if work_rate(each) >= _NEARLY * highest)
     reached = found is not levels[-1]
     knee = _knee(levels)
-    rate = f"{work_rate(found):,.4g} {unit}"
+    rate = f"{format_value(work_rate(found), PLAIN)} {unit}"
     if reached:
         message = f"Throughput saturates at concurrency {found.level.label}: {rate}; more adds latency only."
     else:
@@ -88,6 +89,7 @@ def _saturation_of_rate(levels: Sequence[Measurement]) -> Saturation:
         message = f"Saturation is not reached: the server keeps up with {levels[-1].level.label}."
         return Saturation(False, levels[-1].level.label, levels[-1].throughput.value, "req/s", None, message)
     found = kept[-1] if kept else levels[0]
+    peak = format_value(highest.throughput.value, PLAIN)
     keeps_up = f"keeps up with {found.level.label}" if kept else f"does not keep up with {found.level.label}"
-    message = f"The server {keeps_up}; its highest throughput is {highest.throughput.value:,.4g} req/s."
+    message = f"The server {keeps_up}; its highest throughput is {peak} req/s."
     return Saturation(True, found.level.label, found.throughput.value, "req/s", None, message)

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from conch.bench.run import RunSettings
     from conch.bench.view.run_view import RunView
 
+# Option → module of conch.bench.report and the function that writes the file.
+_WRITERS = {
+    "json": ("certificate_file", "write_json"),
+    "html": ("html", "write_html"),
+    "png": ("png", "write_png"),
+    "csv": ("csv_tables", "write_csv"),
+    "long_csv": ("csv_tables", "write_long_csv"),
+    "markdown": ("markdown", "write_markdown"),
+}
 _FAILURE = 1
 _USAGE_ERROR = 2
 _SIGNALLED = 128
@@ -80,7 +89,7 @@ def _report(certificate: "Certificate", options: Namespace) -> int:
     print_certificate(certificate)
     sys.stdout.flush()
     status = 0
-    for name in ("json", "html", "png", "csv"):
+    for name in _WRITERS:
         path = getattr(options, name)
         if path is None:
             continue
@@ -98,31 +107,24 @@ def _report(certificate: "Certificate", options: Namespace) -> int:
 
 def _write(name: str, certificate: "Certificate", path: Path) -> None:
     """Write one form. Raises OSError, InvalidRequest."""
-    if name == "json":
-        from conch.bench.report.certificate_file import write_json
-
-        write_json(certificate, path)
-    elif name == "html":
-        from conch.bench.report.html import write_html
-
-        write_html(certificate, path)
-    else:
-        raise InvalidRequest(f"--{name} is not supported yet")
+    module, function = _WRITERS[name]
+    getattr(import_module(f"conch.bench.report.{module}"), function)(certificate, path)
 
 
 def _check_outputs(options: Namespace) -> None:
     """Raise InvalidRequest for files that cannot be written, before minutes are spent on measuring."""
-    for name in ("json", "html", "png", "csv"):
+    for name in _WRITERS:
         path = getattr(options, name)
         if path is None:
             continue
+        flag = f"--{name.replace('_', '-')}"
         folder = Path(path).absolute().parent
         if Path(path).is_dir():
-            raise InvalidRequest(f"--{name}: '{path}' is a folder, not a file")
+            raise InvalidRequest(f"{flag}: '{path}' is a folder, not a file")
         if not folder.is_dir():
-            raise InvalidRequest(f"--{name}: the folder '{folder}' does not exist")
+            raise InvalidRequest(f"{flag}: the folder '{folder}' does not exist")
         if not os.access(folder, os.W_OK) and not os.access(path, os.W_OK):
-            raise InvalidRequest(f"--{name}: '{folder}' is not writable")
+            raise InvalidRequest(f"{flag}: '{folder}' is not writable")
 
 
 def _view(settings: "RunSettings", options: Namespace) -> "RunView":

@@ -171,6 +171,8 @@ def _add_output(parser: CommandParser) -> None:
     group.add_argument("--html", metavar="FILE", help="write it as a page with plots")
     group.add_argument("--png", metavar="FILE", help="write the plots as an image")
     group.add_argument("--csv", metavar="FILE", help="write a table in the form of perf_analyzer's -f")
+    group.add_argument("--long-csv", metavar="FILE", help="write one line for each value, with its interval")
+    group.add_argument("--markdown", metavar="FILE", help="write a summary for pull requests")
     group.add_argument(
         "--percentile", type=float, action="append", default=[], metavar="P", help="also this percentile; repeatable"
     )

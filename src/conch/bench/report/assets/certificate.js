@@ -64,7 +64,7 @@ function plotLevels(parent, levels, saturation) {
   const first = values[0];
   const highest = Math.max(...values.map((each) => each.y));
   const end = Math.min(values.at(-1).x, (first.x / first.y) * highest * 1.2);  // where the line leaves the plot
-  const stops = [...values.map((each) => each.x).filter((each) => each < end), end];
+  const stops = Array.from({ length: 25 }, (_, n) => first.x * (end / first.x) ** (n / 24));  // a curve on a logarithmic axis
   const ideal = stops.map((x) => ({ x, y: (first.y / first.x) * x }));
   const found = numeric.find((each) => saturation?.reached && each.level.label === saturation.level);
   const marks = found ? [{ x: found.level.value, text: "saturation" }] : [];
@@ -136,9 +136,10 @@ function plotSpectrum(parent, levels, chosen) {
 
 function plotTime(parent, chosen) {
   const { series, warm_up_s: warm, window_s: window } = chosen;
+  const end = warm + window + 0.1;  // the last second is not a whole one
   const lines = (names) => names.filter((name) => series[name]?.length && (name !== "errors" || series[name].some(Boolean))).map((name) => ({
     name: { in_flight: "in flight", throughput: "requests/s", p50: "P50", p99: "P99" }[name] ?? name.replaceAll("_", " "),
-    kind: "line", values: series[name].map((y, second) => ({ x: second, y: y ?? NaN })),
+    kind: "line", values: series[name].map((y, second) => ({ x: second, y: y ?? NaN })).filter((each) => each.x + 1 <= end || each.x < 3),
   }));
   const bands = warm > 0 ? [{ from: 0, to: warm, text: "warm-up" }] : [];
   const marks = [{ x: warm + window, text: "end of window" }];

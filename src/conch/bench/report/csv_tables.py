@@ -1,0 +1,84 @@
+"""CSV of two kinds: the columns of perf_analyzer's `-f`, and one line for each value."""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from conch.bench.measurement import Estimate, Measurement
+from conch.bench.report.certificate import Certificate
+from conch.bench.report.certificate_file import write_atomically
+from conch.bench.report.compared_quantities import QUANTITIES
+
+_SERVER_COLUMNS = {
+    "Server Queue": "queue_s",
+    "Server Compute Input": "compute_input_s",
+    "Server Compute Infer": "compute_infer_s",
+    "Server Compute Output": "compute_output_s",
+}
+_PERCENTILES = ("50", "90", "95", "99")
+_LONG_COLUMNS = ("load", "level", "quantity", "value", "low", "high")
+
+
+def write_csv(certificate: Certificate, path: Path) -> None:
+    """Write the columns of perf_analyzer, atomically. Raises OSError."""
+    write_atomically(path, perf_analyzer_csv(certificate).encode())
+
+
+def write_long_csv(certificate: Certificate, path: Path) -> None:
+    """Write one line for each value, atomically. Raises OSError."""
+    write_atomically(path, long_csv(certificate).encode())
+
+
+def perf_analyzer_csv(certificate: Certificate) -> str:
+    """Return the table that perf_analyzer 2.47 writes with `-f`: times are mean microseconds, percentiles of latency.
+
+    The load generator does not time the writing and reading of sockets: Client Send and Client Recv are 0, and their
+    time is in Network+Server Send/Recv. Without the server's metrics the server's columns are left out, as there.
+    """
+    usable = [each for each in certificate.measurements if each.latency is not None]
+    has_server = bool(usable) and all(each.server and each.server.queue_s is not None for each in usable)
+    first = "Request Rate" if any(each.level.kind == "rate" for each in usable) else "Concurrency"
+    server = ["Network+Server Send/Recv", *_SERVER_COLUMNS] if has_server else []
+    head = [first, "Inferences/Second", "Client Send", *server, "Client Recv"]
+    rows = [_perf_analyzer_row(each, has_server=has_server) for each in usable]
+    return _text([[*head, *(f"p{name} latency" for name in _PERCENTILES)], *rows])
+
+
+def long_csv(certificate: Certificate) -> str:
+    """Return level, quantity, value and interval in base units (seconds, per second), one line for each value."""
+    return _text([list(_LONG_COLUMNS), *(row for each in certificate.measurements for row in _long_rows(each))])
+
+
+def _perf_analyzer_row(measurement: Measurement, *, has_server: bool) -> list[str]:
+    latency = measurement.latency
+    assert latency is not None
+    cells = [f"{measurement.level.value:g}", f"{measurement.throughput.value:g}", "0"]
+    if has_server:
+        times = [getattr(measurement.server, field) or 0.0 for field in _SERVER_COLUMNS.values()]
+        cells += [_us(max(latency.mean.value - sum(times), 0.0)), *map(_us, times)]
+    return [*cells, "0", *(_us(latency.percentiles[name].value) for name in _PERCENTILES)]
+
+
+def _long_rows(measurement: Measurement) -> Iterator[list[str]]:
+    level = [measurement.level.kind, measurement.level.label]
+    plain = {
+        "requests": measurement.requests,
+        "wall": measurement.window_s,
+        "max": measurement.latency.max if measurement.latency else None,
+        **{f"outcome_{name}": count for name, count in measurement.outcomes.items()},
+    }
+    values = {name: Estimate(value) for name, value in plain.items() if value is not None}
+    values |= {name: found for name, each in QUANTITIES.items() if (found := each.read(measurement)) is not None}
+    for name, each in values.items():
+        yield [*level, name, *("" if number is None else repr(number) for number in (each.value, each.low, each.high))]
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f}"
+
+
+def _text(rows: list[list[str]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()

@@ -22,7 +22,7 @@ def test_an_image_is_written(make, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Glyph")
-def test_names_are_no_mathematics() -> None:
+def test_names_are_not_read_as_mathematics() -> None:
     assert to_png(hostile_certificate())
 
 

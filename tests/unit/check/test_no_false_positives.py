@@ -70,6 +70,10 @@ def test_the_examples_are_clean() -> None:
     assert {each.rule.id for each in findings} <= {"backend-unknown", "model-unread"}
 
 
+def test_the_files_of_this_project_are_clean() -> None:
+    assert [each for folder in ("deploy", "docs", "benchmarks") for each in found(ROOT / folder)] == []
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_valid_forms(form: str, tmp_path: Path) -> None:
     write_python(tmp_path, "m", EIGHT, FORMS[form])

@@ -96,6 +96,22 @@ def input_names(config: ModelConfig) -> list[str]:
     return [*(spec.name for spec in config.inputs), *generated]
 
 
+def check_arguments(config: ModelConfig, arguments: Sequence[str], required: Sequence[str]) -> dict[str, str]:
+    """Return the argument of `forward` of each input. Raises ConfigError if they do not match.
+
+    `required` are the arguments without a default.
+    """
+    names = input_names(config)
+    places = input_places(config.name, names, arguments)
+    found = {name: arguments[place] for name, place in places.items()}
+    if missing := [name for name in required if name not in found.values()]:
+        raise ConfigError(
+            f"unable to load model '{config.name}', configuration expects {len(names)} inputs, model provides "
+            f"{len(required)}: forward({', '.join(arguments)}) lacks '{missing[0]}'"
+        )
+    return found
+
+
 def check_exported(config: ModelConfig, signature: Signature, inputs: Mapping[str, int]) -> None:
     """Check a configuration against a program; errors have the configured names of its tensors. Raises ConfigError."""
     outputs = output_places(config.name, [spec.name for spec in config.outputs])

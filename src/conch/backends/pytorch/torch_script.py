@@ -14,7 +14,8 @@ import numpy.typing as npt
 from conch.backends.base import InstancePlan
 from conch.backends.cores import usable_cores
 from conch.backends.pytorch.archive import open_archive, refuse_file_operators
-from conch.backends.pytorch.naming import input_places, output_places
+from conch.backends.pytorch.files import check_arguments
+from conch.backends.pytorch.naming import output_places
 from conch.backends.pytorch.settings import TorchSettings, parse_settings
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, Code, ConfigError, InvalidRequest, ModelLoadError
@@ -167,7 +168,6 @@ class TorchScriptInstance(ThreadedInstance):
         arguments = forward_arguments(self._module)
         kinds = {argument.name: argument.type.kind() for argument in arguments}
         self._dictionary = list(kinds.values()) == ["DictType"]
-        names = list(self._datatypes)
         if not self._dictionary:
             for argument in arguments:
                 if kinds[argument.name] not in _ARGUMENT_KINDS:
@@ -175,14 +175,8 @@ class TorchScriptInstance(ThreadedInstance):
                         f"model '{config.name}': argument '{argument.name}' of forward is {argument.type}; only a "
                         "single input of type Dict(str, Tensor) or inputs of type Tensor and List[str] are supported"
                     )
-            places = input_places(config.name, names, list(kinds))
-            self._arguments = {name: arguments[place].name for name, place in places.items()}
             required = [argument.name for argument in arguments if not argument.has_default_value()]
-            if missing := [name for name in required if name not in self._arguments.values()]:
-                raise ConfigError(
-                    f"unable to load model '{config.name}', configuration expects {len(names)} inputs, model provides "
-                    f"{len(required)}: forward({', '.join(kinds)}) lacks '{missing[0]}'"
-                )
+            self._arguments = check_arguments(config, list(kinds), required)
         self._places = output_places(config.name, list(self._outputs))
         for spec in (*config.inputs, *config.outputs):
             dims = [-1] * (config.max_batch_size > 0) + list(spec.dims if spec.reshape is None else spec.reshape)

@@ -1,13 +1,14 @@
 """Check the contents of model files with the server's rules, without their frameworks."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from conch.backends.base import ModelSource
 from conch.backends.fil.forest_files import check_form, locate_forest
-from conch.backends.pytorch.files import check_file
+from conch.backends.pytorch.archive import Format, open_archive
+from conch.backends.pytorch.files import check_arguments, check_file, file_path, is_code
 from conch.backends.signature import (
     Signature,
     check_signature,
@@ -18,6 +19,7 @@ from conch.backends.signature import (
 from conch.check.config.configs import named_gpus
 from conch.check.files.ir_file import NotIr, read_ir
 from conch.check.files.onnx_file import NotOnnx, read_onnx
+from conch.check.files.torch_script_file import DamagedScript, read_script
 from conch.check.finding import Finding, Place
 from conch.check.model import CheckedModel
 from conch.check.rules import repository as rules
@@ -74,6 +76,9 @@ def _check_ir(model: CheckedModel, path: Path) -> Checked:
         message = f"{path.name} of model '{model.name}' needs {ir.weights_bytes} bytes of weights, but {actual}"
         return model, [Finding(rules.FILE_DAMAGED if size else rules.FILE_MISSING, Place(path), message)]
     parameters = model.config.parameters
+    if ir.foreign and "CPU_EXTENSION_PATH" not in parameters:
+        message = f"{path.name} of model '{model.name}' has layers of an extension: {', '.join(ir.foreign[:3])}"
+        return model, [Finding(rules.MODEL_OPERATIONS, Place(path), message)]
     if any(name in parameters for name in ("RESHAPE_IO_LAYERS", "CPU_EXTENSION_PATH")):
         return model, [unread(path, model, "openvino")]
     declared = {spec.name for spec in (*model.config.inputs, *model.config.outputs)}
@@ -94,8 +99,26 @@ def _check_torch(model: CheckedModel, source: ModelSource) -> Checked:
     except ModelLoadError as error:
         return model, [Finding(rules.FILE_DAMAGED, Place(source.version_directory), error.message)]
     if document is source.config.document:
-        return model, []
+        return model, list(_torch_script(model, source))
     return _completed(model, document)
+
+
+def _torch_script(model: CheckedModel, source: ModelSource) -> Iterator[Finding]:
+    """Check the weights of a TorchScript file, and its arguments as the server does when it loads it."""
+    if is_code(source):
+        return
+    path = file_path(source)
+    archive = open_archive(path)
+    if archive.format is not Format.TORCHSCRIPT:
+        return
+    try:
+        arguments = read_script(archive)
+        if arguments is not None and not arguments.single_dict:
+            check_arguments(model.config, arguments.names, arguments.required)
+    except DamagedScript as error:
+        yield _damaged(path, model, f"is damaged: {error}")
+    except ConfigError as error:
+        yield Finding(rules.MODEL_SIGNATURE, model.folder.locate(error.message), error.message)
 
 
 def _check_forest(model: CheckedModel, source: ModelSource) -> Checked:

@@ -4,16 +4,18 @@ The file is a graph of layers and edges ("OpenVINO IR format"). Only the layers 
 lead to results, and the offsets of constants in the weights are read.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from xml.etree import ElementTree as ET
 from xml.etree.ElementTree import Element
 
 from conch.backends.signature import Signature, TensorInfo
 
-# A graph without its weights is rarely larger than a few MB.
-_MAX_BYTES = 256 << 20
+# A graph without its weights is rarely larger than a few MB; parsed, it takes ten times its size.
+_MAX_BYTES = 64 << 20
 _DATATYPES = {
     "boolean": "BOOL",
     "u8": "UINT8",
@@ -29,6 +31,18 @@ _DATATYPES = {
     "f64": "FP64",
     "bf16": "BF16",
 }
+# Bits of an element; packed ones of less than a byte are rounded up to whole bytes.
+_BITS = {
+    **dict.fromkeys(("boolean", "u8", "i8", "f8e4m3", "f8e5m2", "f8e8m0"), 8),
+    **dict.fromkeys(("u16", "i16", "f16", "bf16"), 16),
+    **dict.fromkeys(("u32", "i32", "f32"), 32),
+    **dict.fromkeys(("u64", "i64", "f64"), 64),
+    **dict.fromkeys(("u4", "i4", "nf4", "f4e2m1"), 4),
+    "u1": 1,
+    "u2": 2,
+}
+_OPSET = re.compile(r"(?:opset\d+|experimental|ie_internal_opset|type_relaxed_opset|gpu_opset)$")
+_MIN_IR_VERSION, _MAX_IR_VERSION = 10, 11
 # Ports and layers use different names.
 _PRECISIONS = {name.upper(): name for name in _DATATYPES} | {
     **{f"FP{bits}": f"f{bits}" for bits in (16, 32, 64)},
@@ -50,6 +64,7 @@ class IrFile:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     weights_bytes: int
+    foreign: tuple[str, ...]  # layers of an extension
 
     def signature(self, declared: set[str]) -> Signature:
         """Return inputs and outputs. Of several names, the declared one counts, or else the first in sorted order."""
@@ -64,6 +79,7 @@ class _Graph:
     sources: dict[str, tuple[str, str]] = field(default_factory=dict)  # of a layer's only input
     names: dict[str, str] = field(default_factory=dict)
     weights_bytes: int = 0
+    foreign: list[str] = field(default_factory=list)
 
 
 def read_ir(path: Path) -> IrFile:
@@ -76,6 +92,11 @@ def read_ir(path: Path) -> IrFile:
         raise NotIr(f"not well-formed XML: {error}") from None
     if root.tag != "net":
         raise NotIr(f"its root element is <{root.tag}>, not <net>")
+    version = root.get("version", "")
+    if version.isdecimal() and not _MIN_IR_VERSION <= int(version) <= _MAX_IR_VERSION:
+        remedy = "convert the model again with ovc" if int(version) < _MIN_IR_VERSION else "OpenVINO may be too old"
+        known = f"{_MIN_IR_VERSION} and {_MAX_IR_VERSION} are known"
+        raise NotIr(f"version {version} of the format; {known}: {remedy}")
     graph = _Graph()
     for layer in root.iterfind("layers/layer"):
         _read_layer(layer, graph)
@@ -83,7 +104,7 @@ def read_ir(path: Path) -> IrFile:
         graph.sources[edge.get("to-layer", "")] = (edge.get("from-layer", ""), edge.get("from-port", ""))
     if not graph.results:
         raise NotIr("it has no results")
-    return IrFile(tuple(graph.parameters), tuple(_outputs(graph)), graph.weights_bytes)
+    return IrFile(tuple(graph.parameters), tuple(_outputs(graph)), graph.weights_bytes, tuple(graph.foreign))
 
 
 def _parsed(path: Path) -> Element:
@@ -94,6 +115,8 @@ def _parsed(path: Path) -> Element:
 def _read_layer(layer: Element, graph: _Graph) -> None:
     number, kind, data = layer.get("id", ""), layer.get("type", ""), layer.find("data")
     graph.names[number] = layer.get("name", "")
+    if not _OPSET.match(layer.get("version", "opset1")):
+        graph.foreign.append(f"{kind} ({layer.get('version')})")
     for output in layer.iterfind("output/port"):
         graph.ports[number, output.get("id", "")] = output
     if kind == "Parameter":
@@ -112,7 +135,19 @@ def _read_layer(layer: Element, graph: _Graph) -> None:
         sizes = (_attribute(data, "offset"), _attribute(data, "size"))
         if not all(size.isdecimal() for size in sizes):
             raise NotIr(f"constant '{graph.names[number]}' has no offset and size")
+        _check_size(graph.names[number], data, int(sizes[1]))
         graph.weights_bytes = max(graph.weights_bytes, sum(map(int, sizes)))
+
+
+def _check_size(name: str, data: Element | None, size: int) -> None:
+    """Raise NotIr if a constant has another size than its shape and type need."""
+    bits = _BITS.get(_attribute(data, "element_type"))
+    dims = [dim.strip() for dim in _attribute(data, "shape").split(",") if dim.strip()]
+    if bits is None or not all(dim.isdecimal() for dim in dims):
+        return
+    expected = -(-prod(map(int, dims)) * bits // 8)
+    if size != expected:
+        raise NotIr(f"constant '{name}' has {size} bytes; its shape [{', '.join(dims)}] needs {expected}")
 
 
 def _outputs(graph: _Graph) -> Iterator[TensorInfo]:

@@ -19,8 +19,10 @@ from conch.backends.child.conch_child.engine.vllm import arguments as vllm_argum
 from conch.backends.engines.tensors import engine_document
 from conch.backends.tensorrtllm.backend import refuse_parameters
 from conch.check.config.configs import named_gpus
+from conch.check.files.gguf_file import NotGguf, read_gguf
 from conch.check.files.readable import check_readable
-from conch.check.finding import Finding, Place
+from conch.check.files.safetensors_file import safetensors_problems
+from conch.check.finding import Finding, Place, Severity
 from conch.check.model import CheckedModel
 from conch.check.rules import language as rules
 from conch.check.rules import repository as repository_rules
@@ -28,7 +30,8 @@ from conch.errors import ConfigError
 from conch.llm.chat import ChatTemplate
 from conch.repository.config.resolve import resolve
 
-_GGUF_HEAD = b"GGUF"
+# Types of tensors that OpenVINO GenAI's reader of GGUF knows.
+_GGUF_TYPES = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"})
 # A check is independent of this machine's memory: whether a model fits is decided when it is loaded.
 _UNLIMITED_MEMORY: dict[str, Any] = {"free": 1 << 60, "capacity": 1 << 60, "promised": {}, "gpu_shares": {}}
 # Errors about a path that does not exist, from the readers of `model.json` and `multi_lora.json`.
@@ -61,7 +64,9 @@ def _makes_embeddings(directory: Path) -> bool:
 
 
 def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:
-    broken = [finding for path in sorted(directory.glob("*.gguf")) for finding in _gguf(model, path)]
+    findings = [finding for path in sorted(directory.glob("*.gguf")) for finding in _gguf(model, path)]
+    broken = [each for each in findings if each.rule.severity is Severity.ERROR]
+    yield from (each for each in findings if each not in broken)
     if broken:
         yield from broken
         return
@@ -78,20 +83,48 @@ def _version(model: CheckedModel, directory: Path) -> Iterator[Finding]:
         message = f"the model of '{model.name}' cannot be read: {type(error).__name__}: {error}"
         yield Finding(repository_rules.FILE_DAMAGED, Place(directory), message)
     else:
+        yield from _context(model, directory, weights)
+        yield from _weights(model, weights)
         yield from _templates(weights)
 
 
 def _gguf(model: CheckedModel, path: Path) -> Iterator[Finding]:
     wrong = list(check_readable(model, path))
     yield from wrong
-    if not wrong:
-        with path.open("rb") as file:
-            head = file.read(len(_GGUF_HEAD))
-        if head != _GGUF_HEAD:
-            message = (
-                f"{path.name} of model '{model.name}' is not a GGUF file: it begins with {head!r}, not {_GGUF_HEAD!r}"
-            )
-            yield Finding(repository_rules.FILE_DAMAGED, Place(path), message)
+    if wrong:
+        return
+    try:
+        gguf = read_gguf(path)
+    except NotGguf as error:
+        message = f"{path.name} of model '{model.name}' is not a GGUF file, or is damaged: {error}"
+        yield Finding(repository_rules.FILE_DAMAGED, Place(path), message)
+        return
+    if missing := gguf.missing_tensors():
+        message = f"{path.name} of model '{model.name}' lacks tensor '{missing[0]}' ({len(missing)} in all)"
+        yield Finding(repository_rules.FILE_DAMAGED, Place(path), message)
+    if model.config.backend != "openvino_genai":
+        return
+    if unknown := sorted(gguf.types.keys() - _GGUF_TYPES):
+        message = f"{gguf.types[unknown[0]]} of {len(gguf.tensors)} tensors of {path.name} are in {unknown[0]}"
+        yield Finding(rules.QUANTISATION, Place(path), message)
+    if not gguf.chat_template:
+        yield Finding(rules.CHAT_TEMPLATE_MISSING, Place(path), f"{path.name} has no chat template")
+
+
+def _context(model: CheckedModel, directory: Path, weights: Path) -> Iterator[Finding]:
+    """Check the context of a checkpoint for vLLM; the other engines check it themselves."""
+    config = _read(weights / "config.json") if model.config.backend == "vllm" else {}
+    trained = config.get("max_position_embeddings")
+    asked = _read(directory / "model.json").get("max_model_len")
+    if isinstance(trained, int) and isinstance(asked, int) and asked > trained and not config.get("rope_scaling"):
+        message = f"max_model_len {asked} of model '{model.name}' exceeds the {trained} tokens of its config.json"
+        yield Finding(rules.CONTEXT_LENGTH, Place(directory / "model.json"), message)
+
+
+def _weights(model: CheckedModel, weights: Path) -> Iterator[Finding]:
+    for path, problem in safetensors_problems(weights) if weights.is_dir() else ():
+        message = f"{path.name} of model '{model.name}' {problem}"
+        yield Finding(repository_rules.FILE_DAMAGED, Place(path), message)
 
 
 def _refused(model: CheckedModel, directory: Path, text: str) -> Finding:
@@ -123,11 +156,9 @@ def _templates(weights: Path) -> Iterator[Finding]:
 
 def _template_sources(weights: Path) -> Iterator[tuple[Path, str]]:
     if weights.suffix == ".gguf":
-        from gguf import GGUFReader
-
-        field = GGUFReader(weights).fields.get("tokenizer.chat_template")
-        if field is not None:
-            yield weights, str(field.contents())
+        template = read_gguf(weights).chat_template
+        if template:
+            yield weights, template
         return
     alone = weights / "chat_template.jinja"
     if alone.is_file():

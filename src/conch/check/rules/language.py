@@ -23,5 +23,26 @@ CHAT_TEMPLATE = Rule(
     "The model loads and serves completions, but every chat request fails.",
     "Correct the template at the line, or use the template of the model's release.",
 )
+CHAT_TEMPLATE_MISSING = Rule(
+    "chat-template-missing",
+    Severity.NOTICE,
+    "A language model without a chat template",
+    "Completions work, but the server refuses chat requests.",
+    "Use a file of an instruction-tuned model, or serve only completions.",
+)
+CONTEXT_LENGTH = Rule(
+    "context-length",
+    Severity.ERROR,
+    "More context than the model was trained with",
+    "The engine refuses the model.",
+    "Lower max_model_len to the model's context length, or leave it out.",
+)
+QUANTISATION = Rule(
+    "quantisation",
+    Severity.NOTICE,
+    "A quantisation that the engine may not read",
+    "openvino_genai reads the common types of GGUF files: F16, F32, Q4_0, Q4_1, Q4_K, Q6_K and Q8_0.",
+    "Use a file in Q4_K_M or Q8_0, or convert the model to OpenVINO IR.",
+)
 
 RULES: tuple[Rule, ...] = tuple(value for value in globals().values() if isinstance(value, Rule))

@@ -152,6 +152,14 @@ MODEL_SIGNATURE = Rule(
     "The server refuses the version with the same message.",
     "Change the configuration to match the model file.",
 )
+MODEL_OPERATIONS = Rule(
+    "model-operations",
+    _ERROR,
+    "Operations of an extension in a model file",
+    "The framework cannot load the model without the library that defines them.",
+    "Name the library in the parameter CPU_EXTENSION_PATH and start with --allow-native-extensions=true, or convert "
+    "the model with standard operations.",
+)
 MODEL_UNREAD = Rule(
     "model-unread",
     _NOTICE,

@@ -1,0 +1,227 @@
+"""The contents of GGUF, TorchScript, IR and safetensors files, read without their frameworks, whole and damaged."""
+
+import json
+import struct
+import zipfile
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import openvino as ov
+import pytest
+import torch
+from openvino import opset13
+
+from conch.backends.pytorch.archive import open_archive
+from conch.check.files import language_models
+from conch.check.files.gguf_file import NotGguf, read_gguf
+from conch.check.files.ir_file import NotIr, read_ir
+from conch.check.files.safetensors_file import safetensors_problems
+from conch.check.files.torch_script_file import DamagedScript, read_script
+from tests.backends.engines.gguf_model import CONTEXT, LAYERS, write_gguf
+from tests.backends.pytorch.torch_models import write_script
+from tests.unit.check.repository import found, ids, one, write
+
+TENSORS = 'input { name: "x" data_type: TYPE_FP32 dims: 2 } output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: 2 }'
+
+
+class Two(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * mask
+
+
+def language_model(root: Path) -> Path:
+    write(root / "m" / "config.pbtxt", 'backend: "openvino_genai"\n')
+    (root / "m" / "1").mkdir()
+    return write_gguf(root / "m" / "1" / "model.gguf")
+
+
+def test_the_header_of_a_gguf_file(tmp_path: Path) -> None:
+    gguf = read_gguf(language_model(tmp_path))
+    assert (gguf.architecture, gguf.context_length, gguf.blocks) == ("qwen2", CONTEXT, LAYERS)
+    assert gguf.missing_tensors() == []
+    assert gguf.chat_template is not None
+    assert sum(gguf.types.values()) == len(gguf.tensors)
+    assert found(tmp_path) == []
+
+
+def test_a_gguf_file_that_is_cut_off(tmp_path: Path) -> None:
+    path = language_model(tmp_path)
+    path.write_bytes(path.read_bytes()[:-64])
+    finding = one(tmp_path)
+    assert finding.rule.id == "file-damaged"
+    assert "ends at byte" in finding.message
+
+
+def test_a_gguf_file_without_a_layer_and_without_a_template(tmp_path: Path) -> None:
+    path = language_model(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"blk.1.", b"blk.0.").replace(b"tokenizer.chat_template", b"tokenizer.chat_templatx"))
+    by_rule = {each.rule.id: each.message for each in found(tmp_path)}
+    assert by_rule.keys() == {"file-damaged", "chat-template-missing"}
+    assert "lacks tensor 'blk.1.*'" in by_rule["file-damaged"]
+
+
+def test_a_quantisation_that_the_engine_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_models, "_GGUF_TYPES", frozenset({"F32"}))
+    language_model(tmp_path)
+    finding = one(tmp_path)
+    assert finding.rule.id == "quantisation"
+    assert "are in F16" in finding.message
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"GGUF",
+        b"GGUF" + struct.pack("<I", 1),
+        b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0),
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 60),
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1 << 62),
+        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<IIQ", 9, 4, 1 << 62),
+        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<IIQ", 9, 8, 1 << 62),
+        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<I", 99),
+        b"GGUF" + struct.pack("<IQQQ", 3, 1, 0, 1) + b"a" + struct.pack("<I", 1 << 31),
+    ],
+)
+def test_hostile_gguf_headers(header: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(header)
+    with pytest.raises(NotGguf):
+        read_gguf(path)
+
+
+def test_any_bytes_are_gguf_or_refused(tmp_path: Path) -> None:
+    path = language_model(tmp_path)
+    data, chance = path.read_bytes()[:6000], Random(1)
+    for _ in range(300):
+        changed = bytearray(data)
+        for _ in range(4):
+            changed[chance.randrange(4, len(changed))] = chance.randrange(256)
+        path.write_bytes(changed)
+        with pytest.raises(NotGguf):
+            read_gguf(path)  # cut off, whatever else
+
+
+def script(root: Path, config: str = f'backend: "pytorch" {TENSORS}') -> Path:
+    write_script(root / "m", Two(), config)
+    return root / "m" / "1" / "model.pt"
+
+
+def test_the_arguments_of_torch_script(tmp_path: Path) -> None:
+    arguments = read_script(open_archive(script(tmp_path)))
+    assert arguments is not None
+    assert arguments.names == arguments.required == ("x", "mask")
+    finding = one(tmp_path)
+    assert finding.rule.id == "model-signature"
+    assert finding.message == (
+        "unable to load model 'm', configuration expects 1 inputs, model provides 2: forward(x, mask) lacks 'mask'"
+    )
+
+
+def repacked(path: Path, change: dict[str, bytes | None]) -> None:
+    """Write an archive again, without some members or with others."""
+    with zipfile.ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in members.items():
+            member = name.partition("/")[2]
+            if (new := change.get(member, data)) is not None:
+                file.writestr(name, new)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data/0": None}, "lacks the weights 'data/0'"),
+        ({"data/0": b"1234"}, "have 4 bytes instead of 16"),
+        ({"data.pkl": b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R."}, None),
+        ({"data.pkl": b"\x80\x02"}, "data.pkl cannot be read"),
+        ({"data.pkl": b""}, "data.pkl cannot be read"),
+        ({"data.pkl": None}, "it has no data.pkl"),
+    ],
+)
+def test_damaged_torch_script(change: dict[str, bytes | None], said: str | None, tmp_path: Path) -> None:
+    path = script(tmp_path)
+    repacked(path, change)
+    if said is None:  # an unknown class: nothing is called, and no arguments are recognised
+        assert read_script(open_archive(path)) is None
+        return
+    with pytest.raises(DamagedScript, match=said):
+        read_script(open_archive(path))
+    assert ids(tmp_path) == ["file-damaged"]
+
+
+def ir(path: Path) -> str:
+    x = opset13.parameter([1, 4], np.float32, name="x")
+    weights = opset13.convert(opset13.constant(np.zeros((4, 2), np.float16)), np.float32)
+    ov.save_model(ov.Model([opset13.matmul(x, weights, False, False)], [x], "m"), path, compress_to_fp16=False)
+    return path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('size="16"', 'size="8"', "has 8 bytes; its shape [4, 2] needs 16"),
+        ('version="11"', 'version="7"', "version 7 of the format"),
+        ('version="11"', 'version="12"', "OpenVINO may be too old"),
+    ],
+)
+def test_ir_that_contradicts_itself(before: str, after: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.xml"
+    path.write_text(ir(path).replace(before, after))
+    with pytest.raises(NotIr) as refused:
+        read_ir(path)
+    assert said in str(refused.value)
+
+
+def test_ir_with_layers_of_an_extension(tmp_path: Path) -> None:
+    write(tmp_path / "m" / "config.pbtxt", 'backend: "openvino"\n')
+    (tmp_path / "m" / "1").mkdir()
+    path = tmp_path / "m" / "1" / "model.xml"
+    path.write_text(ir(path).replace('type="MatMul" version="opset1"', 'type="MyMul" version="extension"'))
+    finding = one(tmp_path)
+    assert finding.rule.id == "model-operations"
+    assert "MyMul (extension)" in finding.message
+
+
+def safetensors(path: Path, names: dict[str, int], cut: int = 0) -> None:
+    header, at = {}, 0
+    for name, size in names.items():
+        header[name] = {"dtype": "F32", "shape": [size // 4], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(at - cut))
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    assert list(safetensors_problems(tmp_path)) == []
+    safetensors(tmp_path / "a.safetensors", {"x": 8, "y": 4})
+    assert list(safetensors_problems(tmp_path)) == []
+    index = {"weight_map": {"x": "a.safetensors", "z": "a.safetensors", "b": "b.safetensors"}}
+    write(tmp_path / "model.safetensors.index.json", json.dumps(index))
+    problems = [problem for _, problem in safetensors_problems(tmp_path)]
+    assert problems[0] == "names b.safetensors, which is not in the folder"
+    assert problems[1].startswith("lacks tensor 'z' (1 in all)")
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 8, b"\x02" + bytes(7) + b"[]", b"version https://git-lfs", b"{" * 64])
+def test_damaged_safetensors(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(data)
+    assert len(list(safetensors_problems(tmp_path))) == 1
+
+
+def test_a_checkpoint_that_is_cut_off_and_its_context(tmp_path: Path) -> None:
+    write(tmp_path / "m" / "config.pbtxt", 'backend: "vllm"\n')
+    write(tmp_path / "m" / "1" / "model.json", '{"model": "weights", "max_model_len": 8192}')
+    write(tmp_path / "m" / "1" / "weights" / "config.json", '{"max_position_embeddings": 4096}')
+    safetensors(tmp_path / "m" / "1" / "weights" / "model.safetensors", {"x": 8}, cut=4)
+    messages = {each.rule.id: each.message for each in found(tmp_path)}
+    assert messages.keys() == {"context-length", "file-damaged"}
+    assert "8192" in messages["context-length"]
+    assert "tensors end at byte" in messages["file-damaged"]

@@ -71,7 +71,7 @@ def test_the_examples_are_clean() -> None:
 
 
 def test_the_files_of_this_project_are_clean() -> None:
-    assert [each for folder in ("deploy", "docs", "benchmarks") for each in found(ROOT / folder)] == []
+    assert [each for folder in ("deploy", "docs") for each in found(ROOT / folder)] == []
 
 
 @pytest.mark.parametrize("form", FORMS)

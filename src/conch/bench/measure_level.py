@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import import_module
 from time import monotonic_ns
-from typing import cast
 
 import numpy as np
 
@@ -17,6 +15,8 @@ from conch.bench.observers.observer import Sampling, ServerObserver
 from conch.bench.record_log import RecordLog
 from conch.bench.records import RequestOutcome
 from conch.bench.statistics.selection import RunWindow
+from conch.bench.statistics.steady_state import steady_since
+from conch.bench.statistics.stopping_rule import StoppingRule
 from conch.bench.statistics.summary import SummarySettings, summarize
 
 _TICK_S = 0.1
@@ -67,7 +67,9 @@ def measure_level(
 
 
 def _process_load(plan: LoadPlan) -> Load:
-    return cast("Load", import_module("conch.bench.load.process_load").ProcessLoad(plan))
+    from conch.bench.load.process_load import ProcessLoad
+
+    return ProcessLoad(plan)
 
 
 class _LevelRun:
@@ -99,6 +101,8 @@ class _LevelRun:
         self._last_success_ns = 0
         self._health: ClientHealth | None = None
         self._notes: list[Note] = []
+        precision = window.precision
+        self._rule = StoppingRule(precision.percentile, precision.half_width_ratio) if precision else None
 
     def measure(self) -> None:
         """Run the load until the window has ended and all of its processes have."""
@@ -110,7 +114,7 @@ class _LevelRun:
         try:
             while not self._has_ended():
                 self._report("warm-up" if self._window_start_ns is None else "measuring")
-            self._window_end_ns = monotonic_ns()
+            self._window_end_ns = self._window_end_ns or monotonic_ns()
             self._sampling.mark()
             self._health = self._load.health()
             self._end()
@@ -161,8 +165,7 @@ class _LevelRun:
         return False
 
     def _steady_since(self) -> int | None:
-        now = monotonic_ns()
-        return now if now - self._start_ns > 1_000_000_000 and self._log.count else None
+        return steady_since(self._log.records, self._start_ns, monotonic_ns())
 
     def _begin_window(self, start_ns: int) -> None:
         self._window_start_ns = start_ns
@@ -176,12 +179,13 @@ class _LevelRun:
         if elapsed_s >= window.max_duration_s and window.duration_s is None:
             return True
         if window.duration_s is not None and elapsed_s >= window.duration_s:
+            self._window_end_ns = self._window_start_ns + int(window.duration_s * 1e9)
             return True
         if window.requests is not None:
             done = int(np.count_nonzero(self._log.records["done_ns"] >= self._window_start_ns)) if check else 0
             if done >= window.requests:
                 return True
-        return False
+        return check and self._rule is not None and self._rule.is_met(self._log.records, self._window_start_ns, now)
 
     def _end(self) -> None:
         """Stop the load and collect the answers to requests in flight."""

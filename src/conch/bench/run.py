@@ -1,25 +1,29 @@
 """One run of `conch bench`: levels one after the other, a search, or two servers in turn."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import orjson
 
 from conch.bench.environment import read_environment
 from conch.bench.load.generator import Load
+from conch.bench.load.process_load import ProcessLoad
 from conch.bench.load_level import LoadLevel
 from conch.bench.load_plan import LoadPlan
 from conch.bench.measure_level import measure_level
-from conch.bench.measurement import Measurement, Note
+from conch.bench.measurement import Effect, Measurement, Note
 from conch.bench.measuring_window import Interruption, MeasuringWindow
+from conch.bench.merged_rounds import merge_rounds
 from conch.bench.observers.observer import ServerObserver
 from conch.bench.prepared_request import ScriptSource
-from conch.bench.report.certificate import Certificate, CertifiedTarget
+from conch.bench.report.certificate import AbComparison, Certificate, CertifiedTarget
 from conch.bench.report.public_command import public_url
 from conch.bench.report.scaling import find_saturation
 from conch.bench.slo_search import SloSearch
+from conch.bench.statistics.comparison import compare_rounds, verdict_text
 from conch.bench.targets.target import BenchTarget
 from conch.bench.view.run_view import RunView
 from conch.build_info import build_line
@@ -59,6 +63,7 @@ class RunSettings:
     repeat: int = 1
     timeout_s: float = 60.0
     connections: int | None = None
+    processes: int | None = None
     seed: int = 0
     percentiles: tuple[float, ...] = ()
     command: tuple[str, ...] = ()  # without secrets
@@ -79,37 +84,63 @@ class BenchRun:
         self._settings = settings
         self._view = view
         self._interruption = interruption or Interruption()
-        self._make_load = make_load
-        self._measurements: list[Measurement] = []
+        self._make_load = make_load or partial(ProcessLoad, processes=settings.processes)
+        self._rounds: dict[str, list[Measurement]] = {}  # by label of the level
+        self._baseline: list[Measurement] = []
+        self._effects: list[Effect] = []
+        self._lost = False
         self._notes: list[Note] = []
 
     def run(self) -> Certificate:
         """Measure, and return the certificate also of a part. Raises ConnectionError, RuntimeError."""
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
-        for each in self._steps():
-            self._measurements.append(each)
-            self._view.measured(each)
-            if self._interruption.requested or _is_lost(each):
-                break
+        if self._settings.find_max is not None:
+            self._search(self._settings.find_max)
+        elif self._settings.against is not None:
+            for level in self._settings.levels:
+                self._compare(self._settings.against, level)
+        else:
+            self._sweep()
         return self._certificate(created_at)
 
-    def _steps(self) -> Iterator[Measurement]:
-        if self._settings.find_max is not None:
-            yield from self._search(self._settings.find_max)
-            return
+    def _sweep(self) -> None:
+        """Measure all levels; with repetitions, each as often, all levels one after the other."""
         for repetition in range(self._settings.repeat):
             for level in self._settings.levels:
-                yield self._measure(self._settings.side, level, repetition)
+                if self._is_over:
+                    return
+                self._measure(self._settings.side, level, repetition, self._rounds.setdefault(level.level.label, []))
 
-    def _search(self, find_max: FindMax) -> Iterator[Measurement]:
+    def _compare(self, baseline: Side, level: LoadLevel) -> None:
+        """Measure both servers in turn: A B, B A, A B, …, so that a drift of the machine meets both alike."""
+        a: list[Measurement] = []
+        b: list[Measurement] = []
+        for number in range(self._settings.rounds):
+            order = [(baseline, a), (self._settings.side, b)]
+            for side, taken in order if number % 2 == 0 else reversed(order):
+                if self._is_over:
+                    break
+                self._measure(side, level, number, taken)
+        pairs = min(len(a), len(b))
+        if pairs:
+            self._rounds[level.level.label] = b[:pairs]
+            self._baseline.append(merge_rounds(a[:pairs]))
+            self._effects += compare_rounds(a[:pairs], b[:pairs])
+
+    @property
+    def _is_over(self) -> bool:
+        return self._interruption.requested or self._lost
+
+    def _search(self, find_max: FindMax) -> None:
         tried: dict[float, bool] = {}
-        while (value := find_max.search.next_level(tried)) is not None:
-            measurement = self._measure(self._settings.side, find_max.level(value), 0)
+        while (value := find_max.search.next_level(tried)) is not None and not self._is_over:
+            level = find_max.level(value)
+            measurement = self._measure(self._settings.side, level, 0, self._rounds.setdefault(level.level.label, []))
             tried[value] = meets_slo(measurement, self._settings.slo_share)
-            yield measurement
         self._notes.append(_search_note(find_max.search.best(tried), tried, self._settings))
 
-    def _measure(self, side: Side, level: LoadLevel, repetition: int) -> Measurement:
+    def _measure(self, side: Side, level: LoadLevel, repetition: int, taken: list[Measurement]) -> Measurement:
+        """Measure one level and append the result to `taken`."""
         window = self._settings.window
         seed = self._settings.seed + repetition
         plan = LoadPlan(
@@ -131,20 +162,30 @@ class BenchRun:
             interruption=self._interruption,
             make_load=self._make_load,
         )
-        return replace(measured, notes=tuple(dict.fromkeys(measured.notes)))
+        taken.append(measured)
+        self._lost = _is_lost(measured)
+        self._view.measured(measured)
+        return measured
 
     def _certificate(self, created_at: str) -> Certificate:
         settings = self._settings
         notes = [Note("target", "info", text) for text in settings.side.target.notes]
+        measurements = tuple(merge_rounds(rounds) for rounds in self._rounds.values() if rounds)
+        verdict = verdict_text(self._effects) if self._effects else ""
+        ab = None
+        if settings.against is not None:
+            ab = AbComparison(certified(settings.against.target), tuple(self._baseline), tuple(self._effects), verdict)
         return Certificate(
             created_at=created_at,
             tool_version=build_line(),
             command=settings.command,
             target=certified(settings.side.target),
             environment=read_environment(),
-            measurements=tuple(self._measurements),
+            measurements=measurements,
             settings=settings.described,
-            saturation=find_saturation(self._measurements),
+            saturation=find_saturation(measurements),
+            ab=ab,
+            verdict=verdict,
             notes=(*self._notes, *notes),
         )
 

@@ -55,6 +55,7 @@ def run_settings(options: Namespace, command: Sequence[str]) -> RunSettings:
         repeat=options.repeat,
         timeout_s=options.timeout,
         connections=options.connections,
+        processes=options.processes,
         seed=options.seed,
         percentiles=tuple(options.percentile),
         command=public_command(command),

@@ -101,7 +101,10 @@ def figures_between(before: Totals, after: Totals) -> ServerFigures | None:
 
 
 def has_restarted(before: Totals, after: Totals) -> bool:
-    """Return whether a counter fell: the server restarted, or the model was loaded again."""
+    """Return whether a counter fell, or the duration of the model's load changed: the model was loaded again."""
+    loaded = triton.LOAD_DURATION.name
+    if loaded in before and loaded in after and before[loaded] != after[loaded]:
+        return True
     return any(
         dialect.requests in before and after.get(dialect.requests, 0.0) < before[dialect.requests]
         for dialect in _DIALECTS

@@ -117,3 +117,10 @@ def test_labels_with_escapes_and_braces() -> None:
     (series,) = parse_exposition('m{a="x\\"}\\\\",b="\\n"} 1e3 1700000000000\n# comment\nbroken line\n')
     assert series.labels == {"a": 'x"}\\', "b": "\n"}
     assert series.value == 1000
+
+
+def test_another_duration_of_the_load_is_a_restart() -> None:
+    page = 'nv_model_load_duration_secs{{model="digits",version="1"}} {}\n'
+    before, after = (totals_of(list(parse_exposition(page.format(value))), "digits") for value in (0.51, 0.49))
+    assert has_restarted(before, after)
+    assert not has_restarted(before, before)

@@ -1,0 +1,299 @@
+"""`conch bench` on real servers, as a user runs it."""
+
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench.cli.bench_command import RunningBench, run_bench
+from tests.bench.load.servers import answering, serving
+from tests.server.models import tensor, write_identity, write_python, write_scripted
+from tests.server.process import ConchProcess
+
+pytestmark = pytest.mark.slow
+
+QUICK = ("--concurrency=2", "--warm-up=100ms", "--duration=500ms")
+LONG = ("--concurrency=2", "--warm-up=100ms", "--duration=10m")
+SUMS = """
+value = int(request.inputs()[0].as_numpy().reshape(-1)[0])
+if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+    self.sums[request.correlation_id()] = 0
+self.sums[request.correlation_id()] += value
+return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([[1]], np.int32))])
+"""
+INITIALIZE = """
+def initialize(self, args):
+    self.sums = {}
+"""
+RANDOM = """
+return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.random.rand(1).astype(np.float32))])
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
+    folder = tmp_path_factory.mktemp("bench")
+    models = folder / "models"
+    write_identity(models, "echo", "FP32", 4, batch=8)
+    write_scripted(models, "words", {"reply": "one two three four", "step_ms": 1})
+    write_scripted(models, "endless", {"reply": "word " * 3000, "step_ms": 20, "context_length": 100000})
+    write_python(
+        models,
+        "sums",
+        f"max_batch_size: 4 input {tensor('INPUT', 'INT32', 1)} output {tensor('OUTPUT', 'INT32', 1)} "
+        "sequence_batching { oldest { max_candidate_sequences: 4 } }",
+        SUMS,
+        more=INITIALIZE,
+    )
+    write_python(models, "dice", f"input {tensor('INPUT', 'FP32', 1)} output {tensor('OUTPUT', 'FP32', 1)}", RANDOM)
+    write_python(
+        models,
+        "broken",
+        f"input {tensor('INPUT', 'FP32', 1)} output {tensor('OUTPUT', 'FP32', 1)}",
+        "raise ValueError('out of paper')",
+    )
+    with ConchProcess(models, log=folder / "log") as process:
+        yield process
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[ConchProcess]:
+    """A server that a test may kill."""
+    write_identity(tmp_path / "models", "echo", "FP32", 4)
+    process = ConchProcess(
+        tmp_path / "models", "--model-control-mode=explicit", "--load-model=echo", log=tmp_path / "log"
+    )
+    with process:
+        yield process
+        if process.process.poll() is not None:
+            process.process.returncode = 0  # killed by the test
+
+
+def post(server: ConchProcess, path: str) -> None:
+    request = urllib.request.Request(f"http://{server.http}/v2/{path}", b"{}", method="POST")
+    with urllib.request.urlopen(request, timeout=60):
+        pass
+
+
+def test_a_sweep_prints_a_table_and_writes_a_certificate(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "echo", *QUICK, "--concurrency=1:4:x2", f"--html={tmp_path / 'a.html'}")
+    assert done.status in (0, 3), done.err
+    assert [each["level"]["label"] for each in done.document["measurements"]] == ["1", "2", "4"]
+    assert all(each["outcomes"]["ok"] > 0 for each in done.document["measurements"])
+    assert "Concurrency" in done.out
+    assert "concurrency 4: measured" in done.err
+    assert "</html>" in (tmp_path / "a.html").read_text()
+
+
+def test_server_metrics_and_cpu_stand_beside_the_latency(server: ConchProcess, tmp_path: Path) -> None:
+    metrics = f"--metrics-url=http://127.0.0.1:{server.ports['metrics']}/metrics"
+    done = run_bench(tmp_path, server.http, "echo", *QUICK, "--duration=2s", metrics)
+    figures = done.measurement["server"]
+    assert figures["requests"] > 0
+    assert figures["queue_s"] >= 0
+    assert figures["batch_size"] >= 1
+    assert figures["memory_bytes"] > 1 << 20
+    assert figures["cpu_cores"] > 0
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc", "grpc-stream"])
+def test_protocols_of_tensors(server: ConchProcess, tmp_path: Path, protocol: str) -> None:
+    url = server.http if protocol == "http" else server.grpc
+    done = run_bench(tmp_path, url, "echo", f"--protocol={protocol}", *QUICK)
+    assert done.measurement["outcomes"].keys() == {"ok"}, done.document
+
+
+@pytest.mark.parametrize("protocol", ["openai", "generate"])
+def test_protocols_of_language_models(server: ConchProcess, tmp_path: Path, protocol: str) -> None:
+    done = run_bench(tmp_path, server.http, "words", f"--protocol={protocol}", *QUICK)
+    assert done.measurement["outcomes"]["ok"] > 0, done.document
+    assert done.measurement["tokens"]["first_token"]["count"] > 0
+
+
+def test_an_open_loop_sends_at_its_rate(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(
+        tmp_path, server.http, "echo", "--rate=50", "--arrivals=constant", "--warm-up=200ms", "--duration=2s"
+    )
+    assert done.measurement["level"]["kind"] == "rate"
+    assert 80 <= done.measurement["requests"] <= 110
+
+
+def test_the_highest_load_within_an_slo_is_found(server: ConchProcess, tmp_path: Path) -> None:
+    quick = ("--warm-up=50ms", "--duration=200ms", "--concurrency=1:4")
+    done = run_bench(tmp_path, server.http, "echo", *quick, "--find-max", "--slo=latency:60s")
+    assert "slo-max" in done.codes, done.document
+    assert [each["level"]["value"] for each in done.document["measurements"]] == [1, 2, 4]
+
+
+def test_two_servers_are_measured_in_turn(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "echo", f"--against={server.http}", "--rounds=4", *QUICK)
+    ab = done.document["ab"]
+    assert len(done.document["measurements"]) == len(ab["measurements"]) == 1
+    assert {"throughput", "p50"} <= {effect["quantity"] for effect in ab["effects"]}
+    assert "Compared with" in done.out
+
+
+def test_a_window_of_requests(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "echo", "--concurrency=1", "--warm-up=0s", "--requests=100")
+    assert done.measurement["requests"] >= 100
+    assert done.measurement["window_s"] < 60
+
+
+def test_a_window_until_a_percentile_is_precise(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(
+        tmp_path, server.http, "echo", "--concurrency=2", "--warm-up=0s", "--until=p50 ±30%", "--max-duration=30s"
+    )
+    assert done.measurement["outcomes"]["ok"] >= 200
+    assert done.measurement["latency"]["percentiles"]["50"]["low"] is not None
+
+
+def test_sequences_are_sent_where_the_model_needs_them(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "sums", *QUICK, "--sequence-length=5")
+    assert done.measurement["outcomes"].keys() == {"ok"}, done.document
+
+
+def test_flags_of_perf_analyzer(server: ConchProcess, tmp_path: Path) -> None:
+    line = "-m echo -i grpc -b 2 --concurrency-range 1:2 -p 300 -s 10 --percentile=95"
+    done = run_bench(tmp_path, "-u", server.grpc, *line.split())
+    assert done.status in (0, 3), done.err
+    assert "-s is ignored" in done.err
+    assert [each["level"]["value"] for each in done.document["measurements"]] == [1, 2]
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_dies_ends_the_run(mortal: ConchProcess, tmp_path: Path) -> None:
+    running = RunningBench(tmp_path, mortal.http, "echo", *LONG)
+    running.wait_until_measuring()
+    mortal.process.kill()
+    done = running.end()
+    assert done.status == 1
+    assert "server-lost" in done.codes
+    assert done.measurement["outcomes"]["ok"] > 0
+    assert done.measurement["outcomes"]["connection_error"] > 0
+    assert "the server is gone" in done.out
+
+
+def test_a_model_that_is_reloaded_makes_the_level_invalid(mortal: ConchProcess, tmp_path: Path) -> None:
+    metrics = f"--metrics-url=http://127.0.0.1:{mortal.ports['metrics']}/metrics"
+    running = RunningBench(tmp_path, mortal.http, "echo", *LONG, "--duration=6s", metrics)
+    running.wait_until_measuring()
+    post(mortal, "repository/models/echo/unload")
+    post(mortal, "repository/models/echo/load")
+    done = running.end()
+    assert done.status == 3, done.err
+    assert "server-restart" in done.codes
+    assert done.measurement["outcomes"]["ok"] > 0
+
+
+def test_a_server_that_rejects_everything(mortal: ConchProcess, tmp_path: Path) -> None:
+    running = RunningBench(tmp_path, mortal.http, "echo", *LONG, "--duration=2s", "--warm-up=1s")
+    running.wait_until_measuring()
+    post(mortal, "repository/models/echo/unload")
+    done = running.end()
+    outcomes = done.measurement["outcomes"]
+    assert sum(outcomes.values()) > outcomes.get("ok", 0)
+    assert done.measurement["errors"]
+
+
+def test_no_successful_request(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "broken", *QUICK)
+    assert done.status == 1
+    assert "ok" not in done.measurement["outcomes"]
+    assert "out of paper" in done.measurement["errors"][0][0]
+    assert done.measurement["latency"] is None
+
+
+def test_wrong_answers_are_counted(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "dice", *QUICK, "--expect=first")
+    assert done.measurement["outcomes"]["wrong_answer"] > 0, done.document
+
+
+def test_bytes_that_are_not_http_are_wrong(tmp_path: Path) -> None:
+    with serving(answering(b"\x00\x01\x02 not a response")) as port:
+        done = run_bench(tmp_path, f"127.0.0.1:{port}", "m", *QUICK)
+    assert done.status == 2
+    assert f"127.0.0.1:{port}" in done.err
+
+
+def test_a_stream_that_does_not_end_times_out(server: ConchProcess, tmp_path: Path) -> None:
+    flags = ("--protocol=openai", "--output-tokens=3000", "--timeout=300ms", "--grace=1s")
+    done = run_bench(tmp_path, server.http, "endless", *QUICK, "--duration=1s", *flags)
+    assert done.measurement["outcomes"].get("timeout", 0) > 0, done.document
+    assert done.status == 1
+
+
+def test_a_url_without_an_inference_server(tmp_path: Path) -> None:
+    page = b"HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<h1>Shop</h1>"
+    with serving(answering(page)) as port:
+        done = run_bench(tmp_path, f"http://127.0.0.1:{port}", *QUICK)
+    assert done.status == 2
+    assert "is not an inference server" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_nothing_listens(tmp_path: Path) -> None:
+    done = run_bench(tmp_path, "127.0.0.1:1", *QUICK)
+    assert done.status == 2
+    assert "nothing listens" in done.err
+
+
+def test_a_full_disk_does_not_lose_the_result(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "echo", *QUICK, "--html=/dev/full")
+    assert done.status == 1
+    assert "cannot write /dev/full: No space left on device" in done.err
+    assert "Concurrency" in done.out
+    assert done.document
+
+
+def test_a_folder_that_is_missing_is_reported_before_the_run(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "echo", *LONG, f"--html={tmp_path}/missing/a.html")
+    assert done.status == 2
+    assert "does not exist" in done.err
+
+
+def test_flags_that_exclude_each_other(tmp_path: Path) -> None:
+    done = run_bench(tmp_path, "localhost:1", "--rate=1", "--concurrency=1")
+    assert done.status == 2
+    assert "--concurrency and --rate exclude each other" in done.err
+
+
+# ---- signals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_load_with_a_report(server: ConchProcess, tmp_path: Path, number: signal.Signals) -> None:
+    running = RunningBench(tmp_path, server.http, "echo", *LONG)
+    running.wait_until_measuring()
+    running.interrupt(number)
+    done = running.end()
+    assert done.status == 128 + number
+    assert done.measurement["outcomes"]["ok"] > 0
+    assert "interrupted" in done.codes
+    assert "Concurrency" in done.out
+    assert "Traceback" not in done.err
+
+
+def test_a_second_signal_ends_at_once(server: ConchProcess, tmp_path: Path) -> None:
+    running = RunningBench(
+        tmp_path, server.http, "endless", "--protocol=openai", "--output-tokens=3000", *LONG, "--grace=10m"
+    )
+    running.wait_until_measuring()
+    running.interrupt()
+    while "ending" not in running.text:
+        assert running.process.poll() is None
+    running.interrupt()
+    done = running.end()
+    assert done.status == 130
+    assert "Traceback" not in done.err
+
+
+def test_a_reader_that_ends_is_no_error(server: ConchProcess, tmp_path: Path) -> None:
+    running = RunningBench(tmp_path, server.http, "echo", *QUICK)
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+    running.process.stdout = None
+    assert "Traceback" not in running.end().err

@@ -198,6 +198,13 @@ class _LevelRun:
                 return
             self._report("ending")
 
+    @property
+    def _expected_s(self) -> float:
+        """How long warm-up and window take together, at most; the warm-up counts as it was once it is over."""
+        if self._window_start_ns is None:
+            return self._window.limit_s
+        return (self._window_start_ns - self._start_ns) / 1e9 + self._window.max_window_s
+
     def _report(self, phase: str) -> None:
         if self._on_progress is not None:
             self._on_progress(
@@ -207,7 +214,7 @@ class _LevelRun:
                     self._start_ns,
                     monotonic_ns(),
                     self._window_start_ns,
-                    self._window.limit_s,
+                    self._expected_s,
                     self._log,
                     self._sampling.gauges(),
                 )

@@ -30,12 +30,16 @@ class MeasuringWindow:
     """How long to wait at the end for answers to requests in flight."""
 
     @property
+    def max_window_s(self) -> float:
+        """The longest time that the window can take."""
+        if self.requests is None and self.precision is None:
+            return self.duration_s or 0.0
+        return min(self.duration_s or self.max_duration_s, self.max_duration_s)
+
+    @property
     def limit_s(self) -> float:
         """The longest time that warm-up and window together can take."""
-        warm_up = self.max_warm_up_s if self.warm_up_s is None else self.warm_up_s
-        if self.requests is None and self.precision is None:
-            return warm_up + (self.duration_s or 0.0)
-        return warm_up + min(self.duration_s or self.max_duration_s, self.max_duration_s)
+        return self.max_window_s + (self.max_warm_up_s if self.warm_up_s is None else self.warm_up_s)
 
 
 class Interruption:

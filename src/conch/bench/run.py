@@ -1,34 +1,26 @@
 """One run of `conch bench`: levels one after the other, a search, or two servers in turn."""
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
-import orjson
-
-from conch.bench.environment import read_environment
 from conch.bench.load.generator import Load
 from conch.bench.load.process_load import ProcessLoad
 from conch.bench.load_level import LoadLevel
 from conch.bench.load_plan import LoadPlan
 from conch.bench.measure_level import measure_level
-from conch.bench.measurement import Effect, Measurement, Note
+from conch.bench.measurement import Measurement, Note
 from conch.bench.measuring_window import Interruption, MeasuringWindow
-from conch.bench.merged_rounds import merge_rounds
 from conch.bench.observers.observer import ServerObserver
 from conch.bench.prepared_request import ScriptSource
-from conch.bench.report.certificate import AbComparison, Certificate, CertifiedTarget
-from conch.bench.report.public_command import public_url
-from conch.bench.report.scaling import find_saturation
 from conch.bench.slo_search import SloSearch
-from conch.bench.statistics.comparison import compare_rounds, verdict_text
 from conch.bench.targets.target import BenchTarget
 from conch.bench.view.run_view import RunView
-from conch.build_info import build_line
 
-MakeSource = Callable[[], ScriptSource]
+if TYPE_CHECKING:
+    from conch.bench.report.certificate import Certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +78,11 @@ class BenchRun:
         self._interruption = interruption or Interruption()
         self._make_load = make_load or partial(ProcessLoad, processes=settings.processes)
         self._rounds: dict[str, list[Measurement]] = {}  # by label of the level
-        self._baseline: list[Measurement] = []
-        self._effects: list[Effect] = []
+        self._baseline: dict[str, list[Measurement]] = {}
         self._lost = False
         self._notes: list[Note] = []
 
-    def run(self) -> Certificate:
+    def run(self) -> "Certificate":
         """Measure, and return the certificate also of a part. Raises ConnectionError, RuntimeError."""
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         if self._settings.find_max is not None:
@@ -102,6 +93,11 @@ class BenchRun:
         else:
             self._sweep()
         return self._certificate(created_at)
+
+    def _certificate(self, created_at: str) -> "Certificate":
+        from conch.bench.certify import certify  # what only the report needs is imported after the load
+
+        return certify(self._settings, created_at, self._rounds, self._baseline, self._notes)
 
     def _sweep(self) -> None:
         """Measure all levels; with repetitions, each as often, all levels one after the other."""
@@ -124,8 +120,7 @@ class BenchRun:
         pairs = min(len(a), len(b))
         if pairs:
             self._rounds[level.level.label] = b[:pairs]
-            self._baseline.append(merge_rounds(a[:pairs]))
-            self._effects += compare_rounds(a[:pairs], b[:pairs])
+            self._baseline[level.level.label] = a[:pairs]
 
     @property
     def _is_over(self) -> bool:
@@ -137,7 +132,7 @@ class BenchRun:
             level = find_max.level(value)
             measurement = self._measure(self._settings.side, level, 0, self._rounds.setdefault(level.level.label, []))
             tried[value] = meets_slo(measurement, self._settings.slo_share)
-        self._notes.append(_search_note(find_max.search.best(tried), tried, self._settings))
+        self._notes.append(_search_note(find_max, tried, self._settings))
 
     def _measure(self, side: Side, level: LoadLevel, repetition: int, taken: list[Measurement]) -> Measurement:
         """Measure one level and append the result to `taken`."""
@@ -163,51 +158,14 @@ class BenchRun:
             make_load=self._make_load,
         )
         taken.append(measured)
-        self._lost = _is_lost(measured)
+        self._lost = is_lost(measured)
         self._view.measured(measured)
         return measured
 
-    def _certificate(self, created_at: str) -> Certificate:
-        settings = self._settings
-        notes = [Note("target", "info", text) for text in settings.side.target.notes]
-        measurements = tuple(merge_rounds(rounds) for rounds in self._rounds.values() if rounds)
-        verdict = verdict_text(self._effects) if self._effects else ""
-        ab = None
-        if settings.against is not None:
-            ab = AbComparison(certified(settings.against.target), tuple(self._baseline), tuple(self._effects), verdict)
-        return Certificate(
-            created_at=created_at,
-            tool_version=build_line(),
-            command=settings.command,
-            target=certified(settings.side.target),
-            environment=read_environment(),
-            measurements=measurements,
-            settings=settings.described,
-            saturation=find_saturation(measurements),
-            ab=ab,
-            verdict=verdict,
-            notes=(*self._notes, *notes),
-        )
 
-
-def run(settings: RunSettings, view: RunView, interruption: Interruption | None = None) -> Certificate:
+def run(settings: RunSettings, view: RunView, interruption: Interruption | None = None) -> "Certificate":
     """Measure, and return the certificate also of a part. Raises ConnectionError, RuntimeError."""
     return BenchRun(settings, view, interruption).run()
-
-
-def certified(target: BenchTarget) -> CertifiedTarget:
-    """Return what identifies a target in a certificate."""
-    model = target.model
-    config = orjson.dumps(dict(model.config), option=orjson.OPT_SORT_KEYS) if model.config else b""
-    return CertifiedTarget(
-        url=public_url(target.url),
-        protocol=target.protocol.value,
-        model=model.name,
-        model_version=model.version,
-        server_name=target.server_name,
-        server_version=target.server_version,
-        config_digest=hashlib.sha256(config).hexdigest()[:16] if config else "",
-    )
 
 
 def meets_slo(measurement: Measurement, share: float) -> bool:
@@ -216,24 +174,17 @@ def meets_slo(measurement: Measurement, share: float) -> bool:
     return ratio is not None and ratio.value >= share
 
 
-def _is_lost(measurement: Measurement) -> bool:
+def is_lost(measurement: Measurement) -> bool:
+    """Return whether the server was lost in the measurement."""
     return any(note.code == "server-lost" for note in measurement.notes)
 
 
-def _search_note(best: float | None, tried: dict[float, bool], settings: RunSettings) -> Note:
+def _search_note(find_max: FindMax, tried: dict[float, bool], settings: RunSettings) -> Note:
     targets = ", ".join(f"{name} {seconds * 1e3:g} ms" for name, seconds in settings.slo.items())
     rule = f"{settings.slo_share:.4g} of requests within {targets}"
+    best = find_max.search.best(tried)
     if best is None:
         return Note("slo-not-met", "warning", f"the lowest level, {min(tried, default=0):g}, does not meet {rule}")
-    assert settings.find_max is not None
-    level = settings.find_max.level(best).level.label
+    level = find_max.level(best).level.label
     reached = "" if any(not met for met in tried.values()) else "; no level failed, the maximum may be higher"
     return Note("slo-max", "info", f"highest level with {rule}: {level}{reached}")
-
-
-def exit_status(certificate: Certificate) -> int:
-    """Return 0, 1 if nothing succeeded or the server was lost, 3 if a note makes a measurement invalid."""
-    measurements: Sequence[Measurement] = certificate.measurements
-    if not measurements or any(not each.outcomes.get("ok") or _is_lost(each) for each in measurements):
-        return 1
-    return 3 if any(note.severity == "invalid" for each in measurements for note in each.notes) else 0

@@ -18,7 +18,6 @@ from conch.bench.inputs.expected import (
 from conch.bench.inputs.sessions import answer_text
 from conch.bench.inputs.settings import InputError, InputSettings
 from conch.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, ResponseKind
-from conch.bench.targets.grpc_probe import GrpcProbe
 from conch.bench.targets.http_probe import HttpProbe
 from conch.bench.targets.target import BenchTarget, Protocol
 from conch.tensor import Tensor
@@ -61,6 +60,8 @@ def add_expected_answers(target: BenchTarget, requests: Sequence[PreparedRequest
 def send_once(target: BenchTarget, request: PreparedRequest) -> Answer:
     """Send a request outside of the run and return its answer. Raises InputError for a failure, TargetError."""
     if target.protocol is Protocol.GRPC:
+        from conch.bench.targets.grpc_probe import GrpcProbe
+
         (body, *_) = GrpcProbe(target.endpoint, _TIMEOUT_S).responses(request.head.decode(), request.body)
         return Answer(0, body)
     first, *lines = request.head.decode("latin-1").splitlines()

@@ -9,7 +9,6 @@ import orjson
 
 from conch.bench.inputs.settings import InputError, InputSettings
 from conch.bench.prepared_request import ResponseKind
-from conch.bench.targets.grpc_probe import method_path
 from conch.bench.targets.kserve_http import model_path
 from conch.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetModel
 from conch.protocol.v2_json.data import write_exactly
@@ -108,6 +107,8 @@ class _Generate(TensorRequestEncoder):
 
 class _V2Grpc(TensorRequestEncoder):
     def __init__(self, target: BenchTarget, settings: InputSettings) -> None:  # noqa: ARG002
+        from conch.bench.targets.grpc_probe import method_path
+
         stream = target.protocol is Protocol.GRPC_STREAM
         self.response = ResponseKind.GRPC_STREAM if stream else ResponseKind.UNARY
         self._head = method_path("ModelStreamInfer" if stream else "ModelInfer").encode()

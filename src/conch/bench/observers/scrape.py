@@ -1,11 +1,12 @@
 """Fetch a page of metrics with the standard library."""
 
-import http.client
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
 _TIMEOUT_S = 2.0
 _MAX_BYTES = 32 << 20
+_OK = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +28,22 @@ def scrape(settings: ScrapeSettings) -> str:
         connection.request("GET", path, headers={"Accept": "text/plain", **dict(settings.headers)})
         response = connection.getresponse()
         body = response.read(_MAX_BYTES)
-    except http.client.HTTPException as error:
+    except HTTPException as error:
         raise OSError(f"not an HTTP server: {type(error).__name__}") from None
     finally:
         connection.close()
-    if response.status != http.HTTPStatus.OK:
+    if response.status != _OK:
         raise OSError(f"status {response.status}")
     return body.decode("utf-8", "replace")
 
 
-def _connection(settings: ScrapeSettings, host: str, port: int | None, *, secure: bool) -> http.client.HTTPConnection:
+def _connection(settings: ScrapeSettings, host: str, port: int | None, *, secure: bool) -> HTTPConnection:
     if not secure:
-        return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+        return HTTPConnection(host, port, timeout=_TIMEOUT_S)
     import ssl
 
     context = ssl.create_default_context(cafile=settings.ca_file)
     if not settings.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=context)
+    return HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=context)

@@ -8,9 +8,7 @@ from conch.bench.targets.address import LOCAL_GRPC, LOCAL_HTTP, Address, parse_a
 from conch.bench.targets.choose_model import only_model, unknown_model
 from conch.bench.targets.diagnosis import expects_tls, not_an_inference_server, not_http
 from conch.bench.targets.find_metrics import find_metrics
-from conch.bench.targets.grpc_probe import GrpcProbe, NotHttp2, speaks_http2
 from conch.bench.targets.http_probe import HttpProbe, NotHttp, speaks_tls
-from conch.bench.targets.kserve_grpc import KServeGrpc
 from conch.bench.targets.kserve_http import KServeHttp
 from conch.bench.targets.openai_api import OpenAiApi
 from conch.bench.targets.server_api import KeyNeeded, ListedModel, ServerApi, ServerIdentity
@@ -106,6 +104,8 @@ class _Discovery:
         )
 
     def _grpc_answers(self) -> bool:
+        from conch.bench.targets.grpc_probe import speaks_http2  # HPACK is imported where it is needed: 30 ms
+
         return speaks_http2(self._endpoint(Transport.GRPC))
 
     # --- HTTP ---
@@ -222,6 +222,9 @@ class _Discovery:
     # --- gRPC ---
 
     def _grpc(self, model: str | None, version: str) -> BenchTarget:
+        from conch.bench.targets.grpc_probe import GrpcProbe, NotHttp2
+        from conch.bench.targets.kserve_grpc import KServeGrpc
+
         endpoint = self._endpoint(Transport.GRPC)
         api = KServeGrpc(GrpcProbe(endpoint))
         try:
@@ -243,7 +246,7 @@ class _Discovery:
         protocols = (Protocol.GRPC_STREAM,) if found.decoupled else _GRPC
         return self._target(endpoint, _Found(api, identity, ""), found, protocol, protocols, _Found(api, identity, ""))
 
-    def _not_grpc(self, failure: NotHttp2) -> TargetError:
+    def _not_grpc(self, failure: TargetError) -> TargetError:
         """Return the error for a port without gRPC: it expects TLS, or speaks HTTP/1.1, or something else."""
         endpoint = self._endpoint(Transport.HTTP1)
         if endpoint.tls is None and speaks_tls(endpoint):

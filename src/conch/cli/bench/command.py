@@ -61,7 +61,7 @@ def _compare(arguments: Sequence[str]) -> int:
 
 def _measure(settings: "RunSettings", options: Namespace) -> int:
     from conch.bench.measuring_window import Interruption
-    from conch.bench.run import exit_status, run
+    from conch.bench.run import run
 
     interruption = Interruption()
     signals = _Signals(interruption)
@@ -78,6 +78,8 @@ def _measure(settings: "RunSettings", options: Namespace) -> int:
     finally:
         view.end()
         signals.restore()
+    from conch.bench.certify import exit_status
+
     status = _report(certificate, options) or exit_status(certificate)
     return _SIGNALLED + signals.received if signals.received and not status else status
 

@@ -13,7 +13,6 @@ from conch.bench.inputs.settings import Amount, Cancellation, InputSettings, Ope
 from conch.bench.load_level import LoadLevel, curve, rates, users
 from conch.bench.load_plan import Tls
 from conch.bench.measuring_window import MeasuringWindow
-from conch.bench.observers.gpu_metrics import GpuMetrics
 from conch.bench.observers.observer import ServerObserver
 from conch.bench.observers.scrape import ScrapeSettings
 from conch.bench.observers.server_metrics import ServerMetrics
@@ -182,6 +181,8 @@ def _observers(options: Namespace, target: BenchTarget) -> tuple[ServerObserver,
         settings = ScrapeSettings(url, headers, options.ca_file, verify=not options.insecure)
         found.append(ServerMetrics(settings, target.model.name, required=named))
     if options.gpu_metrics_url:
+        from conch.bench.observers.gpu_metrics import GpuMetrics
+
         found.append(GpuMetrics(ScrapeSettings(options.gpu_metrics_url)))
     if is_local(target.endpoint.host):
         found.append(ServerProcess(target.endpoint.port))

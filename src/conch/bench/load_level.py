@@ -1,7 +1,7 @@
 """The levels of load of a run: numbers of users, rates, traces."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from conch.bench.arrivals.arrival_times import ArrivalProcess, Arrivals, arrival
 from conch.bench.arrivals.rate_curve import RateCurve, steady
 from conch.bench.load_plan import ClosedLoop, OpenLoop
 from conch.bench.measurement import Level
+from conch.bench.measuring_window import MeasuringWindow
+
+_AFTER_TRACE_S = 1.0  # of the window, after the last request of a trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Rate:
     arrivals: Arrivals
     value: float
     label: str
+    is_steady: bool = True
 
     @property
     def level(self) -> Level:
@@ -74,6 +78,17 @@ class Replay:
 LoadLevel = Users | Rate | Replay
 
 
+def window_for(level: LoadLevel, window: MeasuringWindow) -> MeasuringWindow:
+    """Return the window of a level: loads that change by design have no automatic warm-up, traces run as a whole."""
+    if isinstance(level, Users) or (isinstance(level, Rate) and level.is_steady):
+        return window
+    fixed = replace(window, is_load_steady=False, warm_up_s=window.warm_up_s or 0.0)
+    if not isinstance(level, Replay):
+        return fixed
+    duration = level.duration_s + _AFTER_TRACE_S - (fixed.warm_up_s or 0.0)
+    return replace(fixed, duration_s=max(duration, _AFTER_TRACE_S), requests=None, precision=None)
+
+
 def users(concurrencies: Sequence[int], think_s: float = 0.0) -> tuple[Users, ...]:
     """Return closed loops."""
     return tuple(Users(concurrency, think_s) for concurrency in concurrencies)
@@ -87,7 +102,7 @@ def rates(values: Sequence[float], process: ArrivalProcess, cv: float) -> tuple[
 def curve(rate_curve: RateCurve, text: str, process: ArrivalProcess, cv: float) -> Rate:
     """Return an open loop whose rate changes."""
     highest = max(max(segment.start_rate, segment.end_rate) for segment in rate_curve.segments)
-    return Rate(Arrivals(rate_curve, process, cv), highest, text)
+    return Rate(Arrivals(rate_curve, process, cv), highest, text, is_steady=False)
 
 
 def _label(value: float, process: ArrivalProcess, cv: float) -> str:

@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from time import monotonic_ns
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conch.bench.load.generator import Load
 from conch.bench.load_plan import LoadPlan, OpenLoop
 from conch.bench.measurement import ClientHealth, Level, Measurement, Note
 from conch.bench.measuring_window import Interruption, MeasuringWindow
 from conch.bench.observers.observer import Sampling, ServerObserver
+from conch.bench.prepared_request import ScriptSource
 from conch.bench.record_log import RecordLog
 from conch.bench.records import RequestOutcome
 from conch.bench.statistics.selection import RunWindow
@@ -70,6 +72,17 @@ def _process_load(plan: LoadPlan) -> Load:
     from conch.bench.load.process_load import ProcessLoad
 
     return ProcessLoad(plan)
+
+
+def _input_tokens(source: ScriptSource) -> NDArray[np.int64] | None:
+    """Return the tokens of each fixed request by its index, -1 where unknown; None if all are."""
+    fixed = source.fixed
+    if fixed is None or all(request.input_tokens < 0 for request in fixed):
+        return None
+    tokens = np.full(max(request.index for request in fixed) + 1, -1, np.int64)
+    for request in fixed:
+        tokens[request.index] = request.input_tokens
+    return tokens
 
 
 class _LevelRun:
@@ -160,7 +173,6 @@ class _LevelRun:
         elif check and (steady_ns := self._steady_since()) is not None:
             self._begin_window(steady_ns)
         elif elapsed_s >= self._window.max_warm_up_s:
-            self._notes.append(_NOT_STEADY)
             self._begin_window(now)
         return False
 
@@ -232,11 +244,13 @@ class _LevelRun:
             is_open_loop=isinstance(self._plan.pacing, OpenLoop),
             percentiles=percentiles,
             slo=slo,
+            input_tokens=_input_tokens(self._plan.source),
+            client=self._health,
+            is_load_steady=self._window.is_load_steady,
         )
         summary = summarize(self._log.records, self._log.chunks, settings, self._log.errors)
         return replace(
             summary,
-            client=self._health,
             server=observed.server,
             gpus=observed.gpus,
             notes=(*summary.notes, *self._notes, *observed.notes),
@@ -245,6 +259,3 @@ class _LevelRun:
 
 _INTERRUPTED = Note("interrupted", "info", "interrupted; the figures are of the time until then")
 _LOST = Note("server-lost", "invalid", "only connection errors for 5 s: the server is gone; the run ended early")
-_NOT_STEADY = Note(
-    "not-steady", "warning", "throughput or latency was not steady at the end of the longest warm-up; see --warm-up"
-)

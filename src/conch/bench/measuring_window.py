@@ -26,6 +26,8 @@ class MeasuringWindow:
     warm_up_s: float | None = None
     """Fixed warm-up; None: until throughput and latency are steady, at most `max_warm_up_s`."""
     max_warm_up_s: float = 10.0
+    is_load_steady: bool = True
+    """False for ramps, bursts and traces, whose throughput changes by design; `warm_up_s` is fixed then."""
     grace_s: float = 5.0
     """How long to wait at the end for answers to requests in flight."""
 

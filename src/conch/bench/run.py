@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from conch.bench.load.generator import Load
 from conch.bench.load.process_load import ProcessLoad
-from conch.bench.load_level import LoadLevel
+from conch.bench.load_level import LoadLevel, window_for
 from conch.bench.load_plan import LoadPlan
 from conch.bench.measure_level import measure_level
 from conch.bench.measurement import Measurement, Note
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from conch.bench.report.certificate import Certificate
 
 
+DEFAULT_ROUNDS = 6
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """A server in a run, what is sent to it, and what is observed of it."""
@@ -30,6 +33,7 @@ class Side:
     target: BenchTarget
     source: ScriptSource
     observers: tuple[ServerObserver, ...] = ()
+    inputs: str = ""  # description of what is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class RunSettings:
     slo_share: float = 0.99  # of requests, that must meet `slo`
     find_max: FindMax | None = None
     against: Side | None = None  # A, the baseline; `side` is B
-    rounds: int = 6
+    rounds: int = DEFAULT_ROUNDS
     repeat: int = 1
     timeout_s: float = 60.0
     connections: int | None = None
@@ -136,7 +140,7 @@ class BenchRun:
 
     def _measure(self, side: Side, level: LoadLevel, repetition: int, taken: list[Measurement]) -> Measurement:
         """Measure one level and append the result to `taken`."""
-        window = self._settings.window
+        window = window_for(level, self._settings.window)
         seed = self._settings.seed + repetition
         plan = LoadPlan(
             side.target.endpoint,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 180
+_TIMEOUT_S = 180
 _COMMAND = (sys.executable, "-m", "conch", "bench")
 
 
@@ -52,7 +52,7 @@ class RunningBench:
 
     def wait_until_measuring(self) -> None:
         """Return when requests have been answered in the window."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while "measuring" not in self.text:
             assert self.process.poll() is None, self.text
             assert time.monotonic() < deadline, self.text
@@ -70,7 +70,7 @@ class RunningBench:
     def end(self) -> Done:
         """Wait for the end."""
         try:
-            out, _ = self.process.communicate(timeout=LIMIT_S)
+            out, _ = self.process.communicate(timeout=_TIMEOUT_S)
         finally:
             if self.process.poll() is None:
                 self.process.kill()

@@ -291,7 +291,7 @@ def test_a_second_signal_ends_at_once(server: ConchProcess, tmp_path: Path) -> N
     assert "Traceback" not in done.err
 
 
-def test_a_reader_that_ends_is_no_error(server: ConchProcess, tmp_path: Path) -> None:
+def test_a_reader_that_ends_is_not_reported(server: ConchProcess, tmp_path: Path) -> None:
     running = RunningBench(tmp_path, server.http, "echo", *QUICK)
     assert running.process.stdout is not None
     running.process.stdout.close()

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from conch.bench.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates
-from conch.bench.durations import parse_duration
+from conch.bench.durations import duration_text, parse_duration
 from conch.bench.inputs.build import prepare_inputs
 from conch.bench.inputs.settings import Amount, Cancellation, InputSettings, OpenAiRoute
 from conch.bench.load_level import LoadLevel, curve, rates, users
@@ -18,7 +18,7 @@ from conch.bench.observers.scrape import ScrapeSettings
 from conch.bench.observers.server_metrics import ServerMetrics
 from conch.bench.observers.server_process import ServerProcess, is_local
 from conch.bench.report.public_command import public_command
-from conch.bench.run import FindMax, RunSettings, Side
+from conch.bench.run import DEFAULT_ROUNDS, FindMax, RunSettings, Side
 from conch.bench.slo_search import SloSearch
 from conch.bench.targets.address import is_address
 from conch.bench.targets.discover import discover
@@ -29,7 +29,6 @@ from conch.errors import InvalidRequest
 
 _DEFAULT_CONCURRENCIES = (1, 5, 30)
 _DEFAULT_DURATION_S = 10.0
-_MIN_ROUND_S = 1.0
 _MAX_RATE = 1_000_000.0
 
 
@@ -50,7 +49,7 @@ def run_settings(options: Namespace, command: Sequence[str]) -> RunSettings:
         slo_share=options.slo_share,
         find_max=find_max,
         against=against,
-        rounds=options.rounds or 6,
+        rounds=options.rounds or DEFAULT_ROUNDS,
         repeat=options.repeat,
         timeout_s=options.timeout,
         connections=options.connections,
@@ -58,7 +57,28 @@ def run_settings(options: Namespace, command: Sequence[str]) -> RunSettings:
         seed=options.seed,
         percentiles=tuple(options.percentile),
         command=public_command(command),
+        described=_described(options, window, side.inputs),
     )
+
+
+def _described(options: Namespace, window: MeasuringWindow, inputs: str) -> dict[str, str | int | float | bool | None]:
+    """Return what the report says of the settings."""
+    slo = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in options.slo.items())
+    values: dict[str, str | int | float | bool | None] = {
+        "inputs": inputs,
+        "warm-up": "auto" if window.warm_up_s is None else duration_text(window.warm_up_s),
+        "window": None if window.duration_s is None else duration_text(window.duration_s),
+        "requests": window.requests,
+        "until": None
+        if window.precision is None
+        else f"p{window.precision.percentile:g} ±{window.precision.half_width_ratio:.3g}",
+        "request timeout": duration_text(options.timeout),
+        "SLO": slo or None,
+        "repetitions": options.repeat if options.repeat > 1 else None,
+        "rounds": (options.rounds or DEFAULT_ROUNDS) if options.against else None,
+        "seed": options.seed,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _url_and_model(options: Namespace) -> tuple[str | None, str | None]:
@@ -146,7 +166,7 @@ def _side(options: Namespace, url: str | None, model: str | None) -> Side:
     )
     inputs = prepare_inputs(target, input_settings(options))
     target = replace(target, notes=(*target.notes, *inputs.notes))
-    return Side(target, inputs.source, _observers(options, target))
+    return Side(target, inputs.source, _observers(options, target), inputs.description)
 
 
 def _headers(options: Namespace) -> list[tuple[str, str]]:

@@ -15,8 +15,10 @@ from conch.bench.prepared_request import PreparedRequest
 if TYPE_CHECKING:
     import ssl
 
-# The system hands out about 28,000 local ports for each pair of addresses.
-_CONNECTIONS_PER_SOURCE = 20_000
+# Linux has about 28,000 local ports for each pair of addresses. Once half of them are taken, it searches for the next
+# one so long that 20,000 connections take ten seconds of CPU time.
+CONNECTIONS_PER_SOURCE = 10_000
+_IP_BIND_ADDRESS_NO_PORT = 24  # choose the port in connect, where the peer's address counts too
 
 
 class ConnectionFactory:
@@ -28,20 +30,22 @@ class ConnectionFactory:
         self._tls = tls_of(endpoint)
         self._known = KnownHeads()
         self._fields = connection_fields(endpoint)
-        self._opened = 0
-        # Such a server is reached from any address of 127.0.0.0/8.
-        self._loopback = self._family == socket.AF_INET and str(self._address[0]).startswith("127.")
+        self._first_source = 0
 
-    def open(self, owner: LoadOwner) -> LoadConnection:
-        """Begin to connect. Raises OSError."""
+    def use_sources_from(self, number: int) -> None:
+        """Use source addresses from this number on, because other processes use those before."""
+        self._first_source = number
+
+    def open(self, owner: LoadOwner, connections: int = 0) -> LoadConnection:
+        """Begin to connect, beside this number of open connections. Raises OSError."""
         sock = socket.socket(self._family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            source = self._opened // _CONNECTIONS_PER_SOURCE
-            if source and self._loopback:
-                sock.bind((f"127.0.{source // 250}.{1 + source % 250}", 0))
-            self._opened += 1
+            source = self._source(connections)
+            if source is not None:
+                sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+                sock.bind((source, 0))
             code = sock.connect_ex(self._address)
             if code not in (0, errno.EINPROGRESS):
                 raise OSError(code, os.strerror(code))
@@ -53,6 +57,13 @@ class ConnectionFactory:
     def encode(self, request: PreparedRequest, keep_body: bool) -> EncodedRequest:
         """Return the request as it goes over these connections."""
         return EncodedRequest(request, encode_http1(request, self._fields), keep_body)
+
+    def _source(self, connections: int) -> str | None:
+        """Return the address to connect from beside `connections` others, None for the system's choice."""
+        number = self._first_source + connections // CONNECTIONS_PER_SOURCE
+        if number == 0 or self._family != socket.AF_INET or not str(self._address[0]).startswith("127."):
+            return None
+        return f"127.0.{number // 250}.{number % 250 + 1}"
 
     def _wire(self, sock: socket.socket) -> Wire:
         if self._tls is None:

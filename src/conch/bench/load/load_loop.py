@@ -387,7 +387,9 @@ class LoadLoop(LoadOwner):
         """Send what is due over the connections that are free."""
         waiting = self._waiting
         idle = self._idle
-        while waiting and idle:
+        for _ in range(_MAX_EVENTS):  # then see first what has come
+            if not (waiting and idle):
+                return
             connection = idle.pop()
             connection.listed = False
             if connection.state != OPEN:
@@ -436,7 +438,7 @@ class LoadLoop(LoadOwner):
             return
         for _ in range(wanted):
             try:
-                connection = self._factory.open(self)
+                connection = self._factory.open(self, self._connections)
             except OSError as error:
                 message = f"connecting failed: {describe(error)}"
                 self._back_off(message)

@@ -288,3 +288,15 @@ def test_what_answers_is_not_an_inference_server(conch: ConchProcess, state: Pat
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("conch tune: ")
+
+
+def test_memory_is_a_constraint(conch: ConchProcess, state: Path) -> None:
+    run = TuneRun(conch, state, "echo", "--knob", "instances=1,2", "--max-memory", "1MB")
+    assert run.wait() == 0, run.text
+    assert "no configuration that was measured meets the constraints" in run.text
+
+
+def test_figures_that_no_source_has_are_refused(conch: ConchProcess, state: Path) -> None:
+    run = TuneRun(conch, state, "echo", "--knob", "instances=1,2", "--minimize", "gpu_memory")
+    assert run.wait() == 1
+    assert "no figures for gpu_memory" in run.text

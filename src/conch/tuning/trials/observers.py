@@ -1,11 +1,27 @@
-"""Observers for memory and GPUs during trials, if their sources are known."""
+"""Observers of memory and GPUs during trials, where their sources are known."""
 
+from urllib.parse import urlsplit
+
+from conch.bench.observers.gpu_metrics import GpuMetrics
 from conch.bench.observers.observer import ServerObserver
+from conch.bench.observers.scrape import ScrapeSettings
+from conch.bench.observers.server_metrics import ServerMetrics
+from conch.bench.observers.server_process import ServerProcess, is_local
 from conch.tuning.repository_client import ServerAccess
 from conch.tuning.settings import TuneSettings
 
+_DEFAULT_PORT = 80
+
 
 def trial_observers(access: ServerAccess, settings: TuneSettings) -> tuple[ServerObserver, ...]:
-    """Return the observers."""
-    del access, settings
-    return ()
+    """Return an observer for each URL of metrics, and for the processes of a server on this machine."""
+    found: list[ServerObserver] = []
+    trial = settings.trial
+    if trial.metrics_url is not None:
+        found.append(ServerMetrics(ScrapeSettings(trial.metrics_url), settings.model, required=True))
+    if trial.gpu_metrics_url is not None:
+        found.append(GpuMetrics(ScrapeSettings(trial.gpu_metrics_url)))
+    parts = urlsplit(access.url)
+    if parts.hostname is not None and is_local(parts.hostname):
+        found.append(ServerProcess(parts.port or _DEFAULT_PORT))
+    return tuple(found)

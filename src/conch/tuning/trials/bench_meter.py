@@ -55,8 +55,10 @@ class BenchMeter(TrialMeter):
             measured = measure_level(plan, window, level, self.observers, slo=self.settings.slo)
         except ConnectionError as error:
             raise ServerUnreachable(str(error)) from error
-        if measured.requests == 0 or set(_present(measured.outcomes)) == {"connection_error"}:
-            raise ServerUnreachable(measured.errors[0][0] if measured.errors else "no answer within the window")
+        if set(_present(measured.outcomes)) == {"connection_error"}:
+            raise ServerUnreachable(measured.errors[0][0] if measured.errors else "all connections failed")
+        if measured.requests == 0:
+            return TrialReading(failure=f"no answer within {window_s:g} s; --window sets a longer one")
         return reading_of(measured)
 
     def expected_s(self, effort: float) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from conch.bench.environment import Environment
 from conch.bench.measurement import Effect, Measurement, Note
 
+_MAX_NOTES = 3  # beside the verdict
 SCHEMA_VERSION = 1
 """Raised with every change of a class of the document. Older documents stay readable, newer ones are refused."""
 
@@ -64,11 +65,33 @@ class Certificate:
 
 
 def all_notes(certificate: Certificate) -> tuple[Note, ...]:
-    """Return the notes of the run and, each named once, those of its levels, the most severe first."""
-    notes = dict.fromkeys(certificate.notes)
+    """Return the notes of the run and of its levels, each kind once, the most severe first."""
+    notes = list(dict.fromkeys(certificate.notes))
+    of_levels: dict[tuple[str, str], list[tuple[str, Note]]] = {}
     for measurement in certificate.measurements:
         for note in measurement.notes:
-            prefix = f"{measurement.level.label}: " if len(certificate.measurements) > 1 else ""
-            notes.setdefault(Note(note.code, note.severity, prefix + note.message))
+            of_levels.setdefault((note.code, note.severity), []).append((measurement.level.label, note))
+    several = len(certificate.measurements) > 1
+    for found in of_levels.values():
+        (label, first), others = found[0], [label for label, _ in found[1:]]
+        also = f" (also at {', '.join(dict.fromkeys(others))})" if others else ""
+        notes.append(Note(first.code, first.severity, f"{label}: {first.message}{also}" if several else first.message))
     severities = ("invalid", "warning", "info")
     return tuple(sorted(notes, key=lambda note: severities.index(note.severity) if note.severity in severities else 3))
+
+
+def verdict_lines(certificate: Certificate) -> list[str]:
+    """Return the verdict in words: of the run, of the comparison, of its worst notes, of the load."""
+    notes = all_notes(certificate)
+    invalid = [note.message for note in notes if note.severity == "invalid"]
+    warnings = [note.message for note in notes if note.severity == "warning"]
+    verdict = certificate.verdict or _verdict(len(invalid), len(warnings))
+    lines = [verdict, certificate.ab.verdict if certificate.ab else "", *[*invalid, *warnings][:_MAX_NOTES]]
+    lines.append(certificate.saturation.message if certificate.saturation else "")
+    return [line[0].upper() + line[1:] for line in dict.fromkeys(filter(None, lines))]
+
+
+def _verdict(invalid: int, warnings: int) -> str:
+    if invalid:
+        return "Not comparable: do not use these figures."
+    return "Usable with care: see the notes." if warnings else "Comparable: no note questions these figures."

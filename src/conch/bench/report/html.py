@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from conch.bench.measurement import Measurement
-from conch.bench.report.certificate import Certificate, all_notes
+from conch.bench.report.certificate import Certificate, all_notes, verdict_lines
 from conch.bench.report.certificate_file import to_json, write_atomically
 from conch.bench.report.facts import (
     FactTable,
@@ -28,7 +28,6 @@ from conch.bench.report.target_line import target_line
 # Larger documents are compressed, and of still larger ones the time series are thinned: a page has at most 300 KB.
 _MAX_PLAIN_BYTES = 100_000
 _MAX_DOCUMENT_BYTES = 200_000
-_MAX_NOTES = 3  # beside the verdict
 _SCRIPTS = ("plot.js", "certificate.js")
 
 
@@ -73,15 +72,6 @@ def to_html(certificate: Certificate) -> str:
         document=Markup(document),  # noqa: S704
         encoding=encoding,
     )
-
-
-def verdict_lines(certificate: Certificate) -> list[str]:
-    """Return the verdict in words: of the run, of the comparison, of the load."""
-    saturation = certificate.saturation
-    lines = [certificate.verdict, certificate.ab.verdict if certificate.ab else ""]
-    lines += [note.message for note in all_notes(certificate) if note.severity in ("invalid", "warning")][:_MAX_NOTES]
-    lines.append(saturation.message if saturation else "")
-    return [line[0].upper() + line[1:] for line in dict.fromkeys(filter(None, lines))] or ["Measured without remarks."]
 
 
 def _embedded(certificate: Certificate) -> tuple[str, str]:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from conch.bench.measurement import Measurement
-from conch.bench.report.certificate import Certificate
+from conch.bench.report.certificate import Certificate, verdict_lines
 from conch.bench.report.certificate_file import write_atomically
-from conch.bench.report.html import verdict_lines
 from conch.bench.report.quantity import SECONDS, format_value
 from conch.bench.report.scaling import work_rate, work_unit
 from conch.bench.report.target_line import target_line
@@ -96,6 +95,9 @@ def _course(axes: Any, level: Measurement) -> None:
 
 
 def _time_axis(axis: Any) -> None:
+    from matplotlib.ticker import LogLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(lambda value, _position: format_value(value, SECONDS))
     axis.set_minor_formatter("")
 

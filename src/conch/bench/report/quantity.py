@@ -55,7 +55,7 @@ def format_estimate(estimate: Estimate | None, units: tuple[Unit, ...]) -> str:
     unit = choose_unit(units, estimate.value)
     value, low, high = (each * unit.factor for each in (estimate.value, below, above))
     widest = max(low, high)
-    decimals = _decimals_of(widest, 1) if widest else _decimals_of(value, _DIGITS)
+    decimals = _decimals_of_margin(widest) if widest else _decimals_of(value, _DIGITS)
     decimals = min(decimals, _decimals_of(value, 4) if value else decimals)  # a tiny interval needs no long number
     shown = _with_unit(_fixed(value, decimals), unit)
     if not widest:
@@ -63,7 +63,7 @@ def format_estimate(estimate: Estimate | None, units: tuple[Unit, ...]) -> str:
     if widest <= _MAX_ASYMMETRY * min(low, high) or not min(low, high):
         margin = _fixed(widest, decimals)
         return f"{shown} ±{margin}" if float(margin.replace(",", "")) else shown
-    decimals = min(_decimals_of(min(low, high), 1), max(_decimals_of(widest, 2), decimals))
+    decimals = min(_decimals_of_margin(min(low, high)), max(_decimals_of(widest, 2), decimals))
     return f"{_with_unit(_fixed(value, decimals), unit)} −{_fixed(low, decimals)} +{_fixed(high, decimals)}"
 
 
@@ -93,6 +93,12 @@ def _decimals_of(value: float, digits: int) -> int:
     if round(abs(value) / 10.0**exponent, digits - 1) >= 10:
         exponent += 1
     return digits - 1 - exponent
+
+
+def _decimals_of_margin(margin: float) -> int:
+    """Return the decimals that show one digit of a margin, or two if the first is 1: ±0.4, ±1.2."""
+    two = _decimals_of(margin, 2)
+    return two if round(margin * 10.0**two) < 20 else two - 1
 
 
 def _fixed(value: float, decimals: int) -> str:

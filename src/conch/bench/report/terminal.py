@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conch.bench.measurement import Effect, Measurement, Note
-from conch.bench.report.certificate import AbComparison, Certificate, all_notes
+from conch.bench.report.certificate import AbComparison, Certificate, all_notes, verdict_lines
 from conch.bench.report.facts import effect_table
 from conch.bench.report.level_columns import level_table, remarks
 from conch.bench.report.scaling import find_saturation
@@ -55,8 +55,8 @@ def _parts(certificate: Certificate, console: Console) -> Iterator[RenderableTyp
         yield from _ab_parts(certificate.ab, console.width)
     for note in all_notes(certificate):
         yield note_line(note)
-    if certificate.verdict:
-        yield plain_text(certificate.verdict, "bold")
+    if measurements:
+        yield plain_text(verdict_lines(certificate)[0], "bold")
 
 
 def effects_renderable(effects: Sequence[Effect], columns: int) -> RenderableType:

@@ -54,10 +54,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """An open loop with recorded times, in seconds from the start. `requests` are indexes of the fixed requests."""
+    """An open loop with recorded times, in seconds from the start. Request n of the source goes with time n."""
 
     times_s: NDArray[np.float64]
-    requests: NDArray[np.int64] | None
     label: str
 
     @property
@@ -70,9 +69,10 @@ class Replay:
         """The time of the last request."""
         return float(self.times_s[-1]) if len(self.times_s) else 0.0
 
-    def pacing(self, limit_s: float, seed: int) -> OpenLoop:  # noqa: ARG002 - as the other forms
-        """Return what the generator is to do. The trace is replayed as a whole."""
-        return OpenLoop(self.times_s, requests=self.requests)
+    def pacing(self, requests: int) -> OpenLoop:
+        """Return what the generator is to do with a number of fixed requests, 0 for scripts."""
+        order = np.arange(len(self.times_s)) % requests if requests else None
+        return OpenLoop(self.times_s, requests=order)
 
 
 LoadLevel = Users | Rate | Replay

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from conch.bench.load.generator import Load
 from conch.bench.load.process_load import ProcessLoad
-from conch.bench.load_level import LoadLevel, window_for
+from conch.bench.load_level import LoadLevel, Replay, window_for
 from conch.bench.load_plan import LoadPlan
 from conch.bench.measure_level import measure_level
 from conch.bench.measurement import Measurement, Note
@@ -145,7 +145,9 @@ class BenchRun:
         plan = LoadPlan(
             side.target.endpoint,
             side.source,
-            level.pacing(window.limit_s, seed),
+            level.pacing(len(side.source.fixed or ()))
+            if isinstance(level, Replay)
+            else level.pacing(window.limit_s, seed),
             timeout_s=self._settings.timeout_s,
             connections=self._settings.connections,
             seed=seed,

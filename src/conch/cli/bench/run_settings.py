@@ -5,12 +5,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conch.bench.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates
 from conch.bench.durations import duration_text, parse_duration
-from conch.bench.inputs.build import prepare_inputs
-from conch.bench.inputs.settings import Amount, Cancellation, InputSettings, OpenAiRoute
-from conch.bench.load_level import LoadLevel, curve, rates, users
+from conch.bench.inputs.build import prepare_inputs, prepare_trace
+from conch.bench.inputs.language import RequestSize
+from conch.bench.inputs.settings import (
+    DEFAULT_OUTPUT_TOKENS,
+    Amount,
+    Cancellation,
+    InputSettings,
+    OpenAiRoute,
+    PreparedInputs,
+)
+from conch.bench.load_level import LoadLevel, Replay, curve, rates, users
 from conch.bench.load_plan import Tls
 from conch.bench.measuring_window import MeasuringWindow
 from conch.bench.observers.observer import ServerObserver
@@ -27,6 +36,9 @@ from conch.cli.bench.values import fraction
 from conch.cli.clients.api_key import client_key
 from conch.errors import InvalidRequest
 
+if TYPE_CHECKING:
+    from conch.bench.traces.load_trace import LoadTrace
+
 _DEFAULT_CONCURRENCIES = (1, 5, 30)
 _DEFAULT_DURATION_S = 10.0
 _MAX_RATE = 1_000_000.0
@@ -34,13 +46,16 @@ _MAX_RATE = 1_000_000.0
 
 def run_settings(options: Namespace, command: Sequence[str]) -> RunSettings:
     """Find the server, make its requests, and return the settings. Raises ConchError."""
+    if options.shared_memory != "none" or options.output_shared_memory_size:
+        raise InvalidRequest("--shared-memory is not supported yet: send tensors in requests")
     url, model = _url_and_model(options)
     window = _window(options)
-    levels, find_max = _levels(options, window)
-    side = _side(options, url, model)
+    trace = _trace(options, model)
+    levels, find_max = _levels(options, window, trace)
+    side = _side(options, url, model, trace)
     against = None
     if options.against is not None:
-        against = _side(options, options.against, side.target.model.name)
+        against = _side(options, options.against, side.target.model.name, trace)
     return RunSettings(
         side=side,
         levels=levels,
@@ -109,7 +124,23 @@ def _window(options: Namespace) -> MeasuringWindow:
     )
 
 
-def _levels(options: Namespace, window: MeasuringWindow) -> tuple[tuple[LoadLevel, ...], FindMax | None]:
+def _trace(options: Namespace, model: str | None) -> "LoadTrace | None":
+    """Read --trace, as fast and as long as asked. Raises ConchError."""
+    if options.trace is None:
+        return None
+    from conch.bench.traces.read_trace import read_trace
+
+    try:
+        trace = read_trace(options.trace, model)
+        trace = trace.faster(options.trace_speed)
+        return trace if options.duration is None else trace.window(0.0, options.duration)
+    except ValueError as error:
+        raise InvalidRequest(f"--trace: {error}") from None
+
+
+def _levels(
+    options: Namespace, window: MeasuringWindow, trace: "LoadTrace | None"
+) -> tuple[tuple[LoadLevel, ...], FindMax | None]:
     """Return the levels, or the search for one. Raises InvalidRequest for flags that exclude each other."""
     given = [name for name in ("concurrency", "rate", "ramp", "burst", "trace") if getattr(options, name) is not None]
     if len(given) > 1:
@@ -119,12 +150,15 @@ def _levels(options: Namespace, window: MeasuringWindow) -> tuple[tuple[LoadLeve
     try:
         if options.find_max:
             return (), _find_max(options)
-        return _chosen_levels(options, window), None
+        return _chosen_levels(options, window, trace), None
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
 
 
-def _chosen_levels(options: Namespace, window: MeasuringWindow) -> tuple[LoadLevel, ...]:
+def _chosen_levels(options: Namespace, window: MeasuringWindow, trace: "LoadTrace | None") -> tuple[LoadLevel, ...]:
+    if trace is not None:
+        speed = "" if options.trace_speed == 1 else f" ×{options.trace_speed:g}"
+        return (Replay(trace.times_s, f"{trace.name}{speed}"),)
     process, cv = parse_arrivals(options.arrivals or "poisson")
     if options.rate is not None:
         return rates(parse_rates(options.rate), process, cv)
@@ -153,7 +187,7 @@ def _user_level(value: float, think_s: float) -> LoadLevel:
     return users([int(value)], think_s)[0]
 
 
-def _side(options: Namespace, url: str | None, model: str | None) -> Side:
+def _side(options: Namespace, url: str | None, model: str | None, trace: "LoadTrace | None") -> Side:
     """Find a server and make its requests."""
     target = discover(
         url,
@@ -164,9 +198,20 @@ def _side(options: Namespace, url: str | None, model: str | None) -> Side:
         tls=_tls(options),
         metrics=options.metrics_url is None,
     )
-    inputs = prepare_inputs(target, input_settings(options))
+    inputs = _inputs(options, target, trace)
     target = replace(target, notes=(*target.notes, *inputs.notes))
     return Side(target, inputs.source, _observers(options, target), inputs.description)
+
+
+def _inputs(options: Namespace, target: BenchTarget, trace: "LoadTrace | None") -> PreparedInputs:
+    """Return the requests; those of a trace with token counts have its lengths."""
+    settings = input_settings(options)
+    if trace is None or trace.input_tokens is None or options.input_data is not None:
+        return prepare_inputs(target, settings)
+    outputs = trace.output_tokens if trace.output_tokens is not None else trace.input_tokens * 0 + DEFAULT_OUTPUT_TOKENS
+    hashes = trace.hash_ids or [()] * len(trace.times_s)
+    columns = zip(trace.input_tokens.tolist(), outputs.tolist(), hashes, strict=True)
+    return prepare_trace(target, settings, [RequestSize(*each) for each in columns])
 
 
 def _headers(options: Namespace) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from statistics import NormalDist, mean, stdev
 
 from conch.bench.measurement import Effect, Estimate, Measurement, Note
 from conch.bench.report.certificate import Certificate, all_notes
-from conch.bench.report.compared_quantities import QUANTITIES, ComparedQuantity
+from conch.bench.statistics.compared_quantities import QUANTITIES, ComparedQuantity
 
 _Z = NormalDist().inv_cdf(0.975)
 # Quantiles of Student's t at 97.5 %, for 1 to 10 degrees of freedom.

@@ -5,12 +5,12 @@ from typing import Any
 
 import orjson
 
-from conch.bench.report.compared_quantities import QUANTITIES
 from conch.bench.report.comparison import Comparison
 from conch.bench.report.facts import effect_table, quantity_units
 from conch.bench.report.gate import FALSE_ALARM_RATE, ConditionOutcome, Decision
 from conch.bench.report.markdown import markdown_table, markdown_text
 from conch.bench.report.quantity import format_change, format_estimate
+from conch.bench.statistics.compared_quantities import QUANTITIES
 
 WORDS = {
     ConditionOutcome.HOLDS: "FAIL",

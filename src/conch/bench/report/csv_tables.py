@@ -8,7 +8,7 @@ from pathlib import Path
 from conch.bench.measurement import Estimate, Measurement
 from conch.bench.report.certificate import Certificate
 from conch.bench.report.certificate_file import write_atomically
-from conch.bench.report.compared_quantities import QUANTITIES
+from conch.bench.statistics.compared_quantities import QUANTITIES
 
 _SERVER_COLUMNS = {
     "Server Queue": "queue_s",

@@ -1,7 +1,7 @@
 """Conditions on a comparison, such as `p99 > +5 %`, and whether they hold.
 
 A condition holds where the whole interval fulfils it. The intervals are widened for the number of decisions
-(Bonferroni), so that of comparisons without a real change beyond the limits at most 2.5 % fail.
+(Bonferroni), so that of comparisons without a real change beyond the limits at most 1 % fail.
 """
 
 import math
@@ -12,9 +12,9 @@ from enum import Enum
 from statistics import NormalDist
 
 from conch.bench.measurement import Effect, Estimate
-from conch.bench.report.compared_quantities import QUANTITIES
+from conch.bench.statistics.compared_quantities import QUANTITIES
 
-FALSE_ALARM_RATE = 0.025
+FALSE_ALARM_RATE = 0.01
 """Bound of the share of comparisons that fail without a real change beyond the limits."""
 
 _CONDITION = re.compile(
@@ -121,7 +121,7 @@ def _widened(estimate: Estimate, decisions: int, *, logarithmic: bool) -> tuple[
     if estimate.low is None or estimate.high is None:
         return None, None
     normal = NormalDist()
-    factor = normal.inv_cdf(1 - FALSE_ALARM_RATE / decisions) / normal.inv_cdf(1 - FALSE_ALARM_RATE)
+    factor = normal.inv_cdf(1 - FALSE_ALARM_RATE / decisions) / normal.inv_cdf(0.975)  # of intervals of 95 %
     if logarithmic:
         low, value, high = (math.log1p(each) for each in (estimate.low, estimate.value, estimate.high))
         return math.expm1(value - factor * (value - low)), math.expm1(value + factor * (high - value))

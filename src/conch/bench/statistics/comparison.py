@@ -9,11 +9,12 @@ import math
 from collections.abc import Sequence
 
 from conch.bench.measurement import Effect, Estimate, Measurement
+from conch.bench.statistics.compared_quantities import ERROR_RATIO, QUANTITIES
 from conch.bench.statistics.quantile_functions import DEFAULT_LEVEL, t_quantile
-from conch.bench.statistics.quantities import ERROR_RATIO, headline_quantities, higher_is_better, value_of
 from conch.bench.statistics.time_slices import MAX_SLICES
 
 MIN_ROUNDS = 4
+_HEADLINES = (*(name for name, each in QUANTITIES.items() if each.shown), ERROR_RATIO)
 VERDICT_LEVEL = 0.99
 """A verdict "better" or "worse" needs an interval of this confidence without 0, so 1 % of A/A comparisons have one."""
 
@@ -22,26 +23,26 @@ def compare_rounds(a: Sequence[Measurement], b: Sequence[Measurement]) -> tuple[
     """Return the effects of B against A, of measurements at one level that were taken in turn."""
     if not a or len(a) != len(b):
         raise ValueError(f"A and B need the same number of rounds, got {len(a)} and {len(b)}")
-    effects = (effect(name, a, b) for name in headline_quantities(b[0]))
+    effects = (effect(name, a, b) for name in _HEADLINES)
     return tuple(each for each in effects if each is not None)
 
 
 def effect(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> Effect | None:
     """Return how B differs from A in a quantity; None where one has no value."""
-    pairs = paired_values(name, a, b)
+    pairs = _paired(name, a, b)
     if not pairs:
         return None
     change = _change(name, pairs, DEFAULT_LEVEL)
     certain = _change(name, pairs, VERDICT_LEVEL)
     verdict = "undecided"
     if certain.low is not None and certain.high is not None and not certain.low <= 0 <= certain.high:
-        verdict = "better" if (certain.low > 0) == higher_is_better(name) else "worse"
+        verdict = "better" if (certain.low > 0) == QUANTITIES[name].higher_is_better else "worse"
     middle = [_combined([pair[side] for pair in pairs], name) for side in (0, 1)]
     return Effect(name, b[0].level.label, middle[0], middle[1], change, verdict)
 
 
 def describe(found: Effect) -> str:
-    """Return an effect in words, such as "p99: 7.1 % higher (5.0 % to 9.2 %)"."""
+    """Return an effect in words, such as "p99: +7.1 % (+5 % to +9.2 %): B is worse"."""
     change, points = found.change, " points" if found.quantity == ERROR_RATIO else " %"
     if change.low is None or change.high is None:
         return f"{found.quantity}: {_signed(change.value, points)}, without an interval: too few requests"
@@ -60,28 +61,24 @@ def verdict_text(effects: Sequence[Effect]) -> str:
     return "no difference is shown: " + "; ".join(describe(each) for each in effects)
 
 
-def paired_values(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> list[tuple[Estimate, Estimate]]:
+def _paired(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> list[tuple[Estimate, Estimate]]:
     """Return the values of both, round by round; of ratios only those above 0."""
-    values = [(value_of(name, first), value_of(name, second)) for first, second in zip(a, b, strict=False)]
+    read = QUANTITIES[name].read
+    values = [(read(first), read(second)) for first, second in zip(a, b, strict=True)]
     least = -1.0 if name == ERROR_RATIO else 0.0
     return [(x, y) for x, y in values if x is not None and y is not None and min(x.value, y.value) > least]
 
 
-def log_change(pairs: Sequence[tuple[Estimate, Estimate]], level: float) -> Estimate:
+def _log_change(pairs: Sequence[tuple[Estimate, Estimate]], level: float) -> Estimate:
     """Return the mean of ln(B / A) with an interval of a given two-sided confidence."""
     logs = [(_log(x), _log(y)) for x, y in pairs]
     return _difference(logs, level)
 
 
-def difference(pairs: Sequence[tuple[Estimate, Estimate]], level: float) -> Estimate:
-    """Return the mean of B - A with an interval of a given two-sided confidence."""
-    return _difference(pairs, level)
-
-
 def _change(name: str, pairs: Sequence[tuple[Estimate, Estimate]], level: float) -> Estimate:
     if name == ERROR_RATIO:
-        return difference(pairs, level)
-    found = log_change(pairs, level)
+        return _difference(pairs, level)
+    found = _log_change(pairs, level)
     if found.low is None or found.high is None:
         return Estimate(math.expm1(found.value))
     return Estimate(math.expm1(found.value), math.expm1(min(found.low, 700.0)), math.expm1(min(found.high, 700.0)))

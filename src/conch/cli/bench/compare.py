@@ -20,7 +20,7 @@ Compare two runs of conch bench, level by level: B against the baseline A. The f
 single file is a run that measured two servers in turn (--against).
 
 --fail-if QUANTITY > LIMIT compares the change from A to B with a percentage, or the value of B with a time or a rate.
-It fails where the whole confidence interval is beyond the limit. Without a real change beyond the limits at most 2.5 %
+It fails where the whole confidence interval is beyond the limit. Without a real change beyond the limits at most 1 %
 of comparisons fail, however many conditions and levels there are.
 """
 _EPILOG = """\

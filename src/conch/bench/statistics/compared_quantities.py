@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from conch.bench.measurement import Estimate, Measurement, TimeDistribution
-from conch.bench.report.level_columns import errors_of
 
+ERROR_RATIO = "error_ratio"
 _Z = NormalDist().inv_cdf(0.975)
+
+# Cancelled by the client, or in flight at the end.
+_NO_ERRORS = ("ok", "cancelled", "unfinished")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ def _error_ratio(measurement: Measurement) -> Estimate | None:
     count = measurement.requests
     if not count:
         return None
-    share = min(errors_of(measurement) / count, 1.0)
+    failed = sum(number for name, number in measurement.outcomes.items() if name not in _NO_ERRORS)
+    share = min(failed / count, 1.0)
     scale = 1 + _Z**2 / count
     center = (share + _Z**2 / (2 * count)) / scale
     half = _Z * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2)) / scale
@@ -82,6 +86,6 @@ _ALL = (
     *_times("", _latency, ("50", "95", "99")),
     *_times("ttft_", _first_token, ("50", "99")),
     *_times("itl_", _inter_token, ("50", "99")),
-    ComparedQuantity("error_ratio", _error_ratio, is_ratio=True),
+    ComparedQuantity(ERROR_RATIO, _error_ratio, is_ratio=True),
 )
 QUANTITIES = {each.name: each for each in _ALL}

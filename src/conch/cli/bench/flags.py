@@ -123,12 +123,21 @@ def _add_window(parser: CommandParser) -> None:
 def _add_inputs(parser: CommandParser) -> None:
     group = parser.add_argument_group("requests", "by default they are random values of the model's metadata")
     add: Callable[..., Action] = group.add_argument
-    add("--input-data", metavar="FILE|random|zero", help="JSON of perf_analyzer, or a recording")
+    add(
+        "--input-data",
+        metavar="random|zero|FILE|DIR",
+        help="JSON or folder of perf_analyzer, prompts (.txt, .jsonl), or a trace file with tensors (default: random)",
+    )
     add("--images", metavar="DIR", help="send the images of a folder")
+    add(
+        "--normalization", metavar="unit|signed|imagenet|none", default="unit", help="of decoded images (default: unit)"
+    )
+    add("--distinct", type=count, default=16, metavar="N", help="different requests, sent in turn (default: 16)")
+    add("--json-tensors", action="store_true", help="tensors in JSON over HTTP rather than as binary data")
     add(
         "--shape", action="append", default=[], metavar="NAME:1,3,224,224", help="shape of a variable input; repeatable"
     )
-    add("--range", action="append", default=[], metavar="NAME:LOW:HIGH", help="range of random values; repeatable")
+    add("--range", action="append", default=[], metavar="NAME:LOW,HIGH", help="range of random values; repeatable")
     add("-b", "--batch-size", type=count, default=1, metavar="N", help="batch dimension of requests (default: 1)")
     add("--string-length", type=count, default=128, metavar="N", help="length of generated strings (default: 128)")
     add("--endpoint", metavar="PATH", help="v1/chat/completions, v1/completions or v1/embeddings")
@@ -136,13 +145,15 @@ def _add_inputs(parser: CommandParser) -> None:
     add("--output-tokens", type=amount, metavar="N|N±S", help="max_tokens of generations")
     add("--turns", type=amount, metavar="N|N±S", help="turns of a conversation (default: 1)")
     add("--prefix-tokens", type=int, default=0, metavar="N", help="tokens of a prefix that all prompts share")
+    add("--prefixes", type=count, default=1, metavar="N", help="number of different prefixes (default: 1)")
     add("--tokenizer", metavar="FILE", help="tokenizer.json for exact token counts")
     add("--no-streaming", action="store_true", help="ask language models for whole answers")
     add("--sequence-length", type=amount, metavar="N|N±S", help="requests per sequence of stateful models")
     add(
         "--cancel", metavar="SHARE[@TIME|@N]", help="cancel a share of requests, after a time or N responses: 10%%@50ms"
     )
-    add("--expect", metavar="FILE", help="compare answers with a file; 'first' compares with the first answer")
+    add("--expect", metavar="FILE|first", help="compare answers with those of a file, or with the first ones")
+    add("--tolerance", type=float, default=1e-3, metavar="RATIO", help="of floats in expected answers (default: 0.001)")
     add("--shared-memory", choices=("none", "system", "cuda"), default="none", help="send tensors in shared memory")
     add("--output-shared-memory-size", type=count, metavar="BYTES", help="region of each output (default: fits)")
 

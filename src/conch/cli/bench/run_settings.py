@@ -266,6 +266,11 @@ def input_settings(options: Namespace) -> InputSettings:
         prompt_tokens=_amount(options.prompt_tokens),
         output_tokens=_amount(options.output_tokens),
         prefix_tokens=options.prefix_tokens,
+        prefixes=options.prefixes,
+        normalization=options.normalization,
+        distinct=options.distinct,
+        json_tensors=options.json_tensors,
+        tolerance=options.tolerance,
         turns=_amount(options.turns),
         tokenizer=options.tokenizer,
         sequence_length=_amount(options.sequence_length),
@@ -286,11 +291,13 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _value_range(text: str) -> tuple[str, tuple[float, float]]:
-    parts = text.rsplit(":", 2)
+    name, _, limits = text.rpartition(":")
     try:
-        name, low, high = parts[0], float(parts[1]), float(parts[2])
-    except (IndexError, ValueError):
-        raise InvalidRequest(f"--range '{text}' is not valid: expected NAME:LOW:HIGH, such as INPUT0:0:255") from None
+        low, high = map(float, limits.split(","))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not name or low > high:
+        raise InvalidRequest(f"--range '{text}' is not valid: expected NAME:LOW,HIGH, such as INPUT0:0,255")
     return name, (low, high)
 
 

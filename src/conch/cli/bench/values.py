@@ -89,10 +89,13 @@ def warm_up(text: str) -> float | None:
 
 
 def amount(text: str) -> tuple[int, int]:
-    """Parse N, or N±S for numbers evenly distributed in between, to mean and spread."""
-    mean, sign, spread = text.replace("+-", "±").partition("±")
-    if mean.isdecimal() and int(mean) > 0 and (spread.isdecimal() if sign else True):
-        return int(mean), int(spread or 0)
+    """Parse N, or N±S or N±S% for numbers evenly distributed in between, to mean and spread."""
+    number, sign, spread = text.replace("+-", "±").partition("±")
+    if number.isdecimal() and int(number) > 0 and (spread.removesuffix("%").isdecimal() if sign else True):
+        mean, width = int(number), int(spread.removesuffix("%") or 0)
+        width = round(mean * width / 100) if spread.endswith("%") else width
+        if width < mean:
+            return mean, width
     raise ArgumentTypeError(f"'{text}' is not an amount: expected 128, or 128±32 for numbers from 96 to 160")
 
 

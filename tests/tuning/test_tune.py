@@ -280,6 +280,13 @@ def test_wrong_flags(arguments: tuple[str, ...], message: str) -> None:
     assert message in done.stderr
 
 
+@pytest.mark.parametrize(("flag", "text"), [("--help", "--max-p99 TIME"), ("--list-knobs", "instance_group.count")])
+def test_help(flag: str, text: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "conch", "tune", flag], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert text in done.stdout
+
+
 def test_what_answers_is_not_an_inference_server(conch: ConchProcess, state: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "conch", "tune", "echo", f"--url=http://127.0.0.1:{conch.ports['metrics']}",

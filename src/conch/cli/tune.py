@@ -130,7 +130,7 @@ def _add_search(parser: CommandParser) -> None:
         "--search", choices=tuple(STRATEGIES), default=None, help=f"strategy (default: {DEFAULT_STRATEGY})"
     )
     search.add_argument(
-        "--share", type=_share, metavar="PERCENT", help=f"of the grid, at most (default: {DEFAULT_SHARE:.0%})"
+        "--share", type=_share, metavar="PERCENT", help=f"of the grid, at most (default: {DEFAULT_SHARE * 100:.0f})"
     )
     search.add_argument("--time-budget", type=_duration, metavar="TIME", help="of the whole run, such as 10m")
     search.add_argument("--finalists", type=int, metavar="N", help="measured beside the current one (default: 3)")
@@ -159,7 +159,7 @@ def _add_access(parser: CommandParser) -> None:
     access.add_argument(
         "--server-wait", type=_duration, default=_RESTORE_WAIT_S, metavar="TIME", help="for a server that is gone"
     )
-    access.add_argument("--state-dir", type=Path, metavar="DIR", help=f"default: {default_state_directory()}")
+    access.add_argument("--state-dir", type=Path, metavar="DIR", help="default: $XDG_STATE_HOME/conch/tune")
 
 
 class _ListKnobs(Action):

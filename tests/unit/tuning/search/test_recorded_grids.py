@@ -1,0 +1,26 @@
+"""The default search on grids that were recorded on real models (benchmarks/tuning_grids.json)."""
+
+from statistics import fmean, median
+
+import pytest
+from benchmarks.tuning_replay import read_grids, replay
+
+from conch.tuning.search.strategies import DEFAULT_STRATEGY, STRATEGIES
+
+GRIDS = read_grids()
+SEEDS = range(15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", GRIDS)
+def test_a_fifth_of_the_grid_finds_95_percent_of_its_best(model: str) -> None:
+    results = [replay(GRIDS[model], DEFAULT_STRATEGY, 0.2, seed) for seed in SEEDS]
+    assert all(each.measurements <= 0.2 * GRIDS[model].space.size for each in results)
+    assert median(each.reached for each in results) >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", GRIDS)
+def test_the_default_search_is_the_best_of_all(model: str) -> None:
+    reached = {name: fmean(replay(GRIDS[model], name, 0.2, seed).reached for seed in SEEDS) for name in STRATEGIES}
+    assert max(reached, key=lambda name: reached[name]) == DEFAULT_STRATEGY

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -139,10 +140,14 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
                     yield answer
 
 
-async def serve(options: dict[str, int]) -> None:
+async def serve(options: dict[str, int], certificate: str | None) -> None:
     server = grpc.aio.server(options=[*options.items(), ("grpc.so_reuseport", 0)])
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    if certificate is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        pem = Path(certificate).read_bytes()  # noqa: ASYNC240
+        port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(pem, pem)]))
     await server.start()
     print(port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -150,10 +155,13 @@ async def serve(options: dict[str, int]) -> None:
 
 
 @contextlib.contextmanager
-def grpc_peer(**options: int) -> Iterator[int]:
-    """Run the server and yield its port. Options are grpcio's, with `__` for a dot."""
+def grpc_peer(certificate: str | None = None, **options: int) -> Iterator[int]:
+    """Run the server and yield its port; `certificate` is a PEM file with its key.
+
+    Options are grpcio's, with `__` for a dot.
+    """
     named = {name.replace("__", "."): value for name, value in options.items()}
-    command = [sys.executable, "-m", "tests.bench.load.grpc_peer", json.dumps(named)]
+    command = [sys.executable, "-m", "tests.bench.load.grpc_peer", json.dumps([named, certificate])]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -166,4 +174,4 @@ def grpc_peer(**options: int) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(json.loads(sys.argv[1])))
+    asyncio.run(serve(*json.loads(sys.argv[1])))

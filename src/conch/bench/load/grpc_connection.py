@@ -127,9 +127,8 @@ class GrpcConnection(Http2ClientConnection):
             else:
                 at = start
                 if stream.prefix or end - start < PREFIX_BYTES:
-                    missing = PREFIX_BYTES - len(stream.prefix)
-                    prefix = stream.prefix + data[start : start + missing]
-                    start += missing
+                    start = min(start + PREFIX_BYTES - len(stream.prefix), end)
+                    prefix = stream.prefix + data[at:start]
                     if len(prefix) < PREFIX_BYTES:
                         stream.prefix = prefix
                         return

@@ -279,7 +279,8 @@ class Http2ClientConnection(LoadConnection):
             size = data[position] << 16 | data[position + 1] << 8 | data[position + 2]
             kind = data[position + 3]
             flags = data[position + 4]
-            number = int.from_bytes(data[position + 5 : position + 9], "big") & 0x7FFFFFFF
+            number = data[position + 7] << 8 | data[position + 8]
+            number |= (data[position + 5] & 0x7F) << 24 | data[position + 6] << 16
             start = position + _HEAD_BYTES
             following = start + size
             if self._block_stream or not self._settled:

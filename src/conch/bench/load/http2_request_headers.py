@@ -40,8 +40,7 @@ class RequestHeaders:
 
     def limit_table(self, size: int) -> None:
         """Take the size that the server allows its table to have."""
-        size = min(size, DEFAULT_HEADER_TABLE_BYTES)
-        if size == self._table:
+        if size >= self._table:  # it never grows again: then both sizes would have to be sent
             return
         if self._added:
             # Entries may be lost: without a table there is nothing to track.

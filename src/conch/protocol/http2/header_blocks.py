@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
-from hpack.table import HeaderTable
 
 from conch.protocol.http2.frames import ConnectionFault, ErrorCode
+from conch.protocol.http2.header_table import ChangeTable
 
 Field = tuple[bytes, bytes]
 Head = TypeVar("Head")
@@ -26,25 +26,13 @@ _MAX_SIZE_CHANGES = 2
 _STATUS_FIELD = 8  # index of `:status: 200` in the static table; the name alone is its index as well
 
 
-class _Table(HeaderTable):
-    """A dynamic table that records whether an entry was added."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changed = False
-
-    def add(self, name: bytes, value: bytes) -> None:
-        self.changed = True
-        super().add(name, value)
-
-
 class HeaderBlocks(ABC, Generic[Head]):
     """Decodes the header blocks of one connection and caches what `interpret` makes of them."""
 
     def __init__(self, limit: int) -> None:
         """Assign. A list of fields above `limit` bytes ends the connection."""
         self._decoder = Decoder(max_header_list_size=limit)
-        self._table = self._decoder.header_table = _Table()
+        self._table = self._decoder.header_table = ChangeTable()
         self._cache: dict[bytes, Head] = {}
 
     @abstractmethod

@@ -159,9 +159,7 @@ class Http2ClientConnection(LoadConnection):
     def received(self, data: bytes, now_ns: int) -> None:
         try:
             self._take(data, now_ns)
-        except ConnectionFault as fault:
-            self._violated(fault.code, str(fault))
-        except StreamFault as fault:
+        except (ConnectionFault, StreamFault) as fault:
             self._violated(fault.code, str(fault))
 
     def peer_closed(self) -> None:
@@ -289,10 +287,10 @@ class Http2ClientConnection(LoadConnection):
                 if size > _FRAME_BYTES:
                     raise _too_large(size)
                 if following > end or flags & _PADDED:
-                    position = self._begin_data(data, position, end, size, flags, number, now)
-                    if position < 0:
-                        position = start - _HEAD_BYTES
+                    begun = self._begin_data(data, position, end, size, flags, number, now)
+                    if begun < 0:
                         break
+                    position = begun
                     continue
                 position = following
                 self._data(number, data, start, following, size, flags & _END_STREAM != 0, now)

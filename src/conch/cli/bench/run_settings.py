@@ -26,6 +26,7 @@ from conch.bench.observers.observer import ServerObserver
 from conch.bench.observers.scrape import ScrapeSettings
 from conch.bench.observers.server_metrics import ServerMetrics
 from conch.bench.observers.server_process import ServerProcess, is_local
+from conch.bench.prepared_request import ScriptSource
 from conch.bench.report.public_command import public_command
 from conch.bench.run import DEFAULT_ROUNDS, FindMax, RunSettings, Side
 from conch.bench.slo_search import SloSearch
@@ -200,7 +201,20 @@ def _side(options: Namespace, url: str | None, model: str | None, trace: "LoadTr
     )
     inputs = _inputs(options, target, trace)
     target = replace(target, notes=(*target.notes, *inputs.notes))
-    return Side(target, inputs.source, _observers(options, target), inputs.description)
+    return Side(target, _shared(options, target, inputs.source), _observers(options, target), inputs.description)
+
+
+def _shared(options: Namespace, target: BenchTarget, source: ScriptSource) -> ScriptSource:
+    """Put tensors into shared memory where that is asked for. Raises InvalidRequest, InputError, TargetError."""
+    if options.shared_memory == "cuda":
+        raise InvalidRequest("--shared-memory cuda is not supported; use --shared-memory system")
+    if options.shared_memory == "none":
+        if options.output_shared_memory_size is not None:
+            raise InvalidRequest("--output-shared-memory-size needs --shared-memory system")
+        return source
+    from conch.bench.inputs.shared_memory import share_tensors
+
+    return share_tensors(target, source, options.output_shared_memory_size)
 
 
 def _inputs(options: Namespace, target: BenchTarget, trace: "LoadTrace | None") -> PreparedInputs:

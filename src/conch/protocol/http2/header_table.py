@@ -11,5 +11,6 @@ class ChangeTable(HeaderTable):
         self.changed = False
 
     def add(self, name: bytes, value: bytes) -> None:
+        """Add an entry, and record that."""
         self.changed = True
         super().add(name, value)

@@ -46,6 +46,7 @@ def send(target: BenchTarget, request: PreparedRequest) -> HttpAnswer:
 
 def test_a_model_with_tensors_is_measured_over_http(server: ConchProcess) -> None:
     target = discover(server.http, model="echo")
+    assert target.server_name == "conch"
     assert (target.protocol, target.model.max_batch_size, target.model.kind) == (Protocol.HTTP, 8, ModelKind.TENSORS)
     (form,) = target.model.inputs
     assert (form.name, form.datatype, form.shape) == ("INPUT0", "FP32", (-1, 4))

@@ -57,6 +57,13 @@ class _Found:
     base_path: str
 
 
+def _named(v2: _Found | None, openai: _Found | None) -> _Found | None:
+    """Return who answers v2. Conch says that it is Triton, which has no OpenAI API on the same port."""
+    if v2 is None or openai is None or v2.identity.name != "triton":
+        return v2
+    return replace(v2, identity=replace(v2.identity, name="conch"))
+
+
 class _Discovery:
     """The conversation with one server."""
 
@@ -166,7 +173,7 @@ class _Discovery:
         assert chosen is not None
         if uses_openai and by_v2 is not None:
             chosen = replace(by_v2, kind=chosen.kind, context_length=chosen.context_length)
-        return self._target(endpoint, found, chosen, protocol, protocols, v2 or found)
+        return self._target(endpoint, found, chosen, protocol, protocols, _named(v2, openai) or found)
 
     def _protocols(self, by_v2: TargetModel | None, by_openai: TargetModel | None) -> tuple[Protocol, ...]:
         """Return the protocols over HTTP by which the model can be used, the best first."""

@@ -7,10 +7,10 @@ ARGS ?=
 WORKERS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo observe quick test vllm test-vllm check format bench bench-llm docs clean
+.PHONY: help setup demo observe quick test vllm test-vllm check format bench bench-llm bench-tools docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.dev ## Make .venv with everything that development needs
 
@@ -55,6 +55,9 @@ bench: .venv/.dev ## Compare with Triton on the same models (ARGS go to the benc
 
 bench-llm: vllm ## Compare served language models with their engines and with vLLM's server (ARGS go to it)
 	$(BIN)/python -m benchmarks.llm $(ARGS)
+
+bench-tools: .venv/.dev ## Compare conch bench with wrk, h2load, perf_analyzer, aiperf and GuideLLM (ARGS go to it)
+	$(BIN)/python -m benchmarks.load_tools $(ARGS)
 
 docs: .venv/.dev ## Write the reference pages and the code map from the code
 	$(BIN)/python -m conch.cli.flag_help > docs/reference/flags.md

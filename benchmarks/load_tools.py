@@ -7,6 +7,7 @@ each is asked for the same load. Its figures are its own; the CPU time is that o
 import csv
 import http.server
 import json
+import re
 import resource
 import statistics
 import subprocess
@@ -17,12 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from benchmarks.answers import grpc_answer_bytes
 from benchmarks.conch_install import ConchInstall
 from benchmarks.llm_model import write_gguf
 from benchmarks.load import Load, LoadError, h2load, wrk
@@ -148,7 +151,7 @@ class LoadTools:
                     http_url,
                     "identity",
                     "http",
-                    [*users, "--input-tensor-format=json", "--output-tensor-format=json"],
+                    [*users, "--json-tensors"],
                 ),
                 PERF_ANALYZER: partial(self._perf_analyzer, "http"),
             },
@@ -173,10 +176,9 @@ class LoadTools:
         return times
 
     def sizes(self) -> dict[str, int]:
-        """Return what each tool takes on disk with its requirements, in bytes; Conch with everything it is."""
+        """Return what each tool takes on disk with its requirements, in bytes; Conch as a whole, without extras."""
         sizes = {name: self._others.size_bytes(name) for name in (PERF_ANALYZER, AIPERF, GUIDELLM)}
-        files = (path for path in self._conch.site_packages.rglob("*") if path.is_file() and "/pip" not in str(path))
-        return {CONCH: sum(path.stat().st_size for path in files), **sizes}
+        return {CONCH: base_install_bytes("conch-server", self._conch.site_packages), **sizes}
 
     def _start_commands(self) -> Iterator[tuple[str, Callable[[str], list[str]], Mapping[str, str] | None]]:
         conch = [str(self._conch.python), "-m", "conch", "bench"]
@@ -212,18 +214,19 @@ class LoadTools:
         body = self._scratch / "h2load.body"
         body.write_bytes(payload.body)
         requests = 5000 * self._seconds
-        return _of(h2load(self._server.grpc_address, payload, body, USERS, requests, answer_bytes=len(payload.body)))
+        answer_bytes = grpc_answer_bytes(self._server, payload)
+        return _of(h2load(self._server.grpc_address, payload, body, USERS, requests, answer_bytes=answer_bytes))
 
     def _perf_analyzer(self, protocol: str) -> Reading:
         address = self._server.http_address if protocol == "http" else self._server.grpc_address
         table = self._scratch / "perf_analyzer.csv"
         command = [self._others.program(PERF_ANALYZER), "-m", "identity", "-u", address, "-i", protocol]
-        command += [f"--concurrency-range={USERS}", f"--measurement-interval={self._seconds * 1000}"]
-        # One window: otherwise it repeats until three agree.
-        command += ["--max-trials=1", "--percentile=99", "-f", str(table)]
+        # It repeats its window until three agree within this percentage: any three.
+        command += [f"--concurrency-range={USERS}", f"--measurement-interval={self._seconds * 1000 // 3}"]
+        command += ["--stability-percentage=999", "--percentile=99", "-f", str(table)]
         if protocol == "http":
             command += ["--input-tensor-format=json", "--output-tensor-format=json"]
-        _run(command, self._others.environment(PERF_ANALYZER), statuses=(0, 99))
+        _run(command, self._others.environment(PERF_ANALYZER))
         (row,) = csv.DictReader(table.read_text().splitlines())
         rate = float(row["Inferences/Second"])
         p50, p99 = float(row["p50 latency"]) / 1e3, float(row["p99 latency"]) / 1e3
@@ -262,9 +265,8 @@ class LoadTools:
     def _guidellm(self) -> Reading:
         _run(self._guidellm_command(self._server.http_address), self._others.environment(GUIDELLM))
         (benchmark,) = json.loads((self._scratch / "guidellm.json").read_bytes())["benchmarks"]
-        figures = {
-            name: figure["successful"] for name, figure in benchmark["metrics"].items() if "successful" in figure
-        }
+        metrics = benchmark["metrics"]
+        figures = {name: each["successful"] for name, each in metrics.items() if each and "successful" in each}
         latency = figures["request_latency"]
         return Reading(
             figures["requests_per_second"]["mean"],
@@ -311,6 +313,29 @@ def start_table(times: Mapping[str, Sequence[float]], sizes: Mapping[str, int]) 
     return "\n".join(lines) + "\n"
 
 
+def base_install_bytes(name: str, site_packages: Path) -> int:
+    """Return the size of an installed package and of what it requires, without extras."""
+    found = {each.metadata["Name"].lower().replace("_", "-"): each for each in distributions(path=[str(site_packages)])}
+    wanted, known = [name], {name}
+    size = 0
+    while wanted:
+        distribution = found.get(wanted.pop())
+        if distribution is None:  # for another Python or platform
+            continue
+        paths = (Path(str(distribution.locate_file(file))) for file in distribution.files or ())
+        size += sum(path.stat().st_size for path in paths if path.is_file())
+        for requirement in distribution.requires or ():
+            required = re.match(r"[\w.-]+", requirement)
+            if (
+                required
+                and "extra ==" not in requirement
+                and (key := required[0].lower().replace("_", "-")) not in known
+            ):
+                known.add(key)
+                wanted.append(key)
+    return size
+
+
 def _middle(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
@@ -328,13 +353,13 @@ def _plain(table: ToolTable) -> dict[str, object]:
     return {"work": table.work, "rounds": rounds, "errors": table.errors}
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str] | None, statuses: Sequence[int] = (0,)) -> None:
+def _run(command: Sequence[str], environment: Mapping[str, str] | None) -> None:
     """Run a tool. Raises LoadError with the end of its output if it fails."""
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise LoadError(f"{command[0]} did not end within {_TIMEOUT_S} s") from error
-    if done.returncode not in statuses:
+    if done.returncode:
         raise LoadError(
             f"{Path(command[0]).name} ended with status {done.returncode}: {(done.stderr or done.stdout)[-800:]}"
         )

@@ -1,7 +1,7 @@
 """Load tools of other projects, each in a virtual environment below .bench: perf_analyzer, aiperf and GuideLLM.
 
-The C++ perf_analyzer comes in wheels of tritonclient; 2.47 is the last that runs with Debian 12's C library. It needs two
-libraries that the wheel lacks: libb64, a Debian package that is unpacked without being installed, and libcudart.
+The C++ perf_analyzer comes in wheels of tritonclient; 2.47 is the last that runs with Debian 12's C library. It needs
+two libraries that the wheel lacks: libb64, a Debian package that is unpacked without being installed, and libcudart.
 """
 
 import os

@@ -49,6 +49,7 @@ OPTIONAL = {
         "backends/child/conch_child/engine/tensorrtllm/arguments.py",
     },
     "helm_python": {"check/deployment/helm_renderer.py"},
+    "jsonschema": {"check/deployment/schema.py"},
     "kubernetes_validate": {"check/deployment/schema.py"},
     "promql_parser": {"monitoring/promql.py"},
     "grafana_foundation_sdk": {"monitoring/dashboards/grafana.py"},

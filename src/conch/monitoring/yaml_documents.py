@@ -2,9 +2,16 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeAlias
 
 import yaml
+
+# More parts come from aliases of aliases, which expand without bounds.
+_MAX_PARTS = 1 << 19
+# The parser of libyaml is ten times faster, but its messages say less.
+_MAX_FAST_DEPTH = 100
+_FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 YamlPath: TypeAlias = tuple[str | int, ...]
 
@@ -36,13 +43,40 @@ def load_documents(text: str, *, unique_keys: bool = False) -> list[YamlDocument
 
     Raises YamlError, with `unique_keys` also for a key that a mapping has twice.
     """
-    loader = yaml.SafeLoader(text)
+    if _is_shallow(text):
+        try:
+            return _documents(_FAST_LOADER(text), unique_keys)
+        except YamlError:
+            pass  # the other loader has the message
+    return _documents(yaml.SafeLoader(text), unique_keys)
+
+
+def _is_shallow(text: str) -> bool:
+    """Whether the fast loader can read a text: it crashes on deep nesting, as its recursion is unbounded."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_FAST_LOADER):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > _MAX_FAST_DEPTH:
+                    return False
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+    except yaml.YAMLError:
+        return False
+    return True
+
+
+def _documents(loader: Any, unique_keys: bool) -> list[YamlDocument]:
     found = []
     try:
         while loader.check_node():
             node = loader.get_node()
             assert node is not None  # check_node says so
-            lines = dict(_lines(node, (), (), unique_keys))
+            parts = list(islice(_lines(node, (), (), unique_keys), _MAX_PARTS))
+            lines = dict(parts)
+            if len(parts) == _MAX_PARTS:
+                raise YamlError(f"more than {_MAX_PARTS} parts, with those of aliases", 1)
             if (value := loader.construct_document(node)) is not None:
                 found.append(YamlDocument(value, lines))
     except YamlError:

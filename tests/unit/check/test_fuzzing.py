@@ -54,3 +54,20 @@ def test_mangled_repositories(seed: int, tmp_path: Path) -> None:
     for finding in report.findings:
         assert finding.message
         assert finding.place.path.exists()
+
+
+HOSTILE = {
+    "deep.yaml": "kind: a\nb: " + "[" * 20_000,
+    "aliases.yaml": "kind: a\na0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
+    "main.tf": 'variable "a" {\n' * 10_000,
+    "heredocs.tf": "<<-EOT\n" * 10_000,
+    "run.sh": "ssh -L " * 10_000 + "tritonserver " * 10_000,
+    "Dockerfile": "FROM a \\\n" * 10_000,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_take_bounded_time(name: str, tmp_path: Path) -> None:
+    write(tmp_path / name, HOSTILE[name].encode())
+    assert check_paths([tmp_path]).files == 1

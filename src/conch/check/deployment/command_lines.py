@@ -23,6 +23,7 @@ _VARIES = re.compile(r"[$<{]|\.\.\.|…")
 _FLAGS: dict[str, Flag] = {name: flag for flag in FLAGS for name in (flag.name, *flag.aliases)}
 _ELEMENT = re.compile(r"[ \t]*(?:-[ \t]+|[\[,][ \t]*)?")
 _SPAN = re.compile(r"`([^`\n]+)`")
+_MAX_LINE_CHARACTERS = 10_000  # a longer one was not written by hand
 _HELP_FLAGS = ("--help", "-h")
 # Flags that texts give to servers that have none of them, and what does what they promise.
 _INVENTED = {
@@ -85,7 +86,7 @@ def _standing(word: _Word, given: Given) -> Iterator[Finding]:
 
 def _commands(source: SourceFile) -> Iterator[list[_Word]]:
     """Yield the words after each occurrence of the server's program."""
-    lines = source.text.split("\n")
+    lines = [line if len(line) <= _MAX_LINE_CHARACTERS else "" for line in source.text.split("\n")]
     code = set(range(len(lines)))
     if source.path.suffix == ".md":
         code = _fenced(lines)

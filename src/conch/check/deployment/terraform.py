@@ -12,11 +12,11 @@ from conch.check.finding import Finding
 from conch.check.rules import deployment as rules
 from conch.check.source import SourceFile
 
-_HEREDOC = re.compile(r"<<-?[ \t]*\"?(\w+)\"?[ \t]*\n(.*?)^[ \t]*\1\b", re.DOTALL | re.MULTILINE)
+_HEREDOC = re.compile(r"<<-?[ \t]*\"?(\w+)\"?[ \t]*$")
 _EXPRESSION = re.compile(r"[$%]\{[^{}]*\}")
 _SWITCH = re.compile(r"^[ \t]*enable_(\w+)[ \t]*=[ \t]*false\b", re.MULTILINE)
 _SETTING = re.compile(r"^[ \t]*\"?(\w+)\"?[ \t]*=[ \t]*\"((?:[^\"\\\n]|\\.)*)\"", re.MULTILINE)
-_VARIABLE = re.compile(r"^[ \t]*variable[ \t]+\"(\w+)\"[ \t]*\{(.*?)^[ \t]*\}", re.DOTALL | re.MULTILINE)
+_VARIABLE = re.compile(r"^[ \t]*variable[ \t]+\"(\w+)\"[ \t]*\{(.{0,4000}?)^[ \t]*\}", re.DOTALL | re.MULTILINE)
 _DEFAULT = re.compile(r"\bdefault[ \t]*=[ \t]*\"((?:[^\"\\\n]|\\.)*)\"")
 _BLOCK = re.compile(
     r"^[ \t]*(?:ingress|resource[ \t]+\"aws_(?:vpc_)?security_group_(?:ingress_)?rule\"[^{]*)[ \t]*=?[ \t]*\{",
@@ -24,11 +24,15 @@ _BLOCK = re.compile(
 )
 _ANYWHERE = re.compile(r"\"(?:0\.0\.0\.0/0|::/0)\"")
 _PORT = re.compile(r"\b(from|to)_port[ \t]*=[ \t]*(-?\d+)")
+_MAX_CHARACTERS = 256 << 10  # of a file that was written by hand
+_MAX_BLOCK_CHARACTERS = 4000
 _WATCHED_PORTS = {22: "SSH", 8000: "HTTP", 8001: "gRPC", 8002: "metrics", 9400: "GPU metrics"}
 
 
 def check_terraform(source: SourceFile) -> Iterator[Finding]:
     """Check one file."""
+    if len(source.text) > _MAX_CHARACTERS:
+        return
     text = _without_comments(source.text)
     for match in _SWITCH.finditer(text):
         configured = re.search(rf"^[ \t]*{re.escape(match[1])}\w*_config[ \t]*=[ \t]*\{{", text, re.MULTILINE)
@@ -62,9 +66,19 @@ def _open_ports(source: SourceFile, text: str) -> Iterator[Finding]:
 
 def embedded_yaml(source: SourceFile) -> Iterator[SourceFile]:
     """Yield the here-documents of a file as YAML, each on the lines that it has in the file."""
-    for match in _HEREDOC.finditer(source.text):
-        above = source.text.count("\n", 0, match.start(2))
-        yield SourceFile(source.path, "\n" * above + dedented(_EXPRESSION.sub("expression", match[2])))
+    lines = source.text.split("\n")
+    number = 0
+    while number < len(lines):
+        begin = _HEREDOC.search(lines[number])
+        number += 1
+        if begin is None:
+            continue
+        end = next((at for at in range(number, len(lines)) if lines[at].strip() == begin[1]), None)
+        if end is None:
+            return
+        text = "\n".join(lines[number:end])
+        yield SourceFile(source.path, "\n" * number + dedented(_EXPRESSION.sub("expression", text)))
+        number = end + 1
 
 
 def dedented(text: str) -> str:
@@ -86,8 +100,8 @@ def _without_comments(text: str) -> str:
 def _closing(text: str, start: int) -> int:
     """Return the offset of the brace that closes a block that was opened before `start`."""
     depth = 1
-    for match in re.finditer(r"[{}]", text[start:]):
+    for match in re.finditer(r"[{}]", text[start : start + _MAX_BLOCK_CHARACTERS]):
         depth += 1 if match[0] == "{" else -1
         if depth == 0:
             return start + match.start()
-    return len(text)
+    return min(start + _MAX_BLOCK_CHARACTERS, len(text))

@@ -14,11 +14,14 @@ _GATEWAY = re.compile(r"(?<!\S)-\w*?g\w*(?=[ \t\\\n])|GatewayPorts[= ]yes")
 
 def check_tunnels(source: SourceFile) -> Iterator[Finding]:
     """Find `ssh -L 0.0.0.0:…`, also over continuation lines."""
+    read = 0
     for command in _SSH.finditer(source.text):
+        if command.start() < read:
+            continue  # in the command before
         line_begin = source.text.rfind("\n", 0, command.start()) + 1
         if source.text[line_begin : command.start()].lstrip().startswith(("#", "//")):
             continue
-        end = _end(source.text, command.end())
+        end = read = _end(source.text, command.end())
         text = source.text[command.end() : end]
         for match in _FORWARD.finditer(text):
             message = f"ssh -{match[1]} {match[2]} listens on all addresses"

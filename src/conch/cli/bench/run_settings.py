@@ -47,8 +47,6 @@ _MAX_RATE = 1_000_000.0
 
 def run_settings(options: Namespace, command: Sequence[str]) -> RunSettings:
     """Find the server, make its requests, and return the settings. Raises ConchError."""
-    if options.shared_memory != "none" or options.output_shared_memory_size:
-        raise InvalidRequest("--shared-memory is not supported yet: send tensors in requests")
     url, model = _url_and_model(options)
     window = _window(options)
     trace = _trace(options, model)

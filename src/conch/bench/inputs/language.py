@@ -166,7 +166,7 @@ class LanguageInputs:
         writer = self._writer(exact=settings.prompt_tokens is not None)
         prefixes = self._prefixes(writer)
         conversations = []
-        for number in range(_CONVERSATIONS):
+        for number in range(_CONVERSATIONS if writer.vocabulary.exact else settings.distinct):
             prefix = prefixes[number % len(prefixes)]
             count = writer.amount(turns)
             prompts = [

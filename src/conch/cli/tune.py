@@ -25,6 +25,7 @@ from conch.tuning.state.folder import StateFolder, default_state_directory
 
 if TYPE_CHECKING:
     from conch.tuning.outcome import TuneOutcome
+    from conch.tuning.state.applied import FileChange
     from conch.tuning.tuner import Tuner
 
 _FAILURE, _USAGE_ERROR, _INTERRUPTED = 1, 2, 130
@@ -403,21 +404,37 @@ def _run(given: Namespace, settings: TuneSettings) -> int:
     return _INTERRUPTED if outcome.ended == "interrupted" else 0
 
 
-def _with_differences(given: Namespace, tuner: "Tuner", outcome: "TuneOutcome") -> "TuneOutcome":
-    """Return the outcome with the difference of each config.pbtxt that the winner changes."""
-    from conch.tuning.state.applied import difference, file_change
+def _file_changes(
+    given: Namespace, tuner: "Tuner", settings: Mapping[str, Value], model: str
+) -> list[tuple[str, "FileChange"]]:
+    """Return the files of the local repository that settings change, each with its model."""
+    from conch.tuning.state.applied import FileChange, file_change
     from conch.tuning.trials.deployment import split_settings
 
-    if outcome.winner is None:
+    found = []
+    for name, own in split_settings(model, settings).items():
+        if (change := file_change(given.repository, name, tuner.documents[name], own)) is not None:
+            found.append((name, change))
+    texts = tuner.deployment.engine_texts(settings)
+    return [*found, *((name, FileChange(str(path), old, new)) for name, (path, old, new) in texts.items())]
+
+
+def _with_differences(given: Namespace, tuner: "Tuner", outcome: "TuneOutcome") -> "TuneOutcome":
+    """Return the outcome with the differences of the files that the winner changes."""
+    from conch.tuning.state.applied import fields_difference, file_difference
+    from conch.tuning.trials.deployment import split_settings
+
+    finalist = outcome.finalist(outcome.winner or "")
+    if finalist is None:
         return outcome
-    finalist = outcome.finalist(outcome.winner)
-    assert finalist is not None
-    diffs = {}
-    for model, own in split_settings(outcome.model, finalist.settings).items():
-        base = tuner.documents[model]
-        change = file_change(given.repository, model, base, own) if given.repository is not None else None
-        if text := difference(change, model, base, own):
-            diffs[model] = text
+    diffs: dict[str, str] = {}
+    if given.repository is not None:
+        for name, change in _file_changes(given, tuner, finalist.settings, outcome.model):
+            diffs[name] = diffs.get(name, "") + file_difference(change)
+    else:
+        for name, own in split_settings(outcome.model, finalist.settings).items():
+            if text := fields_difference(name, tuner.documents[name], own):
+                diffs[name] = text
     return replace(outcome, diffs=diffs)
 
 
@@ -429,28 +446,30 @@ def _apply(
     tuner: "Tuner",
     outcome: "TuneOutcome",
 ) -> None:
-    """Keep the winner. Raises ServerRefusal, ServerUnreachable, OSError; then the models are restored."""
-    from conch.tuning.state.applied import apply_to_repository, apply_to_server, file_change
-    from conch.tuning.state.saved_state import SavedModel
-    from conch.tuning.trials.deployment import split_settings
+    """Keep the winner, if it changes the model and not only the load.
 
-    assert outcome.winner is not None
-    finalist = outcome.finalist(outcome.winner)
-    assert finalist is not None
-    saved = tuple(SavedModel(name, tuner.documents[name]) for name in outcome.diffs)
-    if given.repository is None:
-        documents = tuner.deployment.documents(finalist.settings)
-        with _uninterruptible():
-            apply_to_server(client, folder, {name: documents[name] for name in outcome.diffs}, saved)
-            session.keep()
-        _say("applied on the server, until the model is loaded again; --repository DIR --apply writes config.pbtxt")
+    Raises ServerRefusal, ServerUnreachable, OSError; then the models are restored.
+    """
+    from conch.tuning.state.applied import apply_to_repository, apply_to_server
+    from conch.tuning.state.saved_state import SavedModel
+
+    finalist = outcome.finalist(outcome.winner or "")
+    if finalist is None or not outcome.diffs:
         return
-    owned = split_settings(outcome.model, finalist.settings)
-    changes = {name: file_change(given.repository, name, tuner.documents[name], owned[name]) for name in outcome.diffs}
+    saved = tuple(SavedModel(name, tuner.documents[name]) for name in outcome.diffs)
     with _uninterruptible():
-        apply_to_repository(client, folder, {n: change for n, change in changes.items() if change}, saved)
-        session.keep()
-    _say(f"applied to {', '.join(change.path for change in changes.values() if change)}; --rollback undoes it")
+        failures = session.restore(given.server_wait)
+        if failures:
+            raise RuntimeError("; ".join(failures))
+        if given.repository is None:
+            documents = tuner.deployment.documents(finalist.settings)
+            apply_to_server(client, folder, {name: documents[name] for name in outcome.diffs}, saved)
+            where = "on the server, until the model is loaded again; --repository DIR --apply writes config.pbtxt"
+        else:
+            changes = _file_changes(given, tuner, finalist.settings, outcome.model)
+            apply_to_repository(client, folder, changes, saved)
+            where = f"to {', '.join(change.path for _, change in changes)}; --rollback undoes it"
+    _say(f"applied {where}")
 
 
 def _report(given: Namespace, outcome: "TuneOutcome") -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conch.tuning.repository_client import RepositoryClient, ServerUnreachable
-from conch.tuning.state.folder import StateFolder, remove_durably
+from conch.tuning.state.folder import StateFolder
 from conch.tuning.state.saved_state import SavedFile, SavedModel, SavedState, restore, save_models, saved_state
 from conch.tuning.state.watchdog import Watchdog
 from conch.tuning.trials.deployment import read_if_exists
@@ -23,7 +23,7 @@ class TuningInProgress(RuntimeError):
 
 
 class ModelSession:
-    """Call `open`, `protect` before a change, `restore` or `keep`, and `close`."""
+    """Call `open`, `protect` before a change, `restore`, and `close`."""
 
     def __init__(self, client: RepositoryClient, folder: StateFolder, model: str, say: Callable[[str], None]) -> None:
         """Assign."""
@@ -92,11 +92,6 @@ class ModelSession:
         if not failures:
             self._saved = None
         return failures
-
-    def keep(self) -> None:
-        """Leave the models as they are now."""
-        remove_durably(self._folder.restore)
-        self._saved = None
 
     def close(self) -> None:
         """End the watchdog, unless there is something left to restore, and release the lock."""

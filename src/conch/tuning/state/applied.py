@@ -1,7 +1,7 @@
 """Apply a configuration for good, and roll back: in the files of a local repository, or as overrides on the server."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from difflib import unified_diff
@@ -48,33 +48,42 @@ def file_change(repository: Path, model: str, base: Document, settings: Mapping[
     return None if after == (before or "") else FileChange(str(path), before, after)
 
 
-def difference(change: FileChange | None, model: str, base: Document, settings: Mapping[str, Value]) -> str:
-    """Return a unified diff: of the file, or without one of the fields that change."""
-    if change is not None:
-        before, after, label = change.before or "", change.after, change.path
-    else:
-        changed = with_settings(base, settings)
-        names = changed_fields(base, changed)
-        before, after, label = fields_text(base, names), fields_text(changed, names), f"{model}/config.pbtxt"
-    return "".join(unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), label, label))
+def fields_difference(model: str, base: Document, settings: Mapping[str, Value]) -> str:
+    """Return a unified diff of the fields that change, for a repository whose files are not at hand."""
+    changed = with_settings(base, settings)
+    names = changed_fields(base, changed)
+    return _unified(fields_text(base, names), fields_text(changed, names), f"{model}/config.pbtxt")
+
+
+def file_difference(change: FileChange) -> str:
+    """Return a unified diff of a file."""
+    return _unified(change.before or "", change.after, change.path)
+
+
+def _unified(before: str, after: str, label: str) -> str:
+    lines = unified_diff(before.splitlines(), after.splitlines(), label, label, lineterm="")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def apply_to_repository(
-    client: RepositoryClient, folder: StateFolder, changes: Mapping[str, FileChange], models: tuple[SavedModel, ...]
+    client: RepositoryClient,
+    folder: StateFolder,
+    changes: Sequence[tuple[str, FileChange]],
+    models: tuple[SavedModel, ...],
 ) -> None:
-    """Write the files and load the models from them. If a load fails, the files are put back.
+    """Write the files, each of a model, and load the models from them. If a load fails, the files are put back.
 
     Raises ServerRefusal, ServerUnreachable, OSError.
     """
-    record = AppliedChange(_now(), client.access, models, tuple(changes.values()))
+    record = AppliedChange(_now(), client.access, models, tuple(change for _, change in changes))
     record.save(folder)
     try:
-        for change in changes.values():
+        for _, change in changes:
             write_text_durably(Path(change.path), change.after)
-        for model in changes:
+        for model in dict.fromkeys(name for name, _ in changes):
             client.load(model)
     except BaseException:
-        for change in changes.values():
+        for _, change in changes:
             _put_back(change)
         remove_durably(folder.applied)
         raise
@@ -88,11 +97,17 @@ def apply_to_server(
 ) -> None:
     """Load configurations in place of those of the repository, until the models or the server are loaded again.
 
-    Raises ServerRefusal, ServerUnreachable, OSError.
+    If one fails, all are restored. Raises ServerRefusal, ServerUnreachable, OSError.
     """
     AppliedChange(_now(), client.access, models, ()).save(folder)
-    for model, document in documents.items():
-        client.load(model, document)
+    try:
+        for model, document in documents.items():
+            client.load(model, document)
+    except BaseException:
+        for saved in models:
+            restore_model(client, saved)
+        remove_durably(folder.applied)
+        raise
 
 
 def read_applied(folder: StateFolder) -> AppliedChange | None:

@@ -73,6 +73,14 @@ class Deployment:
             changed = True
         return changed
 
+    def engine_texts(self, settings: Mapping[str, Value]) -> dict[str, tuple[Path, str | None, str]]:
+        """Return path, present text and new text of each model.json that the settings change, by model."""
+        return {
+            name: (self._engine_files[name], self._engine_texts[name], text)
+            for name, text in self._engine_settings(settings).items()
+            if text is not None and text != self._engine_texts[name]
+        }
+
     def forget(self) -> None:
         """Load everything again next time: the server has restarted, or a load failed halfway."""
         self._loaded = {name: {} for name in self._base}

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from conch.cli.bench.flags import parser
@@ -82,3 +84,8 @@ def test_every_flag_says_what_it_means() -> None:
     assert all(flag.meaning or flag.note for flag in FLAGS)
     assert "--binary-search" in help_text()
     assert "| `--binary-search` | accepted |" in table()
+
+
+def test_the_table_of_the_docs_is_the_table_of_the_command() -> None:
+    page = Path(__file__).parents[4] / "docs" / "benchmarking.md"
+    assert table() in page.read_text(encoding="utf-8")

@@ -11,18 +11,19 @@ import select
 import socket
 from abc import ABC, abstractmethod
 from time import monotonic_ns
+from typing import Final
 
 from conch.bench.load.wire import Wire
 from conch.bench.prepared_request import Answer, Cancel, ExpectedAnswer, PreparedRequest, ResponseKind, Script
 from conch.bench.records import RequestOutcome
 
-CONNECTING = 0
-HANDSHAKE = 1
-OPEN = 2
-CLOSED = 3
+CONNECTING: Final = 0
+HANDSHAKE: Final = 1
+OPEN: Final = 2
+CLOSED: Final = 3
 
-_IN = select.EPOLLIN
-_OUT = select.EPOLLOUT
+_IN: Final = select.EPOLLIN
+_OUT: Final = select.EPOLLOUT
 
 
 class EncodedRequest:

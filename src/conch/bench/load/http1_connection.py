@@ -1,6 +1,7 @@
 """HTTP/1.1 as the load generator speaks it: one request at a time on a connection."""
 
 from time import monotonic_ns
+from typing import Final
 
 from conch.bench.load.connection import LoadConnection, LoadOwner, LoadRequest
 from conch.bench.load.http1_head import MAX_HEAD_BYTES, ChunkedBody, KnownHeads, MalformedResponse, ResponseHead
@@ -9,15 +10,15 @@ from conch.bench.load.wire import Wire
 from conch.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.bench.records import RequestOutcome
 
-_OK = int(RequestOutcome.OK)
-_CLIENT_ERROR = int(RequestOutcome.CLIENT_ERROR)
-_REJECTED = int(RequestOutcome.REJECTED)
-_SERVER_ERROR = int(RequestOutcome.SERVER_ERROR)
-_WRONG_ANSWER = int(RequestOutcome.WRONG_ANSWER)
-_OPENAI_UNARY = int(ResponseKind.OPENAI_UNARY)
+_OK: Final = int(RequestOutcome.OK)
+_CLIENT_ERROR: Final = int(RequestOutcome.CLIENT_ERROR)
+_REJECTED: Final = int(RequestOutcome.REJECTED)
+_SERVER_ERROR: Final = int(RequestOutcome.SERVER_ERROR)
+_WRONG_ANSWER: Final = int(RequestOutcome.WRONG_ANSWER)
+_OPENAI_UNARY: Final = int(ResponseKind.OPENAI_UNARY)
 
 # How much of an error's body is kept for its message.
-_MAX_MESSAGE_BYTES = 2_048
+_MAX_MESSAGE_BYTES: Final = 2_048
 
 
 def encode_http1(request: PreparedRequest, connection_fields: bytes) -> bytes:

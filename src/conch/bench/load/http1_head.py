@@ -1,9 +1,11 @@
 """The head of an HTTP/1.1 response, and the framing of its body."""
 
-MAX_HEAD_BYTES = 65_536
-_MAX_KNOWN_HEADS = 256
+from typing import Final
 
-NO_LENGTH = -1
+MAX_HEAD_BYTES: Final = 65_536
+_MAX_KNOWN_HEADS: Final = 256
+
+NO_LENGTH: Final = -1
 
 
 class MalformedResponse(Exception):

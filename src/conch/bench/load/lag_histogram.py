@@ -1,8 +1,10 @@
 """A histogram of short times with a relative error of at most 12.5 %."""
 
-_SUB_BITS = 3
-_SUB_BUCKETS = 1 << _SUB_BITS
-BUCKETS = 64 * _SUB_BUCKETS
+from typing import Final
+
+_SUB_BITS: Final = 3
+_SUB_BUCKETS: Final = 1 << _SUB_BITS
+BUCKETS: Final = 64 * _SUB_BUCKETS
 
 
 class LagHistogram:

@@ -4,6 +4,7 @@ import select
 from collections import deque
 from heapq import heappop, heappush
 from time import monotonic_ns
+from typing import Final
 
 from conch.bench.load.connection import (
     CLOSED,
@@ -23,34 +24,34 @@ from conch.bench.load.record_batch import CHUNK_ROW, RecordBatch
 from conch.bench.prepared_request import Answer, Cancel
 from conch.bench.records import RequestOutcome
 
-_OK = int(RequestOutcome.OK)
-_REJECTED = int(RequestOutcome.REJECTED)
-_CONNECTION_ERROR = int(RequestOutcome.CONNECTION_ERROR)
-_TIMEOUT = int(RequestOutcome.TIMEOUT)
-_WRONG_ANSWER = int(RequestOutcome.WRONG_ANSWER)
-_CANCELLED = int(RequestOutcome.CANCELLED)
-_UNFINISHED = int(RequestOutcome.UNFINISHED)
-_AFTER_TIME = int(Cancel.AFTER_TIME)
-_AFTER_RESPONSES = int(Cancel.AFTER_RESPONSES)
+_OK: Final = int(RequestOutcome.OK)
+_REJECTED: Final = int(RequestOutcome.REJECTED)
+_CONNECTION_ERROR: Final = int(RequestOutcome.CONNECTION_ERROR)
+_TIMEOUT: Final = int(RequestOutcome.TIMEOUT)
+_WRONG_ANSWER: Final = int(RequestOutcome.WRONG_ANSWER)
+_CANCELLED: Final = int(RequestOutcome.CANCELLED)
+_UNFINISHED: Final = int(RequestOutcome.UNFINISHED)
+_AFTER_TIME: Final = int(Cancel.AFTER_TIME)
+_AFTER_RESPONSES: Final = int(Cancel.AFTER_RESPONSES)
 
-_MS = 1_000_000
-_S = 1_000_000_000
+_MS: Final = 1_000_000
+_S: Final = 1_000_000_000
 # Events taken at once: few enough that requests which become due meanwhile are not late.
-_MAX_EVENTS = 64
-_REPORT_NS = 100 * _MS
-_MAX_REPORT_ROWS = 16_384
-_MAX_ERRORS_PER_REPORT = 100
+_MAX_EVENTS: Final = 64
+_REPORT_NS: Final = 100 * _MS
+_MAX_REPORT_ROWS: Final = 16_384
+_MAX_ERRORS_PER_REPORT: Final = 100
 # Connections that are being opened at once: a server's backlog is limited.
-_MAX_CONNECTING = 256
-_FIRST_BACK_OFF_NS = 10 * _MS
-_MAX_BACK_OFF_NS = _S
+_MAX_CONNECTING: Final = 256
+_FIRST_BACK_OFF_NS: Final = 10 * _MS
+_MAX_BACK_OFF_NS: Final = _S
 # epoll waits in whole milliseconds, select in microseconds.
-_COARSE_NS = 2 * _MS
-_MAX_SELECT_FD = 1_024
-_MAX_EMPTY_SCRIPTS = 1_000
+_COARSE_NS: Final = 2 * _MS
+_MAX_SELECT_FD: Final = 1_024
+_MAX_EMPTY_SCRIPTS: Final = 1_000
 # How often a request is sent again that servers refuse to process.
-_MAX_RETRIES = 3
-_FOREVER = 1 << 62
+_MAX_RETRIES: Final = 3
+_FOREVER: Final = 1 << 62
 
 
 class LoadLoop(LoadOwner):
@@ -67,7 +68,7 @@ class LoadLoop(LoadOwner):
         self._by_fd: list[LoadConnection | None] = []
         self._connections = 0
         self._connecting: dict[int, LoadConnection] = {}
-        self._idle: deque[LoadConnection] = deque()
+        self._idle: list[LoadConnection] = []  # the last one is taken first
         self._waiting: deque[LoadRequest] = deque()  # due, without a connection
         self._timers: list[tuple[int, int, LoadRequest]] = []  # when to send, or to cancel
         self._sequence = 0
@@ -211,7 +212,8 @@ class LoadLoop(LoadOwner):
             events = self._wait(now)
             woken_ns = monotonic_ns()
             self._handle(events)
-            self._run_timers(monotonic_ns())
+            if self._timers or self._share.open_loop:
+                self._run_timers(monotonic_ns())
             if self._waiting:
                 self._dispatch()
             if self._deferred:
@@ -403,7 +405,7 @@ class LoadLoop(LoadOwner):
             self._in_flight += 1
             if connection.in_flight < connection.capacity:
                 connection.listed = True
-                idle.appendleft(connection)
+                idle.insert(0, connection)
             request.via = connection
             connection.start(request)
             if not request.waited:

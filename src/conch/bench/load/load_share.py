@@ -2,10 +2,11 @@
 
 from array import array
 from collections.abc import Sequence
+from typing import Final
 
 from conch.bench.prepared_request import ScriptSource
 
-UNLIMITED = -1
+UNLIMITED: Final = -1
 
 
 class LoadShare:

@@ -1,12 +1,13 @@
 """Rows of RECORD and CHUNK as the generator's processes collect them."""
 
 import struct
+from typing import Final
 
 # The fields of RECORD and of CHUNK, without gaps; a test compares them with the numpy types.
-RECORD_ROW = struct.Struct("=qqqqBHHIIqqIiiiq")
-CHUNK_ROW = struct.Struct("=qHI")
+RECORD_ROW: Final = struct.Struct("=qqqqBHHIIqqIiiiq")
+CHUNK_ROW: Final = struct.Struct("=qHI")
 
-_ROWS = 4_096
+_ROWS: Final = 4_096
 
 
 class RecordBatch:

@@ -1,7 +1,7 @@
 """Server-sent events of streamed answers: what their chunks hold."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -9,13 +9,13 @@ from conch.bench.load.connection import LoadOwner, LoadRequest
 from conch.bench.prepared_request import ResponseKind
 from conch.bench.records import RequestOutcome
 
-_OPENAI_STREAM = int(ResponseKind.OPENAI_STREAM)
-_OK = int(RequestOutcome.OK)
-_SERVER_ERROR = int(RequestOutcome.SERVER_ERROR)
-_WRONG_ANSWER = int(RequestOutcome.WRONG_ANSWER)
-_MAX_EVENT_BYTES = 16 * 1024 * 1024
+_OPENAI_STREAM: Final = int(ResponseKind.OPENAI_STREAM)
+_OK: Final = int(RequestOutcome.OK)
+_SERVER_ERROR: Final = int(RequestOutcome.SERVER_ERROR)
+_WRONG_ANSWER: Final = int(RequestOutcome.WRONG_ANSWER)
+_MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
 # Fields of generate_stream's events that are not outputs.
-_NOT_OUTPUTS = ("id", "model_name", "model_version", "sequence_start", "sequence_end")
+_NOT_OUTPUTS: Final = ("id", "model_name", "model_version", "sequence_start", "sequence_end")
 
 
 class ResponseStream(ABC):

@@ -1,21 +1,24 @@
 """A non-blocking TCP socket of the load generator."""
 
 import socket
+from typing import Final
 
-MAX_RECEIVE_BYTES = 262_144
-_FIRST_RECEIVE_BYTES = 16_384
+MAX_RECEIVE_BYTES: Final = 262_144
+_FIRST_RECEIVE_BYTES: Final = 16_384
 
 
 class Wire:
     """Bytes in, bytes out. `TlsWire` overrides all of it."""
 
-    __slots__ = ("_size", "layered", "sock")
+    __slots__ = ("_recv", "_send", "_size", "layered", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         """Assign. `sock` is connecting."""
         self.sock = sock
         self.layered = False  # whether there is a handshake, and bytes may be left when the socket has none
         self._size = _FIRST_RECEIVE_BYTES
+        self._recv = sock.recv
+        self._send = sock.send
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -35,7 +38,7 @@ class Wire:
     def receive(self) -> bytes | None:
         """Return what has arrived, b"" at the end, None if nothing has. Raises OSError."""
         try:
-            data: bytes = self.sock.recv(self._size)
+            data: bytes = self._recv(self._size)
         except BlockingIOError:
             return None
         if len(data) == self._size and self._size < MAX_RECEIVE_BYTES:
@@ -45,7 +48,7 @@ class Wire:
     def send(self, data: bytes) -> int:
         """Return how many bytes were taken. Raises OSError."""
         try:
-            return self.sock.send(data)
+            return self._send(data)
         except BlockingIOError:
             return 0
 

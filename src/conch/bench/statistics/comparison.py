@@ -54,11 +54,12 @@ def describe(found: Effect) -> str:
 
 
 def verdict_text(effects: Sequence[Effect]) -> str:
-    """Return the effects that are certain in one sentence, or that there are none."""
+    """Return the effects that are certain in one sentence, or that there are none, with the interval of P99."""
     certain = [each for each in effects if each.verdict != "undecided"]
     if certain:
         return "; ".join(describe(each) for each in certain)
-    return "no difference is shown: " + "; ".join(describe(each) for each in effects)
+    headline = [each for each in effects if each.quantity == "p99"] or list(effects[:1])
+    return describe(headline[0]) if headline else "no quantity was measured on both sides"
 
 
 def _paired(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> list[tuple[Estimate, Estimate]]:

@@ -111,7 +111,8 @@ def _outcome_notes(evidence: Evidence) -> Iterator[Note]:
     overdue = int(columns.overdue.sum())
     if overdue:
         text = f"{overdue:,} requests were unanswered at the end: each counts with the time until then, a lower bound"
-        yield Note("unfinished", "warning", text)
+        severity = "warning" if overdue >= _SERIOUS_ERRORS * (answered + overdue) else "info"
+        yield Note("unfinished", severity, text)
     if columns.excluded:
         text = f"{columns.excluded:,} requests in flight at the end were younger than the median latency: not counted"
         yield Note("in-flight", "info", text)
@@ -175,7 +176,7 @@ def _not_steady(found: Steadiness, evidence: Evidence) -> Note:
     if found.since_s is None:
         return Note("not-steady", "warning", f"not steady in the window of {end - start:.3g} s: {found.trend_text}")
     at = found.since_s - start
-    text = f"steady only from {at:.1f} s after the start of the window; over all of it, {found.trend_text}"
+    text = f"steady only from {at:.1f} s after the start of the window; {found.trend_text}"
     return Note("not-steady", "warning", f"{text}; use a longer --warm-up")
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MIN_REQUESTS = 30
-_MIN_LATENCY_FACTOR = 3.0  # requests that are executed together end together: not a stall
+_MIN_LATENCY_FACTOR = 10.0  # requests that are executed together end together: not a stall
+_MIN_STALL_S = 0.02  # shorter ones are the scheduler's, and in the percentiles
 _PERIODIC_VARIATION = 0.2  # of the times between periodic stalls
 _MIN_PERIODIC = 4
 
@@ -39,8 +40,8 @@ def find_stalls(
     """Return the pauses within a span that chance does not explain.
 
     The longest of n exponential gaps is about ln(n) mean gaps; a gap counts from ln(n) + 10 of them, which chance
-    exceeds once in 20,000 runs, and from three medians of latency. The mean is the median gap / ln 2, which stalls do
-    not move. Requests must have been in flight in the middle of the gap.
+    exceeds once in 20,000 runs, from ten medians of latency, and from 20 ms. The mean is the median gap / ln 2, which
+    stalls do not move. Requests must have been in flight in the middle of the gap.
     """
     every = np.sort(done_s)
     ended = every[np.searchsorted(every, span[0]) : np.searchsorted(every, span[1])]
@@ -49,7 +50,7 @@ def find_stalls(
         return Stalls(none, none)
     gaps = np.diff(ended, append=span[1])
     typical = max(float(np.median(gaps)) / math.log(2), (span[1] - span[0]) / len(ended) / 4)
-    bound = max(typical * (math.log(len(gaps)) + 10), _MIN_LATENCY_FACTOR * median_s)
+    bound = max(typical * (math.log(len(gaps)) + 10), _MIN_LATENCY_FACTOR * median_s, _MIN_STALL_S)
     long = np.flatnonzero(gaps > bound)
     if not len(long):
         return Stalls(none, none)

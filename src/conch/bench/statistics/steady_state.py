@@ -24,7 +24,7 @@ _MIN_TIME_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """Since when a time is steady; None: it is not. Trends, over all of it, are changes per minute: 0.1 is 10 %."""
+    """Since when a time is steady; None: it is not. Trends are changes over all of it: 0.1 is 10 %."""
 
     since_s: float | None
     throughput_trend: float
@@ -35,7 +35,7 @@ class Steadiness:
         """The trend in words and numbers."""
         return (
             f"throughput changes by {100 * self.throughput_trend:+.3g} % "
-            f"and latency by {100 * self.latency_trend:+.3g} % per minute"
+            f"and latency by {100 * self.latency_trend:+.3g} % over it"
         )
 
 
@@ -60,7 +60,7 @@ def steadiness(
     ended = np.bincount(index, minlength=count).astype(np.float64)
     logs = np.bincount(index, np.log(np.maximum(latency_s[inside], NS)), minlength=count).astype(np.float64)
     latency = _filled(logs, ended)
-    begin, trends = 0, _trends(ended, latency, width)
+    begin, trends = 0, _trends(ended, latency)
     while (change := _later_change(ended[begin:], latency[begin:])) is not None:
         begin += change
         if count - begin < max(MIN_INTERVALS, _MIN_STEADY_SHARE * count):
@@ -99,9 +99,9 @@ def _cut(series: NDArray[np.float64]) -> int | None:
     return None
 
 
-def _trends(ended: NDArray[np.float64], latency: NDArray[np.float64], width: float) -> tuple[float, float]:
-    """Return the slopes of the least-squares lines, per minute, relative to the means."""
-    minutes = (np.arange(len(ended)) - (len(ended) - 1) / 2) * width / 60
-    norm = float(np.square(minutes).sum())
-    throughput = float((minutes * ended).sum()) / norm / max(float(ended.mean()), 1e-12)
-    return throughput, float(np.expm1((minutes * latency).sum() / norm))
+def _trends(ended: NDArray[np.float64], latency: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the changes of the least-squares lines from start to end, relative to the mean and to the start."""
+    at = (np.arange(len(ended)) - (len(ended) - 1) / 2) / len(ended)
+    norm = float(np.square(at).sum())
+    throughput = float((at * ended).sum()) / norm / max(float(ended.mean()), 1e-12)
+    return throughput, float(np.expm1((at * latency).sum() / norm))

@@ -41,8 +41,9 @@ def slice_times(
     count = min(MAX_SLICES, len(times) // _MIN_PER_SLICE)
     if count < MIN_SLICES or end <= start:
         count = 1
-    scaled = (times - start) * (count / (end - start) if end > start else 0.0)
-    index = np.clip(scaled, 0, count - 1).astype(np.uint8)
+    scaled = times - start
+    scaled *= count / (end - start) if end > start else 0.0
+    index = np.clip(scaled, 0, count - 1, out=scaled).astype(np.uint8)
     return TimeSlices(count, index, np.bincount(index, weights, minlength=count).astype(np.float64))
 
 
@@ -54,8 +55,10 @@ def mean_estimate(
     mean = float(weighted.sum()) / total
     if len(values) < MIN_SLICES:
         return Estimate(mean)
-    deviation = (values - mean) if weights is None else (values - mean) * weights
-    independent = float(np.square(deviation).sum())
+    deviation = values - mean
+    if weights is not None:
+        deviation *= weights
+    independent = float(deviation @ deviation)
     between, degrees = independent, len(values) - 1
     if slices.count > 1:
         sums = np.bincount(slices.index, deviation, minlength=slices.count)

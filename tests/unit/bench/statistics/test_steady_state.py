@@ -43,7 +43,7 @@ def test_steadiness_states_the_trend_in_numbers() -> None:
     assert found.since_s is None
     assert found.latency_trend == pytest.approx(1, abs=0.15)
     assert found.throughput_trend == pytest.approx(0, abs=0.01)
-    assert "per minute" in found.trend_text
+    assert "over it" in found.trend_text
 
 
 def test_a_warm_up_ends_where_latency_settles() -> None:

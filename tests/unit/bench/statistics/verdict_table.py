@@ -14,7 +14,7 @@ from conch.bench.records import Records
 from conch.bench.report.comparison import effect_of
 from conch.bench.report.gate import ConditionOutcome, decide, parse_condition
 from conch.bench.statistics.compared_quantities import QUANTITIES
-from conch.bench.statistics.comparison import compare_rounds, effect
+from conch.bench.statistics.comparison import effect
 from conch.bench.statistics.steady_state import steadiness
 from conch.bench.statistics.stopping_rule import StoppingRule
 from conch.bench.statistics.summary import summarize
@@ -170,8 +170,10 @@ def ab_verdict(factor: float, expected: str) -> Trial:
 
 def ab_covers(factor: float) -> Trial:
     def trial(rng: np.random.Generator) -> bool:
-        found = {each.quantity: each for each in compare_rounds(*rounds_of(rng, factor))}["p90"].change
-        return found.low is not None and found.high is not None and found.low <= factor - 1 <= found.high
+        found = effect("p90", *rounds_of(rng, factor))
+        assert found is not None
+        low, high = found.change.low, found.change.high
+        return low is not None and high is not None and low <= factor - 1 <= high
 
     return trial
 

@@ -38,7 +38,6 @@ def certify(
         saturation=find_saturation(measurements),
         ab=_ab(settings, baseline, effects, verdict),
         notes=(*notes, *(Note("target", "info", text) for text in settings.side.target.notes)),
-        verdict=verdict,
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from conch.bench.environment import Environment
-from conch.bench.measurement import Effect, Measurement, Note
+from conch.bench.measurement import Effect, Level, Measurement, Note
 
 _MAX_NOTES = 3  # beside the verdict
 SCHEMA_VERSION = 1
@@ -70,7 +70,7 @@ def all_notes(certificate: Certificate) -> tuple[Note, ...]:
     of_levels: dict[tuple[str, str], list[tuple[str, Note]]] = {}
     for measurement in certificate.measurements:
         for note in measurement.notes:
-            of_levels.setdefault((note.code, note.severity), []).append((measurement.level.label, note))
+            of_levels.setdefault((note.code, note.severity), []).append((_name_of(measurement.level), note))
     several = len(certificate.measurements) > 1
     for found in of_levels.values():
         (label, first), others = found[0], [label for label, _ in found[1:]]
@@ -78,6 +78,10 @@ def all_notes(certificate: Certificate) -> tuple[Note, ...]:
         notes.append(Note(first.code, first.severity, f"{label}: {first.message}{also}" if several else first.message))
     severities = ("invalid", "warning", "info")
     return tuple(sorted(notes, key=lambda note: severities.index(note.severity) if note.severity in severities else 3))
+
+
+def _name_of(level: Level) -> str:
+    return f"concurrency {level.label}" if level.kind == "concurrency" else level.label
 
 
 def verdict_lines(certificate: Certificate) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conch.bench.durations import duration_text
-from conch.bench.measurement import ClientHealth, Measurement, Note, TimeDistribution
+from conch.bench.measurement import ClientHealth, Measurement, Note
 from conch.bench.records import RequestOutcome
 from conch.bench.statistics.modes import two_modes
 from conch.bench.statistics.selection import RequestColumns
@@ -202,19 +202,15 @@ def _sample_notes(measured: Measurement) -> Iterator[Note]:
         lowest = min(missing, key=lambda key: _needed(float(key)))
         names = ", ".join(f"P{key}" for key in missing)
         severity = "warning" if float(lowest) <= 99 else "info"
-        text = f"{latency.count:,} requests are too few for an interval of {names}"
-        yield Note(
-            "few-samples",
-            severity,
-            f"{text}; P{lowest} needs at least {_needed(float(lowest)):,}" + _dependent(latency, lowest),
-        )
+        needed = _needed(float(lowest))
+        if latency.count < needed:
+            text = f"{latency.count:,} requests are too few for an interval of {names}; P{lowest} needs {needed:,}"
+        else:
+            text = f"{names}: no interval, since slow requests came together; a longer window has more such groups"
+        yield Note("few-samples", severity, text)
 
 
 def _needed(percentile: float) -> int:
     """Return how many independent values have one beyond the percentile on both sides with confidence 95 %."""
     p = max(percentile, 100 - percentile) / 100
     return math.ceil(math.log(0.025) / math.log(p)) if p < 1 else 0
-
-
-def _dependent(latency: TimeDistribution, key: str) -> str:
-    return ", and more as they depend on each other" if latency.count > _needed(float(key)) else ""

@@ -53,7 +53,7 @@ def test_unknown_health_is_not_a_fault() -> None:
 def test_few_samples_say_how_many_are_needed() -> None:
     found = notes(plain(500), end_s=60)["few-samples"]
     assert found.severity == "info"
-    assert "500 requests are too few for an interval of P99.9; P99.9 needs at least 3,688" in found.message
+    assert "500 requests are too few for an interval of P99.9; P99.9 needs 3,688" in found.message
     assert notes(plain(100))["few-samples"].severity == "warning"
 
 

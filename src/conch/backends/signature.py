@@ -6,32 +6,13 @@ onnxruntime backend, but shapes need only be compatible, where Triton requires t
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from conch.backends.base import ModelSource
 from conch.errors import ConfigError
 from conch.model_config import BatchInput, BatchInputKind, ModelConfig, TensorSpec
+from conch.model_files.signature import Signature, TensorInfo
 from conch.tensor import BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One input or output of a model. `dims` has -1 for variable dimensions, and includes the batch dimension."""
-
-    name: str
-    datatype: str  # wire name, "" if there is none for its type
-    dims: tuple[int, ...]
-    native_type: str = ""  # the framework's name, for messages
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """All inputs and outputs of a model; `optional_inputs` have a default value in the model."""
-
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-    optional_inputs: tuple[TensorInfo, ...] = ()
 
 
 def default_max_batch_size(settings: Mapping[str, str]) -> int:

@@ -19,10 +19,11 @@ from conch.backends.model_file import model_path
 from conch.backends.native_options import checked_session_entry, library_path, thread_count
 from conch.backends.onnxruntime.accelerators import CPU, CUDA, choose
 from conch.backends.openvino.options import accelerator_options
-from conch.backends.signature import Signature, TensorInfo, check_signature, completed
+from conch.backends.signature import check_signature, completed
 from conch.backends.stacking import BF16_BITS
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, Code, ConfigError, InvalidRequest, ModelLoadError
+from conch.model_files.signature import Signature, TensorInfo
 
 _log = getLogger(__name__)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
-from conch.backends.signature import Signature, TensorInfo
 from conch.errors import Code, ModelLoadError
+from conch.model_files.signature import Signature, TensorInfo
 
 # More than any description of a graph.
 _MAX_DESCRIPTION_BYTES = 1 << 30

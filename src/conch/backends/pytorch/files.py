@@ -7,9 +7,10 @@ from pathlib import Path
 from conch.backends.base import ModelSource
 from conch.backends.pytorch.archive import Format, exported_signature, open_archive, refuse_file_operators
 from conch.backends.pytorch.naming import input_places, output_places
-from conch.backends.signature import Signature, check_signature, complete_document, needs_completion
+from conch.backends.signature import check_signature, complete_document, needs_completion
 from conch.errors import Code, ConfigError, ModelLoadError
 from conch.model_config import ModelConfig
+from conch.model_files.signature import Signature
 
 MODEL_FILE = "model.pt"
 _PACKAGE_FILE = "model.pt2"

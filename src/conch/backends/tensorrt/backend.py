@@ -17,13 +17,14 @@ import tensorrt as trt  # type: ignore[import-not-found, import-untyped, unused-
 
 from conch.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.backends.model_file import model_path
-from conch.backends.signature import Signature, TensorInfo, check_signature, complete_document, needs_completion
+from conch.backends.signature import check_signature, complete_document, needs_completion
 from conch.backends.stacking import BF16_BITS
 from conch.backends.tensorrt.device import Device, check_device
 from conch.backends.tensorrt.profiles import Profile, ShapeRange, check_batch, choose_profile, profile_indices
 from conch.backends.threaded import Arrays, ThreadedInstance
 from conch.errors import BackendError, ConfigError, ModelLoadError
 from conch.model_config import InstanceKind
+from conch.model_files.signature import Signature, TensorInfo
 from conch.tensor import NUMPY_DTYPES
 
 _log = getLogger(__name__)

@@ -19,7 +19,6 @@ from conch.backends.child.conch_child.engine.vllm import arguments as vllm_argum
 from conch.backends.engines.tensors import engine_document
 from conch.backends.tensorrtllm.backend import refuse_parameters
 from conch.check.config.configs import named_gpus
-from conch.check.files.gguf_file import NotGguf, read_gguf
 from conch.check.files.readable import check_readable
 from conch.check.files.safetensors_file import safetensors_problems
 from conch.check.finding import Finding, Place, Severity
@@ -28,6 +27,7 @@ from conch.check.rules import language as rules
 from conch.check.rules import repository as repository_rules
 from conch.errors import ConfigError
 from conch.llm.chat import ChatTemplate
+from conch.model_files.gguf_file import NotGguf, read_gguf
 from conch.repository.config.resolve import resolve
 
 # Types of tensors that OpenVINO GenAI's reader of GGUF knows.

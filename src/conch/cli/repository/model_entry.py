@@ -13,9 +13,9 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.text_format import MessageToString
 
 from conch.backends.pytorch.archive import Format, open_archive
-from conch.check.files.onnx_file import NotOnnx, read_onnx
 from conch.cli.repository.model_kinds import Kind, find_model, is_part
 from conch.errors import InvalidRequest
+from conch.model_files.onnx_file import NotOnnx, read_onnx
 from conch.tensor import BYTES
 from conch.triton_messages import ModelConfig as ConfigMessage
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
-from conch.backends.signature import Signature, TensorInfo
+from conch.model_files.signature import Signature, TensorInfo
 
 _GRAPH = 7  # of ModelProto
 _INITIALIZER, _INPUT, _OUTPUT = 5, 11, 12  # of GraphProto

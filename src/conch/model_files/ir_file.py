@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 from xml.etree.ElementTree import Element
 
-from conch.backends.signature import Signature, TensorInfo
+from conch.model_files.signature import Signature, TensorInfo
 
 # A graph without its weights is rarely larger than a few MB; parsed, it takes ten times its size.
 _MAX_BYTES = 64 << 20

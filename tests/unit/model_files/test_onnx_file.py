@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from conch.backends.onnxruntime.backend import _signature
-from conch.check.files.onnx_file import NotOnnx, read_onnx
+from conch.model_files.onnx_file import NotOnnx, read_onnx
 from tests.backends.onnxruntime.onnx_models import FP32, write_model
 
-MODELS = sorted((Path(__file__).parents[4] / "examples" / "models").glob("*/1/model.onnx"))
+MODELS = sorted((Path(__file__).parents[3] / "examples" / "models").glob("*/1/model.onnx"))
 
 
 def names(infos: object) -> list[tuple[str, str, tuple[int, ...]]]:

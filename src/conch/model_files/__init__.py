@@ -1,0 +1,1 @@
+"""Readers of model files without a framework: inputs and outputs, sizes, metadata."""

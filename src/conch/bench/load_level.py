@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from conch.bench.arrivals.arrival_times import ArrivalProcess, Arrivals, arrival_times
-from conch.bench.arrivals.rate_curve import RateCurve, steady
 from conch.bench.load_plan import ClosedLoop, OpenLoop
 from conch.bench.measurement import Level
 from conch.bench.measuring_window import MeasuringWindow
+
+if TYPE_CHECKING:  # closed loops need no numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from conch.bench.arrivals.arrival_times import ArrivalProcess, Arrivals
+    from conch.bench.arrivals.rate_curve import RateCurve
 
 _AFTER_TRACE_S = 1.0  # of the window, after the last request of a trace
 
@@ -37,7 +40,7 @@ class Users:
 class Rate:
     """An open loop with drawn times. `label` is for reports; `value` is the rate, or the highest of a curve."""
 
-    arrivals: Arrivals
+    arrivals: "Arrivals"
     value: float
     label: str
     is_steady: bool = True
@@ -49,6 +52,10 @@ class Rate:
 
     def pacing(self, limit_s: float, seed: int) -> OpenLoop:
         """Return what the generator is to do for at most `limit_s`."""
+        import numpy as np
+
+        from conch.bench.arrivals.arrival_times import arrival_times
+
         return OpenLoop(arrival_times(self.arrivals, limit_s, np.random.default_rng(seed)))
 
 
@@ -56,7 +63,7 @@ class Rate:
 class Replay:
     """An open loop with recorded times, in seconds from the start. Request n of the source goes with time n."""
 
-    times_s: NDArray[np.float64]
+    times_s: "NDArray[np.float64]"
     label: str
 
     @property
@@ -71,6 +78,8 @@ class Replay:
 
     def pacing(self, requests: int) -> OpenLoop:
         """Return what the generator is to do with a number of fixed requests, 0 for scripts."""
+        import numpy as np
+
         order = np.arange(len(self.times_s)) % requests if requests else None
         return OpenLoop(self.times_s, requests=order)
 
@@ -94,17 +103,22 @@ def users(concurrencies: Sequence[int], think_s: float = 0.0) -> tuple[Users, ..
     return tuple(Users(concurrency, think_s) for concurrency in concurrencies)
 
 
-def rates(values: Sequence[float], process: ArrivalProcess, cv: float) -> tuple[Rate, ...]:
+def rates(values: Sequence[float], process: "ArrivalProcess", cv: float) -> tuple[Rate, ...]:
     """Return open loops of constant mean rates."""
+    from conch.bench.arrivals.arrival_times import Arrivals
+    from conch.bench.arrivals.rate_curve import steady
+
     return tuple(Rate(Arrivals(steady(value), process, cv), value, _label(value, process, cv)) for value in values)
 
 
-def curve(rate_curve: RateCurve, text: str, process: ArrivalProcess, cv: float) -> Rate:
+def curve(rate_curve: "RateCurve", text: str, process: "ArrivalProcess", cv: float) -> Rate:
     """Return an open loop whose rate changes."""
+    from conch.bench.arrivals.arrival_times import Arrivals
+
     highest = max(max(segment.start_rate, segment.end_rate) for segment in rate_curve.segments)
     return Rate(Arrivals(rate_curve, process, cv), highest, text, is_steady=False)
 
 
-def _label(value: float, process: ArrivalProcess, cv: float) -> str:
-    form = f"gamma {cv:g}" if process is ArrivalProcess.GAMMA else process.value
+def _label(value: float, process: "ArrivalProcess", cv: float) -> str:
+    form = f"gamma {cv:g}" if process.name == "GAMMA" else process.value
     return f"{value:g}/s {form}"

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from conch.bench.prepared_request import ScriptSource
+
+if TYPE_CHECKING:  # a benchmark asks the server what it is before it imports numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Transport(Enum):
@@ -55,9 +57,9 @@ class OpenLoop:
     `in_flight` bounds requests in flight; those beyond wait in the client, their latency running.
     """
 
-    times_s: NDArray[np.float64]
+    times_s: "NDArray[np.float64]"
     in_flight: int = 16_384
-    requests: NDArray[np.int64] | None = None
+    requests: "NDArray[np.int64] | None" = None
 
 
 @dataclass(frozen=True, slots=True)

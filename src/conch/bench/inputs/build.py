@@ -2,18 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from conch.bench.inputs.cancellations import CancellationPattern, with_cancellations
-from conch.bench.inputs.expectations import add_expected_answers, expect_outputs
-from conch.bench.inputs.files.images import read_images
-from conch.bench.inputs.files.perf_analyzer_json import read_folder, read_streams
-from conch.bench.inputs.files.prompt_file import FilePrompt, read_json_lines, read_lines, read_payloads
-from conch.bench.inputs.files.recording import is_recording, read_recording
-from conch.bench.inputs.language import LanguageInputs, RequestSize
 from conch.bench.inputs.rows import InputRow, InputStreams, batches
 from conch.bench.inputs.sequences import DEFAULT_LENGTH, SequenceSource, SequenceStep
 from conch.bench.inputs.settings import InputError, InputSettings, PreparedInputs
@@ -21,6 +15,10 @@ from conch.bench.inputs.tensor_request import fixed_parameters, tensor_encoder
 from conch.bench.inputs.tensors import InputForm, TensorGenerator, input_forms
 from conch.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
 from conch.bench.targets.target import BenchTarget, ModelKind, Protocol
+
+if TYPE_CHECKING:  # readers of files, and what makes prompts, are imported where they are needed
+    from conch.bench.inputs.files.prompt_file import FilePrompt
+    from conch.bench.inputs.language import RequestSize
 
 # Of all distinct requests: beyond it there are fewer of them.
 _MAX_BYTES = 256 * 2**20
@@ -43,6 +41,8 @@ def prepare_inputs(target: BenchTarget, settings: InputSettings) -> PreparedInpu
     prepared = _prepare(target, settings)
     fixed = prepared.source.fixed
     if fixed is not None and settings.expect is not None:
+        from conch.bench.inputs.expectations import add_expected_answers
+
         add_expected_answers(target, fixed, settings)
     elif settings.expect is not None:
         raise InputError("--expect compares single requests; it does not support sequences and conversations")
@@ -57,6 +57,8 @@ def _prepare(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
     if _by_prompts(target):
         prompts = None if generated else _prompts(target, settings)
         if generated or prompts is not None:
+            from conch.bench.inputs.language import LanguageInputs
+
             with LanguageInputs(target, settings) as language:
                 return language.generated() if prompts is None else language.of_prompts(prompts)
     _refuse_language_settings(target, settings)
@@ -72,7 +74,7 @@ def _by_prompts(target: BenchTarget) -> bool:
 def prepare_trace(
     target: BenchTarget,
     settings: InputSettings,
-    sizes: Sequence[RequestSize],
+    sizes: "Sequence[RequestSize]",
     block_tokens: int = MOONCAKE_BLOCK_TOKENS,
 ) -> PreparedInputs:
     """Return one request for each request of a trace, in its order, so that OpenLoop.requests may be 0, 1, 2, ….
@@ -81,6 +83,8 @@ def prepare_trace(
     TargetError.
     """
     if _by_prompts(target):
+        from conch.bench.inputs.language import LanguageInputs
+
         with LanguageInputs(target, settings) as language:
             return language.of_sizes(sizes, block_tokens)
     return prepare_inputs(target, settings)
@@ -119,6 +123,8 @@ def _generated(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
 
 def _of_streams(target: BenchTarget, settings: InputSettings, streams: InputStreams) -> PreparedInputs:
     """Return requests with the tensors of a file."""
+    from conch.bench.inputs.expectations import expect_outputs
+
     what = f"{sum(map(len, streams.streams))} rows of {settings.images or settings.input_data}"
     grouped = [batches(rows, target.model, settings.batch_size) for rows in streams.streams]
     if streams.sequences or target.model.sequences or settings.sequence_length is not None:
@@ -137,6 +143,8 @@ def _of_streams(target: BenchTarget, settings: InputSettings, streams: InputStre
 
 
 def _step(target: BenchTarget, settings: InputSettings, row: InputRow) -> SequenceStep:
+    from conch.bench.inputs.expectations import expect_outputs
+
     return SequenceStep(list(row.tensors.values()), expect_outputs(target, row.expected, settings.tolerance))
 
 
@@ -176,7 +184,12 @@ def _sequences(
 def _read_streams(target: BenchTarget, settings: InputSettings) -> InputStreams:
     """Read the tensors of a folder of images, a folder of files, a recording or perf_analyzer's JSON."""
     if settings.images is not None:
+        from conch.bench.inputs.files.images import read_images
+
         return read_images(target.model, settings)
+    from conch.bench.inputs.files.perf_analyzer_json import read_folder, read_streams
+    from conch.bench.inputs.files.recording import is_recording, read_recording
+
     path = _path(settings)
     if path.is_dir():
         return read_folder(path, target.model, settings)
@@ -186,12 +199,14 @@ def _read_streams(target: BenchTarget, settings: InputSettings) -> InputStreams:
     return read_streams(str(path), document, target.model, settings)
 
 
-def _prompts(target: BenchTarget, settings: InputSettings) -> list[FilePrompt] | None:
+def _prompts(target: BenchTarget, settings: InputSettings) -> "list[FilePrompt] | None":
     """Return the prompts of a file; None if it has tensors. Raises InputError where they cannot be sent."""
     if settings.images is not None:
         if target.protocol is Protocol.OPENAI:
             raise InputError("--images is for models with tensors, not for the OpenAI API")
         return None
+    from conch.bench.inputs.files.prompt_file import read_json_lines, read_lines, read_payloads
+
     path = _path(settings)
     if path.suffix in _PROMPT_LINES:
         return read_lines(path)

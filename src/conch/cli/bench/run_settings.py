@@ -1,43 +1,23 @@
 """What the flags of `conch bench` ask for, as settings of a run."""
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conch.bench.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates
-from conch.bench.durations import duration_text, parse_duration
-from conch.bench.inputs.build import prepare_inputs, prepare_trace
-from conch.bench.inputs.language import RequestSize
-from conch.bench.inputs.settings import (
-    DEFAULT_OUTPUT_TOKENS,
-    Amount,
-    Cancellation,
-    InputSettings,
-    OpenAiRoute,
-    PreparedInputs,
-)
+from conch.bench.durations import duration_text
 from conch.bench.load_level import LoadLevel, Replay, curve, rates, users
 from conch.bench.load_plan import Tls
 from conch.bench.measuring_window import MeasuringWindow
-from conch.bench.observers.observer import ServerObserver
-from conch.bench.observers.scrape import ScrapeSettings
-from conch.bench.observers.server_metrics import ServerMetrics
-from conch.bench.observers.server_process import ServerProcess, is_local
-from conch.bench.prepared_request import ScriptSource
-from conch.bench.report.public_command import public_command
-from conch.bench.run import DEFAULT_ROUNDS, FindMax, RunSettings, Side
-from conch.bench.slo_search import SloSearch
 from conch.bench.targets.address import is_address
 from conch.bench.targets.discover import discover
-from conch.bench.targets.target import BenchTarget, Protocol
-from conch.cli.bench.values import fraction
+from conch.bench.targets.target import Protocol
 from conch.cli.clients.api_key import client_key
 from conch.errors import InvalidRequest
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what is not needed to ask the server is imported after that
+    from conch.bench.run import FindMax, RunSettings, Side
     from conch.bench.traces.load_trace import LoadTrace
 
 _DEFAULT_CONCURRENCIES = (1, 5, 30)
@@ -45,7 +25,7 @@ _DEFAULT_DURATION_S = 10.0
 _MAX_RATE = 1_000_000.0
 
 
-def run_settings(options: Namespace, command: Sequence[str]) -> RunSettings:
+def run_settings(options: Namespace, command: Sequence[str]) -> "RunSettings":
     """Find the server, make its requests, and return the settings. Raises ConchError."""
     url, model = _url_and_model(options)
     window = _window(options)
@@ -55,6 +35,9 @@ def run_settings(options: Namespace, command: Sequence[str]) -> RunSettings:
     against = None
     if options.against is not None:
         against = _side(options, options.against, side.target.model.name, trace)
+    from conch.bench.report.public_command import public_command
+    from conch.bench.run import DEFAULT_ROUNDS, RunSettings
+
     return RunSettings(
         side=side,
         levels=levels,
@@ -71,11 +54,13 @@ def run_settings(options: Namespace, command: Sequence[str]) -> RunSettings:
         seed=options.seed,
         percentiles=tuple(options.percentile),
         command=public_command(command),
-        described=_described(options, window, side.inputs),
+        described=_described(options, window, side.inputs, options.rounds or DEFAULT_ROUNDS),
     )
 
 
-def _described(options: Namespace, window: MeasuringWindow, inputs: str) -> dict[str, str | int | float | bool | None]:
+def _described(
+    options: Namespace, window: MeasuringWindow, inputs: str, rounds: int
+) -> dict[str, str | int | float | bool | None]:
     """Return what the report says of the settings."""
     slo = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in options.slo.items())
     values: dict[str, str | int | float | bool | None] = {
@@ -89,7 +74,7 @@ def _described(options: Namespace, window: MeasuringWindow, inputs: str) -> dict
         "request timeout": duration_text(options.timeout),
         "SLO": slo or None,
         "repetitions": options.repeat if options.repeat > 1 else None,
-        "rounds": (options.rounds or DEFAULT_ROUNDS) if options.against else None,
+        "rounds": rounds if options.against else None,
         "seed": options.seed,
     }
     return {name: value for name, value in values.items() if value is not None}
@@ -139,7 +124,7 @@ def _trace(options: Namespace, model: str | None) -> "LoadTrace | None":
 
 def _levels(
     options: Namespace, window: MeasuringWindow, trace: "LoadTrace | None"
-) -> tuple[tuple[LoadLevel, ...], FindMax | None]:
+) -> tuple[tuple[LoadLevel, ...], "FindMax | None"]:
     """Return the levels, or the search for one. Raises InvalidRequest for flags that exclude each other."""
     given = [name for name in ("concurrency", "rate", "ramp", "burst", "trace") if getattr(options, name) is not None]
     if len(given) > 1:
@@ -158,21 +143,27 @@ def _chosen_levels(options: Namespace, window: MeasuringWindow, trace: "LoadTrac
     if trace is not None:
         speed = "" if options.trace_speed == 1 else f" ×{options.trace_speed:g}"
         return (Replay(trace.times_s, f"{trace.name}{speed}"),)
+    if options.rate is None and options.ramp is None and options.burst is None:
+        return users(options.concurrency or _DEFAULT_CONCURRENCIES, options.think_time)
+    from conch.bench.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates
+
     process, cv = parse_arrivals(options.arrivals or "poisson")
     if options.rate is not None:
         return rates(parse_rates(options.rate), process, cv)
     if options.ramp is not None:
         return (curve(parse_ramp(options.ramp, window.duration_s), f"ramp {options.ramp}", process, cv),)
-    if options.burst is not None:
-        return (curve(parse_burst(options.burst), f"burst {options.burst}", process, cv),)
-    return users(options.concurrency or _DEFAULT_CONCURRENCIES, options.think_time)
+    return (curve(parse_burst(options.burst), f"burst {options.burst}", process, cv),)
 
 
-def _find_max(options: Namespace) -> FindMax:
+def _find_max(options: Namespace) -> "FindMax":
     if not options.slo:
         raise InvalidRequest("--find-max needs a target: --slo latency:50ms, or ttft:200ms,itl:30ms")
     if options.ramp or options.burst or options.trace:
         raise InvalidRequest("--find-max searches over --concurrency or --rate, not over ramps, bursts or traces")
+    from conch.bench.arrivals.words import parse_arrivals, parse_rates
+    from conch.bench.run import FindMax
+    from conch.bench.slo_search import SloSearch
+
     if options.rate is None:
         bounds = options.concurrency or (1, 4096)
         return FindMax(SloSearch(min(bounds), max(bounds)), partial(_user_level, think_s=options.think_time))
@@ -186,7 +177,7 @@ def _user_level(value: float, think_s: float) -> LoadLevel:
     return users([int(value)], think_s)[0]
 
 
-def _side(options: Namespace, url: str | None, model: str | None, trace: "LoadTrace | None") -> Side:
+def _side(options: Namespace, url: str | None, model: str | None, trace: "LoadTrace | None") -> "Side":
     """Find a server and make its requests."""
     target = discover(
         url,
@@ -197,33 +188,9 @@ def _side(options: Namespace, url: str | None, model: str | None, trace: "LoadTr
         tls=_tls(options),
         metrics=options.metrics_url is None,
     )
-    inputs = _inputs(options, target, trace)
-    target = replace(target, notes=(*target.notes, *inputs.notes))
-    return Side(target, _shared(options, target, inputs.source), _observers(options, target), inputs.description)
+    from conch.cli.bench.run_side import side_of
 
-
-def _shared(options: Namespace, target: BenchTarget, source: ScriptSource) -> ScriptSource:
-    """Put tensors into shared memory where that is asked for. Raises InvalidRequest, InputError, TargetError."""
-    if options.shared_memory == "cuda":
-        raise InvalidRequest("--shared-memory cuda is not supported; use --shared-memory system")
-    if options.shared_memory == "none":
-        if options.output_shared_memory_size is not None:
-            raise InvalidRequest("--output-shared-memory-size needs --shared-memory system")
-        return source
-    from conch.bench.inputs.shared_memory import share_tensors
-
-    return share_tensors(target, source, options.output_shared_memory_size)
-
-
-def _inputs(options: Namespace, target: BenchTarget, trace: "LoadTrace | None") -> PreparedInputs:
-    """Return the requests; those of a trace with token counts have its lengths."""
-    settings = input_settings(options)
-    if trace is None or trace.input_tokens is None or options.input_data is not None:
-        return prepare_inputs(target, settings)
-    outputs = trace.output_tokens if trace.output_tokens is not None else trace.input_tokens * 0 + DEFAULT_OUTPUT_TOKENS
-    hashes = trace.hash_ids or [()] * len(trace.times_s)
-    columns = zip(trace.input_tokens.tolist(), outputs.tolist(), hashes, strict=True)
-    return prepare_trace(target, settings, [RequestSize(*each) for each in columns])
+    return side_of(options, target, trace)
 
 
 def _headers(options: Namespace) -> list[tuple[str, str]]:
@@ -247,95 +214,3 @@ def _tls(options: Namespace) -> Tls | None:
         if path is not None and not Path(path).is_file():
             raise InvalidRequest(f"--{name.replace('_', '-')}: there is no file '{path}'")
     return Tls(options.ca_file, options.cert_file, options.key_file, verify=not options.insecure)
-
-
-def _observers(options: Namespace, target: BenchTarget) -> tuple[ServerObserver, ...]:
-    found: list[ServerObserver] = []
-    named = options.metrics_url not in (None, "none")
-    url = options.metrics_url if named else target.metrics_url
-    headers = target.endpoint.headers
-    if url and options.metrics_url != "none":
-        settings = ScrapeSettings(url, headers, options.ca_file, verify=not options.insecure)
-        found.append(ServerMetrics(settings, target.model.name, required=named))
-    if options.gpu_metrics_url:
-        from conch.bench.observers.gpu_metrics import GpuMetrics
-
-        found.append(GpuMetrics(ScrapeSettings(options.gpu_metrics_url)))
-    if is_local(target.endpoint.host):
-        found.append(ServerProcess(target.endpoint.port))
-    return tuple(found)
-
-
-def input_settings(options: Namespace) -> InputSettings:
-    """Return what requests contain. Raises InvalidRequest."""
-    return InputSettings(
-        input_data=options.input_data or "random",
-        images=options.images,
-        shapes=dict(_shape(text) for text in options.shape),
-        ranges=dict(_value_range(text) for text in options.range),
-        batch_size=options.batch_size,
-        streaming=not options.no_streaming,
-        prompt_tokens=_amount(options.prompt_tokens),
-        output_tokens=_amount(options.output_tokens),
-        prefix_tokens=options.prefix_tokens,
-        prefixes=options.prefixes,
-        normalization=options.normalization,
-        distinct=options.distinct,
-        json_tensors=options.json_tensors,
-        tolerance=options.tolerance,
-        turns=_amount(options.turns),
-        tokenizer=options.tokenizer,
-        sequence_length=_amount(options.sequence_length),
-        cancel=options.cancel and _cancellation(options.cancel),
-        expect=options.expect,
-        seed=options.seed,
-        string_length=options.string_length,
-        route=_route(options.endpoint) if options.endpoint else None,
-    )
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, colon, sizes = text.rpartition(":")
-    parts = sizes.split(",")
-    if not colon or not name or not all(part.strip().isdecimal() for part in parts):
-        raise InvalidRequest(f"--shape '{text}' is not valid: expected NAME:1,3,224,224")
-    return name, tuple(int(part) for part in parts)
-
-
-def _value_range(text: str) -> tuple[str, tuple[float, float]]:
-    name, _, limits = text.rpartition(":")
-    try:
-        low, high = map(float, limits.split(","))
-    except ValueError:
-        low, high = 1.0, 0.0
-    if not name or low > high:
-        raise InvalidRequest(f"--range '{text}' is not valid: expected NAME:LOW,HIGH, such as INPUT0:0,255")
-    return name, (low, high)
-
-
-def _amount(value: tuple[int, int] | None) -> Amount | None:
-    return None if value is None else Amount(*value)
-
-
-def _cancellation(text: str) -> Cancellation:
-    """Parse SHARE, SHARE@TIME or SHARE@N."""
-    share, _, after = text.partition("@")
-    try:
-        if not after:
-            return Cancellation(fraction(share), after_ms=0)
-        if after.isdecimal():
-            return Cancellation(fraction(share), after_responses=int(after))
-        return Cancellation(fraction(share), after_ms=round(parse_duration(after) * 1000))
-    except (ValueError, ArgumentTypeError) as error:
-        raise InvalidRequest(f"--cancel '{text}' is not valid: expected 10%@50ms or 10%@5: {error}") from None
-
-
-def _route(text: str) -> OpenAiRoute:
-    """Parse a path such as v1/chat/completions, or its last words."""
-    words = text.strip("/").removeprefix("v1/").removesuffix("/completions") or "completions"
-    try:
-        return OpenAiRoute(words)
-    except ValueError:
-        raise InvalidRequest(
-            f"--endpoint '{text}' is not supported: expected v1/chat/completions, v1/completions or v1/embeddings"
-        ) from None

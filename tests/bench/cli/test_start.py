@@ -1,0 +1,67 @@
+"""`conch bench` asks the server before it imports what makes and measures requests: its start is quick."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 60.0
+SCRIPT = str(Path(sys.executable).with_name("conch"))
+# None of these, nor what is below them, before the first request.
+LATER = (
+    "asyncio",
+    "conch.bench.arrivals",
+    "conch.bench.inputs",
+    "conch.bench.load",
+    "conch.bench.observers",
+    "conch.bench.report",
+    "conch.bench.run",
+    "conch.bench.statistics",
+    "conch.bench.view",
+    "conch.protocol",
+    "conch.tensor",
+    "google",
+    "grpc",
+    "hpack",
+    "importlib.metadata",
+    "multiprocessing",
+    "numpy",
+    "orjson",
+    "platform",
+    "rich",
+    "statistics",
+    "subprocess",
+    "yaml",
+)
+
+
+def modules_before_first_request(errors: Path, *command: str) -> list[str]:
+    """Return what Python imports until the first byte of a request has come."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        errors.open("wb") as written,
+        subprocess.Popen(
+            [sys.executable, "-X", "importtime", *command, "bench", f"127.0.0.1:{listener.getsockname()[1]}", "-m=m"],
+            stdout=subprocess.DEVNULL,
+            stderr=written,
+        ) as process,
+    ):
+        try:
+            listener.settimeout(TIMEOUT_S)
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(TIMEOUT_S)
+                assert connection.recv(4) == b"GET "
+                return [line.rpartition("|")[2].strip() for line in errors.read_text().splitlines()]
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("command", [("-m", "conch"), (SCRIPT,)], ids=["module", "script"])
+def test_first_request_comes_before_what_makes_requests(tmp_path: Path, command: tuple[str, ...]) -> None:
+    loaded = modules_before_first_request(tmp_path / "imports", *command)
+    assert "conch.bench.targets.discover" in loaded
+    early = [name for name in loaded if any(name == each or name.startswith(f"{each}.") for each in LATER)]
+    assert early == []

@@ -85,6 +85,18 @@ def _input_tokens(source: ScriptSource) -> NDArray[np.int64] | None:
     return tokens
 
 
+def _prompts(source: ScriptSource) -> NDArray[np.int64] | None:
+    """Return which of its different bodies each fixed request has, by index; None if no body is sent twice."""
+    fixed = source.fixed
+    if fixed is None or any(request.changing is not None for request in fixed):
+        return None
+    numbers: dict[bytes, int] = {}
+    prompts = np.zeros(max(request.index for request in fixed) + 1, np.int64)
+    for request in fixed:
+        prompts[request.index] = numbers.setdefault(request.body, len(numbers))
+    return prompts
+
+
 class _LevelRun:
     """One run of one level, from start to summary."""
 
@@ -245,6 +257,7 @@ class _LevelRun:
             percentiles=percentiles,
             slo=slo,
             input_tokens=_input_tokens(self._plan.source),
+            prompts=_prompts(self._plan.source),
             client=self._health,
             is_load_steady=self._window.is_load_steady,
         )

@@ -42,6 +42,10 @@ class TokenFigures:
     inter_token: TimeDistribution | None
     """Time per token after the first, over all tokens rather than chunks."""
     output_length: TimeDistribution | None = None
+    cached_tokens: int | None = None
+    """Input tokens that the server took from its prefix cache, if it says so."""
+    distinct_prompts: int | None = None
+    """Different requests among those that succeeded."""
 
 
 @dataclass(frozen=True, slots=True)

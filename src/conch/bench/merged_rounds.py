@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from math import sqrt
 from typing import Any, cast
 
-from conch.bench.measurement import ClientHealth, Estimate, Level, Measurement
+from conch.bench.measurement import ClientHealth, Estimate, Level, Measurement, TokenFigures
 from conch.bench.statistics.quantile_functions import t_quantile
 
 _MAX_ERRORS = 10
@@ -41,6 +41,8 @@ def _field(values: Sequence[Any], name: str, *, worst: bool) -> Any:
     """Merge one field of dataclasses, by its name where its type does not say how."""
     if worst:
         return _known(max, values, name)
+    if name == "distinct_prompts":
+        return _distinct_prompts(values)
     if name in _BY_NAME:
         return _known(_BY_NAME[name], values, name)
     return _known(_merged, values, name)
@@ -68,6 +70,15 @@ def _tuple(values: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     if longest and is_dataclass(longest[0]):
         return tuple(_merged([each[index] for each in values if index < len(each)]) for index in range(len(longest)))
     return tuple(item for each in values for item in each)
+
+
+def _distinct_prompts(values: Sequence[TokenFigures]) -> int | None:
+    """Add up what never repeats; prompts that repeat within a round also do between rounds."""
+    known = [each.distinct_prompts for each in values if each.distinct_prompts is not None]
+    repeat = any(
+        each.output_length is not None and each.output_length.count > (each.distinct_prompts or 0) for each in values
+    )
+    return (max(known) if repeat else sum(known)) if known else None
 
 
 def _counted(values: Sequence[tuple[tuple[Any, int], ...]]) -> tuple[tuple[Any, int], ...]:

@@ -29,15 +29,24 @@ class Cancel(IntEnum):
     """After `cancel_after` responses or content chunks."""
 
 
+class ChangingBody(ABC):
+    """Bodies of equal length for one request, each of which is sent once."""
+
+    @abstractmethod
+    def next(self) -> bytes:
+        """Return a body that was not sent before, by any process of the run."""
+
+
 class PreparedRequest:
     """One request, encoded.
 
     `head` is everything of an HTTP/1.1 head but the fields of the connection (Host, Authorization, Content-Length):
     request line and fields, each ended by CR LF. For gRPC it is the path of the method. `body` is the HTTP body or the
     gRPC message without its five-byte prefix. `index` identifies the request in the records.
+    With `changing`, `body` is one example, and each time the request is sent with the next one.
     """
 
-    __slots__ = ("body", "cancel", "cancel_after", "expected", "head", "index", "input_tokens", "response")
+    __slots__ = ("body", "cancel", "cancel_after", "changing", "expected", "head", "index", "input_tokens", "response")
 
     def __init__(
         self,
@@ -50,6 +59,7 @@ class PreparedRequest:
         cancel: Cancel = Cancel.NEVER,
         cancel_after: int = 0,
         input_tokens: int = -1,
+        changing: ChangingBody | None = None,
     ) -> None:
         self.index = index
         self.head = head
@@ -59,6 +69,21 @@ class PreparedRequest:
         self.cancel = cancel
         self.cancel_after = cancel_after
         self.input_tokens = input_tokens
+        self.changing = changing
+
+    def changed(self) -> "PreparedRequest":
+        """Return the request with the next body."""
+        assert self.changing is not None
+        return PreparedRequest(
+            self.index,
+            self.head,
+            self.changing.next(),
+            self.response,
+            expected=self.expected,
+            cancel=self.cancel,
+            cancel_after=self.cancel_after,
+            input_tokens=self.input_tokens,
+        )
 
 
 class Answer:

@@ -54,6 +54,7 @@ RECORD = np.dtype(
         ("input_tokens", np.int32),  # -1: not reported by the server
         ("output_tokens", np.int32),  # including reasoning tokens; -1: not reported by the server
         ("reasoning_tokens", np.int32),  # -1: not reported by the server
+        ("cached_tokens", np.int32),  # of the prompt, from the server's prefix cache; -1: not reported by the server
         ("chunks_from", np.int64),  # where its rows of CHUNK begin in the array that came with it; -1 if there are none
     ]
 )

@@ -15,7 +15,7 @@ from tests.bench.load.servers import ANSWER, HEAD, answering, serving
 def test_rows_have_the_layout_of_the_records() -> None:
     assert RECORD_ROW.size == RECORD.itemsize
     assert CHUNK_ROW.size == CHUNK.itemsize
-    values = tuple(range(1, 17))
+    values = tuple(range(1, 18))
     assert np.frombuffer(RECORD_ROW.pack(*values), RECORD)[0].item() == values
     assert np.frombuffer(CHUNK_ROW.pack(1, 2, 3), CHUNK)[0].item() == (1, 2, 3)
 

@@ -107,7 +107,7 @@ def _generated(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
     forms = input_forms(target.model, settings)
     generator = TensorGenerator(settings)
     if target.model.sequences or settings.sequence_length is not None:
-        steps = [SequenceStep([generator.tensor(form) for form in forms]) for _ in range(settings.distinct)]
+        steps = [SequenceStep([generator.tensor(form) for form in forms]) for _ in range(settings.distinct_requests)]
         return _sequences(target, settings, _in_lengths(steps, settings), shown_forms(forms))
     encoder = tensor_encoder(target, settings)
     parameters = fixed_parameters(settings)
@@ -116,7 +116,7 @@ def _generated(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
         tensors = [generator.tensor(form) for form in forms]
         return PreparedRequest(index, *encoder.encode(tensors, parameters), encoder.response)
 
-    requests, notes = distinct_requests(make, settings.distinct)
+    requests, notes = distinct_requests(make, settings.distinct_requests)
     what = f"{len(requests)} {settings.input_data} requests: {shown_forms(forms)}"
     return PreparedInputs(FixedRequests(requests), what, tuple(notes))
 
@@ -153,7 +153,7 @@ def _in_lengths(steps: Sequence[SequenceStep], settings: InputSettings) -> list[
     rng = np.random.default_rng(settings.seed)
     length = settings.sequence_length or DEFAULT_LENGTH
     sequences = []
-    for number in range(settings.distinct):
+    for number in range(settings.distinct_requests):
         count = int(rng.integers(length.mean - length.spread, length.mean + length.spread, endpoint=True))
         sequences.append([steps[(number + at) % len(steps)] for at in range(count)])
     return sequences

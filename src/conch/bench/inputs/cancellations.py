@@ -45,6 +45,7 @@ def _copy(request: PreparedRequest, index: int, cancel: Cancellation | None) -> 
         request.response,
         expected=request.expected,
         input_tokens=request.input_tokens,
+        changing=request.changing,
     )
     if cancel is not None:
         _mark(made, cancel)

@@ -11,6 +11,7 @@ from conch.bench.inputs.sessions import Conversation, ConversationSource
 from conch.bench.inputs.settings import Amount, InputError, InputSettings, OpenAiRoute, PreparedInputs
 from conch.bench.inputs.text_tensors import TextTensorEncoder
 from conch.bench.inputs.token_counter import TokenCounter, openai_counter
+from conch.bench.inputs.unique_prompts import UniqueWords
 from conch.bench.inputs.vocabulary import Vocabulary, assumed_vocabulary, measured_vocabulary
 from conch.bench.prepared_request import FixedRequests, PreparedRequest
 from conch.bench.targets.target import BenchTarget, Protocol, TargetError
@@ -19,6 +20,8 @@ from conch.bench.targets.target import BenchTarget, Protocol, TargetError
 _CONVERSATIONS = 64
 # Prompts that are cut one by one cost requests.
 _MAX_CUT = 64
+# A run that sends more of them is rare.
+_FEW_PROMPTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,11 @@ class LanguageInputs:
         for index in range(count):
             tokens = writer.amount(sizes)
             prompt = writer.prompt(tokens, prefixes[index % len(prefixes)])
-            requests.append(self._request(index, prompt, self._output_tokens(writer), tokens if writer.exact else -1))
-        what = self._description(f"{count} prompts", writer)
+            known = tokens if writer.exact else -1
+            requests.append(self._request(index, prompt, self._output_tokens(writer), known, writer))
+        self._note_distinct(writer)
+        never = all(request.changing is not None for request in requests)
+        what = self._description("prompts that never repeat" if never else f"{count} prompts", writer)
         return PreparedInputs(FixedRequests(requests), what, tuple(self.notes))
 
     def of_prompts(self, prompts: Sequence[FilePrompt]) -> PreparedInputs:
@@ -93,11 +99,13 @@ class LanguageInputs:
         output_tokens = self._wanted_output() if prompt.output_tokens is None else prompt.output_tokens
         return Conversation(turns, [output_tokens] * len(turns))
 
-    def _conversations(self, conversations: Sequence[Conversation], what: str) -> PreparedInputs:
+    def _conversations(
+        self, conversations: Sequence[Conversation], what: str, unique: UniqueWords | None = None
+    ) -> PreparedInputs:
         if self._openai is None or self._openai.form.route is OpenAiRoute.EMBEDDINGS:
             raise InputError("conversations need chat or completions of the OpenAI API (--protocol openai)")
         pattern = CancellationPattern(self._settings.cancel)
-        source = ConversationSource(conversations, self._openai, self._settings.think_s, pattern)
+        source = ConversationSource(conversations, self._openai, self._settings.think_s, pattern, unique)
         return PreparedInputs(source, what, tuple(self.notes))
 
     def of_sizes(self, sizes: Sequence[RequestSize], block_tokens: int) -> PreparedInputs:
@@ -110,7 +118,8 @@ class LanguageInputs:
             else:
                 tokens = max(size.input_tokens, writer.vocabulary.overhead + 1)
                 prompt = writer.prompt(tokens, cut=len(sizes) <= _MAX_CUT)
-            requests.append(self._request(index, prompt, max(1, size.output_tokens), -1))
+            requests.append(self._request(index, prompt, max(1, size.output_tokens), -1, writer))
+        self._note_distinct(writer)
         what = self._description(f"{len(sizes)} requests with the sizes of a trace", writer)
         return PreparedInputs(FixedRequests(requests), what, tuple(self.notes))
 
@@ -118,9 +127,22 @@ class LanguageInputs:
     def _chat(self) -> bool:
         return self._openai is not None and self._openai.form.route is OpenAiRoute.CHAT
 
-    def _request(self, index: int, prompt: str, output_tokens: int | None, tokens: int) -> PreparedRequest:
+    def _request(
+        self, index: int, prompt: str, output_tokens: int | None, tokens: int, writer: PromptWriter
+    ) -> PreparedRequest:
         head, body = self._encoder.encode(prompt, output_tokens)
-        return PreparedRequest(index, head, body, self._encoder.response, input_tokens=tokens)
+        changing = None
+        if writer.unique is not None:
+            changing = writer.unique.changing(body)
+            body = changing.next() if changing is not None else body
+        return PreparedRequest(index, head, body, self._encoder.response, input_tokens=tokens, changing=changing)
+
+    def _note_distinct(self, writer: PromptWriter) -> None:
+        found = writer.fewest_distinct
+        if found is not None and found < _FEW_PROMPTS:
+            self.notes.append(
+                f"prompts this short repeat: there are {found:,} different ones, so that a prefix cache may answer them"
+            )
 
     def _sizes(self) -> Amount:
         asked = self._settings.prompt_tokens
@@ -140,7 +162,8 @@ class LanguageInputs:
             if self._openai is not None:
                 self._counter = openai_counter(self._target, self._openai, self._settings.tokenizer)
             vocabulary = self._measured()
-        writer = PromptWriter(vocabulary, self._settings.seed, self._counter)
+        unique = self._settings.prompts_never_repeat
+        writer = PromptWriter(vocabulary, self._settings.seed, self._counter, unique=unique)
         if exact and not writer.exact:
             self.notes.append("the numbers of prompt tokens are not exact: no tokenizer, a word is taken as a token")
         return writer
@@ -154,7 +177,7 @@ class LanguageInputs:
             raise InputError(f"the tokens of prompts cannot be counted: {error.message}") from None
 
     def _distinct(self, writer: PromptWriter) -> int:
-        asked = self._settings.distinct
+        asked = self._settings.distinct_requests
         return asked if writer.vocabulary.exact else min(asked, _MAX_CUT)
 
     def _prefixes(self, writer: PromptWriter) -> list[list[str]]:
@@ -166,7 +189,7 @@ class LanguageInputs:
         writer = self._writer(exact=settings.prompt_tokens is not None)
         prefixes = self._prefixes(writer)
         conversations = []
-        for number in range(_CONVERSATIONS if writer.vocabulary.exact else settings.distinct):
+        for number in range(_CONVERSATIONS if writer.vocabulary.exact else settings.distinct_requests):
             prefix = prefixes[number % len(prefixes)]
             count = writer.amount(turns)
             prompts = [
@@ -174,8 +197,10 @@ class LanguageInputs:
                 for turn in range(count)
             ]
             conversations.append(Conversation(prompts, [self._output_tokens(writer) for _ in range(count)]))
+        self._note_distinct(writer)
         self.notes.append("the first turn has the prompt tokens that were asked for; later ones add as many words")
-        return self._conversations(conversations, self._description(f"conversations of {turns} turns", writer))
+        what = self._description(f"conversations of {turns} turns", writer)
+        return self._conversations(conversations, what, writer.unique)
 
     def _description(self, what: str, writer: PromptWriter) -> str:
         settings = self._settings

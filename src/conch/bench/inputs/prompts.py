@@ -1,28 +1,41 @@
 """Write prompts of random words with a given number of tokens."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from conch.bench.inputs.settings import Amount, InputError
 from conch.bench.inputs.token_counter import TokenCounter
+from conch.bench.inputs.unique_prompts import UniqueWords
 from conch.bench.inputs.vocabulary import Vocabulary, text_of_tokens
 
 DEFAULT_WORDS = 64
 _PREFIX_SEED, _BLOCK_SEED = 1, 2
+# Words that are counted one by one: enough to spell numbers.
+_MAX_COUNTED = 32
 
 
 class PromptWriter:
     """Writes different prompts, the same ones for the same seed.
 
     With a vocabulary that is not exact and a counter, prompts are cut to the exact number of tokens one by one.
+    `unique` is for prompts that never repeat: they are marked where it puts words, right after what they share.
     """
 
-    def __init__(self, vocabulary: Vocabulary, seed: int, counter: TokenCounter | None = None) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, seed: int, counter: TokenCounter | None = None, *, unique: bool = False
+    ) -> None:
+        """Send requests to the counter if `unique` words have to be counted one by one."""
         self.vocabulary = vocabulary
         self._seed = seed
         self._rng = np.random.default_rng(seed)
         self._cutter = None if vocabulary.exact else counter
+        self.unique = UniqueWords(vocabulary.words) if unique else None
+        self.fewest_distinct: int | None = None
+        """How many different prompts the shortest one of those written so far stands for."""
+        if self.unique is not None and self._cutter is not None:
+            self.unique.restrict(_alike(self._cutter, vocabulary.first[0], self.unique.words[:_MAX_COUNTED]))
 
     @property
     def exact(self) -> bool:
@@ -47,10 +60,35 @@ class PromptWriter:
             what = "the shared prefix and the chat template" if prefix else "the chat template"
             raise InputError(f"--prompt-tokens {tokens}: {what} alone have {overhead + len(prefix)} tokens")
         if self._cutter is not None and first and cut:
-            longer = " ".join((*prefix, *self.words(2 * count + 16, self._rng)))
-            return text_of_tokens(self._cutter, longer, tokens)
+            shared = (*prefix, *self.words(0 if prefix else 1, self._rng))
+            spelled = (self.unique.spelled(self.unique.size),) if self.unique is not None else ()
+            longer = " ".join((*shared, *spelled, *self.words(2 * count + 16, self._rng, start=False)))
+            text = text_of_tokens(self._cutter, longer, tokens)
+            return self._marked(text, len(" ".join(shared)) + 1)
         words = self.words(count - len(prefix), self._rng, start=not prefix)
+        if first and self.unique is not None:
+            shared = (*prefix, *words[: 0 if prefix else 1])
+            size = min(self.unique.size, count - len(shared))
+            self._note_distinct(size)
+            marks = [self.unique.mark(size)] if size else []
+            return " ".join((*shared, *marks, *words[: count - len(shared) - size]))
         return " ".join((*prefix, *words))
+
+    def _marked(self, text: str, start: int) -> str:
+        """Mark the unique words of a text that was cut."""
+        if self.unique is None:
+            return text
+        size = self.unique.fitting(len(text) - start)
+        self._note_distinct(size)
+        if not size:
+            return text
+        mark = self.unique.mark(size)
+        return text[:start] + mark + text[start + len(mark) :]
+
+    def _note_distinct(self, size: int) -> None:
+        assert self.unique is not None
+        found = self.unique.distinct(size)
+        self.fewest_distinct = found if self.fewest_distinct is None else min(self.fewest_distinct, found)
 
     def prefix(self, number: int, tokens: int) -> list[str]:
         """Return the words of a shared prefix."""
@@ -79,3 +117,10 @@ class PromptWriter:
         if start and found:
             found[0] = known.first[int(rng.integers(0, len(known.first)))]
         return found
+
+
+def _alike(counter: TokenCounter, before: str, words: Sequence[str]) -> list[str]:
+    """Return those words that have the same number of tokens after another one, as most of them have."""
+    counted = [counter.count(f"{before} {word} {before}") for word in words]
+    usual = Counter(counted).most_common(1)[0][0]
+    return [word for word, tokens in zip(words, counted, strict=True) if tokens == usual]

@@ -8,6 +8,7 @@ import orjson
 from conch.bench.inputs.cancellations import CancellationPattern
 from conch.bench.inputs.openai_request import Message, OpenAiEncoder, user_message
 from conch.bench.inputs.settings import OpenAiRoute
+from conch.bench.inputs.unique_prompts import UniqueWords
 from conch.bench.prepared_request import Answer, PreparedRequest, Script, ScriptSource
 
 _OK = 200
@@ -33,8 +34,10 @@ class ConversationScript(Script):
         think_s: float,
         cancellations: CancellationPattern,
         number: int,
+        unique: UniqueWords | None = None,
     ) -> None:
         self._conversation = conversation
+        self._unique = unique
         self._encoder = encoder
         self._think_s = think_s
         self._cancellations = cancellations
@@ -50,7 +53,8 @@ class ConversationScript(Script):
             if previous is None or previous.status != _OK:
                 return None
             self._messages.append({"role": "assistant", "content": answer_text(previous)})
-        self._messages.append(user_message(self._conversation.prompts[turn]))
+        prompt = self._conversation.prompts[turn]
+        self._messages.append(user_message(prompt if self._unique is None else self._unique.filled(prompt)))
         self._turn += 1
         request = PreparedRequest(turn, *self._encode(turn), self._encoder.response)
         self._cancellations.mark(request, self._number * len(self._conversation.prompts) + turn)
@@ -72,7 +76,7 @@ class ConversationScript(Script):
 
 
 class ConversationSource(ScriptSource):
-    """Gives each session one of the conversations, in turn."""
+    """Gives each session one of the conversations, in turn; with `unique`, marked prompts never repeat."""
 
     def __init__(
         self,
@@ -80,7 +84,9 @@ class ConversationSource(ScriptSource):
         encoder: OpenAiEncoder,
         think_s: float,
         cancellations: CancellationPattern,
+        unique: UniqueWords | None = None,
     ) -> None:
+        self._unique = unique
         self._conversations = conversations
         self._encoder = encoder
         self._think_s = think_s
@@ -88,7 +94,9 @@ class ConversationSource(ScriptSource):
 
     def script(self, session: int) -> Script:
         conversation = self._conversations[session % len(self._conversations)]
-        return ConversationScript(conversation, self._encoder, self._think_s, self._cancellations, session)
+        return ConversationScript(
+            conversation, self._encoder, self._think_s, self._cancellations, session, self._unique
+        )
 
 
 def answer_text(answer: Answer) -> str:

@@ -59,7 +59,8 @@ class InputSettings:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     string_length: int = DEFAULT_STRING_LENGTH
     batch_size: int = 1
-    distinct: int = DEFAULT_DISTINCT
+    distinct: int | None = None
+    """Different requests, sent in turn. None: 16 with tensors; generated prompts never repeat."""
     json_tensors: bool = False
     """Over HTTP, send and ask for tensors in JSON rather than as binary data."""
     priority: int = 0
@@ -86,6 +87,16 @@ class InputSettings:
     tolerance: float = 1e-3
     """Relative, of floats in expected answers."""
     seed: int = 0
+
+    @property
+    def distinct_requests(self) -> int:
+        """How many different requests are made before the run."""
+        return DEFAULT_DISTINCT if self.distinct is None else self.distinct
+
+    @property
+    def prompts_never_repeat(self) -> bool:
+        """Whether each request has a new prompt; expected answers need prompts that repeat."""
+        return self.distinct is None and self.expect is None
 
 
 @dataclass(frozen=True, slots=True)

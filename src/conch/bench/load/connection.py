@@ -29,7 +29,18 @@ _OUT: Final = select.EPOLLOUT
 class EncodedRequest:
     """A PreparedRequest as the loop uses it. `wire` is the whole request of HTTP/1.1; gRPC leaves it empty."""
 
-    __slots__ = ("cancel", "cancel_after", "expected", "index", "keep_body", "kind", "prepared", "streams", "wire")
+    __slots__ = (
+        "cancel",
+        "cancel_after",
+        "changes",
+        "expected",
+        "index",
+        "keep_body",
+        "kind",
+        "prepared",
+        "streams",
+        "wire",
+    )
 
     def __init__(self, prepared: PreparedRequest, wire: bytes, keep_body: bool) -> None:
         """Assign. `keep_body`: whether something reads the body of a unary answer."""
@@ -38,6 +49,7 @@ class EncodedRequest:
         self.index: int = prepared.index
         self.kind: int = int(prepared.response)
         self.streams = self.kind not in (int(ResponseKind.UNARY), int(ResponseKind.OPENAI_UNARY))
+        self.changes = prepared.changing is not None
         self.cancel: int = int(prepared.cancel)
         self.cancel_after: int = prepared.cancel_after
         self.expected: ExpectedAnswer | None = prepared.expected
@@ -67,6 +79,7 @@ class LoadRequest:
 
     __slots__ = (
         "body",
+        "cached_tokens",
         "chunks",
         "deadline_ns",
         "encoded",
@@ -104,6 +117,7 @@ class LoadRequest:
         self.input_tokens = -1
         self.output_tokens = -1
         self.reasoning_tokens = -1
+        self.cached_tokens = -1
         self.settled = False
         self.body = b""  # of a unary answer, if `encoded.keep_body`
         self.text = ""  # of a streamed answer, if `encoded.keep_body`

@@ -131,6 +131,7 @@ class LoadLoop(LoadOwner):
             request.input_tokens,
             request.output_tokens,
             request.reasoning_tokens,
+            request.cached_tokens,
             request.chunks,
         )
         self._continue(request, user, outcome, now_ns)
@@ -297,7 +298,7 @@ class LoadLoop(LoadOwner):
             user = self._users.popleft() if self._users and self._users[0].free_ns <= now_ns else self._new_user()
             indexes = self._share.request_indexes
             encoded = (
-                self._fixed[indexes[self._next_arrival]]
+                self._indexed(indexes[self._next_arrival])
                 if indexes is not None
                 else self._next_request(user, user.answer)
             )
@@ -340,7 +341,7 @@ class LoadLoop(LoadOwner):
         if self._fixed:
             encoded = self._fixed[self._turn % len(self._fixed)]
             self._turn += self._share.processes
-            return encoded
+            return self._changed(encoded) if encoded.changes else encoded
         for _ in range(_MAX_EMPTY_SCRIPTS):
             script = user.script
             assert script is not None
@@ -351,6 +352,13 @@ class LoadLoop(LoadOwner):
             user.session = self._new_session()
             user.script = self._share.source.script(user.session)
         raise ValueError(f"{_MAX_EMPTY_SCRIPTS} scripts in succession have no request")
+
+    def _indexed(self, index: int) -> EncodedRequest:
+        encoded = self._fixed[index]
+        return self._changed(encoded) if encoded.changes else encoded
+
+    def _changed(self, encoded: EncodedRequest) -> EncodedRequest:
+        return self._factory.encode(encoded.prepared.changed(), False)
 
     def _continue(self, request: LoadRequest, user: LoadUser, outcome: int, now_ns: int) -> None:
         if self._share.open_loop:

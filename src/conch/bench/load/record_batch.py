@@ -4,7 +4,7 @@ import struct
 from typing import Final
 
 # The fields of RECORD and of CHUNK, without gaps; a test compares them with the numpy types.
-RECORD_ROW: Final = struct.Struct("=qqqqBHHIIqqIiiiq")
+RECORD_ROW: Final = struct.Struct("=qqqqBHHIIqqIiiiiq")
 CHUNK_ROW: Final = struct.Struct("=qHI")
 
 _ROWS: Final = 4_096
@@ -38,6 +38,7 @@ class RecordBatch:
         input_tokens: int,
         output_tokens: int,
         reasoning_tokens: int,
+        cached_tokens: int,
         chunks: bytearray | None,
     ) -> None:
         """Append a row; `chunks` are its rows of CHUNK."""
@@ -49,7 +50,8 @@ class RecordBatch:
             self.chunks += chunks
         RECORD_ROW.pack_into(
             self._rows, self._at, intended_ns, sent_ns, first_ns, done_ns, outcome, self._process, status, request,
-            session, sent_bytes, received_bytes, responses, input_tokens, output_tokens, reasoning_tokens, chunks_from,
+            session, sent_bytes, received_bytes, responses, input_tokens, output_tokens, reasoning_tokens,
+            cached_tokens, chunks_from,
         )  # fmt: skip
         self._at += RECORD_ROW.size
         self.count += 1

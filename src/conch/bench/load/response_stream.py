@@ -203,6 +203,9 @@ def read_usage(request: LoadRequest, usage: dict[str, Any]) -> None:
     """Take counts of tokens from the `usage` of an answer."""
     request.input_tokens = _count(usage.get("prompt_tokens"), request.input_tokens)
     request.output_tokens = _count(usage.get("completion_tokens"), request.output_tokens)
+    details = usage.get("prompt_tokens_details")
+    if isinstance(details, dict):
+        request.cached_tokens = _count(details.get("cached_tokens"), request.cached_tokens)
     details = usage.get("completion_tokens_details")
     if isinstance(details, dict):
         request.reasoning_tokens = _count(details.get("reasoning_tokens"), request.reasoning_tokens)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conch.bench.measurement import Estimate, Measurement, TimeDistribution
+from conch.bench.measurement import Estimate, Measurement, TimeDistribution, TokenFigures
 from conch.bench.report.quantity import MISSING, PERCENT, PLAIN, SECONDS, Unit, format_estimate, format_value
 from conch.bench.report.scaling import LevelScaling, scaling
 
@@ -39,7 +39,30 @@ def remarks(measurements: Sequence[Measurement]) -> list[str]:
     found = [_scarce_percentiles(measurements)]
     sources = sorted({each.tokens.source for each in measurements if each.tokens})
     found += [f"Tokens are counted by {each}: the server does not report them." for each in sources if each != "usage"]
+    found += [_prompts(measurements)]
     return [each for each in found if each]
+
+
+def _prompts(measurements: Sequence[Measurement]) -> str:
+    """Return how many different prompts were sent, and how many of their tokens the server had in its cache."""
+    known = [(each, each.tokens) for each in measurements if each.tokens and each.tokens.distinct_prompts is not None]
+    if not known:
+        return ""
+    requests = sum(each.outcomes.get("ok", 0) for each, _ in known)
+    repeated = [tokens.distinct_prompts or 0 for each, tokens in known if _repeats(each, tokens)]
+    sentence = f"No prompt was sent twice, in {requests:,} requests."
+    if repeated:
+        sentence = f"{max(repeated):,} different prompts were sent in turn, in {requests:,} requests."
+    reported = [tokens for _, tokens in known if tokens.cached_tokens is not None and tokens.input_tokens]
+    if reported:
+        cached = sum(tokens.cached_tokens or 0 for tokens in reported)
+        share = format_value(cached / sum(tokens.input_tokens for tokens in reported), PERCENT)
+        sentence += f" {share} of their tokens came from the server's prefix cache."
+    return sentence
+
+
+def _repeats(measurement: Measurement, tokens: TokenFigures) -> bool:
+    return (tokens.distinct_prompts or 0) < measurement.outcomes.get("ok", 0)
 
 
 def _scarce_percentiles(measurements: Sequence[Measurement]) -> str:

@@ -33,7 +33,8 @@ class SummarySettings:
     """What records do not say.
 
     `started_at` is UTC in ISO 8601. `slo` maps ttft, itl and latency to seconds. `input_tokens` are the tokens of each
-    prepared request by its index, -1 if unknown, and count where the server reports none. `tokens_per_character` is
+    prepared request by its index, -1 if unknown, and count where the server reports none. `prompts` say by index which
+    of the different prompts a request has; None: none is sent twice. `tokens_per_character` is
     measured by a tokenizer, for servers that report no usage. `is_load_steady` is False for ramps, bursts and traces,
     whose throughput and latency change by design.
     """
@@ -45,6 +46,7 @@ class SummarySettings:
     percentiles: tuple[float, ...] = ()
     slo: Mapping[str, float] = field(default_factory=dict)
     input_tokens: NDArray[np.int64] | None = None
+    prompts: NDArray[np.int64] | None = None
     tokens_per_character: float | None = None
     client: ClientHealth | None = None
     is_load_steady: bool = True
@@ -92,7 +94,7 @@ def summarize(
         slo=dict(settings.slo),
         tokens=None
         if counts is None or tokens is None
-        else token_figures(records, columns, window, counts, tokens, settings.percentiles),
+        else token_figures(records, columns, window, counts, tokens, settings.percentiles, settings.prompts),
         received_bytes=int(records["received_bytes"][ended].sum()),
         sent_bytes=int(records["sent_bytes"][ended].sum()),
         client=settings.client,

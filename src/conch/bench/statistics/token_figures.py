@@ -98,6 +98,10 @@ def time_tokens(
     given = chunks["tokens"].astype(np.float64)
     characters = chunks["characters"].astype(np.float64)
     size = len(records)
+    # A count in the last chunk only is the sum of the request, not the tokens of this chunk.
+    said = np.bincount(rows, given > 0, minlength=size)
+    filled = np.bincount(rows, characters > 0, minlength=size)
+    given = np.where((2 * said >= filled)[rows], given, 0.0)
     given_sum = np.bincount(rows, given, minlength=size)
     carries = np.where(given_sum[rows] > 0, given > 0, characters > 0)
     rows, given, characters = rows[carries], given[carries], characters[carries]
@@ -134,8 +138,9 @@ def token_figures(
     counts: TokenCounts,
     tokens: TimedTokens,
     percentiles: tuple[float, ...],
+    prompts: NDArray[np.int64] | None = None,
 ) -> TokenFigures:
-    """Describe tokens and their times in a window."""
+    """Describe tokens and their times in a window. `prompts` are numbers of prompts by index of the request."""
     start, end = window.seconds
     is_streamed = records["chunks_from"] >= 0
     first_s = (records["first_ns"] - window.run_start_ns) * NS
@@ -144,6 +149,9 @@ def token_figures(
     weight = tokens.tokens[later]
     reasoning = records["reasoning_tokens"][columns.ended & columns.is_ok]
     counted = columns.ended & columns.is_ok
+    cached = records["cached_tokens"][counted]
+    sent = records["request"][counted]
+    distinct = len(sent) if prompts is None else len(np.unique(prompts[np.minimum(sent, len(prompts) - 1)]))
     unary = ~is_streamed & columns.is_ok & (counts.output >= 0)
     output_times = np.concatenate((tokens.received_s, columns.done_s[unary]))
     output_tokens = np.concatenate((tokens.tokens, counts.output[unary].astype(np.float64)))
@@ -170,4 +178,6 @@ def token_figures(
         output_length=time_distribution(
             lengths, columns.done_s[counted & (counts.output >= 0)], (start, end), percentiles
         ),
+        cached_tokens=int(cached[cached >= 0].sum()) if (cached >= 0).any() else None,
+        distinct_prompts=distinct,
     )

@@ -132,7 +132,12 @@ def _add_inputs(parser: CommandParser) -> None:
     add(
         "--normalization", metavar="unit|signed|imagenet|none", default="unit", help="of decoded images (default: unit)"
     )
-    add("--distinct", type=count, default=16, metavar="N", help="different requests, sent in turn (default: 16)")
+    add(
+        "--distinct",
+        type=count,
+        metavar="N",
+        help="different requests, sent in turn (default: 16; generated prompts never repeat)",
+    )
     add("--json-tensors", action="store_true", help="tensors in JSON over HTTP rather than as binary data")
     add(
         "--shape", action="append", default=[], metavar="NAME:1,3,224,224", help="shape of a variable input; repeatable"

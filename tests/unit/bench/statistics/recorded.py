@@ -23,7 +23,7 @@ def records_of(
     records["done_ns"] = records["intended_ns"] + np.rint(np.asarray(latency_s) * 1e9).astype(np.int64)
     records["first_ns"] = records["done_ns"]
     records["outcome"] = outcome
-    for name in ("input_tokens", "output_tokens", "reasoning_tokens", "chunks_from"):
+    for name in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "chunks_from"):
         records[name] = -1
     records["responses"] = 1
     return records

@@ -30,7 +30,7 @@ def read_images(model: TargetModel, settings: InputSettings) -> InputStreams:
     form = image_input(model)
     generator = TensorGenerator(settings)
     others = [each for each in model.inputs if each is not form and not each.optional]
-    kept = files[: max(settings.distinct, settings.batch_size)]
+    kept = files[: max(settings.distinct_requests, settings.batch_size)]
     rows = []
     for file in kept:
         tensors = {form.name: _tensor(file, form, model, settings)}

@@ -62,7 +62,13 @@ class Ends(LoadOwner):
     def watch(self, connection: LoadConnection, writable: bool) -> None:
         pass
 
+    def sent(self, request: LoadRequest, now_ns: int) -> None:
+        request.sent_ns = now_ns
+
     def defer(self, connection: LoadConnection) -> None:
+        raise AssertionError
+
+    def defer_send(self, connection: LoadConnection) -> None:
         self.deferred.append(connection)
 
 
@@ -113,7 +119,7 @@ def test_any_bytes(received, settled, piece):
             if connection.state == OPEN:
                 connection.received(received[at : at + piece], 2)
                 for each in owner.deferred:
-                    each.deferred()
+                    each.send_deferred()
                 owner.deferred.clear()
         if connection.state == OPEN:
             connection.peer_closed()

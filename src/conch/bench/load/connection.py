@@ -1,8 +1,8 @@
 """Requests and connections of the load generator: what its loop calls, and what connections call back.
 
-The loop calls `open` once, then `ready` for each event of epoll, `start` and `cancel` for requests, `deferred` at the
-end of a batch of events if the connection asked for it. A subclass for a protocol implements the abstract methods and
-calls back the methods of LoadOwner. All of it runs in one thread; no method blocks.
+The loop calls `open` once, then `ready` for each event of epoll, `start` and `cancel` for requests; if the connection
+asked for it, `send_deferred` after an event and `deferred` at the end of a batch of events. A subclass for a protocol
+implements the abstract methods and calls back the methods of LoadOwner. All of it runs in one thread; no method blocks.
 """
 
 import errno
@@ -173,8 +173,16 @@ class LoadOwner(ABC):
         """Call `ready` also when the connection is writable, or no longer."""
 
     @abstractmethod
+    def sent(self, request: LoadRequest, now_ns: int) -> None:
+        """Record that a request is handed to the socket now: its `sent_ns`, and how late it is."""
+
+    @abstractmethod
     def defer(self, connection: "LoadConnection") -> None:
         """Call `deferred` once after the present batch of events, before the loop waits."""
+
+    @abstractmethod
+    def defer_send(self, connection: "LoadConnection") -> None:
+        """Call `send_deferred` once after the present event and what it made due."""
 
 
 class LoadConnection(ABC):
@@ -218,7 +226,7 @@ class LoadConnection(ABC):
 
     @abstractmethod
     def start(self, request: LoadRequest) -> None:
-        """Send a request: set its `sent_ns` and `sent_bytes`, call `send`. Must not raise.
+        """Send a request: set its `sent_ns` and `sent_bytes`, call `owner.sent` and `send`, or later. Must not raise.
 
         `in_flight` is counted by the loop: up before `start`, down in `settle`.
         """
@@ -241,6 +249,9 @@ class LoadConnection(ABC):
 
     def deferred(self) -> None:  # noqa: B027
         """Do what was put off by `owner.defer`."""
+
+    def send_deferred(self) -> None:  # noqa: B027
+        """Send what was put off by `owner.defer_send`."""
 
     # For protocols.
 

@@ -35,7 +35,7 @@ _STRING_LENGTH_BYTES = 4
 class GrpcConnection(Http2ClientConnection):
     """One connection with calls of gRPC."""
 
-    __slots__ = ("_calls", "_idle", "_numbers", "_path", "_response", "_waiting")
+    __slots__ = ("_calls", "_idle", "_numbers", "_opening", "_path", "_response", "_waiting")
 
     def __init__(self, owner: LoadOwner, wire: Wire, capacity: int, fields: list[tuple[bytes, bytes]]) -> None:
         super().__init__(owner, wire, capacity, fields)
@@ -45,6 +45,7 @@ class GrpcConnection(Http2ClientConnection):
         self._path = b""  # theirs
         self._numbers = 0  # the last identifier of a request
         self._response = StreamResponse()
+        self._opening: list[LoadRequest] = []  # begun, and not yet handed to the socket
 
     # LoadConnection.
 
@@ -53,7 +54,17 @@ class GrpcConnection(Http2ClientConnection):
         if self._leaving:
             self.owner.retry(request, request.sent_ns, self._goaway)
         elif not self._begin(request):
+            request.waited = True
             self._waiting.append(request)
+
+    def send_deferred(self) -> None:
+        opening = self._opening
+        if opening:
+            now = monotonic_ns()
+            for request in opening:
+                self.owner.sent(request, now)
+            opening.clear()
+        super().send_deferred()
 
     def cancel(self, request: LoadRequest) -> None:
         for stream in self.streams():
@@ -179,6 +190,7 @@ class GrpcConnection(Http2ClientConnection):
             return False
         message = encoded.wire
         request.sent_bytes = len(message) + 9
+        self._opening.append(request)
         self.open(request, encoded.prepared.head, message, False)
         return True
 
@@ -215,6 +227,7 @@ class GrpcConnection(Http2ClientConnection):
         number = b"%d" % self._numbers
         message = with_id(encoded.wire, number)
         request.sent_bytes = len(message) + 9
+        self._opening.append(request)
         if stream is None:
             stream = self.open(request, path, message, True)
             stream.request = None

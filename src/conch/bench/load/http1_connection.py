@@ -65,7 +65,7 @@ class Http1Connection(LoadConnection):
         self._request = request
         data = request.encoded.wire
         request.sent_bytes = len(data)
-        request.sent_ns = monotonic_ns()
+        self.owner.sent(request, monotonic_ns())
         self.send(data)
 
     def requests(self) -> list[LoadRequest]:

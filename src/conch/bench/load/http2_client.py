@@ -1,6 +1,6 @@
 """HTTP/2 (RFC 9113) as the load generator speaks it: frames, windows and streams, for calls of gRPC.
 
-Frames are written to a list and sent in one system call at the end of a batch of events. The windows announced are so
+Frames are written to a list and sent in one system call at the end of an event. The windows announced are so
 large that answers never wait for them; the server's are respected.
 """
 
@@ -89,7 +89,7 @@ class Http2ClientConnection(LoadConnection):
         self._goaway = ""
         # What is sent.
         self._out: list[bytes] = []
-        self._queued = False  # whether `deferred` will be called
+        self._queued = False  # whether `send_deferred` will be called
         self._window = frames.DEFAULT_WINDOW_BYTES
         self._peer_window = frames.DEFAULT_WINDOW_BYTES  # of a new stream
         self._peer_frame = frames.DEFAULT_FRAME_BYTES
@@ -147,7 +147,7 @@ class Http2ClientConnection(LoadConnection):
         }
         self.write(frames.PREFACE + frames.settings_frame(settings) + _UPDATE)
 
-    def deferred(self) -> None:
+    def send_deferred(self) -> None:
         self._queued = False
         out = self._out
         if not out or self.state != OPEN:
@@ -183,7 +183,7 @@ class Http2ClientConnection(LoadConnection):
                 if not stream.ended:
                     self.write(frames.frame_head(0, _DATA, _END_STREAM, stream.number))
             self.write(frames.goaway_frame(0, ErrorCode.NO_ERROR))
-            self.deferred()
+            self.send_deferred()
         super().close()
 
     # For the subclass.
@@ -220,7 +220,7 @@ class Http2ClientConnection(LoadConnection):
         """Send data on a stream, as far as the windows allow, the rest later."""
         if not self._queued:
             self._queued = True
-            self.owner.defer(self)
+            self.owner.defer_send(self)
         size = len(data)
         if stream.data:
             stream.data = stream.data[stream.sent :] + data
@@ -250,7 +250,7 @@ class Http2ClientConnection(LoadConnection):
         self._out.append(data)
         if not self._queued:
             self._queued = True
-            self.owner.defer(self)
+            self.owner.defer_send(self)
 
     def drop(self, stream: ClientStream, code: int) -> None:
         """Give up a stream by RST_STREAM."""
@@ -520,7 +520,7 @@ class Http2ClientConnection(LoadConnection):
         """End the connection: the server violated HTTP/2."""
         if self.state == OPEN:
             self._out.append(frames.goaway_frame(0, code))
-            self.deferred()
+            self.send_deferred()
         if self.state != CLOSED:
             self.fail(f"the server's HTTP/2 is not valid: {text}")
 

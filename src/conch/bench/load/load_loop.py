@@ -73,6 +73,7 @@ class LoadLoop(LoadOwner):
         self._timers: list[tuple[int, int, LoadRequest]] = []  # when to send, or to cancel
         self._sequence = 0
         self._deferred: list[LoadConnection] = []
+        self._unsent: list[LoadConnection] = []
         self._unsettled = 0  # requests made, on timers too, and not settled
         self._in_flight = 0
         self._left = share.requests
@@ -188,8 +189,16 @@ class LoadLoop(LoadOwner):
         events = select.EPOLLIN | select.EPOLLOUT if writable else select.EPOLLIN
         self._epoll.modify(connection.fd, events)
 
+    def sent(self, request: LoadRequest, now_ns: int) -> None:
+        request.sent_ns = now_ns
+        if not request.waited:
+            self._lag.add(now_ns - request.intended_ns)
+
     def defer(self, connection: LoadConnection) -> None:
         self._deferred.append(connection)
+
+    def defer_send(self, connection: LoadConnection) -> None:
+        self._unsent.append(connection)
 
     def error(self, message: str) -> None:
         """Keep a message for the controller, if there are not too many."""
@@ -217,8 +226,12 @@ class LoadLoop(LoadOwner):
                 self._run_timers(monotonic_ns())
             if self._waiting:
                 self._dispatch()
+            if self._unsent:
+                self._send_deferred()
             if self._deferred:
                 self._run_deferred()
+            if self._unsent:
+                self._send_deferred()
             if woken_ns >= self._next_expiry_ns:
                 self._expire(woken_ns)
             if woken_ns >= self._next_report_ns or self._batch.count >= _MAX_REPORT_ROWS:
@@ -269,6 +282,8 @@ class LoadLoop(LoadOwner):
                 connection.ready(mask)
                 if self._waiting:
                     self._dispatch()
+                if self._unsent:  # now, not after the other events: they take milliseconds with many connections
+                    self._send_deferred()
             elif fd == self._link.fd:
                 self._command(mask)
 
@@ -277,6 +292,12 @@ class LoadLoop(LoadOwner):
         self._deferred = []
         for connection in deferred:
             connection.deferred()
+
+    def _send_deferred(self) -> None:
+        unsent = self._unsent
+        self._unsent = []
+        for connection in unsent:
+            connection.send_deferred()
 
     def _run_timers(self, now_ns: int) -> None:
         timers = self._timers
@@ -416,8 +437,6 @@ class LoadLoop(LoadOwner):
                 idle.insert(0, connection)
             request.via = connection
             connection.start(request)
-            if not request.waited:
-                self._lag.add(request.sent_ns - request.intended_ns)
             if request.encoded.cancel == _AFTER_TIME and not request.settled:
                 self._at(request.sent_ns + request.encoded.cancel_after * _MS, request)
 

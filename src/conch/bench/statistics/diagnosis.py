@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conch.bench.durations import duration_text
-from conch.bench.measurement import ClientHealth, Measurement, Note
+from conch.bench.measurement import ClientHealth, Measurement, Note, TimeDistribution
 from conch.bench.records import RequestOutcome
 from conch.bench.statistics.modes import two_modes
 from conch.bench.statistics.selection import RequestColumns
@@ -15,8 +15,10 @@ from conch.bench.statistics.stalls import Stalls, find_stalls
 from conch.bench.statistics.steady_state import Steadiness, steadiness
 
 MAX_CPU_RATIO = 0.9
-MAX_LAG_SHARE = 0.1  # of latency, from which on the client is the bottleneck
-_MIN_LAG_S = 100e-6
+# Lag is in the latency. The median of it adds to all requests, its tail less than itself to the tail of latency.
+_MAX_LAG_SHARES = {"50": 0.1, "99": 0.25}
+_MIN_LAG_S = 1e-3  # below it a client that is not busy lags too: a few microseconds of work, and being woken
+_MIN_NOTED_LAG_S = 100e-6
 _MIN_STEAL = 0.02
 _MIN_THROTTLED = 0.01
 _MIN_PAUSE_SHARE = 0.5  # of P99
@@ -56,17 +58,43 @@ def _client_notes(evidence: Evidence) -> Iterator[Note]:
     reasons = list[str]()
     if client.cpu_ratio >= MAX_CPU_RATIO:
         reasons.append(f"its busiest process used {100 * client.cpu_ratio:.0f} % of a core")
-    if latency is not None:
-        for name, lag, time in (
-            ("half of all", client.send_lag_p50_s, latency.percentiles["50"].value),
-            ("1 % of all", client.send_lag_p99_s, latency.percentiles["99"].value),
-        ):
-            if lag > max(MAX_LAG_SHARE * time, _MIN_LAG_S):
-                reasons.append(f"it sent {name} requests {duration_text(lag)} late or later")
-                break
+    lag = None if latency is None else _late(client, latency)
+    if lag is not None and lag.time_s > _MIN_LAG_S:
+        reasons.append(lag.text)
     if reasons:
         text = f"not comparable: the client was the bottleneck: {' and '.join(reasons)}"
         yield Note("client-bottleneck", "invalid", f"{text}; use more --processes, more cores, or less load")
+    elif lag is not None:
+        text = f"the client was late: {lag.text}, {100 * lag.share:.0f} % of P{lag.percentile}"
+        yield Note("client-lag", "info", f"{text}: latency includes this time of the client's own")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lag:
+    """How late a client sent, if that is much of the latency."""
+
+    percentile: str
+    time_s: float
+    share: float  # of this percentile of latency
+    text: str
+
+
+def _late(client: ClientHealth, latency: TimeDistribution) -> _Lag | None:
+    """Return the lag that is too large a share of latency; rather one that also is long."""
+    found = [
+        _Lag(
+            percentile,
+            lag,
+            lag / max(latency.percentiles[percentile].value, 1e-9),
+            f"it sent {name} requests {duration_text(lag)} late or later",
+        )
+        for percentile, name, lag in (
+            ("50", "half of all", client.send_lag_p50_s),
+            ("99", "1 % of all", client.send_lag_p99_s),
+        )
+    ]
+    large = [each for each in found if each.share > _MAX_LAG_SHARES[each.percentile] and each.time_s > _MIN_NOTED_LAG_S]
+    return next((each for each in large if each.time_s > _MIN_LAG_S), large[0] if large else None)
 
 
 def _machine_notes(evidence: Evidence) -> Iterator[Note]:
@@ -86,7 +114,7 @@ def _machine_notes(evidence: Evidence) -> Iterator[Note]:
     if client.gc_pause_max_s > _MIN_PAUSE_SHARE * p99:
         text = f"garbage collection paused the client for up to {duration_text(client.gc_pause_max_s)}"
         yield Note("gc-pauses", "warning", f"{text}, P99 is {duration_text(p99)}")
-    elif client.loop_lag_max_s > max(_MIN_PAUSE_SHARE * p99, client.send_lag_p99_s, _MIN_LAG_S):
+    elif client.loop_lag_max_s > max(_MIN_PAUSE_SHARE * p99, client.send_lag_p99_s, _MIN_NOTED_LAG_S):
         text = f"a process of the client did not run for up to {duration_text(client.loop_lag_max_s)}"
         yield Note("client-pauses", "info", f"{text}, P99 is {duration_text(p99)}")
 

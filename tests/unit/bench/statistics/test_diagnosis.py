@@ -45,6 +45,26 @@ def test_faults_of_the_client_and_its_machine(change: dict[str, float], code: st
     assert [(each.code, each.severity) for each in found.values()] == [(code, severity)]
 
 
+@pytest.mark.parametrize(
+    ("lag", "code"),
+    [
+        ({"send_lag_p50_s": 115e-6}, "client-lag"),
+        ({"send_lag_p99_s": 800e-6}, "client-lag"),
+        ({"send_lag_p50_s": 90e-6}, None),
+        ({"send_lag_p50_s": 115e-6, "cpu_ratio": 0.95}, "client-bottleneck"),
+        ({"send_lag_p50_s": 115e-6, "send_lag_p99_s": 0.002}, "client-bottleneck"),
+    ],
+)
+def test_lag_of_a_quick_client_on_a_quick_server_is_said_but_comparable(
+    lag: dict[str, float], code: str | None
+) -> None:
+    quick = plain(20_000)
+    quick["done_ns"] = quick["sent_ns"] + (quick["done_ns"] - quick["sent_ns"]) // 50
+    found = notes(quick, replace(HEALTHY, loop_lag_max_s=50e-6, **lag))
+    assert set(found) == ({code} if code else set())
+    assert all(note.severity == ("info" if name == "client-lag" else "invalid") for name, note in found.items())
+
+
 def test_unknown_health_is_not_a_fault() -> None:
     assert not notes(plain(20_000), replace(HEALTHY, steal_ratio=None, throttled_s=None))
     assert not notes(plain(20_000), None)

@@ -89,6 +89,36 @@ def test_prompts_and_answers_have_the_exact_number_of_tokens(
         assert usage(target, request) == (request.input_tokens, 7)
 
 
+def test_prompts_never_repeat_unless_asked_for(words: BenchTarget) -> None:
+    settings = InputSettings(prompt_tokens=Amount(50), output_tokens=Amount(2), prefix_tokens=30)
+    prepared = prepare_inputs(words, settings)
+    assert prepared.description.startswith("prompts that never repeat, of exactly 50 tokens")
+    request = fixed(words, settings)[0]
+    assert request.changing is not None
+    sent = [request.changed() for _ in range(3)]
+    prompts = [json.loads(each.body)["messages"][0]["content"].split() for each in sent]
+    assert prompts[0][:30] == prompts[1][:30] == prompts[2][:30]
+    assert len({tuple(prompt[30:]) for prompt in prompts}) == 3
+    assert [usage(words, each) for each in sent] == [(50, 2)] * 3
+    assert all(each.changing is None for each in fixed(words, InputSettings(distinct=3)))
+    source = build_source(words, InputSettings(turns=Amount(2)))
+    first = [source.script(session).next(None) for session in (0, 0)]
+    assert first[0] is not None
+    assert first[1] is not None
+    assert first[0].body != first[1].body
+    assert b"\x7f" not in first[0].body
+
+
+@pytest.mark.parametrize("protocol", [Protocol.GENERATE, Protocol.GRPC_STREAM])
+def test_prompts_in_tensors_never_repeat(server: ConchProcess, protocol: Protocol) -> None:
+    url = server.grpc if protocol is Protocol.GRPC_STREAM else server.http
+    request = fixed(discover(url, model="words", protocol=protocol), InputSettings(output_tokens=Amount(2)))[0]
+    assert request.changing is not None
+    bodies = {request.changed().body for _ in range(3)}
+    assert len(bodies) == 3
+    assert len(set(map(len, bodies))) == 1
+
+
 def test_shared_prefixes(words: BenchTarget) -> None:
     settings = InputSettings(prompt_tokens=Amount(50), prefix_tokens=30, prefixes=2, distinct=6)
     prompts = [json.loads(request.body)["messages"][0]["content"].split() for request in fixed(words, settings)]

@@ -46,7 +46,12 @@ CHAT = [
     delta(content="wörld"),
     delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{}"}}]),
     event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
-    usage(prompt_tokens=7, completion_tokens=9, completion_tokens_details={"reasoning_tokens": 2}),
+    usage(
+        prompt_tokens=7,
+        prompt_tokens_details={"cached_tokens": 4},
+        completion_tokens=9,
+        completion_tokens_details={"reasoning_tokens": 2},
+    ),
     DONE,
 ]
 
@@ -66,7 +71,13 @@ def test_chunks_with_content_are_counted() -> None:
     assert ran.records["responses"].tolist() == [5, 5]
     assert ran.chunks["characters"].tolist() == [3, 3, 5, 5, 3] * 2
     assert sorted(ran.records["chunks_from"]) == [0, 5]
-    for field, value in (("input_tokens", 7), ("output_tokens", 9), ("reasoning_tokens", 2), ("status", 200)):
+    for field, value in (
+        ("input_tokens", 7),
+        ("output_tokens", 9),
+        ("reasoning_tokens", 2),
+        ("cached_tokens", 4),
+        ("status", 200),
+    ):
         assert set(ran.records[field].tolist()) == {value}
 
 
@@ -86,6 +97,29 @@ def test_tokens_of_chunks_are_differences_of_continuous_usage() -> None:
     ]
     ran = read(*parts, DONE, requests=1)
     assert ran.chunks["tokens"].tolist() == [1, 3, 2]
+
+
+def test_tokens_of_chunks_without_text_are_those_of_the_next_one() -> None:
+    parts = [
+        event({"choices": [{"delta": {"content": text}}], "usage": {"completion_tokens": tokens}})
+        for text, tokens in (("", 0), ("x", 1), ("", 2), ("é", 3))
+    ]
+    ran = read(*parts, usage(completion_tokens=3), DONE, requests=1)
+    assert ran.chunks["tokens"].tolist() == [1, 2]
+    assert ran.records["output_tokens"].tolist() == [3]
+
+
+def test_answers_of_only_reasoning_or_a_tool_call_have_a_first_token() -> None:
+    call = {"index": 0, "id": "x", "type": "function", "function": {"name": "weather", "arguments": ""}}
+    for first in ({"reasoning_content": "Let me see"}, {"reasoning": "Let me see"}, {"tool_calls": [call]}):
+        parts = [delta(role="assistant", content=None), delta(**first), DONE]
+        with serving(slowly(*parts)) as port:
+            ran = run(plan(port, streamed(), requests=1))
+        (row,) = ran.records
+        assert row["responses"] == 1
+        assert row["first_ns"] == ran.chunks["received_ns"][0]
+        assert row["first_ns"] - row["sent_ns"] >= 100_000_000  # not the chunk of the role
+        assert row["output_tokens"] == -1
 
 
 @pytest.mark.parametrize("separator", [b"\n", b"\r\n"])

@@ -106,7 +106,7 @@ class OpenAiStream(ResponseStream):
 
     def __init__(self, owner: LoadOwner, request: LoadRequest) -> None:
         super().__init__(owner, request)
-        self._tokens = 0  # that the server has reported so far
+        self._tokens = 0  # of the chunks so far, as the server has reported them
 
     def _missing_end(self) -> str:
         return "the stream ended without [DONE]"
@@ -118,16 +118,14 @@ class OpenAiStream(ResponseStream):
             for choice in choices:
                 if isinstance(choice, dict):
                     characters += self._choice(choice)
-        tokens = 0
         usage = chunk.get("usage")
         if isinstance(usage, dict):
             read_usage(self._request, usage)
-            if self._request.output_tokens > self._tokens:
-                tokens = self._request.output_tokens - self._tokens
-                self._tokens = self._request.output_tokens
-        if characters:
-            return self._owner.responded(self._request, now_ns, tokens, characters)
-        return True
+        if not characters:  # its tokens, such as a part of a character, are of the next chunk with text
+            return True
+        tokens = max(0, self._request.output_tokens - self._tokens)
+        self._tokens += tokens
+        return self._owner.responded(self._request, now_ns, tokens, characters)
 
     def _choice(self, choice: dict[str, Any]) -> int:
         if choice.get("finish_reason"):

@@ -145,6 +145,27 @@ def test_tokens_of_chunks_that_the_server_counts_are_taken() -> None:
     assert tokens.inter_token.percentiles["50"].value == pytest.approx(0.05)
 
 
+def test_a_sum_in_the_last_chunk_is_not_the_tokens_of_this_chunk() -> None:
+    records = records_of([0.0], [1.0])
+    chunks = stream(records, 0, [(0.1, 0, 4), (0.2, 0, 4), (0.3, 4, 8)], 0)
+    records["output_tokens"] = 4
+    tokens = summarize(records, chunks, settings_of(2)).tokens
+    assert tokens.first_token.percentiles["50"].value == pytest.approx(0.1)
+    assert tokens.inter_token.count > 0
+    # 1.25, 1.25 and 1.5 tokens by the lengths of the texts.
+    assert tokens.inter_token.mean.value == pytest.approx(0.2 / 2.75)
+
+
+def test_different_prompts_and_cached_tokens_are_counted() -> None:
+    records = records_of([0.0, 0.1, 0.2], [0.1, 0.1, 0.1])
+    records["output_tokens"], records["input_tokens"], records["request"] = 2, 10, [0, 1, 2]
+    unknown = summarize(records, NO_CHUNKS, settings_of(2)).tokens
+    assert (unknown.distinct_prompts, unknown.cached_tokens) == (3, None)
+    records["cached_tokens"] = [0, -1, 6]
+    in_turn = summarize(records, NO_CHUNKS, settings_of(2, prompts=np.array([0, 1, 0]))).tokens
+    assert (in_turn.distinct_prompts, in_turn.cached_tokens) == (2, 6)
+
+
 def test_without_usage_a_tokenizer_or_chunks_count() -> None:
     records = records_of([0.0], [1.0])
     chunks = stream(records, 0, [(0.1, 0, 10), (0.3, 0, 10)], 0)

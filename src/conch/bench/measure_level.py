@@ -37,7 +37,6 @@ class Progress:
     phase: str  # "warm-up", "measuring", "ending"
     start_ns: int
     now_ns: int
-    window_start_ns: int | None
     expected_s: float  # how long warm-up and window take, at most
     log: RecordLog
     gauges: Mapping[str, float]
@@ -237,7 +236,6 @@ class _LevelRun:
                     phase,
                     self._start_ns,
                     monotonic_ns(),
-                    self._window_start_ns,
                     self._expected_s,
                     self._log,
                     self._sampling.gauges(),

@@ -35,11 +35,6 @@ class ModelSession:
         self._watchdog = Watchdog(folder, self._run)
         self._saved: SavedState | None = None
 
-    @property
-    def watchdog_pid(self) -> int:
-        """The watchdog's process; 0 if nothing is protected."""
-        return self._watchdog.pid
-
     def open(self) -> None:
         """Take the lock; restore what a run that was killed has left.
 

@@ -3,7 +3,7 @@
 import math
 
 from conch.bench.arrivals.arrival_times import ArrivalProcess
-from conch.bench.arrivals.rate_curve import RateCurve, bursts, ramp, steps
+from conch.bench.arrivals.rate_curve import RateCurve, bursts, ramp
 from conch.bench.durations import parse_duration
 
 MAX_RATE = 10_000_000.0
@@ -67,18 +67,6 @@ def parse_burst(text: str) -> RateCurve:
         raise ValueError(f"'{text}' is not a valid burst; expected {form}")
     base, burst = _rate(parts[0], text, form, minimum=0), _rate(parts[1], text, form, minimum=0)
     return bursts(base, burst, parse_duration(on), parse_duration(period))
-
-
-def parse_steps(text: str) -> RateCurve:
-    """Return the curve of RATE@TIME,RATE@TIME…, such as 100@10s,200@10s. Raises ValueError."""
-    form = "RATE@TIME,RATE@TIME, such as 100@10s,200@10s"
-    found = list[tuple[float, float]]()
-    for part in text.split(","):
-        rate, at, duration = part.partition("@")
-        if not at:
-            raise ValueError(f"'{text}' is not a valid list of steps; expected {form}")
-        found.append((_rate(rate, text, form, minimum=0), parse_duration(duration)))
-    return steps(found)
 
 
 def _rate(text: str, whole: str, form: str, minimum: float = 1e-6) -> float:

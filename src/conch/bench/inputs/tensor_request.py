@@ -30,10 +30,10 @@ class TensorRequestEncoder(ABC):
 def tensor_encoder(target: BenchTarget, settings: InputSettings) -> TensorRequestEncoder:
     """Return the encoder for a target's protocol."""
     if target.protocol is Protocol.HTTP:
-        return _V2Http(target, settings)
+        return _V2Http(target, json_tensors=settings.json_tensors)
     if target.protocol is Protocol.GENERATE:
-        return _Generate(target, settings)
-    return _V2Grpc(target, settings)
+        return _Generate(target, streaming=settings.streaming)
+    return _V2Grpc(target)
 
 
 def fixed_parameters(settings: InputSettings) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def http_head(path: str, content_type: str, *more: str) -> bytes:
 class _V2Http(TensorRequestEncoder):
     response = ResponseKind.UNARY
 
-    def __init__(self, target: BenchTarget, settings: InputSettings) -> None:
+    def __init__(self, target: BenchTarget, *, json_tensors: bool) -> None:
         self._path = model_path(target.base_path, target.model.name, target.model.version) + "/infer"
-        self._json = settings.json_tensors
+        self._json = json_tensors
 
     def encode(self, tensors: Sequence[Tensor], parameters: ParameterMap) -> tuple[bytes, bytes]:
         inputs = [self._entry(tensor) for tensor in tensors]
@@ -90,8 +90,8 @@ def json_data(tensor: Tensor) -> bytes:
 class _Generate(TensorRequestEncoder):
     """A flat JSON object; one element is sent as a scalar."""
 
-    def __init__(self, target: BenchTarget, settings: InputSettings) -> None:
-        streams = settings.streaming and (target.model.decoupled or target.model.kind is ModelKind.LANGUAGE)
+    def __init__(self, target: BenchTarget, *, streaming: bool) -> None:
+        streams = streaming and (target.model.decoupled or target.model.kind is ModelKind.LANGUAGE)
         action = "generate_stream" if streams else "generate"
         self.response = ResponseKind.GENERATE_STREAM if streams else ResponseKind.UNARY
         base = model_path(target.base_path, target.model.name, target.model.version)
@@ -106,7 +106,7 @@ class _Generate(TensorRequestEncoder):
 
 
 class _V2Grpc(TensorRequestEncoder):
-    def __init__(self, target: BenchTarget, settings: InputSettings) -> None:  # noqa: ARG002
+    def __init__(self, target: BenchTarget) -> None:
         from conch.bench.targets.grpc_probe import method_path
 
         stream = target.protocol is Protocol.GRPC_STREAM

@@ -22,7 +22,6 @@ HANDSHAKE: Final = 1
 OPEN: Final = 2
 CLOSED: Final = 3
 
-_IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
 
 

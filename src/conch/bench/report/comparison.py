@@ -7,15 +7,14 @@ covers the noise within runs. What differs from run to run is in it only if leve
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, mean, stdev
+from statistics import mean, stdev
 
 from conch.bench.measurement import Effect, Estimate, Measurement, Note
 from conch.bench.report.certificate import Certificate, all_notes
 from conch.bench.statistics.compared_quantities import QUANTITIES, ComparedQuantity
+from conch.bench.statistics.comparison import change_of, verdict_of
+from conch.bench.statistics.quantile_functions import DEFAULT_LEVEL, t_quantile
 
-_Z = NormalDist().inv_cdf(0.975)
-# Quantiles of Student's t at 97.5 %, for 1 to 10 degrees of freedom.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 # Of the environment, what changes results.
 _ENVIRONMENT = ("cpu_model", "cpus", "cpu_quota", "memory_bytes", "virtualization", "governor")
 
@@ -59,13 +58,10 @@ def compare_interleaved(certificate: Certificate) -> Comparison:
 
 def effect_of(quantity: ComparedQuantity, level: str, a: Estimate, b: Estimate) -> Effect | None:
     """Return how B differs from A; None where a ratio needs a value that is not positive."""
-    change = _difference(a, b) if quantity.is_ratio else _relative_change(a, b)
+    change = _change(quantity, a, b)
     if change is None:
         return None
-    verdict = "undecided"
-    if change.low is not None and change.high is not None and not change.low <= 0 <= change.high:
-        verdict = "better" if (change.value > 0) == quantity.higher_is_better else "worse"
-    return Effect(quantity.name, level, a, b, change, verdict)
+    return Effect(quantity.name, level, a, b, change, verdict_of(change, quantity))
 
 
 def _effect(
@@ -81,32 +77,18 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate | None:
         return estimates[0] if estimates else None
     values = [each.value for each in estimates]
     count = len(values)
-    factor = _T[count - 2] if count - 2 < len(_T) else _Z
-    half = factor * stdev(values) / math.sqrt(count)
+    half = t_quantile((1 + DEFAULT_LEVEL) / 2, count - 1) * stdev(values) / math.sqrt(count)
     return Estimate(mean(values), mean(values) - half, mean(values) + half)
 
 
-def _relative_change(a: Estimate, b: Estimate) -> Estimate | None:
+def _change(quantity: ComparedQuantity, a: Estimate, b: Estimate) -> Estimate | None:
+    if quantity.is_ratio:
+        return change_of(quantity.name, [(a, b)], DEFAULT_LEVEL)
     if not (a.value > 0 and b.value > 0):
         return None
-    change = b.value / a.value - 1
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return Estimate(change)
-    if a.low <= 0 or b.low <= 0:
-        return Estimate(change)
-    log = math.log(b.value / a.value)
-    below = math.hypot(math.log(b.value / b.low), math.log(a.high / a.value))
-    above = math.hypot(math.log(b.high / b.value), math.log(a.value / a.low))
-    return Estimate(change, math.expm1(log - below), math.expm1(log + above))
-
-
-def _difference(a: Estimate, b: Estimate) -> Estimate:
-    change = b.value - a.value
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return Estimate(change)
-    below = math.hypot(b.value - b.low, a.high - a.value)
-    above = math.hypot(b.high - b.value, a.value - a.low)
-    return Estimate(change, change - below, change + above)
+    if any(each.low is not None and each.low <= 0 for each in (a, b)):
+        return Estimate(b.value / a.value - 1)
+    return change_of(quantity.name, [(a, b)], DEFAULT_LEVEL)
 
 
 def _by_level(measurements: Sequence[Measurement]) -> dict[tuple[str, str], list[Measurement]]:

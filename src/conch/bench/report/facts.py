@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from conch.bench.environment import Environment
 from conch.bench.measurement import ClientHealth, Effect, Measurement
 from conch.bench.report.certificate import Certificate
-from conch.bench.report.level_columns import errors_of
 from conch.bench.report.quantity import (
     BYTES,
     MISSING,
@@ -18,6 +17,7 @@ from conch.bench.report.quantity import (
     format_estimate,
     format_value,
 )
+from conch.bench.statistics.compared_quantities import errors_of
 
 _TIMES = ("latency", "mean", "p50", "p90", "p95", "p99", "max", "ttft", "itl")
 

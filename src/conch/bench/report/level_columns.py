@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conch.bench.measurement import Estimate, Measurement, TimeDistribution, TokenFigures
+from conch.bench.measurement import Estimate, Measurement, TokenFigures
 from conch.bench.report.quantity import MISSING, PERCENT, PLAIN, SECONDS, Unit, format_estimate, format_value
 from conch.bench.report.scaling import LevelScaling, scaling
+from conch.bench.statistics.compared_quantities import QUANTITIES, errors_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,6 @@ def _scarce_percentiles(measurements: Sequence[Measurement]) -> str:
     return " ".join(sentences)
 
 
-def errors_of(measurement: Measurement) -> int:
-    """Return how many requests failed. Those cancelled by the client or unfinished at the end did not."""
-    return sum(count for name, count in measurement.outcomes.items() if name not in ("ok", "cancelled", "unfinished"))
-
-
 def _estimate(read: Callable[[Measurement], Estimate | None], units: tuple[Unit, ...]) -> Callable[[LevelRow], str]:
     return lambda row: format_estimate(read(row.measurement), units)
 
@@ -90,28 +86,8 @@ def _value(read: Callable[[Measurement], float | None], units: tuple[Unit, ...])
     return lambda row: format_value(read(row.measurement), units)
 
 
-def _percentile(of: Callable[[Measurement], TimeDistribution | None], name: str) -> Callable[[LevelRow], str]:
-    def read(measurement: Measurement) -> Estimate | None:
-        distribution = of(measurement)
-        return distribution.percentiles.get(name) if distribution is not None else None
-
-    return _estimate(read, SECONDS)
-
-
-def _latency(measurement: Measurement) -> TimeDistribution | None:
-    return measurement.latency
-
-
-def _first_token(measurement: Measurement) -> TimeDistribution | None:
-    return measurement.tokens.first_token if measurement.tokens else None
-
-
-def _inter_token(measurement: Measurement) -> TimeDistribution | None:
-    return measurement.tokens.inter_token if measurement.tokens else None
-
-
-def _output_rate(measurement: Measurement) -> Estimate | None:
-    return measurement.tokens.output_rate if measurement.tokens else None
+def _quantity(name: str, units: tuple[Unit, ...] = SECONDS) -> Callable[[LevelRow], str]:
+    return _estimate(QUANTITIES[name].read, units)
 
 
 def _total_token_rate(measurement: Measurement) -> float | None:
@@ -140,16 +116,16 @@ COLUMNS = (
     LevelColumn("Requests", lambda row: f"{row.measurement.requests:,}"),
     LevelColumn("Wall", _value(lambda each: each.window_s, SECONDS)),
     LevelColumn("Tok/s", _value(_total_token_rate, PLAIN)),
-    LevelColumn("Output tok/s", _estimate(_output_rate, PLAIN)),
-    LevelColumn("Req/s", _estimate(lambda each: each.throughput, PLAIN)),
-    LevelColumn("P50", _percentile(_latency, "50")),
-    LevelColumn("P95", _percentile(_latency, "95")),
-    LevelColumn("P99", _percentile(_latency, "99")),
+    LevelColumn("Output tok/s", _quantity("output_rate", PLAIN)),
+    LevelColumn("Req/s", _quantity("throughput", PLAIN)),
+    LevelColumn("P50", _quantity("p50")),
+    LevelColumn("P95", _quantity("p95")),
+    LevelColumn("P99", _quantity("p99")),
     LevelColumn("Max", _value(lambda each: each.latency.max if each.latency else None, SECONDS)),
-    LevelColumn("TTFT P50", _percentile(_first_token, "50")),
-    LevelColumn("TTFT P99", _percentile(_first_token, "99")),
-    LevelColumn("ITL P50", _percentile(_inter_token, "50")),
-    LevelColumn("ITL P99", _percentile(_inter_token, "99")),
+    LevelColumn("TTFT P50", _quantity("ttft_p50")),
+    LevelColumn("TTFT P99", _quantity("ttft_p99")),
+    LevelColumn("ITL P50", _quantity("itl_p50")),
+    LevelColumn("ITL P99", _quantity("itl_p99")),
     LevelColumn("Errors", _errors),
     LevelColumn("Goodput", _estimate(lambda each: each.goodput_ratio, PERCENT)),
     LevelColumn("GPU", _value(_gpu_utilization, PERCENT)),

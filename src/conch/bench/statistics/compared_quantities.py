@@ -14,6 +14,11 @@ _Z = NormalDist().inv_cdf(0.975)
 _NO_ERRORS = ("ok", "cancelled", "unfinished")
 
 
+def errors_of(measurement: Measurement) -> int:
+    """Return how many requests failed. Those cancelled by the client or unfinished at the end did not."""
+    return sum(count for name, count in measurement.outcomes.items() if name not in _NO_ERRORS)
+
+
 @dataclass(frozen=True, slots=True)
 class ComparedQuantity:
     """A quantity of a level. `shown`: in the table without a condition that names it."""
@@ -60,8 +65,7 @@ def _error_ratio(measurement: Measurement) -> Estimate | None:
     count = measurement.requests
     if not count:
         return None
-    failed = sum(number for name, number in measurement.outcomes.items() if name not in _NO_ERRORS)
-    share = min(failed / count, 1.0)
+    share = min(errors_of(measurement) / count, 1.0)
     scale = 1 + _Z**2 / count
     center = (share + _Z**2 / (2 * count)) / scale
     half = _Z * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2)) / scale

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from conch.bench.measurement import Effect, Estimate, Measurement
-from conch.bench.statistics.compared_quantities import ERROR_RATIO, QUANTITIES
+from conch.bench.statistics.compared_quantities import ERROR_RATIO, QUANTITIES, ComparedQuantity
 from conch.bench.statistics.quantile_functions import DEFAULT_LEVEL, t_quantile
 from conch.bench.statistics.time_slices import MAX_SLICES
 
@@ -32,13 +32,30 @@ def effect(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> Eff
     pairs = _paired(name, a, b)
     if not pairs:
         return None
-    change = _change(name, pairs, DEFAULT_LEVEL)
-    certain = _change(name, pairs, VERDICT_LEVEL)
-    verdict = "undecided"
-    if certain.low is not None and certain.high is not None and not certain.low <= 0 <= certain.high:
-        verdict = "better" if (certain.low > 0) == QUANTITIES[name].higher_is_better else "worse"
+    change = change_of(name, pairs, DEFAULT_LEVEL)
+    verdict = verdict_of(change_of(name, pairs, VERDICT_LEVEL), QUANTITIES[name])
     middle = [_combined([pair[side] for pair in pairs], name) for side in (0, 1)]
     return Effect(name, b[0].level.label, middle[0], middle[1], change, verdict)
+
+
+def change_of(name: str, pairs: Sequence[tuple[Estimate, Estimate]], level: float) -> Estimate:
+    """Return the change of a quantity over pairs of A and B, with an interval of a two-sided confidence.
+
+    The error ratio changes by its difference; other values, all above 0, by their ratio.
+    """
+    if name == ERROR_RATIO:
+        return _difference(pairs, level)
+    found = _difference([(_log(x), _log(y)) for x, y in pairs], level)
+    if found.low is None or found.high is None:
+        return Estimate(math.expm1(found.value))
+    return Estimate(math.expm1(found.value), math.expm1(min(found.low, 700.0)), math.expm1(min(found.high, 700.0)))
+
+
+def verdict_of(change: Estimate, quantity: ComparedQuantity) -> str:
+    """Return "better" or "worse" for a change whose interval excludes 0, else "undecided"."""
+    if change.low is None or change.high is None or change.low <= 0 <= change.high:
+        return "undecided"
+    return "better" if (change.low > 0) == quantity.higher_is_better else "worse"
 
 
 def describe(found: Effect) -> str:
@@ -68,21 +85,6 @@ def _paired(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> li
     values = [(read(first), read(second)) for first, second in zip(a, b, strict=True)]
     least = -1.0 if name == ERROR_RATIO else 0.0
     return [(x, y) for x, y in values if x is not None and y is not None and min(x.value, y.value) > least]
-
-
-def _log_change(pairs: Sequence[tuple[Estimate, Estimate]], level: float) -> Estimate:
-    """Return the mean of ln(B / A) with an interval of a given two-sided confidence."""
-    logs = [(_log(x), _log(y)) for x, y in pairs]
-    return _difference(logs, level)
-
-
-def _change(name: str, pairs: Sequence[tuple[Estimate, Estimate]], level: float) -> Estimate:
-    if name == ERROR_RATIO:
-        return _difference(pairs, level)
-    found = _log_change(pairs, level)
-    if found.low is None or found.high is None:
-        return Estimate(math.expm1(found.value))
-    return Estimate(math.expm1(found.value), math.expm1(min(found.low, 700.0)), math.expm1(min(found.high, 700.0)))
 
 
 def _log(estimate: Estimate) -> Estimate:

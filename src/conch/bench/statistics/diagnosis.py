@@ -9,6 +9,7 @@ import numpy as np
 from conch.bench.durations import duration_text
 from conch.bench.measurement import ClientHealth, Measurement, Note, TimeDistribution
 from conch.bench.records import RequestOutcome
+from conch.bench.statistics.compared_quantities import errors_of
 from conch.bench.statistics.modes import two_modes
 from conch.bench.statistics.selection import RequestColumns
 from conch.bench.statistics.stalls import Stalls, find_stalls
@@ -121,7 +122,7 @@ def _machine_notes(evidence: Evidence) -> Iterator[Note]:
 
 def _outcome_notes(evidence: Evidence) -> Iterator[Note]:
     measured, columns = evidence.measured, evidence.columns
-    failed = sum(count for name, count in measured.outcomes.items() if name not in ("ok", "cancelled", "unfinished"))
+    failed = errors_of(measured)
     answered = failed + measured.outcomes.get("ok", 0)
     if not measured.outcomes.get("ok", 0):
         yield Note("no-success", "invalid", "no request succeeded" if answered else "no request ended in the window")

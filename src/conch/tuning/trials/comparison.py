@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from math import exp, sqrt
 from statistics import fmean, median, stdev
 
+from conch.bench.statistics.quantile_functions import t_quantile
 from conch.tuning.objective import Goal
-
-# Student's t for 95 %, by degrees of freedom.
-_T95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
-_T95_MANY = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +68,6 @@ def _gain(current: Contestant, other: Contestant, goal: Goal) -> Gain:
         return Gain(other.name, 0.0, None, None, feasible and not current.typical())
     mean = fmean(differences)
     if len(differences) == 1:
-        return Gain(other.name, _ratio(mean), None, None, feasible)
-    freedom = len(differences) - 1
-    margin = (_T95[freedom - 1] if freedom <= len(_T95) else _T95_MANY) * stdev(differences) / sqrt(len(differences))
-    return Gain(other.name, _ratio(mean), _ratio(mean - margin), _ratio(mean + margin), feasible)
-
-
-def _ratio(logarithm: float) -> float:
-    return exp(logarithm)
+        return Gain(other.name, exp(mean), None, None, feasible)
+    margin = t_quantile(0.975, len(differences) - 1) * stdev(differences) / sqrt(len(differences))
+    return Gain(other.name, exp(mean), exp(mean - margin), exp(mean + margin), feasible)

@@ -12,7 +12,7 @@ from conch.tuning.space import Value
 from conch.tuning.state.trial_log import Trial, TrialLog
 from conch.tuning.trials.deployment import Deployment
 from conch.tuning.trials.meter import TrialMeter, TrialReading
-from conch.tuning.trials.stages import StageLoad, stage_loads
+from conch.tuning.trials.stages import stage_loads
 
 _MIN_FREE_MEMORY = 0.05  # share of a local machine's memory
 
@@ -33,7 +33,6 @@ class TrialRunner:
     wait_s: float
     stages: Sequence[str] = ()
     reused: int = 0
-    last_stages: tuple[StageLoad, ...] = ()
 
     def run(self, settings: Mapping[str, Value], effort: float, purpose: str = "search") -> Trial:
         """Return the trial of an earlier run if there is one, else measure. A failure is a result.

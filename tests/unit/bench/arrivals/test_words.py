@@ -3,8 +3,8 @@ from collections.abc import Callable
 import pytest
 
 from conch.bench.arrivals.arrival_times import ArrivalProcess
-from conch.bench.arrivals.rate_curve import bursts, ramp, steps
-from conch.bench.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates, parse_steps
+from conch.bench.arrivals.rate_curve import bursts, ramp
+from conch.bench.arrivals.words import parse_arrivals, parse_burst, parse_ramp, parse_rates
 from conch.bench.durations import duration_text, parse_duration
 
 
@@ -19,7 +19,6 @@ def test_words_of_the_command_line() -> None:
     assert parse_ramp("10:200:30s") == ramp(10, 200, 30)
     assert parse_ramp("0:200", 60) == ramp(0, 200, 60)
     assert parse_burst("50:500:2s/10s") == bursts(50, 500, 2, 10)
-    assert parse_steps("100@10s,200@1m") == steps([(100, 10), (200, 60)])
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,6 @@ def test_words_of_the_command_line() -> None:
         *((parse_rates, text) for text in ("", "x", "0", "-1", "1:2:3:4", "5:1", "1:9:x1", "1e9", "1:1e6:0.01", "nan")),
         *((parse_ramp, text) for text in ("1", "1:2", "1:2:3:4", "a:2:3s", "1:2:3x", "0:0:1s")),
         *((parse_burst, text) for text in ("1:2", "1:2:3s", "1:2:5s/3s", "1:2:x/3s", "1:2:0s/3s")),
-        *((parse_steps, text) for text in ("", "1", "1@", "x@1s", "1@0s")),
         *((parse_duration, text) for text in ("", "x", "1d", "-1s", "1s x", "s")),
     ],
 )

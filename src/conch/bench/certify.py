@@ -27,6 +27,8 @@ def certify(
     effects = [each for label, taken in baseline.items() for each in compare_rounds(taken, rounds[label])]
     verdict = verdict_text(effects) if effects else ""
     measurements = tuple(merge_rounds(taken) for taken in rounds.values() if taken)
+    if settings.find_max is not None:  # in the order of the load, not of the search
+        measurements = tuple(sorted(measurements, key=lambda each: each.level.value))
     return Certificate(
         created_at=created_at,
         tool_version=build_line(),

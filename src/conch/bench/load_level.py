@@ -48,7 +48,7 @@ class Rate:
     @property
     def level(self) -> Level:
         """Return the level, for reports."""
-        return Level("rate", self.value, self.label)
+        return Level("rate" if self.is_steady else "curve", self.value, self.label)
 
     def pacing(self, limit_s: float, seed: int) -> OpenLoop:
         """Return what the generator is to do for at most `limit_s`."""

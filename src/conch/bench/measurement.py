@@ -95,7 +95,7 @@ class ClientHealth:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The load of one measurement. `kind` is "concurrency", "rate" (requests/s) or "trace"."""
+    """The load of one measurement. `kind` is "concurrency", "rate" (requests/s), "curve" (highest rate) or "trace"."""
 
     kind: str
     value: float

@@ -17,6 +17,7 @@ from conch.bench.observers.observer import ServerObserver
 from conch.bench.prepared_request import ScriptSource
 from conch.bench.slo_search import SloSearch
 from conch.bench.targets.target import BenchTarget
+from conch.bench.view.plain_view import level_name
 from conch.bench.view.run_view import RunView
 
 if TYPE_CHECKING:
@@ -187,10 +188,16 @@ def is_lost(measurement: Measurement) -> bool:
 
 def _search_note(find_max: FindMax, tried: dict[float, bool], settings: RunSettings) -> Note:
     targets = ", ".join(f"{name} {seconds * 1e3:g} ms" for name, seconds in settings.slo.items())
-    rule = f"{settings.slo_share:.4g} of requests within {targets}"
+    rule = f"{100 * settings.slo_share:.4g} % of requests within {targets}"
     best = find_max.search.best(tried)
     if best is None:
-        return Note("slo-not-met", "warning", f"the lowest level, {min(tried, default=0):g}, does not meet {rule}")
-    level = find_max.level(best).level.label
-    reached = "" if any(not met for met in tried.values()) else "; no level failed, the maximum may be higher"
-    return Note("slo-max", "info", f"highest level with {rule}: {level}{reached}")
+        lowest = _level_text(find_max, min(tried, default=find_max.search.lowest))
+        return Note("slo-not-met", "warning", f"the lowest load, {lowest}, does not meet the SLO: {rule}")
+    level = _level_text(find_max, best)
+    reached = "" if any(not met for met in tried.values()) else "; no load failed, the maximum may be higher"
+    return Note("slo-max", "info", f"highest load that meets the SLO: {level} ({rule}){reached}")
+
+
+def _level_text(find_max: FindMax, value: float) -> str:
+    level = find_max.level(value).level
+    return level_name(level.kind, level.label)

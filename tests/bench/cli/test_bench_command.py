@@ -125,6 +125,19 @@ def test_the_highest_load_within_an_slo_is_found(server: ConchProcess, tmp_path:
     done = run_bench(tmp_path, server.http, "echo", *quick, "--find-max", "--slo=latency:60s")
     assert "slo-max" in done.codes, done.document
     assert [each["level"]["value"] for each in done.document["measurements"]] == [1, 2, 4]
+    assert "Highest load that meets the SLO: concurrency 4 (99 % of requests" in done.out
+
+
+def test_a_ramp_lasts_as_long_as_it_says(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "echo", "--ramp=20:60:1s")
+    assert done.measurement["window_s"] == pytest.approx(1.0, abs=0.2)
+    assert "Efficiency" not in done.out
+
+
+def test_a_cancellation_below_a_millisecond_is_refused(tmp_path: Path) -> None:
+    done = run_bench(tmp_path, "localhost:1", "echo", "--cancel=10%@200us")
+    assert done.status == 2
+    assert "200us is shorter than 1ms" in done.err
 
 
 def test_two_servers_are_measured_in_turn(server: ConchProcess, tmp_path: Path) -> None:

@@ -56,3 +56,8 @@ def test_other_units() -> None:
 )
 def test_changes(change: Estimate, text: str) -> None:
     assert format_change(change) == text
+
+
+def test_a_share_does_not_exceed_100_percent() -> None:
+    assert format_estimate(Estimate(1.0, 0.7, 1.0), PERCENT) == "100 % −30"
+    assert format_estimate(Estimate(1.0, 1.0, 1.0), PERCENT) == "100 %"

@@ -51,3 +51,9 @@ def test_without_a_success_there_is_no_scaling() -> None:
     levels = [replace(each, throughput=Estimate(0.0)) for each in certificate(1, 2).measurements]
     assert find_saturation(levels) is None
     assert {each.efficiency for each in scaling(levels)} == {None}
+
+
+def test_a_ramp_has_no_efficiency() -> None:
+    """Its highest rate is not the rate that was offered."""
+    level = Level("curve", 200.0, "ramp 10:200:3s")
+    assert scaling([replace(measurement(1, requests=50), level=level)])[0].efficiency is None

@@ -1,13 +1,15 @@
 """Tables in terminals of any width, and in pipes."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from conch.bench.measurement import Note
 from conch.bench.report.terminal import print_certificate
-from tests.bench.report.samples import ab_certificate, certificate, hostile_certificate, s0_certificate
+from tests.bench.report.samples import ab_certificate, certificate, hostile_certificate, measurement, s0_certificate
 
 
 def printed(document, columns: int, *, terminal: bool = False) -> str:
@@ -55,3 +57,16 @@ def test_names_with_control_characters_and_markup_are_printed_literally() -> Non
 
 def test_a_run_without_a_level_is_printed() -> None:
     assert "Nothing was measured." in printed(certificate(), 40)
+
+
+def test_the_result_of_a_search_stands_before_the_notes() -> None:
+    found = Note("slo-max", "info", "highest load that meets the SLO: concurrency 2 (99 % of requests within 20 ms)")
+    text = printed(replace(certificate(1, 2), notes=(found, Note("steal", "warning", "CPU time was stolen"))), 120)
+    assert "info: highest load" not in text
+    assert 0 < text.index("Highest load that meets the SLO: concurrency 2") < text.index("CPU time was stolen")
+
+
+def test_cancelled_requests_are_counted() -> None:
+    measured = replace(measurement(1, requests=50), outcomes={"ok": 45, "cancelled": 5})
+    assert "Cancelled" in printed(replace(certificate(1), measurements=(measured,)), 200)
+    assert "Cancelled" not in printed(certificate(1), 200)

@@ -78,6 +78,7 @@ def test_the_path_of_the_openai_api_may_be_in_the_url(server: ConchProcess) -> N
 def test_a_grpc_port_is_recognised(server: ConchProcess, url: str) -> None:
     target = discover(url.format(server.grpc), model="echo")
     assert (target.protocol, target.protocols) == (Protocol.GRPC, (Protocol.GRPC, Protocol.GRPC_STREAM))
+    assert target.server_name == "conch"
     request = requests(target)[0]
     (response,) = GrpcProbe(target.endpoint).responses(request.head.decode(), request.body)
     assert response.endswith(request.body[-4 * 4 :])

@@ -38,7 +38,7 @@ def perf_analyzer_csv(certificate: Certificate) -> str:
     """
     usable = [each for each in certificate.measurements if each.latency is not None]
     has_server = bool(usable) and all(each.server and each.server.queue_s is not None for each in usable)
-    first = "Request Rate" if any(each.level.kind == "rate" for each in usable) else "Concurrency"
+    first = "Request Rate" if any(each.level.kind in ("rate", "curve") for each in usable) else "Concurrency"
     server = ["Network+Server Send/Recv", *_SERVER_COLUMNS] if has_server else []
     head = [first, "Inferences/Second", "Client Send", *server, "Client Recv"]
     rows = [_perf_analyzer_row(each, has_server=has_server) for each in usable]

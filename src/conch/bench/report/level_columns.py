@@ -101,6 +101,11 @@ def _errors(row: LevelRow) -> str:
     return f"{errors:,} ({format_value(share, PERCENT)})" if errors else "0"
 
 
+def _cancelled(measurement: Measurement) -> str:
+    cancelled = measurement.outcomes.get("cancelled", 0)
+    return f"{cancelled:,}" if cancelled else MISSING
+
+
 def _gpu_utilization(measurement: Measurement) -> float | None:
     known = [each.utilization_ratio for each in measurement.gpus if each.utilization_ratio is not None]
     return sum(known) / len(known) if known else None
@@ -127,13 +132,14 @@ COLUMNS = (
     LevelColumn("ITL P50", _quantity("itl_p50")),
     LevelColumn("ITL P99", _quantity("itl_p99")),
     LevelColumn("Errors", _errors),
+    LevelColumn("Cancelled", lambda row: _cancelled(row.measurement)),
     LevelColumn("Goodput", _estimate(lambda each: each.goodput_ratio, PERCENT)),
     LevelColumn("GPU", _value(_gpu_utilization, PERCENT)),
     LevelColumn("GPU power", lambda row: _watts(_gpu_power(row.measurement))),
     LevelColumn("Queue", _value(lambda each: each.server.queue_s if each.server else None, SECONDS)),
     LevelColumn("Compute", _value(lambda each: each.server.compute_s if each.server else None, SECONDS)),
     LevelColumn("Batch", _value(lambda each: each.server.batch_size if each.server else None, PLAIN)),
-    LevelColumn("Server CPU", _value(lambda each: each.server.cpu_cores if each.server else None, PLAIN)),
+    LevelColumn("Server cores", _value(lambda each: each.server.cpu_cores if each.server else None, PLAIN)),
     LevelColumn("Efficiency", lambda row: format_value(row.scaling.efficiency, PERCENT)),
 )
 

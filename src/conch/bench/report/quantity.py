@@ -58,6 +58,8 @@ def format_estimate(estimate: Estimate | None, units: tuple[Unit, ...]) -> str:
     shown = _with_unit(_fixed(value, decimals), unit)
     if not widest:
         return shown
+    if estimate.value == 1.0 and not high and units is PERCENT:
+        return f"{shown} −{_fixed(low, decimals)}" if round(low, decimals) else shown  # a share cannot exceed 100 %
     if widest <= _MAX_ASYMMETRY * min(low, high) or not min(low, high):
         margin = _fixed(widest, decimals)
         return f"{shown} ±{margin}" if float(margin.replace(",", "")) else shown

@@ -17,6 +17,8 @@ from conch.bench.report.target_line import target_line
 
 SEVERITY_STYLES = {"invalid": "bold red", "warning": "yellow", "info": "cyan"}
 EFFECT_STYLES = {"better": "green", "worse": "bold red"}
+# Notes that answer --find-max: they stand before those on the quality.
+SEARCH_RESULTS = ("slo-max", "slo-not-met")
 # Below this width, or where a row does not fit, a level is a list of lines.
 _MIN_TABLE_COLUMNS = 60
 _PADDING = 2
@@ -53,8 +55,13 @@ def _parts(certificate: Certificate, console: Console) -> Iterator[RenderableTyp
             yield plain_text(f"{measurement.level.label}: {count:,} × {message}", "red")
     if certificate.ab is not None:
         yield from _ab_parts(certificate.ab, console.width)
-    for note in all_notes(certificate):
-        yield note_line(note)
+    notes = all_notes(certificate)
+    for note in notes:
+        if note.code in SEARCH_RESULTS:
+            yield plain_text(f"{note.message[0].upper()}{note.message[1:]}.", "bold")
+    for note in notes:
+        if note.code not in SEARCH_RESULTS:
+            yield note_line(note)
     if measurements:
         yield plain_text(verdict_lines(certificate)[0], "bold")
 

@@ -240,6 +240,8 @@ class _Discovery:
             raise self._not_grpc(failure) from None
         if identity is None:
             raise TargetError(f"{self._address.place} is a gRPC server without KServe's inference service")
+        if identity.name == "triton" and identity.version.startswith("0."):
+            identity = replace(identity, name="conch")  # Triton has KServe v2 from version 2 on
         rows = api.models()
         name = model or only_model(self._address.place, rows)
         found = api.model(name, version)

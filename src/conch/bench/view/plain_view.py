@@ -61,7 +61,7 @@ def measurement_line(measurement: Measurement) -> str:
     """Return the figures of a level in one line."""
     parts = [
         f"{level_name(measurement.level.kind, measurement.level.label)}: measured {measurement.window_s:.1f} s",
-        f"{measurement.throughput.value:,.4g} req/s",
+        f"{_rate_text(measurement.throughput.value)} req/s",
     ]
     if measurement.latency is not None:
         times = measurement.latency.percentiles
@@ -70,6 +70,10 @@ def measurement_line(measurement: Measurement) -> str:
     if failed:
         parts.append(f"{failed:,} failed")
     return ", ".join(parts)
+
+
+def _rate_text(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def level_name(kind: str, label: str) -> str:

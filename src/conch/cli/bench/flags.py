@@ -100,7 +100,9 @@ def _add_load(parser: CommandParser) -> None:
 
 def _add_window(parser: CommandParser) -> None:
     group = parser.add_argument_group("how long", "of each level; a time is 500us, 30s, 3m")
-    group.add_argument("--duration", type=parse_duration, metavar="TIME", help="window (default: 10s)")
+    group.add_argument(
+        "--duration", type=parse_duration, metavar="TIME", help="window (default: 10s, or that of --ramp)"
+    )
     group.add_argument("--requests", type=count, metavar="N", help="window of N requests")
     group.add_argument("--until", type=precision, metavar="RULE", help="window until an interval is narrow: 'p99 ±5%%'")
     group.add_argument(

@@ -97,7 +97,7 @@ def _url_and_model(options: Namespace) -> tuple[str | None, str | None]:
 
 def _window(options: Namespace) -> MeasuringWindow:
     bounded = options.requests is not None or options.until is not None
-    duration = options.duration or (None if bounded else _DEFAULT_DURATION_S)
+    duration = options.duration or (None if bounded else _default_duration_s(options))
     return MeasuringWindow(
         duration_s=duration,
         requests=options.requests,
@@ -106,6 +106,23 @@ def _window(options: Namespace) -> MeasuringWindow:
         warm_up_s=options.warm_up,
         grace_s=options.grace,
     )
+
+
+def _default_duration_s(options: Namespace) -> float:
+    """Return the time of a ramp; of bursts at least one period."""
+    if options.ramp is None and options.burst is None:
+        return _DEFAULT_DURATION_S
+    from conch.bench.arrivals.words import parse_burst, parse_ramp  # numpy, after the server was asked
+
+    try:
+        if options.ramp is not None and options.ramp.count(":") == 2:
+            return parse_ramp(options.ramp).segments[0].duration_s
+        if options.burst is not None:
+            period = sum(each.duration_s for each in parse_burst(options.burst).segments)
+            return max(_DEFAULT_DURATION_S, period)
+    except ValueError:
+        return _DEFAULT_DURATION_S  # the message follows where the levels are made
+    return _DEFAULT_DURATION_S
 
 
 def _trace(options: Namespace, model: str | None) -> "LoadTrace | None":

@@ -140,7 +140,10 @@ def _cancellation(text: str) -> Cancellation:
             return Cancellation(fraction(share), after_ms=0)
         if after.isdecimal():
             return Cancellation(fraction(share), after_responses=int(after))
-        return Cancellation(fraction(share), after_ms=round(parse_duration(after) * 1000))
+        after_s = parse_duration(after)
+        if after_s < 0.001:
+            raise ValueError(f"{after} is shorter than 1ms, the resolution of cancellations")
+        return Cancellation(fraction(share), after_ms=round(after_s * 1000))
     except (ValueError, ArgumentTypeError) as error:
         raise InvalidRequest(f"--cancel '{text}' is not valid: expected 10%@50ms or 10%@5: {error}") from None
 

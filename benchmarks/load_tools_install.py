@@ -1,4 +1,4 @@
-"""Load tools of other projects, each in a virtual environment below .bench: perf_analyzer, aiperf and GuideLLM.
+"""Tools of other projects, each in a virtual environment below .bench: load tools and Model Analyzer.
 
 The C++ perf_analyzer comes in wheels of tritonclient; 2.47 is the last that runs with Debian 12's C library. It needs
 two libraries that the wheel lacks: libb64, a Debian package that is unpacked without being installed, and libcudart.
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,12 +17,16 @@ from tempfile import TemporaryDirectory
 from benchmarks.llm_model import write_checkpoint
 
 PERF_ANALYZER, AIPERF, GUIDELLM = "perf_analyzer", "aiperf", "guidellm"
+MODEL_ANALYZER = "model_analyzer"  # measures with perf_analyzer
+LOAD_TOOLS = (PERF_ANALYZER, AIPERF, GUIDELLM)
 _REQUIREMENTS = {
     PERF_ANALYZER: ("--no-deps", "tritonclient==2.47.0", "nvidia-cuda-runtime-cu12"),
     AIPERF: ("aiperf==0.13.0",),
     # The version of torch has a build for CPUs on the package index.
     GUIDELLM: ("guidellm==0.8.1", "torch==2.13.0"),
+    MODEL_ANALYZER: ("triton-model-analyzer==1.58.0",),
 }
+_PROGRAMS = {MODEL_ANALYZER: "model-analyzer"}
 _REVISION = "0" * 40
 TOKENIZER = "conch/random"
 
@@ -33,9 +37,10 @@ class LoadToolsInstall:
 
     directory: Path
 
-    def ensure(self) -> None:
-        """Install what is missing. Raises CalledProcessError when pip or apt-get fails."""
-        for name, requirements in _REQUIREMENTS.items():
+    def ensure(self, tools: Iterable[str] = LOAD_TOOLS) -> None:
+        """Install those that are missing. Raises CalledProcessError when pip or apt-get fails."""
+        for name in tools:
+            requirements = _REQUIREMENTS[name]
             stamp = self._environment(name) / "requirements"
             if stamp.exists() and stamp.read_text() == " ".join(requirements):
                 continue
@@ -50,13 +55,13 @@ class LoadToolsInstall:
 
     def program(self, name: str) -> str:
         """Return the path of a tool's executable."""
-        return str(self._environment(name) / "bin" / name)
+        return str(self._environment(name) / "bin" / _PROGRAMS.get(name, name))
 
     def environment(self, name: str) -> Mapping[str, str]:
         """Return the environment variables that a tool needs."""
-        if name != PERF_ANALYZER:
+        if name not in (PERF_ANALYZER, MODEL_ANALYZER):
             return {**os.environ, "HF_HOME": str(self.directory / "hugging-face"), "HF_HUB_OFFLINE": "1"}
-        runtime = self._site_packages(name) / "nvidia" / "cuda_runtime" / "lib"
+        runtime = self._site_packages(PERF_ANALYZER) / "nvidia" / "cuda_runtime" / "lib"
         return {**os.environ, "LD_LIBRARY_PATH": f"{runtime}:{self._libb64}"}
 
     def size_bytes(self, name: str) -> int:

@@ -2,8 +2,8 @@
 
 Run as `python -m benchmarks.tuning --help`. What each tuner found is then measured by `conch bench`, in rounds of
 changing order beside the configuration of the start. Model Analyzer works in its remote mode, which loads
-configurations through the repository API, on the grid that its mode `brute` is given; without a time budget of its
-own, it is interrupted like Ctrl-C, ends its measurement, and its best result is read from its checkpoint.
+configurations through the repository API, on the grid that its mode `brute` is given. It has no time budget: it is
+interrupted as with Ctrl-C, finishes its measurement, and its best result is read from its checkpoint.
 """
 
 import json

@@ -53,6 +53,8 @@ def tune(arguments: Sequence[str]) -> int:
     try:
         if given.restore:
             return _restore(given)
+        if given.repository is not None and not given.repository.is_dir():
+            parser.error(f"--repository: '{given.repository}' is not a folder; expected the server's model repository")
         runs = _runs(parser, given)
         if given.rollback:
             return _roll_back(given, runs[0].model)

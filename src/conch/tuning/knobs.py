@@ -124,9 +124,13 @@ def parse_values(name: str, text: str) -> tuple[Value, ...]:
     for part in text.split(","):
         low, colon, high = part.partition(":")
         if colon and low.isdecimal() and high.isdecimal() and KNOBS[name].kind is int:
+            if int(low) > int(high):
+                raise KnobError(f"knob '{name}': '{part}' is empty; a range is written LOW:HIGH, such as {high}:{low}")
             values.extend(range(int(low), int(high) + 1))
         else:
             values.append(_parse(KNOBS[name], part.strip()))
+    if name == "instances" and 0 in values:
+        raise KnobError(f"knob '{name}': '{text}' has 0, but a model is served by at least 1")
     return tuple(dict.fromkeys(values))
 
 

@@ -38,7 +38,8 @@ def plan_space(
             found = dimension(knob, document, cores, values)
             if found is None:
                 if chosen is not None and not is_ensemble(document):
-                    raise KnobError(f"model '{name}' has no knob '{knob}': it is of {KNOBS[knob].backends}")
+                    owners = " and ".join(KNOBS[knob].backends or ("other models",))
+                    raise KnobError(f"model '{name}' has no knob '{knob}'; it is a knob of {owners}")
                 continue
             if knob == _INSTANCES and values is None:
                 current = KNOBS[knob].read(document)

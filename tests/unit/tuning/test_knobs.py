@@ -92,8 +92,16 @@ def test_values_of_flags(name: str, text: str, values: tuple[Value, ...]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("instances", "two"), ("instances", "-1"), ("nothing", "1"), ("backend", "")]
+    ("name", "text"),
+    [
+        ("instances", "two"),
+        ("instances", "-1"),
+        ("instances", "0:2"),
+        ("instances", "4:1"),
+        ("nothing", "1"),
+        ("backend", ""),
+    ],
 )
 def test_values_that_are_refused(name: str, text: str) -> None:
-    with pytest.raises(KnobError, match=r"unknown knob|is not valid"):
+    with pytest.raises(KnobError, match=r"unknown knob|is not valid|at least 1|such as 1:4"):
         parse_values(name, text)

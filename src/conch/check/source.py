@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 
 from conch.check.finding import Edit, Place
 
@@ -20,9 +21,10 @@ class SourceFile:
 
     @classmethod
     def read(cls, path: Path) -> "SourceFile | None":
-        """Read a file; None if it cannot be read, is not UTF-8 text or exceeds the size limit."""
+        """Read a file; None if it cannot be read, is not a regular file of UTF-8 text or exceeds the size limit."""
         try:
-            if path.stat().st_size > _MAX_BYTES:
+            status = path.stat()
+            if status.st_size > _MAX_BYTES or not S_ISREG(status.st_mode):  # reading a pipe would wait
                 return None
             # Bytes, because reading text would convert line ends.
             return cls(path, path.read_bytes().decode("utf-8").removeprefix("\ufeff"))

@@ -151,7 +151,10 @@ def parse(text: str) -> Node:
         parsed = promql_parser.parse(text)
     except ValueError as error:
         raise PromqlError(str(error), _error_offset(text, str(error))) from None
-    return _Converter(text).convert(parsed)
+    try:
+        return _Converter(text).convert(parsed)
+    except RecursionError:
+        raise PromqlError("the query is nested too deeply", 0) from None
 
 
 def is_regular_expression(text: str) -> bool:

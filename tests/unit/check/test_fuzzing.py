@@ -1,12 +1,13 @@
 """Any file contents give findings and never an exception."""
 
+import os
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from conch.check.run import check_paths
-from tests.unit.check.repository import write
+from tests.unit.check.repository import found, one, write
 from tests.unit.check.test_known_mistakes import PIPELINE, POSTPROCESS
 
 CONFIG = """
@@ -71,3 +72,22 @@ HOSTILE = {
 def test_hostile_files_take_bounded_time(name: str, tmp_path: Path) -> None:
     write(tmp_path / name, HOSTILE[name].encode())
     assert check_paths([tmp_path]).files == 1
+
+
+def test_pipes_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    write(tmp_path / "run.sh", "tritonserver --model-repository=/models\n")
+    assert found(tmp_path) == []
+
+
+def test_a_query_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    pytest.importorskip("promql_parser")
+    query = "(" * 2000 + "up" + ")" * 2000
+    write(tmp_path / "rules.yaml", f"groups:\n- name: a\n  rules:\n  - alert: A\n    expr: {query} > 1\n")
+    assert "nested too deeply" in one(tmp_path).message
+
+
+def test_commands_that_follow_each_other(tmp_path: Path) -> None:
+    # Each is read once: following every one to the end of the file would take minutes.
+    write(tmp_path / "run.sh", "conch serve \\\n" * 30_000 + "conch serve --no-such-flag\n")
+    assert [each.rule.id for each in found(tmp_path)] == ["flag-unknown"]

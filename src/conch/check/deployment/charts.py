@@ -23,6 +23,8 @@ _MAX_VALUES_FILES = 8
 _AT = re.compile(r"\(?([\w./-]+/templates/[\w./-]+):(\d+)(?::(\d+))?")
 # Values that the user of the chart must give are not a mistake of the chart.
 _WANTS_VALUES = re.compile(r"\brequired\b|execution error at|values don't meet the specifications|missing properties")
+_DEPENDENCIES = re.compile(r"^dependencies:[ \t]*\n((?:[ \t#-].*\n?|\n)*)", re.MULTILINE)
+_DEPENDENCY = re.compile(r"^[ \t]*(?:-[ \t]+)?name:[ \t]*[\"']?([\w.-]+)", re.MULTILINE)
 _KEY = re.compile(r"^[\s-]*([\w./-]+):")
 
 
@@ -130,11 +132,32 @@ def _failure(directory: Path, error: str) -> Finding:
     at = _AT.search(error)
     path = directory / at[1].partition("/")[2] if at else directory / CHART_FILE
     place = Place(path, int(at[2]), int(at[3] or 1)) if at and path.is_file() else Place(directory / CHART_FILE)
-    message = f"chart {directory.name}: {_first_line(error)}"
+    if absent := _absent_dependencies(directory):
+        message = f"chart {directory.name} was not rendered: charts/ lacks its dependencies {', '.join(absent)}"
+        cure = f"Run `helm dependency build {directory}` first."
+        return Finding(rules.CHART_UNRENDERED, Place(directory / CHART_FILE), message, cure)
+    message = f"chart {directory.name}: {_summary(error)}"
     if _WANTS_VALUES.search(error):
         cure = f"Put an example of the values that it needs beside it, such as {directory.name}/ci/test-values.yaml."
         return Finding(rules.CHART_UNRENDERED, place, message, cure)
     return Finding(rules.CHART_INVALID, place, message)
+
+
+def _absent_dependencies(directory: Path) -> list[str]:
+    """Return the charts that a chart depends on and that charts/ does not contain."""
+    chart = SourceFile.read(directory / CHART_FILE)
+    block = _DEPENDENCIES.search(chart.text) if chart else None
+    return [
+        name
+        for name in _DEPENDENCY.findall(block[1] if block else "")
+        if not any((directory / "charts").glob(f"{name}*"))
+    ]
+
+
+def _summary(text: str) -> str:
+    """Return the first line, with the place, and the last, with the cause."""
+    lines = text.strip().splitlines() or [""]
+    return lines[0] if len(lines) == 1 else f"{lines[0].removesuffix(':')}: {lines[-1].strip()}"
 
 
 def _first_line(text: str) -> str:

@@ -9,6 +9,11 @@ from conch.check.monitoring.objects import MonitoringObject, items, mapping
 from conch.check.rules import kubernetes as rules
 
 _METRICS_PORT = 8002
+# Kind → keys of the lowest and the highest number of replicas.
+_AUTOSCALERS = {
+    "HorizontalPodAutoscaler": ("minReplicas", "maxReplicas"),
+    "ScaledObject": ("minReplicaCount", "maxReplicaCount"),
+}
 _PUBLIC = ("LoadBalancer", "NodePort")
 _OPEN_CONTROL = ("explicit", "poll")
 _RESTRICTIONS = ("http-restricted-api", "grpc-restricted-protocol", "api-key-file")
@@ -17,15 +22,15 @@ _RESTRICTIONS = ("http-restricted-api", "grpc-restricted-protocol", "api-key-fil
 def check_together(objects: Sequence[MonitoringObject], workloads: Sequence[PodOwner]) -> Iterator[Finding]:
     """Check all objects of a path together. What is absent may be deployed elsewhere and is not reported."""
     autoscaled: dict[tuple[str, str], MonitoringObject] = {}
+    scalers = [each for each in objects if each.kind in _AUTOSCALERS]
     for each in objects:
         if each.kind == "Service":
             yield from _service(each, workloads)
         elif each.kind == "PodDisruptionBudget":
-            yield from _budget(each, workloads)
-        elif each.kind in ("HorizontalPodAutoscaler", "ScaledObject"):
+            yield from _budget(each, workloads, scalers)
+        elif each.kind in _AUTOSCALERS:
             yield from _autoscaler(each, workloads)
-            target = mapping(each.value, "spec", "scaleTargetRef")
-            key = str(target.get("kind", "Deployment")), str(target.get("name"))
+            key = _target(each)
             first = autoscaled.setdefault(key, each)
             if first is not each and _same_namespace(first, each):
                 message = f"{each.kind} '{each.name}' and {first.kind} '{first.name}' scale {key[0]} '{key[1]}'"
@@ -79,7 +84,9 @@ def _public(service: MonitoringObject, servers: Sequence[Container]) -> Iterator
             yield Finding(rules.CONTROL_PUBLIC, service.place("spec", "type"), message, related=(related,))
 
 
-def _budget(budget: MonitoringObject, workloads: Sequence[PodOwner]) -> Iterator[Finding]:
+def _budget(
+    budget: MonitoringObject, workloads: Sequence[PodOwner], scalers: Sequence[MonitoringObject]
+) -> Iterator[Finding]:
     spec = mapping(budget.value, "spec")
     least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
     if str(most) in ("0", "0%"):
@@ -88,24 +95,48 @@ def _budget(budget: MonitoringObject, workloads: Sequence[PodOwner]) -> Iterator
     elif least == "100%":
         message = f"PodDisruptionBudget '{budget.name}' has minAvailable: 100%"
         yield Finding(rules.PDB_BLOCKS_DRAIN, budget.place("spec", "minAvailable"), message)
-    elif isinstance(least, int):
+    elif isinstance(least, int) and not items(spec, "selector", "matchExpressions"):
         wanted = mapping(spec, "selector", "matchLabels")
         for each in workloads:
-            replicas = 1 if each.replicas is None else each.replicas
-            if wanted and _same_namespace(budget, each.source) and _selects(wanted, each.labels) and least >= replicas:
+            if not wanted or not _same_namespace(budget, each.source) or not _selects(wanted, each.labels):
+                continue
+            lowest = _lowest_replicas(each, scalers)
+            if lowest is not None and least >= lowest[0]:
+                replicas, related = lowest
                 message = f"PodDisruptionBudget '{budget.name}' keeps {least} of {replicas} replicas of {each.what}"
-                related = Related(each.source.place("spec"), f"{each.what} has {replicas} replicas")
                 place = budget.place("spec", "minAvailable")
                 yield Finding(rules.PDB_BLOCKS_DRAIN, place, message, related=(related,))
 
 
+def _lowest_replicas(workload: PodOwner, scalers: Sequence[MonitoringObject]) -> tuple[int, Related] | None:
+    """Return the lowest number of replicas and where it is given: an autoscaler replaces that of the workload.
+
+    None if nothing gives it: the autoscaler may be deployed elsewhere.
+    """
+    key = workload.source.kind, workload.source.name
+    for each in scalers:
+        if _target(each) == key and _same_namespace(each, workload.source):
+            name = _AUTOSCALERS[each.kind][0]
+            value = mapping(each.value, "spec").get(name, 1)
+            if not isinstance(value, int):
+                return None
+            lowest = max(value, 1)  # an autoscaler to zero starts with one
+            what = f"{each.kind} '{each.name}' scales {workload.what} down to {lowest}"
+            return lowest, Related(each.place("spec", name), what)
+    if workload.replicas is None:
+        return None
+    what = f"{workload.what} has {workload.replicas} replicas"
+    return workload.replicas, Related(workload.source.place("spec", "replicas"), what)
+
+
+def _target(scaler: MonitoringObject) -> tuple[str, str]:
+    target = mapping(scaler.value, "spec", "scaleTargetRef")
+    return str(target.get("kind", "Deployment")), str(target.get("name"))
+
+
 def _autoscaler(scaler: MonitoringObject, workloads: Sequence[PodOwner]) -> Iterator[Finding]:
     spec = mapping(scaler.value, "spec")
-    keys = (
-        ("minReplicas", "maxReplicas")
-        if scaler.kind == "HorizontalPodAutoscaler"
-        else ("minReplicaCount", "maxReplicaCount")
-    )
+    keys = _AUTOSCALERS[scaler.kind]
     least, most = spec.get(keys[0], 1), spec.get(keys[1])
     if isinstance(least, int) and isinstance(most, int) and least > most:
         message = f"{scaler.kind} '{scaler.name}' has {keys[0]}: {least} and {keys[1]}: {most}"

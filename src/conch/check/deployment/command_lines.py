@@ -121,6 +121,8 @@ def _following(source: SourceFile, lines: list[str], number: int, start: int) ->
         if number == len(lines):
             return
         line = lines[number]
+        if _PROGRAM.search(line):
+            return  # read from there
         start = _ELEMENT.match(line).end()  # type: ignore[union-attr]  # it matches any text
         is_flag = line[start:].lstrip("\"'").startswith("--")
         is_value = needs_value and line.lstrip().startswith(("- ", '"', "'"))

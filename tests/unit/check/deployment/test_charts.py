@@ -99,6 +99,22 @@ def test_a_chart_that_needs_values(tmp_path: Path) -> None:
     assert ids(tmp_path) == []
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("helm")
+def test_a_chart_without_the_charts_that_it_depends_on(tmp_path: Path) -> None:
+    chart(tmp_path, DEPLOYMENT.replace("{{ .Release.Name }}", '{{ include "common.names.fullname" . }}'))
+    finding = one(tmp_path)
+    assert finding.rule.id == "chart-invalid"
+    assert "common.names.fullname" in finding.message
+    dependencies = "dependencies:\n- name: common\n  repository: oci://example.org/charts\n  version: 2.x.x\n"
+    description = f"apiVersion: v2\nname: triton\nversion: 1.0.0\n{dependencies}maintainers:\n- name: A\n"
+    write(tmp_path / "chart" / "Chart.yaml", description)
+    finding = one(tmp_path)
+    assert finding.rule.id == "chart-unrendered"
+    assert finding.message.endswith("lacks its dependencies common")
+    assert "helm dependency build" in finding.what_to_do
+
+
 def test_without_the_package_a_notice_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charts, "_LIBRARY", "no_such_package")
     chart(tmp_path)

@@ -98,6 +98,8 @@ def write_objects(path: Path, objects: list[dict[str, object]]) -> Path:
 
 @pytest.mark.parametrize("rule", WRONG)
 def test_a_mistake_in_a_manifest(rule: str, tmp_path: Path) -> None:
+    if rule == "manifest-invalid":
+        pytest.importorskip("kubernetes_validate")
     write_objects(tmp_path / "all.yaml", WRONG[rule])
     assert set(ids(tmp_path)) == {rule}
 
@@ -139,3 +141,23 @@ def test_a_restricted_server_may_be_public(tmp_path: Path) -> None:
     arguments = [*EXPLICIT["args"], "--http-restricted-api=model-repository:key=value"]
     write_objects(tmp_path / "a.yaml", [deployment({"args": arguments}), service(**PUBLIC)])
     assert ids(tmp_path) == []
+
+
+BUDGETS = {
+    "a minimum of an autoscaler above the budget": ([deployment(), scaler(minReplicas=2)], 1, []),
+    "an autoscaler instead of the replicas": ([deployment(replicas=1), scaler(minReplicas=3)], 2, []),
+    "a low minimum of an autoscaler": ([deployment(replicas=3), scaler(minReplicas=2)], 2, ["pdb-blocks-drain"]),
+    "an autoscaler without a minimum": ([deployment(), scaler()], 1, ["pdb-blocks-drain"]),
+    "KEDA": ([deployment(), scaler("ScaledObject", minReplicaCount=2, triggers=[])], 1, []),
+    "KEDA to zero": ([deployment(), scaler("ScaledObject", minReplicaCount=0, triggers=[])], 1, ["pdb-blocks-drain"]),
+    "replicas that an autoscaler elsewhere may set": ([deployment()], 1, []),
+}
+
+
+@pytest.mark.parametrize("case", BUDGETS)
+def test_a_disruption_budget_and_an_autoscaler(case: str, tmp_path: Path) -> None:
+    objects, least, expected = BUDGETS[case]
+    write_objects(tmp_path / "a.yaml", [*objects, budget(minAvailable=least)])
+    findings = found(tmp_path)
+    assert [each.rule.id for each in findings] == expected
+    assert all(each.related[0].what.endswith(f"down to {least}") for each in findings)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import monotonic_ns
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +12,14 @@ from numpy.typing import NDArray
 from conch.bench.load.generator import Load
 from conch.bench.load_plan import LoadPlan, OpenLoop
 from conch.bench.measurement import ClientHealth, Level, Measurement, Note
-from conch.bench.measuring_window import Interruption, MeasuringWindow
+from conch.bench.measuring_window import Interruption, MeasuringWindow, Precision
 from conch.bench.observers.observer import Sampling, ServerObserver
 from conch.bench.prepared_request import ScriptSource
 from conch.bench.record_log import RecordLog
 from conch.bench.records import RequestOutcome
-from conch.bench.statistics.selection import RunWindow
-from conch.bench.statistics.steady_state import steady_since
-from conch.bench.statistics.stopping_rule import StoppingRule
-from conch.bench.statistics.summary import SummarySettings, summarize
+
+if TYPE_CHECKING:
+    from conch.bench.statistics.stopping_rule import StoppingRule
 
 _TICK_S = 0.1
 _CHECK_NS = 500_000_000  # between evaluations of steady state and precision
@@ -96,6 +96,12 @@ def _prompts(source: ScriptSource) -> NDArray[np.int64] | None:
     return prompts
 
 
+def _stopping_rule(precision: Precision) -> "StoppingRule":
+    from conch.bench.statistics.stopping_rule import StoppingRule  # statistics are imported once the load runs
+
+    return StoppingRule(precision.percentile, precision.half_width_ratio)
+
+
 class _LevelRun:
     """One run of one level, from start to summary."""
 
@@ -126,7 +132,7 @@ class _LevelRun:
         self._health: ClientHealth | None = None
         self._notes: list[Note] = []
         precision = window.precision
-        self._rule = StoppingRule(precision.percentile, precision.half_width_ratio) if precision else None
+        self._rule = None if precision is None else _stopping_rule(precision)
 
     def measure(self) -> None:
         """Run the load until the window has ended and all of its processes have."""
@@ -188,6 +194,8 @@ class _LevelRun:
         return False
 
     def _steady_since(self) -> int | None:
+        from conch.bench.statistics.steady_state import steady_since
+
         return steady_since(self._log.records, self._start_ns, monotonic_ns())
 
     def _begin_window(self, start_ns: int) -> None:
@@ -244,6 +252,9 @@ class _LevelRun:
 
     def measurement(self, slo: Mapping[str, float], percentiles: tuple[float, ...]) -> Measurement:
         """Return the figures of the window; of the whole run if it ended before the window began."""
+        from conch.bench.statistics.selection import RunWindow
+        from conch.bench.statistics.summary import SummarySettings, summarize
+
         start_ns = self._window_start_ns if self._window_start_ns is not None else self._start_ns
         observed = self._sampling.observed(start_ns, self._window_end_ns)
         end_ns = max(self._window_end_ns, start_ns + 1)

@@ -10,6 +10,7 @@ from conch.bench.load.connection import OPEN, EncodedRequest, LoadConnection, Lo
 from conch.bench.load.grpc_connection import GrpcConnection, grpc_fields
 from conch.bench.load.grpc_messages import StreamResponse, encode_grpc
 from conch.bench.load.wire import Wire
+from conch.bench.prepared_request import PreparedRequest
 from conch.protocol.http2 import frames
 from tests.bench.load.grpc_plans import streamed, unary
 
@@ -30,6 +31,7 @@ class Ends(LoadOwner):
     def __init__(self) -> None:
         self.ended: list[LoadRequest] = []
         self.deferred: list[LoadConnection] = []
+        self.handed_over: list[LoadRequest] = []
 
     def _end(self, request: LoadRequest) -> None:
         if not request.settled:
@@ -64,6 +66,7 @@ class Ends(LoadOwner):
 
     def sent(self, request: LoadRequest, now_ns: int) -> None:
         request.sent_ns = now_ns
+        self.handed_over.append(request)
 
     def defer(self, connection: LoadConnection) -> None:
         raise AssertionError
@@ -127,6 +130,32 @@ def test_any_bytes(received, settled, piece):
             connection.close()
         assert sorted(map(id, owner.ended)) == sorted(map(id, requests))
         assert connection.in_flight == 0
+
+
+@pytest.mark.parametrize("prepared", [unary("a"), streamed("b")], ids=["unary", "streamed"])
+def test_requests_are_sent_when_the_socket_has_them(prepared: PreparedRequest) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.setblocking(False)
+        owner = Ends()
+        connection = GrpcConnection(owner, Wire(ours), 10, grpc_fields("h", 1, ()))
+        connection.state = OPEN
+        connection.opened()
+        connection.send_deferred()
+        theirs.recv(65_536)
+        encoded = EncodedRequest(prepared, encode_grpc(prepared), True)
+        requests = [LoadRequest(encoded, LoadUser(user, None), 0, 0) for user in range(3)]
+        for request in requests:
+            connection.start(request)
+            request.sent_ns = 0
+        with pytest.raises(BlockingIOError):
+            theirs.recv(65_536)
+        assert not owner.handed_over
+        connection.send_deferred()
+        assert owner.handed_over == requests
+        assert all(request.sent_ns > 0 for request in requests)
+        assert theirs.recv(65_536)
+        connection.close()
 
 
 @given(st.binary(max_size=80))

@@ -134,8 +134,8 @@ def test_a_ramp_lasts_as_long_as_it_says(server: ConchProcess, tmp_path: Path) -
     assert "Efficiency" not in done.out
 
 
-def test_a_cancellation_below_a_millisecond_is_refused(tmp_path: Path) -> None:
-    done = run_bench(tmp_path, "localhost:1", "echo", "--cancel=10%@200us")
+def test_a_cancellation_below_a_millisecond_is_refused(server: ConchProcess, tmp_path: Path) -> None:
+    done = run_bench(tmp_path, server.http, "echo", "--cancel=10%@200us")
     assert done.status == 2
     assert "200us is shorter than 1ms" in done.err
 

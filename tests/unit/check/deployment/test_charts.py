@@ -65,6 +65,12 @@ def test_a_sound_chart(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("helm")
+def test_a_chart_of_a_language_model_on_several_nodes() -> None:
+    assert [each.message for each in found(Path(__file__).parents[1] / "charts" / "trtllm")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("helm")
 def test_a_flag_in_the_values(tmp_path: Path) -> None:
     chart(tmp_path, values=VALUES.replace("--model-repository=/models", "--cpu-only"))
     finding = one(tmp_path)

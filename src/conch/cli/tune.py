@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from conch.bench.durations import parse_duration
+from conch.cli.bench.values import duration, slo
 from conch.cli.command_parser import CommandParser
 from conch.cli.text_files import read_text, write_text
 from conch.errors import ConchError
@@ -91,12 +91,12 @@ def _add_goal(parser: CommandParser) -> None:
     goal.add_argument("--maximize", metavar="FIGURE", action="append", default=[], help="default: throughput")
     goal.add_argument("--minimize", metavar="FIGURE", action="append", default=[])
     for name in ("avg", "p50", "p90", "p95", "p99"):
-        goal.add_argument(f"--max-{name}", type=_duration, metavar="TIME", help=f"{name} of latency, such as 50ms")
+        goal.add_argument(f"--max-{name}", type=duration, metavar="TIME", help=f"{name} of latency, such as 50ms")
     goal.add_argument("--min-throughput", type=float, metavar="N", help="requests per second")
     goal.add_argument("--max-memory", type=_bytes, metavar="SIZE", help="of the server's processes, such as 4GB")
     goal.add_argument("--max-gpu-memory", type=_bytes, metavar="SIZE", help="of all GPUs together")
     goal.add_argument("--goodput", action="store_true", help="maximize requests per second that meet --slo")
-    goal.add_argument("--slo", type=_slo, default={}, metavar="LIST", help="such as ttft:200ms,itl:30ms,latency:1s")
+    goal.add_argument("--slo", type=slo, default={}, metavar="LIST", help="such as ttft:200ms,itl:30ms,latency:1s")
 
 
 def _add_load(parser: CommandParser) -> None:
@@ -113,8 +113,8 @@ def _add_load(parser: CommandParser) -> None:
     load.add_argument("--shape", type=_shape, action="append", default=[], metavar="NAME:DIMS", help="of an input")
     load.add_argument("--prompt-tokens", type=int, metavar="N")
     load.add_argument("--output-tokens", type=int, metavar="N")
-    load.add_argument("--window", type=_duration, metavar="TIME", help="of a measurement (default: 3s)")
-    load.add_argument("--warm-up", type=_duration, metavar="TIME", help="before a measurement (default: 1s)")
+    load.add_argument("--window", type=duration, metavar="TIME", help="of a measurement (default: 3s)")
+    load.add_argument("--warm-up", type=duration, metavar="TIME", help="before a measurement (default: 1s)")
 
 
 def _add_search(parser: CommandParser) -> None:
@@ -135,7 +135,7 @@ def _add_search(parser: CommandParser) -> None:
     search.add_argument(
         "--share", type=_share, metavar="PERCENT", help=f"of the grid, at most (default: {DEFAULT_SHARE * 100:.0f})"
     )
-    search.add_argument("--time-budget", type=_duration, metavar="TIME", help="of the whole run, such as 10m")
+    search.add_argument("--time-budget", type=duration, metavar="TIME", help="of the whole run, such as 10m")
     search.add_argument("--finalists", type=int, metavar="N", help="measured beside the current one (default: 3)")
     search.add_argument("--rounds", type=int, metavar="N", help="of interleaved measurements (default: 5)")
     search.add_argument("--seed", type=int, default=0, metavar="N")
@@ -160,7 +160,7 @@ def _add_access(parser: CommandParser) -> None:
     access.add_argument("--api-key-file", metavar="FILE", help="default: the variable CONCH_API_KEY")
     access.add_argument("--ca-file", metavar="FILE", help="certificates to trust")
     access.add_argument(
-        "--server-wait", type=_duration, default=_RESTORE_WAIT_S, metavar="TIME", help="for a server that is gone"
+        "--server-wait", type=duration, default=_RESTORE_WAIT_S, metavar="TIME", help="for a server that is gone"
     )
     access.add_argument("--state-dir", type=Path, metavar="DIR", help="default: $XDG_STATE_HOME/conch/tune")
 
@@ -176,13 +176,6 @@ class _ListKnobs(Action):
 
 
 # Values
-
-
-def _duration(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
 
 
 def _bytes(text: str) -> float:
@@ -218,16 +211,6 @@ def _share(text: str) -> float:
     if not 0 < share <= 1:
         raise ArgumentTypeError(f"'{text}' must be above 0 and at most 100 %")
     return share
-
-
-def _slo(text: str) -> dict[str, float]:
-    found = {}
-    for part in text.split(","):
-        name, _, limit = part.partition(":")
-        if name not in ("ttft", "itl", "latency"):
-            raise ArgumentTypeError(f"'{part}' must be ttft:TIME, itl:TIME or latency:TIME")
-        found[name] = _duration(limit)
-    return found
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

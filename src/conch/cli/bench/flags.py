@@ -4,8 +4,7 @@ from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescription
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from conch.bench.durations import parse_duration
-from conch.cli.bench.values import amount, concurrencies, count, fraction, precision, rate_list, slo, warm_up
+from conch.cli.bench.values import amount, concurrencies, count, duration, fraction, precision, rate_list, slo, warm_up
 from conch.cli.command_parser import CommandParser
 
 _EXAMPLES = """\
@@ -88,7 +87,7 @@ def _add_load(parser: CommandParser) -> None:
     group.add_argument(
         "--trace-speed", type=float, default=1.0, metavar="X", help="replay X times as fast (default: 1)"
     )
-    group.add_argument("--think-time", type=parse_duration, default=0.0, metavar="TIME", help="pause of a user (0s)")
+    group.add_argument("--think-time", type=duration, default=0.0, metavar="TIME", help="pause of a user (0s)")
     group.add_argument(
         "--slo", type=slo, default={}, metavar="LIST", help="targets for goodput: ttft:200ms,itl:30ms,latency:1s"
     )
@@ -100,14 +99,12 @@ def _add_load(parser: CommandParser) -> None:
 
 def _add_window(parser: CommandParser) -> None:
     group = parser.add_argument_group("how long", "of each level; a time is 500us, 30s, 3m")
-    group.add_argument(
-        "--duration", type=parse_duration, metavar="TIME", help="window (default: 10s, or that of --ramp)"
-    )
+    group.add_argument("--duration", type=duration, metavar="TIME", help="window (default: 10s, or that of --ramp)")
     group.add_argument("--requests", type=count, metavar="N", help="window of N requests")
     group.add_argument("--until", type=precision, metavar="RULE", help="window until an interval is narrow: 'p99 ±5%%'")
     group.add_argument(
         "--max-duration",
-        type=parse_duration,
+        type=duration,
         default=120.0,
         metavar="TIME",
         help="bound of --requests and --until (default: 2m)",
@@ -116,9 +113,9 @@ def _add_window(parser: CommandParser) -> None:
         "--warm-up", type=warm_up, metavar="auto|TIME", help="before the window (default: auto, until it is steady)"
     )
     group.add_argument("--repeat", type=count, default=1, metavar="N", help="measure all levels N times (default: 1)")
-    group.add_argument("--timeout", type=parse_duration, default=60.0, metavar="TIME", help="of a request (60s)")
+    group.add_argument("--timeout", type=duration, default=60.0, metavar="TIME", help="of a request (60s)")
     group.add_argument(
-        "--grace", type=parse_duration, default=5.0, metavar="TIME", help="wait for answers at the end (default: 5s)"
+        "--grace", type=duration, default=5.0, metavar="TIME", help="wait for answers at the end (default: 5s)"
     )
 
 

@@ -71,7 +71,7 @@ def slo(text: str) -> dict[str, float]:
         name, colon, time = part.partition(":")
         if not colon or name.strip() not in _SLO_NAMES:
             raise ArgumentTypeError(f"'{part}' is not a target: expected ttft:200ms, itl:30ms or latency:1s")
-        targets[name.strip()] = _duration(time)
+        targets[name.strip()] = duration(time)
     return targets
 
 
@@ -85,7 +85,7 @@ def precision(text: str) -> Precision:
 
 def warm_up(text: str) -> float | None:
     """Parse auto (None) or a time."""
-    return None if text == "auto" else _duration(text)
+    return None if text == "auto" else duration(text)
 
 
 def amount(text: str) -> tuple[int, int]:
@@ -99,7 +99,8 @@ def amount(text: str) -> tuple[int, int]:
     raise ArgumentTypeError(f"'{text}' is not an amount: expected 128, or 128±32 for numbers from 96 to 160")
 
 
-def _duration(text: str) -> float:
+def duration(text: str) -> float:
+    """Parse a time such as 500us, 30s or 3m to seconds."""
     try:
         return parse_duration(text)
     except ValueError as error:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from conch.bench.measuring_window import Precision
-from conch.cli.bench.values import amount, concurrencies, fraction, precision, rate_list, slo, warm_up
+from conch.cli.bench.values import amount, concurrencies, duration, fraction, precision, rate_list, slo, warm_up
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ from conch.cli.bench.values import amount, concurrencies, fraction, precision, r
         (precision, "p99 ±5%", Precision(99.0, 0.05)),
         (precision, "p99.9 +-2 %", Precision(99.9, 0.02)),
         (warm_up, "auto", None),
+        (duration, "500us", 5e-4),
         (warm_up, "2s", 2.0),
         (amount, "128", (128, 0)),
         (amount, "128±32", (128, 32)),
@@ -46,6 +47,7 @@ def test_valid_values(parse: Callable[[str], object], text: str, value: object) 
         (slo, "latency:fast"),
         (precision, "99 ±5%"),
         (precision, "p100 ±5%"),
+        (duration, "5x"),
         (warm_up, "soon"),
         (amount, "0"),
         (amount, "1-2"),

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from conch.bench.durations import duration_text
 from conch.bench.load.generator import Load
 from conch.bench.load.process_load import ProcessLoad
 from conch.bench.load_level import LoadLevel, Replay, window_for
@@ -187,7 +188,7 @@ def is_lost(measurement: Measurement) -> bool:
 
 
 def _search_note(find_max: FindMax, tried: dict[float, bool], settings: RunSettings) -> Note:
-    targets = ", ".join(f"{name} {seconds * 1e3:g} ms" for name, seconds in settings.slo.items())
+    targets = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in settings.slo.items())
     rule = f"{100 * settings.slo_share:.4g} % of requests within {targets}"
     best = find_max.search.best(tried)
     if best is None:

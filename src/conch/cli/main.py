@@ -9,6 +9,7 @@ from io import TextIOWrapper
 
 # Sub-command → its module in conch.cli, and its help. It parses its arguments and returns the exit status.
 _COMMANDS = {
+    "advise": ("advise", "recommend engine, backend, layout and GPUs for models; see conch advise --help"),
     "alerts": ("alerts", "receive alerts of Alertmanager and send them to chat services; see conch alerts --help"),
     "audit": ("audit", "verify the audit log of limits; see conch audit verify --help"),
     "bench": ("bench.command", "measure a server: latency, throughput, tokens; see conch bench --help"),

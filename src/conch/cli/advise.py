@@ -1,0 +1,112 @@
+"""`conch advise`: recommend an engine or backend, a layout, GPUs and instances for models."""
+
+import json
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from conch.cli.bench.values import slo
+from conch.cli.command_parser import CommandParser
+
+_FAILURE = 1
+
+
+def advise(arguments: Sequence[str]) -> int:
+    """Print the advice; return the exit status: 0, 1 if nothing fits or a target is impossible, 2 for invalid flags."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.rules:
+        from conch.tuning.advisor.report import rule_lines
+
+        print("\n".join(rule_lines()))
+        return 0
+    if given.model is None:
+        parser.error("the following arguments are required: MODEL")
+    from conch.tuning.advisor.facts import Failure
+
+    try:
+        return _advise(given)
+    except Failure as failure:
+        print(f"conch advise: {failure}", file=sys.stderr)
+    return _FAILURE
+
+
+def _advise(given: Namespace) -> int:
+    from conch.tuning.advisor.advice import advise as advise_on
+    from conch.tuning.advisor.configuration import write_repository
+    from conch.tuning.advisor.facts import Demand
+    from conch.tuning.advisor.machine import read_machine, this_machine
+    from conch.tuning.advisor.read_model import read_models
+    from conch.tuning.advisor.report import as_document, text_lines
+
+    machine = read_machine(given.machine) if given.machine else this_machine()
+    models = [model for path in (given.model, *given.also) for model in read_models(path)]
+    demand = Demand(
+        slo=given.slo,
+        rate=given.load,
+        concurrency=given.concurrency,
+        prompt_tokens=given.prompt_tokens,
+        output_tokens=given.output_tokens,
+        prefers_latency=given.lowest_latency,
+        is_pipeline=given.pipeline,
+    )
+    advice = advise_on(models, machine, demand)
+    repository = str(given.write or "")
+    if given.write is not None:
+        write_repository(advice, given.write)
+    if given.json:
+        print(json.dumps(as_document(advice, repository), indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(text_lines(advice, repository)))
+    return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "conch advise",
+        description="Recommend an engine or backend, a repository layout, GPUs and instances for models, with reasons "
+        "and the source of each number.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        type=Path,
+        help="a checkpoint (folder or config.json), a .gguf, .onnx, .xml, .pt, .plan or .py file, or a repository",
+    )
+    parser.add_argument(
+        "--also", metavar="MODEL", action="append", default=[], type=Path, help="another model on it; repeatable"
+    )
+    parser.add_argument(
+        "--machine",
+        metavar="TEXT",
+        help="'4×A10G 24GiB, 32 cores, 128GiB', or a file in YAML or JSON (default: this machine)",
+    )
+    parser.add_argument("--slo", type=slo, default={}, metavar="TARGETS", help="ttft:500ms,itl:50ms,latency:100ms")
+    parser.add_argument("--load", type=_rate, default=0.0, metavar="N/s", help="expected requests per second")
+    parser.add_argument("--concurrency", type=_positive, default=0, metavar="N", help="concurrent requests")
+    parser.add_argument("--prompt-tokens", type=_positive, default=0, metavar="N", help="tokens of a prompt")
+    parser.add_argument("--output-tokens", type=_positive, default=0, metavar="N", help="tokens of an answer")
+    parser.add_argument("--lowest-latency", action="store_true", help="prefer latency to simple deployment")
+    parser.add_argument("--pipeline", action="store_true", help="requests pass MODEL and each --also in this order")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="write a repository with the configuration")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--rules", action="store_true", help="print the rules and exit")
+    return parser
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text.removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1e9:
+        raise ArgumentTypeError(f"'{text}' is not a rate: expected a form such as 20/s")
+    return rate
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"must be a whole number above 0, got '{text}'")
+    return int(text)

@@ -6,7 +6,7 @@ from math import ceil
 
 from conch.bench.durations import duration_text
 from conch.tuning.advisor.conditions import Situation
-from conch.tuning.advisor.decide import AdviceDecision, Reason, decide
+from conch.tuning.advisor.decide import AdviceDecision, decide
 from conch.tuning.advisor.facts import (
     GIB,
     AdvisedFigure,
@@ -89,7 +89,7 @@ def advise(models: Sequence[ModelFacts], machine: MachineFacts, demand: Demand) 
             gpu = first if free > 0 else 0
             advised.append(_tensor_model(model, decision, backend, machine, demand, gpu))
     layout = decide(LAYOUT_RULES, _situation(models[0], models, machine, demand))
-    return Advice(machine, demand, layout, tuple(advised), tuple(_notes(advised, machine, free)))
+    return Advice(machine, demand, layout, tuple(advised), tuple(_notes(advised, machine, demand, free)))
 
 
 def _situation(model: ModelFacts, models: Sequence[ModelFacts], machine: MachineFacts, demand: Demand) -> Situation:
@@ -263,19 +263,16 @@ def _tensor_model(
     )
 
 
-def _notes(models: Sequence[ModelAdvice], machine: MachineFacts, free: int) -> list[str]:
+def _notes(models: Sequence[ModelAdvice], machine: MachineFacts, demand: Demand, free: int) -> list[str]:
     notes = []
     plans = [each.language for each in models if each.language]
     if plans and free > 0:
         notes.append(f"{free} of {machine.gpus.count if machine.gpus else 0} GPUs stay free")
     if any(each.backend in (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO) for each in models):
         notes.append("latency of the models other than language models: unknown without a measurement")
+    if demand.is_pipeline and len(models) > 1:
+        notes.append("the ensemble's config.pbtxt is not written: its maps of tensors depend on their meaning")
     if any(each.model.form is ModelForm.OTHER for each in models):
         names = ", ".join(f"'{each.model.name}'" for each in models if each.model.form is ModelForm.OTHER)
         notes.append(f"no model file is readable for {names}: the configuration stays as it is")
     return notes
-
-
-def against(decision: AdviceDecision) -> list[Reason]:
-    """Return why other options were not taken: excluded, or recommended only by a later rule."""
-    return [*decision.excluded, *decision.alternatives]

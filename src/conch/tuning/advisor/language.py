@@ -60,22 +60,24 @@ def plan_language(model: ModelFacts, gpus: GpuFacts, demand: Demand, utilization
             f"{split.gpus} GPU{'s' if split.gpus > 1 else ''}, but there are {gpus.count} GPUs, which hold {most}; "
             "lower --load, --concurrency or the tokens, or add GPUs"
         )
-    split, replicas = min(held, key=lambda each: (each[0].gpus * each[1], each[0].gpus))
+    split, replicas = min(held, key=lambda each: (each[0].gpus * each[1], each[0].gpus, each[0].pipeline))
     return LanguagePlan(split, replicas, length, utilization, tuple(_figures(checkpoint, split, gpus, demand, length)))
 
 
 def fastest_token(checkpoint: Checkpoint, split: Split, gpus: GpuFacts) -> float:
-    """Return the seconds to read all weights once, which every token of one sequence takes at least; 0 if unknown."""
+    """Return the seconds to read all matrices once, which every token of one sequence takes at least; 0 if unknown."""
     if not gpus.bandwidth or checkpoint.shape.family in _MIXTURES:
         return 0.0
-    return split.weights * split.pipeline / gpus.bandwidth
+    shape = checkpoint.shape
+    looked_up = shape.embedding * checkpoint.other_bytes if shape.output else 0  # one row of it for each token
+    return (checkpoint.weight_bytes - looked_up) / split.tensor / gpus.bandwidth
 
 
 def fastest_prompt(checkpoint: Checkpoint, split: Split, gpus: GpuFacts, tokens: int) -> float:
     """Return the seconds of the arithmetic for a prompt at the peak speed; 0 if unknown."""
     if not gpus.flops or checkpoint.shape.family in _MIXTURES:
         return 0.0
-    return 2.0 * checkpoint.shape.parameters * tokens / (gpus.flops * split.tensor)
+    return 2.0 * sum(layer.split for layer in checkpoint.shape.layers) * tokens / (gpus.flops * split.tensor)
 
 
 def _bounds(checkpoint: Checkpoint, split: Split, gpus: GpuFacts, demand: Demand) -> dict[str, float]:
@@ -136,6 +138,6 @@ def _figures(checkpoint: Checkpoint, split: Split, gpus: GpuFacts, demand: Deman
         detail = f"weights ÷ {gpus.bandwidth / 1e9:.0f} GB/s of the data sheet: a lower bound, not a forecast"
         figures.append(AdvisedFigure("itl", f"≥ {duration_text(token)}", FigureSource.RULE, detail))
     if demand.prompt_tokens and (prompt := fastest_prompt(checkpoint, split, gpus, demand.prompt_tokens)):
-        detail = f"2 × parameters × {demand.prompt_tokens} tokens ÷ peak of the data sheet: a lower bound"
+        detail = f"2 × parameters of the layers × {demand.prompt_tokens} tokens ÷ peak of the data sheet: a lower bound"
         figures.append(AdvisedFigure("ttft", f"≥ {duration_text(prompt)}", FigureSource.RULE, detail))
     return figures

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from conch.bench.durations import duration_text
-from conch.tuning.advisor.advice import Advice, ModelAdvice, against
+from conch.tuning.advisor.advice import Advice, ModelAdvice
 from conch.tuning.advisor.conditions import as_text
 from conch.tuning.advisor.configuration import command_lines, configuration
+from conch.tuning.advisor.decide import AdviceDecision, Reason
 from conch.tuning.advisor.facts import GIB, AdvisedFigure, Demand, MachineFacts
 from conch.tuning.advisor.rules import BACKEND_RULES, LAYOUT_RULES, MATRIX
 
@@ -20,9 +21,8 @@ def text_lines(advice: Advice, repository: str = "") -> Iterator[str]:
     assert advice.layout.chosen is not None
     yield f"Layout: {advice.layout.chosen.option}"
     yield f"  because {advice.layout.chosen.text}"
-    for reason in against(advice.layout):
-        if reason.option.value != "one model":
-            yield f"  not {reason.option}: {reason.text}"
+    for reason in advice.layout.excluded:
+        yield f"  not {reason.option}: {reason.text}"
     for each in advice.models:
         yield ""
         yield from _model(each)
@@ -40,8 +40,10 @@ def _model(advised: ModelAdvice) -> Iterator[str]:
     assert chosen is not None
     yield f"{advised.model.name} ({advised.model.form}): {', '.join(_choices(advised))}"
     yield f"  because {chosen.text}"
-    for reason in against(advised.decision):
+    for reason in advised.decision.excluded:
         yield f"  not {reason.option}: {reason.text}"
+    for reason in advised.decision.alternatives:
+        yield f"  or {reason.option}, by a later rule: {reason.text}"
     for figure in advised.figures:
         yield f"  {_figure(figure)}"
 
@@ -104,12 +106,16 @@ def as_document(advice: Advice, repository: str = "") -> dict[str, Any]:
     }
 
 
-def _decision(decision: Any) -> dict[str, Any]:
+def _reason(reason: Reason) -> dict[str, str]:
+    return {"option": str(reason.option), "rule": reason.rule, "reason": reason.text}
+
+
+def _decision(decision: AdviceDecision) -> dict[str, Any]:
+    assert decision.chosen is not None
     return {
-        "option": str(decision.chosen.option),
-        "rule": decision.chosen.rule,
-        "reason": decision.chosen.text,
-        "against": [{"option": str(each.option), "rule": each.rule, "reason": each.text} for each in against(decision)],
+        **_reason(decision.chosen),
+        "excluded": [_reason(each) for each in decision.excluded],
+        "alternatives": [_reason(each) for each in decision.alternatives],
     }
 
 

@@ -1,0 +1,115 @@
+"""What `conch advise` refuses, writes and prints."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.advise.make_models import make_models, write_gguf
+from tests.advise.test_cases import run
+
+A10G = "4×A10G 24GiB, 32 cores, 128GiB"
+LAPTOP = "8 cores, 16GiB, 50GB/s"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    make_models(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent.onnx"], "there is no 'absent.onnx': expected the folder of a checkpoint"),
+        (["broken.onnx"], "'broken.onnx' cannot be read: "),
+        (["broken.gguf"], "'broken.gguf' cannot be read: it does not begin with GGUF"),
+        (["text.txt"], "'text.txt' is not a known model"),
+        (["llama-2-7b-chat", "--machine", "four A10G"], "'four A10G' is not valid in the description of a machine"),
+        (["llama-2-7b-chat", "--machine", "2×B999, 8 cores, 64GiB"], "needs 1 to 1024 GPUs and the memory of one"),
+        (["llama-2-7b-chat", "--machine", "2×T4"], "has no valid number of cores: expected parts with commas"),
+        (["llama-2-7b-chat", "--machine", "m.json"], "unknown key 'colour'; keys: "),
+        (["llama-2-7b-chat", "--machine", A10G, "--slo", "itl:2ms"], "itl:2.00ms is impossible, the lower bound is"),
+        (["llama-2-7b-chat", "--machine", A10G, "--slo", "itl:2ms"], "Possible: --slo itl:9ms"),
+        (["qwen2.5-7b-q4.gguf", "--machine", LAPTOP, "--slo", "itl:20ms"], "Possible: --slo itl:135ms"),
+        (["qwen2.5-7b-q4.gguf", "--machine", "8 cores, 4GiB"], "does not fit: 4.2 GiB of weights"),
+        (["llama-2-7b-chat", "--machine", "8 cores, 64GiB"], "no backend can serve 'llama-2-7b-chat' (checkpoint)"),
+        (["llama-2-7b-chat", "--machine", A10G, "--concurrency", "500"], "which hold 33"),
+        (
+            ["llama-2-7b-chat", "--machine", A10G, "--prompt-tokens", "9000", "--output-tokens", "1"],
+            "are above the 4096",
+        ),
+        (
+            ["classifier.onnx", "--also", "classifier.onnx", "--machine", LAPTOP],
+            "two models have the name 'classifier'",
+        ),
+    ],
+)
+def test_failures_say_what_is_wrong_and_what_is_right(arguments: list[str], message: str, models: Path) -> None:
+    (models / "broken.onnx").write_bytes(b"\x3a\xff\xff\xff")
+    (models / "broken.gguf").write_bytes(b"GGML" * 10)
+    (models / "text.txt").write_text("no model")
+    (models / "m.json").write_text('{"cores": 8, "memory": "16GiB", "colour": "red"}')
+    status, printed = run(arguments, models)
+    assert status == 1
+    assert message in printed
+
+
+def test_a_file_describes_the_machine(models: Path) -> None:
+    document = {"gpus": 2, "gpu": "L4", "cores": 16, "memory": "64GiB", "processor": "AMD"}
+    (models / "machine.json").write_text(json.dumps(document))
+    status, printed = run(["llama-2-7b-chat", "--machine", "machine.json"], models)
+    assert status == 0
+    assert printed.startswith("Machine: 2 × L4 24 GiB, 16 cores, 64 GiB [stated]")
+
+
+def test_this_machine_is_the_default(models: Path) -> None:
+    status, printed = run(["classifier.onnx"], models)
+    assert status == 0
+    assert "[measured here]" in printed
+
+
+def test_replicas_are_servers_with_other_gpus(models: Path) -> None:
+    status, printed = run(["llama-2-7b-chat", "--machine", A10G, "--concurrency", "6", "--json"], models)
+    document = json.loads(printed)
+    assert status == 0
+    assert document["models"][0]["replicas"] == 2
+    assert [line.split()[0] for line in document["commands"]] == ["CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=1"]
+
+
+@pytest.mark.parametrize("source", ["classifier.onnx", "mixed", "pipeline", "chat"])
+def test_conch_check_accepts_what_is_written(source: str, models: Path, tmp_path: Path) -> None:
+    from conch.check.finding import Severity
+    from conch.check.run import check_paths
+
+    source = "mixed/chat/1/model.gguf" if source == "chat" else source
+    target = tmp_path / "written"
+    status, printed = run([source, "--machine", "16 cores, 64GiB, AMD", "--write", str(target)], models)
+    assert status == 0, printed
+    report = check_paths([target])
+    assert not [finding for finding in report.findings if finding.rule.severity is Severity.ERROR]
+    again, printed = run([source, "--machine", "16 cores, 64GiB", "--write", str(target)], models)
+    assert again == 1
+    assert "is not empty" in printed
+
+
+def test_writing_changes_no_source(models: Path, tmp_path: Path) -> None:
+    source = models / "pipeline" / "preprocess" / "config.pbtxt"
+    before = source.read_bytes()
+    run(["pipeline", "--machine", "64 cores, 64GiB", "--write", str(tmp_path / "out")], models)
+    assert source.read_bytes() == before
+    assert b"count: 16" in (tmp_path / "out" / "preprocess" / "config.pbtxt").read_bytes()
+
+
+def test_the_rules_can_be_read(models: Path) -> None:
+    status, printed = run(["--rules"], models)
+    assert status == 0
+    assert "language-only: if form is checkpoint and has gpu and not (tensors ≥ 1): take vllm" in printed
+
+
+def test_a_small_gguf_fits(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "small.gguf", 1_000_000)
+    status, printed = run(["small.gguf", "--machine", LAPTOP], tmp_path)
+    assert status == 0
+    assert "openvino_genai" in printed

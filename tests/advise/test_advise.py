@@ -113,3 +113,22 @@ def test_a_small_gguf_fits(tmp_path: Path) -> None:
     status, printed = run(["small.gguf", "--machine", LAPTOP], tmp_path)
     assert status == 0
     assert "openvino_genai" in printed
+
+
+@pytest.mark.slow
+def test_measurements_decide_between_backends(models: Path) -> None:
+    status, printed = run(["classifier.onnx", "--measure", "22s", "--slo", "latency:60s", "--json"], models)
+    assert status == 0, printed
+    figures = {each["name"]: each["source"] for each in json.loads(printed)["models"][0]["figures"]}
+    assert figures["latency P99"] == "measured here"
+    status, printed = run(["classifier.onnx", "--measure", "22s", "--slo", "latency:1us"], models)
+    assert status == 1
+    assert "latency:1.00µs is impossible here: the P99 of" in printed
+
+
+def test_only_onnx_files_are_measured(models: Path) -> None:
+    status, printed = run(["mixed", "--measure", "3m"], models)
+    assert status == 1
+    assert "--measure compares backends of a single ONNX file" in printed
+    _, printed = run(["classifier.onnx", "--machine", LAPTOP, "--measure", "3m"], models)
+    assert "omit --machine" in printed

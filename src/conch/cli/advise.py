@@ -6,6 +6,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from conch.bench.durations import parse_duration
 from conch.cli.bench.values import slo
 from conch.cli.command_parser import CommandParser
 
@@ -35,7 +36,7 @@ def advise(arguments: Sequence[str]) -> int:
 def _advise(given: Namespace) -> int:
     from conch.tuning.advisor.advice import advise as advise_on
     from conch.tuning.advisor.configuration import write_repository
-    from conch.tuning.advisor.facts import Demand
+    from conch.tuning.advisor.facts import Demand, Failure
     from conch.tuning.advisor.machine import read_machine, this_machine
     from conch.tuning.advisor.read_model import read_models
     from conch.tuning.advisor.report import as_document, text_lines
@@ -52,6 +53,12 @@ def _advise(given: Namespace) -> int:
         is_pipeline=given.pipeline,
     )
     advice = advise_on(models, machine, demand)
+    if given.measure:
+        if given.machine:
+            raise Failure("--measure measures on this machine: omit --machine")
+        from conch.tuning.advisor.deciding import measure
+
+        advice = measure(advice, given.measure)
     repository = str(given.write or "")
     if given.write is not None:
         write_repository(advice, given.write)
@@ -90,6 +97,9 @@ def _parser() -> CommandParser:
     parser.add_argument("--output-tokens", type=_positive, default=0, metavar="N", help="tokens of an answer")
     parser.add_argument("--lowest-latency", action="store_true", help="prefer latency to simple deployment")
     parser.add_argument("--pipeline", action="store_true", help="requests pass MODEL and each --also in this order")
+    parser.add_argument(
+        "--measure", type=_duration, default=0.0, metavar="TIME", help="measure backends of an ONNX file here: 3m"
+    )
     parser.add_argument("--write", type=Path, metavar="DIR", help="write a repository with the configuration")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--rules", action="store_true", help="print the rules and exit")
@@ -104,6 +114,13 @@ def _rate(text: str) -> float:
     if not 0 < rate < 1e9:
         raise ArgumentTypeError(f"'{text}' is not a rate: expected a form such as 20/s")
     return rate
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def _positive(text: str) -> int:

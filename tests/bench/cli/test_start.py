@@ -39,7 +39,7 @@ LATER = (
 AFTER_THE_LOAD = (
     "conch.bench.inputs.expectations",
     "conch.bench.inputs.files",
-    "conch.bench.inputs.language",
+    "conch.bench.inputs.text.language",
     "conch.bench.report",
     "conch.bench.statistics",
     "google",

@@ -11,8 +11,8 @@ import pytest
 
 from conch.bench.inputs.build import build_source, prepare_inputs, prepare_trace
 from conch.bench.inputs.expectations import send_once
-from conch.bench.inputs.language import RequestSize
 from conch.bench.inputs.settings import Amount, Cancellation, InputError, InputSettings, OpenAiRoute
+from conch.bench.inputs.text.language import RequestSize
 from conch.bench.prepared_request import Answer, Cancel, PreparedRequest
 from conch.bench.targets.discover import discover
 from conch.bench.targets.grpc_probe import GrpcProbe

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from conch.bench.inputs.prompts import PromptWriter
-from conch.bench.inputs.token_counter import TokenCounter
-from conch.bench.inputs.unique_prompts import SharedCounter, UniqueWords
-from conch.bench.inputs.vocabulary import Vocabulary, assumed_vocabulary
+from conch.bench.inputs.text.prompts import PromptWriter
+from conch.bench.inputs.text.token_counter import TokenCounter
+from conch.bench.inputs.text.unique_prompts import SharedCounter, UniqueWords
+from conch.bench.inputs.text.vocabulary import Vocabulary, assumed_vocabulary
 from conch.bench.load_plan import ClosedLoop
 from conch.bench.prepared_request import PreparedRequest
 from tests.bench.load.running import plan, run

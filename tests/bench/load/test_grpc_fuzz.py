@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conch.bench.load.connection import OPEN, EncodedRequest, LoadConnection, LoadOwner, LoadRequest, LoadUser
-from conch.bench.load.grpc_connection import GrpcConnection, grpc_fields
-from conch.bench.load.grpc_messages import StreamResponse, encode_grpc
+from conch.bench.load.grpc.connection import GrpcConnection, grpc_fields
+from conch.bench.load.grpc.messages import StreamResponse, encode_grpc
 from conch.bench.load.wire import Wire
 from conch.bench.prepared_request import PreparedRequest
 from conch.protocol.http2 import frames

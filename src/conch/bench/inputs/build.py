@@ -18,7 +18,7 @@ from conch.bench.targets.target import BenchTarget, ModelKind, Protocol
 
 if TYPE_CHECKING:  # readers of files, and what makes prompts, are imported where they are needed
     from conch.bench.inputs.files.prompt_file import FilePrompt
-    from conch.bench.inputs.language import RequestSize
+    from conch.bench.inputs.text.language import RequestSize
 
 # Of all distinct requests: beyond it there are fewer of them.
 _MAX_BYTES = 256 * 2**20
@@ -57,7 +57,7 @@ def _prepare(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
     if _by_prompts(target):
         prompts = None if generated else _prompts(target, settings)
         if generated or prompts is not None:
-            from conch.bench.inputs.language import LanguageInputs
+            from conch.bench.inputs.text.language import LanguageInputs
 
             with LanguageInputs(target, settings) as language:
                 return language.generated() if prompts is None else language.of_prompts(prompts)
@@ -83,7 +83,7 @@ def prepare_trace(
     TargetError.
     """
     if _by_prompts(target):
-        from conch.bench.inputs.language import LanguageInputs
+        from conch.bench.inputs.text.language import LanguageInputs
 
         with LanguageInputs(target, settings) as language:
             return language.of_sizes(sizes, block_tokens)

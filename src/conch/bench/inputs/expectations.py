@@ -15,8 +15,8 @@ from conch.bench.inputs.expected import (
     read_grpc_outputs,
     read_http_outputs,
 )
-from conch.bench.inputs.sessions import answer_text
 from conch.bench.inputs.settings import InputError, InputSettings
+from conch.bench.inputs.text.sessions import answer_text
 from conch.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest, ResponseKind
 from conch.bench.targets.http_probe import HttpProbe
 from conch.bench.targets.target import BenchTarget, Protocol

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from conch.bench.inputs.sessions import answer_text
+from conch.bench.inputs.text.sessions import answer_text
 from conch.bench.prepared_request import Answer, ExpectedAnswer
 from conch.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes, unpack_bytes
 

@@ -6,8 +6,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from conch.bench.load.connection import EncodedRequest, LoadConnection, LoadOwner, describe
-from conch.bench.load.http1_connection import Http1Connection, encode_http1
-from conch.bench.load.http1_head import KnownHeads
+from conch.bench.load.http1.connection import Http1Connection, encode_http1
+from conch.bench.load.http1.head import KnownHeads
 from conch.bench.load.wire import Wire
 from conch.bench.load_plan import Endpoint, Transport
 from conch.bench.prepared_request import PreparedRequest

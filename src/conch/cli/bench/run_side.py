@@ -56,7 +56,7 @@ def _inputs(options: Namespace, target: BenchTarget, trace: "LoadTrace | None") 
     settings = input_settings(options)
     if trace is None or trace.input_tokens is None or options.input_data is not None:
         return prepare_inputs(target, settings)
-    from conch.bench.inputs.language import RequestSize
+    from conch.bench.inputs.text.language import RequestSize
 
     outputs = trace.output_tokens if trace.output_tokens is not None else trace.input_tokens * 0 + DEFAULT_OUTPUT_TOKENS
     hashes = trace.hash_ids or [()] * len(trace.times_s)

@@ -6,9 +6,9 @@ from typing import Any
 import orjson
 
 from conch.bench.inputs.cancellations import CancellationPattern
-from conch.bench.inputs.openai_request import Message, OpenAiEncoder, user_message
 from conch.bench.inputs.settings import OpenAiRoute
-from conch.bench.inputs.unique_prompts import UniqueWords
+from conch.bench.inputs.text.openai_request import Message, OpenAiEncoder, user_message
+from conch.bench.inputs.text.unique_prompts import UniqueWords
 from conch.bench.prepared_request import Answer, PreparedRequest, Script, ScriptSource
 
 _OK = 200

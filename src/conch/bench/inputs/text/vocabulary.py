@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from conch.bench.inputs.settings import InputError
-from conch.bench.inputs.token_counter import TokenCounter
+from conch.bench.inputs.text.token_counter import TokenCounter
 from conch.bench.inputs.words import WORDS
 
 # Words are tried together; groups in which one has several tokens are divided.

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from conch.bench.inputs.openai_request import OpenAiEncoder, user_message
 from conch.bench.inputs.settings import InputError, OpenAiRoute
+from conch.bench.inputs.text.openai_request import OpenAiEncoder, user_message
 from conch.bench.targets.http_probe import HttpProbe
 from conch.bench.targets.target import BenchTarget, TargetError
 

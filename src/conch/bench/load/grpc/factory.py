@@ -2,8 +2,8 @@
 
 from conch.bench.load.connection import EncodedRequest, LoadConnection, LoadOwner
 from conch.bench.load.connection_factory import ConnectionFactory
-from conch.bench.load.grpc_connection import GrpcConnection, grpc_fields
-from conch.bench.load.grpc_messages import encode_grpc
+from conch.bench.load.grpc.connection import GrpcConnection, grpc_fields
+from conch.bench.load.grpc.messages import encode_grpc
 from conch.bench.load.wire import Wire
 from conch.bench.load_plan import Endpoint
 from conch.bench.prepared_request import PreparedRequest

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from conch.bench.inputs.cancellations import CancellationPattern
 from conch.bench.inputs.files.prompt_file import FilePrompt
-from conch.bench.inputs.openai_request import OpenAiEncoder, try_server
-from conch.bench.inputs.prompts import DEFAULT_WORDS, PromptWriter
-from conch.bench.inputs.sessions import Conversation, ConversationSource
 from conch.bench.inputs.settings import Amount, InputError, InputSettings, OpenAiRoute, PreparedInputs
-from conch.bench.inputs.text_tensors import TextTensorEncoder
-from conch.bench.inputs.token_counter import TokenCounter, openai_counter
-from conch.bench.inputs.unique_prompts import UniqueWords
-from conch.bench.inputs.vocabulary import Vocabulary, assumed_vocabulary, measured_vocabulary
+from conch.bench.inputs.text.openai_request import OpenAiEncoder, try_server
+from conch.bench.inputs.text.prompts import DEFAULT_WORDS, PromptWriter
+from conch.bench.inputs.text.sessions import Conversation, ConversationSource
+from conch.bench.inputs.text.text_tensors import TextTensorEncoder
+from conch.bench.inputs.text.token_counter import TokenCounter, openai_counter
+from conch.bench.inputs.text.unique_prompts import UniqueWords
+from conch.bench.inputs.text.vocabulary import Vocabulary, assumed_vocabulary, measured_vocabulary
 from conch.bench.prepared_request import FixedRequests, PreparedRequest
 from conch.bench.targets.target import BenchTarget, Protocol, TargetError
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote_to_bytes
 
-from conch.bench.load.http2_stream import GrpcHead
+from conch.bench.load.grpc.http2_stream import GrpcHead
 from conch.protocol.http2.header_blocks import Field, HeaderBlocks
 
 MAX_HEADER_BYTES = 2**20

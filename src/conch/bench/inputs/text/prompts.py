@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from conch.bench.inputs.settings import Amount, InputError
-from conch.bench.inputs.token_counter import TokenCounter
-from conch.bench.inputs.unique_prompts import UniqueWords
-from conch.bench.inputs.vocabulary import Vocabulary, text_of_tokens
+from conch.bench.inputs.text.token_counter import TokenCounter
+from conch.bench.inputs.text.unique_prompts import UniqueWords
+from conch.bench.inputs.text.vocabulary import Vocabulary, text_of_tokens
 
 DEFAULT_WORDS = 64
 _PREFIX_SEED, _BLOCK_SEED = 1, 2

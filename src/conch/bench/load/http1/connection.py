@@ -4,8 +4,8 @@ from time import monotonic_ns
 from typing import Final
 
 from conch.bench.load.connection import LoadConnection, LoadOwner, LoadRequest
-from conch.bench.load.http1_head import MAX_HEAD_BYTES, ChunkedBody, KnownHeads, MalformedResponse, ResponseHead
-from conch.bench.load.response_stream import ResponseStream, new_stream, read_openai_answer
+from conch.bench.load.http1.head import MAX_HEAD_BYTES, ChunkedBody, KnownHeads, MalformedResponse, ResponseHead
+from conch.bench.load.http1.response_stream import ResponseStream, new_stream, read_openai_answer
 from conch.bench.load.wire import Wire
 from conch.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.bench.records import RequestOutcome

@@ -8,10 +8,10 @@ from collections import deque
 from time import monotonic_ns
 
 from conch.bench.load.connection import OPEN, LoadOwner, LoadRequest
-from conch.bench.load.grpc_messages import PREFIX_BYTES, StreamResponse, with_id
-from conch.bench.load.grpc_status import grpc_outcome, grpc_status_name, http_status_outcome, reset_outcome
-from conch.bench.load.http2_client import Http2ClientConnection
-from conch.bench.load.http2_stream import ClientStream, GrpcHead
+from conch.bench.load.grpc.http2_client import Http2ClientConnection
+from conch.bench.load.grpc.http2_stream import ClientStream, GrpcHead
+from conch.bench.load.grpc.messages import PREFIX_BYTES, StreamResponse, with_id
+from conch.bench.load.grpc.status import grpc_outcome, grpc_status_name, http_status_outcome, reset_outcome
 from conch.bench.load.wire import Wire
 from conch.bench.prepared_request import ResponseKind
 from conch.bench.records import RequestOutcome
@@ -287,7 +287,7 @@ class GrpcConnection(Http2ClientConnection):
         self.room()
 
     def _keep(self, request: LoadRequest, message: bytes) -> None:
-        from conch.bench.load.grpc_text import response_text
+        from conch.bench.load.grpc.text import response_text
 
         request.body = message
         request.text += response_text(message)

@@ -8,9 +8,9 @@ from abc import abstractmethod
 from collections import deque
 
 from conch.bench.load.connection import CLOSED, OPEN, LoadConnection, LoadOwner, LoadRequest
-from conch.bench.load.http2_request_headers import RequestHeaders
-from conch.bench.load.http2_responses import MAX_HEADER_BYTES, ResponseBlocks
-from conch.bench.load.http2_stream import ClientStream, GrpcHead
+from conch.bench.load.grpc.http2_request_headers import RequestHeaders
+from conch.bench.load.grpc.http2_responses import MAX_HEADER_BYTES, ResponseBlocks
+from conch.bench.load.grpc.http2_stream import ClientStream, GrpcHead
 from conch.bench.load.wire import Wire
 from conch.bench.records import RequestOutcome
 from conch.protocol.http2 import frames

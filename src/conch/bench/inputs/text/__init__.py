@@ -1,0 +1,1 @@
+"""Inputs of language models: prompts of exact lengths, conversations, and requests of the OpenAI API."""

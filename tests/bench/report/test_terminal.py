@@ -34,6 +34,19 @@ def test_percentiles_of_few_requests_are_named_as_what_they_are() -> None:
     assert "P95 is the maximum at 1, 5: fewer than 20 requests. P99 is the maximum at all levels" in text
 
 
+def test_different_prompts_and_the_share_of_cached_tokens_are_named() -> None:
+    document = certificate(4, tokens=True, requests=100)
+    (measured,) = document.measurements
+    assert measured.tokens is not None
+    sent = measured.outcomes["ok"]
+    for distinct, said in ((sent, f"No prompt was sent twice, in {sent} requests."), (16, "16 different prompts were")):
+        tokens = replace(measured.tokens, distinct_prompts=distinct, cached_tokens=measured.tokens.input_tokens // 4)
+        shown = replace(document, measurements=(replace(measured, tokens=tokens),))
+        text = " ".join(printed(shown, 200).split())
+        assert said in text
+        assert "25.0 % of their tokens came from the server's prefix cache." in text
+
+
 @pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
 @pytest.mark.parametrize("make", [s0_certificate, ab_certificate, lambda: certificate(1, 5, 30, tokens=True)])
 def test_no_line_is_too_long_and_no_value_is_cut(make, columns: int) -> None:

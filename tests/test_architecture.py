@@ -56,7 +56,7 @@ OPTIONAL = {
     "urllib3": {"repository/remote/http_client.py", "alerts/http_post.py"},
     "zstandard": {"archives/zstd.py"},
     "PIL": {"bench/inputs/files/images.py"},
-    "tokenizers": {"bench/inputs/token_counter.py"},
+    "tokenizers": {"bench/inputs/text/token_counter.py"},
 }
 
 # Options that are read through a method or a property of ServerOptions.

@@ -92,7 +92,7 @@ def _run(options: Namespace, selected: frozenset[str]) -> "tuple[Report, str, di
     from conch.check.standard_input import NAME, check_text
 
     if options.paths == [_STDIN]:
-        text = sys.stdin.read()
+        text = sys.stdin.buffer.read().decode("utf-8")
         return check_text(text, options.kind), "", {NAME: text}
     if options.fix:
         return *fix_paths(options.paths, selected), {}

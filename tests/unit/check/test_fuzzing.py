@@ -1,6 +1,8 @@
 """Any file contents give findings and never an exception."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 
@@ -91,3 +93,17 @@ def test_commands_that_follow_each_other(tmp_path: Path) -> None:
     # Each is read once: following every one to the end of the file would take minutes.
     write(tmp_path / "run.sh", "conch serve \\\n" * 30_000 + "conch serve --no-such-flag\n")
     assert [each.rule.id for each in found(tmp_path)] == ["flag-unknown"]
+
+
+def test_a_model_file_that_is_a_pipe(tmp_path: Path) -> None:
+    write(tmp_path / "m" / "config.pbtxt", 'backend: "onnxruntime"')
+    (tmp_path / "m" / "1").mkdir()
+    os.mkfifo(tmp_path / "m" / "1" / "model.onnx")
+    assert one(tmp_path).rule.id == "file-unreadable"
+
+
+def test_a_standard_input_that_is_not_text() -> None:
+    command = [sys.executable, "-m", "conch", "check", "-"]
+    done = subprocess.run(command, input=b"\xff", capture_output=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"conch check: 'utf-8' codec can't decode byte 0xff")

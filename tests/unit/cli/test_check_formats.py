@@ -130,7 +130,7 @@ def test_the_standard_input(
     kind: str, text: str, rule: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert kind in KINDS
-    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     check(["--kind", kind, "-"])
     shown = capsys.readouterr().out
     assert f"[{rule}] <stdin>:" in shown

@@ -16,6 +16,9 @@ def check_readable(model: CheckedModel, path: Path) -> Iterator[Finding]:
     inner = path / "model.onnx" if path.is_dir() and path.suffix == ".onnx" else path
     if inner.is_dir():
         return
+    if inner.exists() and not inner.is_file():
+        yield Finding(rules.FILE_UNREADABLE, Place(inner), f"{inner.name} is not a regular file")
+        return
     try:
         with inner.open("rb") as file:
             head = file.read(len(_LFS_HEAD))

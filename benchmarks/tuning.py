@@ -7,6 +7,7 @@ interrupted as with Ctrl-C, finishes its measurement, and its best result is rea
 """
 
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -229,7 +230,9 @@ def _run(command: list[str], scratch: Path, budget: int, environment: Mapping[st
     started = time.monotonic()
     log = scratch / "tuner.log"
     with log.open("wb") as output:
-        tuner = subprocess.Popen(command, cwd=scratch, stdout=output, stderr=output, env=dict(environment) or None)
+        tuner = subprocess.Popen(
+            command, cwd=scratch, stdout=output, stderr=output, env=dict(environment) or None, start_new_session=True
+        )
         try:
             tuner.wait(budget)
         except subprocess.TimeoutExpired:
@@ -237,7 +240,8 @@ def _run(command: list[str], scratch: Path, budget: int, environment: Mapping[st
             try:
                 tuner.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
-                tuner.kill()
+                # With its perf_analyzer, which would load the server during the final rounds.
+                os.killpg(tuner.pid, signal.SIGKILL)
                 tuner.wait()
     return log.read_text(errors="replace"), time.monotonic() - started
 
